@@ -1,0 +1,35 @@
+"""Paceline tells you how to train your model in parallel.
+
+    Study ─► plan ─► run (launch ─► worker ─► measure) ─► store ─► analysis ─► figures ─► report
+                         strategies/, workloads/
+
+The public names below are imported when first used, so that `import paceline` loads no framework and no table library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.api import Results, load, run
+    from paceline.record import Finding, Record, Status
+    from paceline.spec import Optimizer, RunSpec
+    from paceline.study import Study
+
+_HOME = {
+    "run": "paceline.api",
+    "load": "paceline.api",
+    "Results": "paceline.api",
+    "Study": "paceline.study",
+    "RunSpec": "paceline.spec",
+    "Optimizer": "paceline.spec",
+    "Record": "paceline.record",
+    "Finding": "paceline.record",
+    "Status": "paceline.record",
+}
+__all__ = ["Finding", "Optimizer", "Record", "Results", "RunSpec", "Status", "Study", "load", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

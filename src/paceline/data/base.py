@@ -1,0 +1,71 @@
+"""What a data set is: arrays in memory, the same numbers for every framework."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+# Called with (what is being fetched, bytes so far, bytes in all).
+FetchProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """What a run asks of a data source."""
+
+    seed: int = 0
+    train_samples: int | None = None
+    input_shape: tuple[int, ...] | None = None
+    classes: int | None = None
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Samples as arrays: images channels-first in float32, tokens and class targets in int64."""
+
+    train_inputs: Array
+    train_targets: Array
+    test_inputs: Array
+    test_targets: Array
+    classes: int | None
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.train_inputs.shape[1:])
+
+    def first(self, train_samples: int | None) -> "DataSet":
+        """The same set cut to its first training samples, and the test set in proportion."""
+        have = len(self.train_inputs)
+        if train_samples is None or train_samples >= have:
+            return self
+        test_samples = max(1, len(self.test_inputs) * train_samples // have)
+        return replace(
+            self,
+            train_inputs=self.train_inputs[:train_samples],
+            train_targets=self.train_targets[:train_samples],
+            test_inputs=self.test_inputs[:test_samples],
+            test_targets=self.test_targets[:test_samples],
+        )
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """One data set: how many samples it has, how to get it, how to load it."""
+
+    name: str
+    about: str
+    count: Callable[[DataRequest], int]
+    load: Callable[[DataRequest], DataSet]
+    # Fetches what `load` needs, once, before any run; nothing to do for data that ships or is made.
+    prepare: Callable[[FetchProgress], None] = lambda _progress: None
+    shape: tuple[int, ...] | None = None
+    classes: int | None = None
+
+
+def scale_pixels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Bytes (n, height, width) to floats in 0..1 with a channel dimension."""
+    return (images.astype(np.float32) / np.float32(255.0))[:, None, :, :]

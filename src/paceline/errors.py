@@ -1,0 +1,43 @@
+"""What can go wrong, as types.
+
+    UserError            the input is wrong; the message says what was asked, what is wrong, what to do
+    ├── SpecError        a field of a run or study
+    ├── DataError        a data set that is not there or not what it should be
+    ├── ModelError       a model file of the user's
+    └── StoreError       a results file that cannot be used
+
+Raised at the boundary, caught once in `cli`, which prints the message and exits with 2. A run that fails is not an
+exception: it is a `Record` with a `Status` and a reason.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """The user's input is wrong."""
+
+
+class SpecError(UserError):
+    """A field of a run or study is unknown or impossible."""
+
+
+class DataError(UserError):
+    """A data set is missing or damaged."""
+
+
+class ModelError(UserError):
+    """A user's model file does not do what is asked of it."""
+
+
+class StoreError(UserError):
+    """A results file cannot be read or written."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """A hint for a misspelt name: the closest choice, or all of them when nothing is close."""
+    known = sorted(choices)
+    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"choose from {', '.join(known)}" if known else "there are none"

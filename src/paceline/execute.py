@@ -1,0 +1,99 @@
+"""A study from end to end: plan ─► run ─► store, telling a listener what happens.
+
+The command line and the Python interface both use it.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from paceline.data import data_source
+from paceline.plan import Plan, PlannedRun, make_plan
+from paceline.record import FINAL, Record, Status
+from paceline.runs.launch import launch, skipped_record
+from paceline.runs.probe import probe
+from paceline.store import Store
+from paceline.study import Study
+from paceline.systems import local_system
+from paceline.workloads.own import OWN_DATA
+
+
+class Listener(Protocol):
+    """Who wants to know."""
+
+    def planned(self, plan: Plan) -> None:
+        """Once, before anything runs."""
+
+    def fetching(self, name: str, done_bytes: int, total_bytes: int) -> None:
+        """While a data set is downloaded."""
+
+    def started(self, run: PlannedRun, number: int) -> None:
+        """A run begins."""
+
+    def event(self, event: dict[str, Any]) -> None:
+        """A step or an epoch of the current run ended."""
+
+    def ended(self, record: Record) -> None:
+        """A run ended and its record is stored."""
+
+
+class Silent:
+    """A listener that says nothing."""
+
+    def planned(self, plan: Plan) -> None:
+        """Ignored."""
+
+    def fetching(self, name: str, done_bytes: int, total_bytes: int) -> None:
+        """Ignored."""
+
+    def started(self, run: PlannedRun, number: int) -> None:
+        """Ignored."""
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Ignored."""
+
+    def ended(self, record: Record) -> None:
+        """Ignored."""
+
+
+@dataclass
+class Outcome:
+    """What executing a study came to."""
+
+    plan: Plan
+    counts: dict[Status, int] = field(default_factory=dict)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user stopped it."""
+        return Status.INTERRUPTED in self.counts
+
+    @property
+    def failures(self) -> int:
+        """Runs that ended other than well."""
+        return sum(count for status, count in self.counts.items() if status in FINAL and status is not Status.OK)
+
+
+def plan_study(study: Study, store: Store | None, fresh: bool = False, retry: bool = False) -> Plan:
+    """What there is to do now."""
+    done = set() if fresh or store is None else store.done(only_ok=retry)
+    return make_plan(study, done, local_system(), probe)
+
+
+def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
+    """Makes every run of the plan and stores each record as it comes. Ctrl-C ends the current run and the study."""
+    outcome = Outcome(plan)
+    listener.planned(plan)
+    for name in sorted({str(run.spec.dataset) for run in plan.to_run} - {OWN_DATA}):
+        data_source(name).prepare(listener.fetching)
+    for run in plan.skipped:
+        if not store.has_skipped(run.spec.key(), str(run.skip_reason)):
+            store.add(skipped_record(run, plan.study))
+    for number, run in enumerate(plan.to_run, start=1):
+        listener.started(run, number)
+        record = launch(run, plan.study, local_system(), listener.event)
+        store.add(record)
+        outcome.counts[record.status] = outcome.counts.get(record.status, 0) + 1
+        listener.ended(record)
+        if record.status is Status.INTERRUPTED:
+            break
+    return outcome

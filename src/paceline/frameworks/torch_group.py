@@ -1,0 +1,28 @@
+"""Joining and leaving a PyTorch process group over the port that the launcher holds open."""
+
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from paceline.strategies.base import Context
+
+
+def join_group(context: Context) -> None:
+    """Every process of the run in one group: gloo on CPU, NCCL on CUDA."""
+    process, meeting = context.process, context.rendezvous
+    patience = timedelta(seconds=context.spec.collective_timeout_seconds)
+    store = dist.TCPStore(
+        meeting.host,
+        meeting.port,
+        process.world,
+        is_master=process.rank == 0,
+        timeout=patience,
+        master_listen_fd=meeting.listen_fd if process.rank == 0 else None,
+    )
+    backend = "gloo" if context.spec.device == "cpu" else "nccl"
+    dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.world, timeout=patience)
+
+
+def leave_group() -> None:
+    """Closes the connections of the group."""
+    dist.destroy_process_group()

@@ -1,0 +1,35 @@
+"""The run's optimizer in PyTorch.
+
+PyTorch imports its compiler (over a second) the first time an optimizer is made, even if nothing is ever compiled.
+For eager runs `lean` makes a subclass that uses the same methods without the decorator that does so.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from paceline.spec import Optimizer as OptimizerSettings
+
+_DECORATED = ("add_param_group", "zero_grad")
+
+
+def make_optimizer(settings: OptimizerSettings, parameters: Iterable[torch.nn.Parameter], eager: bool) -> Optimizer:
+    """Adam, SGD or Adagrad with the run's settings, in its fused form."""
+    kinds: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
+        "adam": (torch.optim.Adam, {"betas": settings.betas, "eps": settings.eps, "fused": True}),
+        "sgd": (torch.optim.SGD, {"momentum": settings.momentum, "fused": True}),
+        "adagrad": (torch.optim.Adagrad, {"eps": settings.eps}),
+    }
+    kind, own = kinds[settings.name]
+    return (lean(kind) if eager else kind)(parameters, lr=settings.lr, weight_decay=settings.weight_decay, **own)
+
+
+def lean(kind: type[Optimizer]) -> type[Optimizer]:
+    """The optimizer class with its methods undecorated; the class itself where this PyTorch is made differently."""
+    plain = {name: getattr(getattr(Optimizer, name), "__wrapped__", None) for name in _DECORATED}
+    step = getattr(kind.step, "__wrapped__", None)
+    if step is None or not all(plain.values()):
+        return kind
+    return type(kind.__name__, (kind,), {**plain, "step": torch.no_grad()(step)})

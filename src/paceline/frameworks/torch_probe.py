@@ -1,0 +1,51 @@
+"""What a user's PyTorch model is and takes, found by building it and sending two samples through."""
+
+import torch
+from torch import nn
+
+from paceline.errors import ModelError
+from paceline.frameworks.torch_training import ResidentData, loss_function
+from paceline.plan import OwnFacts
+from paceline.strategies.base import Context
+from paceline.workloads.own import build_own
+
+SAMPLES = 2
+
+
+def look_at_torch(context: Context) -> OwnFacts:
+    """Facts of the model; raises `ModelError` when it is no module or does not fit its data."""
+    own = context.own
+    assert own is not None
+    module = build_own(own)
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"{own.label} returned {type(module).__name__}, not a torch.nn.Module; return the model itself"
+        )
+    parameters = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    if not parameters:
+        raise ModelError(f"{own.label} returned a module without trainable parameters; there is nothing to train")
+    data = ResidentData.load(context.data, torch.device("cpu"), channels_last=True)
+    inputs, targets = data.batch(data.train, slice(0, SAMPLES))
+    _pass_through(context, module, inputs, targets)
+    return OwnFacts("torch", parameters, len(context.data.train_inputs))
+
+
+def _pass_through(context: Context, module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    assert context.own is not None
+    label, shape = context.own.label, "x".join(map(str, context.data.input_shape))
+    try:
+        outputs = module(inputs)
+    except Exception as error:
+        raise ModelError(
+            f"{label} does not take inputs of shape {shape}: {type(error).__name__}: {error}; "
+            f"give the shape that it expects with --input-shape"
+        ) from error
+    try:
+        loss_function(context)(outputs, targets).backward()
+    except Exception as error:
+        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        raise ModelError(
+            f"the output of {label} ({got} for {SAMPLES} samples) does not fit its targets: "
+            f"{type(error).__name__}: {error}; "
+            f"give its class count with --classes, or a function loss(outputs, targets) in the file"
+        ) from error

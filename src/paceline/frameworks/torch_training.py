@@ -1,0 +1,220 @@
+"""The pieces of a PyTorch run that strategies put together: module, resident data, loss, and the step itself."""
+
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.data.base import DataSet
+from paceline.errors import ModelError
+from paceline.frameworks.torch_model import build_module, neutral_weights, torch_state
+from paceline.frameworks.torch_optimizer import make_optimizer
+from paceline.spec import RunSpec
+from paceline.strategies.base import Context, Evaluation
+from paceline.workloads.base import Weights
+from paceline.workloads.own import build_own
+
+EVALUATION_BATCH = 512
+IMAGE_DIMENSIONS = 4
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class ResidentData:
+    """The data set on the device; images are stored with channels fastest when the memory format asks for it."""
+
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    permuted: bool
+
+    @classmethod
+    def load(cls, data: DataSet, device: torch.device, channels_last: bool) -> "ResidentData":
+        """Moves the arrays to the device once."""
+        permuted = channels_last and data.train_inputs.ndim == IMAGE_DIMENSIONS
+
+        def put(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+        def images(array: np.ndarray) -> Tensor:
+            return put(array.transpose(0, 2, 3, 1)) if permuted else put(array)
+
+        return cls(
+            (images(data.train_inputs), put(data.train_targets)),
+            (images(data.test_inputs), put(data.test_targets)),
+            permuted,
+        )
+
+    def batch(self, part: tuple[Tensor, Tensor], index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some samples, in the logical order (n, c, h, w)."""
+        inputs = part[0][index]
+        return (inputs.permute(0, 3, 1, 2) if self.permuted else inputs), part[1][index]
+
+
+def torch_device(context: Context) -> torch.device:
+    """The device of this process."""
+    if context.spec.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", context.process.index if context.spec.device == "cuda" else 0)
+    torch.cuda.set_device(device)
+    return device
+
+
+def build(context: Context, device: torch.device) -> nn.Module:
+    """The model with the run's starting weights, on the device."""
+    channels_last = context.spec.memory_format == "channels_last"
+    own, layers = context.model.own, context.model.layers
+    if own is not None:
+        torch.manual_seed(context.spec.seed)
+        module = build_own(own)
+        if not isinstance(module, nn.Module):
+            raise ModelError(
+                f"{own.label} returned {type(module).__name__}, not a torch.nn.Module; return the model itself"
+            )
+    else:
+        assert context.model.weights is not None
+        module = build_module(layers, context.data.input_shape, channels_last)
+        module.load_state_dict(torch_state(layers, context.data.input_shape, context.model.weights, channels_last))
+    return module.to(device, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy over samples, and over positions for sequences."""
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def loss_function(context: Context) -> Loss:
+    """The user's loss, or cross-entropy."""
+    own = context.model.own
+    return own.loss if own is not None and own.loss is not None else cross_entropy
+
+
+def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
+    """The user's optimizer, or the run's settings."""
+    own, spec = context.model.own, context.spec
+    if own is not None and own.optimizer is not None:
+        made: torch.optim.Optimizer = own.optimizer(module.parameters())
+        return made
+    return make_optimizer(spec.optimizer, module.parameters(), eager=spec.execution == "eager")
+
+
+def set_precision(spec: RunSpec) -> Callable[[], AbstractContextManager[Any]]:
+    """Applies the run's precision and gives the context that a forward pass needs."""
+    allow_tf32 = spec.precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = allow_tf32
+    torch.backends.cudnn.allow_tf32 = allow_tf32
+    if spec.precision != "bf16":
+        return nullcontext
+    kind = "cpu" if spec.device == "cpu" else "cuda"
+    return lambda: torch.autocast(kind, dtype=torch.bfloat16)
+
+
+class TorchJob:
+    """Training as every data-parallel PyTorch strategy does it: one process, one module, one share of each batch."""
+
+    stride = 1
+    clock = staticmethod(perf_counter_ns)
+
+    def __init__(
+        self,
+        context: Context,
+        model: nn.Module,
+        device: torch.device,
+        optimizer: torch.optim.Optimizer,
+        barrier: Callable[[], None] = lambda: None,
+        leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        spec = context.spec
+        self._context, self._device = context, device
+        self._module, self._optimizer = model, optimizer
+        self._model = torch.compile(model) if "compiled" in spec.execution else model
+        self._loss, self._barrier, self._leave = loss_function(context), barrier, leave
+        self._precision = set_precision(spec)
+        self._data = ResidentData.load(context.data, device, spec.memory_format == "channels_last")
+        self._replica, self._replicas = context.process.index, spec.workers
+        self._order = torch.empty(0)
+        self._losses: list[Tensor] = []
+
+    def align(self) -> None:
+        """All processes of the run."""
+        self._barrier()
+
+    def start_epoch(self, epoch: int) -> None:
+        """The epoch's indices go to the device once."""
+        share = self._context.order.share(epoch, self._replica, self._replicas)
+        self._order = torch.from_numpy(share).to(self._device)
+        self._losses = []
+
+    def step(self, first: int, count: int) -> None:
+        """Forward, backward, update."""
+        for number in range(first, first + count):
+            inputs, targets = self._data.batch(self._data.train, self._order[number])
+            self._optimizer.zero_grad(set_to_none=True)
+            with self._precision():
+                loss = self._loss(self._model(inputs), targets)
+            loss.backward()
+            self._optimizer.step()
+            self._losses.append(loss.detach())
+
+    def wait(self) -> None:
+        """For the GPU; the CPU works in the caller's thread."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def losses(self) -> list[float]:
+        """Of this process's share."""
+        return torch.stack(self._losses).float().cpu().tolist() if self._losses else []
+
+    def evaluate(self) -> Evaluation:
+        """The part of the test set that falls to this process."""
+        return evaluate(self._bare_module(), self._loss, self._data, self._replica, self._replicas)
+
+    def weights(self) -> Weights:
+        """In the neutral layout."""
+        return export_weights(self._context, self._bare_module().state_dict())
+
+    def details(self) -> dict[str, Any]:
+        """Thread pools as PyTorch has them."""
+        return {"intra_threads": torch.get_num_threads(), "torch": torch.__version__}
+
+    def close(self) -> None:
+        """A wrapper that is still alive when its process group goes aborts about one exit in ten."""
+        del self._model, self._module, self._optimizer
+        gc.collect()
+        self._leave()
+
+    def _bare_module(self) -> nn.Module:
+        wrapped = getattr(self._module, "module", None)
+        return wrapped if isinstance(wrapped, nn.Module) else self._module
+
+
+def evaluate(model: nn.Module, loss: Loss, data: ResidentData, part: int, parts: int) -> Evaluation:
+    """Loss and accuracy over every `parts`-th stretch of the test set."""
+    total, loss_sum, predictions, correct, counted = len(data.test[1]), 0.0, 0, 0, 0
+    begin, end = part * total // parts, (part + 1) * total // parts
+    model.eval()
+    with torch.no_grad():
+        for start in range(begin, end, EVALUATION_BATCH):
+            inputs, targets = data.batch(data.test, slice(start, min(start + EVALUATION_BATCH, end)))
+            outputs = model(inputs)
+            loss_sum += float(loss(outputs, targets)) * len(targets)
+            counted += len(targets)
+            if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
+                correct += int((outputs.argmax(-1) == targets).sum())
+                predictions += targets.numel()
+    model.train()
+    return Evaluation(counted, loss_sum, predictions or None, correct if predictions else None)
+
+
+def export_weights(context: Context, state: dict[str, Tensor]) -> Weights:
+    """A whole state dict in the neutral layout, or under the user's own names."""
+    if context.model.own is not None:
+        return {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+    channels_last = context.spec.memory_format == "channels_last"
+    return neutral_weights(context.model.layers, context.data.input_shape, state, channels_last)

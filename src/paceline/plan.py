@@ -1,0 +1,234 @@
+"""Study and what is already done ─► the runs to make, in fair order, and those to skip, with the reason.
+
+Nothing is started here and no framework is imported.
+"""
+
+import random
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.data import data_source
+from paceline.errors import SpecError, nearest
+from paceline.footprint import ModelFacts
+from paceline.spec import RunSpec, Scalar
+from paceline.strategies import Strategy, strategies, strategy
+from paceline.strategies.base import data_request
+from paceline.study import Study
+from paceline.systems import System
+from paceline.workloads import workload
+from paceline.workloads.base import model_facts
+from paceline.workloads.own import OWN_DATA, declared_functions
+
+DEFAULT_GLOBAL_BATCH = 256
+DEFAULT_EPOCHS = 2
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run to make, or to skip if there is a reason."""
+
+    spec: RunSpec
+    repeat: int
+    skip_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study comes to on this machine now."""
+
+    study: str
+    to_run: tuple[PlannedRun, ...]
+    skipped: tuple[PlannedRun, ...]
+    done: int
+
+    @property
+    def total(self) -> int:
+        """Runs of the study that can be made here, done or not."""
+        return len(self.to_run) + self.done
+
+
+@dataclass(frozen=True)
+class OwnFacts:
+    """What a look at the user's model found (see `runs/probe.py`)."""
+
+    framework: str
+    parameters: int
+    train_samples: int
+
+
+Probe = Callable[[RunSpec], OwnFacts]
+
+
+def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: Probe) -> Plan:
+    """Checks every run of the study and puts those not done yet into an interleaved, seeded random order."""
+    specs = {spec.key(): spec for spec in map(complete, study.specs())}
+    reasons = {key: reason for key, spec in specs.items() if (reason := refusal(spec, system, probe)) is not None}
+    to_run, finished = [], 0
+    for repeat in range(study.repeats):
+        round_keys = [key for key in specs if key not in reasons]
+        random.Random(f"{study.order_seed} {repeat}").shuffle(round_keys)
+        finished += sum((key, repeat) in done for key in round_keys)
+        to_run += [PlannedRun(specs[key], repeat) for key in round_keys if (key, repeat) not in done]
+    skipped = tuple(PlannedRun(specs[key], 0, reason) for key, reason in reasons.items())
+    return Plan(study.name, tuple(to_run), skipped, finished)
+
+
+def expand_strategies(names: list[str]) -> list[str]:
+    """Patterns such as `torch-*` as the names that match, in the catalogue's order; a plain name as it is."""
+    from fnmatch import fnmatchcase
+
+    chosen: list[str] = []
+    for name in names:
+        matching = [known for known in strategies() if fnmatchcase(known, name)] if set("*?[") & set(name) else [name]
+        if not matching:
+            raise SpecError(f"no strategy matches {name!r}; {nearest(name, strategies())}")
+        chosen += [match for match in matching if match not in chosen]
+    return chosen
+
+
+def with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields that a run cannot be without, where nothing was said about them."""
+    defaults: dict[str, Any] = {}
+    if not {"global_batch", "local_batch"} & fields.keys():
+        defaults["global_batch"] = DEFAULT_GLOBAL_BATCH
+    if not {"epochs", "steps"} & fields.keys():
+        defaults["epochs"] = DEFAULT_EPOCHS
+    return defaults
+
+
+def complete(spec: RunSpec) -> RunSpec:
+    """The run with its data set named and its knobs and options in canonical form, so that equal runs have equal keys."""
+    chosen = strategy(spec.strategy)
+    fields: dict[str, Any] = {"knobs": canonical_knobs(chosen, spec.knobs)}
+    if spec.model is not None:
+        fields |= {"workload": spec.model.label, "dataset": _own_dataset(spec)}
+    else:
+        model = workload(spec.workload)
+        options = model.complete_options(spec.options)
+        fields["options"] = {name: value for name, value in options.items() if value != model.options[name]}
+        fields["dataset"] = spec.dataset or ("synthetic" if spec.input_shape else model.dataset)
+        if fields["dataset"] not in model.datasets:
+            raise SpecError(
+                f"workload {spec.workload} cannot train on {fields['dataset']!r}; "
+                f"{nearest(str(fields['dataset']), model.datasets)}"
+            )
+    if fields["dataset"] != OWN_DATA:
+        _check_shape(spec, str(fields["dataset"]))
+    return spec.model_copy(update=fields)
+
+
+def _own_dataset(spec: RunSpec) -> str:
+    assert spec.model is not None
+    declared = declared_functions(spec.model)
+    if spec.dataset is not None:
+        return spec.dataset
+    if spec.input_shape is not None and spec.classes is not None:
+        return "synthetic"
+    if "data" in declared:
+        return OWN_DATA
+    raise SpecError(
+        f"{spec.model.label} says nothing about its data; add a function data() to {spec.model.path.name}, or give "
+        f"--dataset, or --input-shape with --classes for synthetic data"
+    )
+
+
+def _check_shape(spec: RunSpec, dataset: str) -> None:
+    source = data_source(dataset)
+    for name, fixed in (("input_shape", source.shape), ("classes", source.classes)):
+        given = getattr(spec, name)
+        if given is not None and fixed is not None and tuple(_listed(given)) != tuple(_listed(fixed)):
+            raise SpecError(
+                f"{name} {given} was asked for, but data set {dataset} has {fixed}; leave it out or use synthetic"
+            )
+
+
+def _listed(value: int | tuple[int, ...]) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def canonical_knobs(chosen: Strategy, given: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Only knobs that this strategy has and that differ from its defaults; a name that no strategy has is refused."""
+    known = {knob.name: knob for knob in chosen.knobs}
+    kept: dict[str, Scalar] = {}
+    for name, value in given.items():
+        if name not in known:
+            everywhere = {knob.name for other in strategies().values() for knob in other.knobs}
+            if name not in everywhere:
+                raise SpecError(f"no strategy has a knob {name!r}; {nearest(name, everywhere)}")
+            continue
+        kept[name] = _knob_value(chosen, known[name].default, known[name].choices, name, value)
+    return {name: value for name, value in sorted(kept.items()) if value != known[name].default}
+
+
+def _knob_value(chosen: Strategy, default: Scalar, choices: tuple[Scalar, ...], name: str, value: Scalar) -> Scalar:
+    if isinstance(default, float) and type(value) is int:
+        value = float(value)
+    if type(value) is not type(default):
+        raise SpecError(f"knob {name} of {chosen.name} cannot be {value!r}; give such as {default!r}")
+    if choices and value not in choices:
+        raise SpecError(f"knob {name} of {chosen.name} cannot be {value!r}; choose from {', '.join(map(str, choices))}")
+    return value
+
+
+def sample_count(spec: RunSpec, probe: Probe) -> int:
+    """Training samples before copies."""
+    if spec.dataset == OWN_DATA:
+        return probe(spec).train_samples
+    return data_source(str(spec.dataset)).count(data_request(spec))
+
+
+def spec_facts(spec: RunSpec) -> ModelFacts:
+    """Counts of a built-in model as this run trains it."""
+    found, source = workload(spec.workload), data_source(str(spec.dataset))
+    shape, classes = spec.input_shape or source.shape, spec.classes or source.classes
+    if shape is None or classes is None:
+        data = source.load(data_request(spec.model_copy(update={"train_samples": 1})))
+        shape, classes = shape or data.input_shape, classes or data.classes
+    return model_facts(found.layers(found.complete_options(spec.options), shape, classes or 0), shape)
+
+
+def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
+    """Why this run cannot be made on this machine, or None. Input that is wrong everywhere is a `SpecError` instead."""
+    chosen = strategy(spec.strategy)
+    if chosen.fixed_workers is not None and spec.workers != chosen.fixed_workers:
+        return f"{chosen.name} always has {chosen.fixed_workers} worker; {spec.workers} were asked for"
+    _check_batch(spec, chosen, probe)
+    if chosen.framework is not None and chosen.framework not in system.frameworks:
+        return f"{chosen.framework} is not installed; install paceline[{chosen.framework}]"
+    if spec.model is not None and chosen.framework not in (None, probe(spec).framework):
+        return (
+            f"{spec.model.label} is a {probe(spec).framework} model, and {chosen.name} trains {chosen.framework} models"
+        )
+    return _unsupported(spec, chosen, system) or chosen.check(spec, system)
+
+
+def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
+    replicas = chosen.replicas(spec)
+    if spec.samples_per_step % replicas:
+        raise SpecError(
+            f"global_batch {spec.samples_per_step} does not divide over {replicas} workers; use a multiple of {replicas}"
+        )
+    samples = sample_count(spec, probe) * spec.dataset_copies
+    if samples < spec.samples_per_step:
+        raise SpecError(
+            f"global_batch {spec.samples_per_step} is larger than the {samples} training samples of {spec.dataset}; "
+            f"use a smaller batch or more data (dataset_copies, train_samples)"
+        )
+
+
+def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
+    for what, wanted, offered in (
+        ("device", spec.device, chosen.devices),
+        ("precision", spec.precision, chosen.precisions),
+        ("execution", spec.execution, chosen.executions),
+    ):
+        if wanted not in offered:
+            return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
+    if spec.device != "cpu" and not system.gpus:
+        return f"device {spec.device} was asked for and this machine has no CUDA device"
+    if spec.device == "cuda" and len(system.gpus) < spec.workers:
+        return f"{spec.workers} workers need as many GPUs and this machine has {len(system.gpus)}"
+    if spec.device == "cpu" and spec.precision == "tf32":
+        return "precision tf32 exists on CUDA devices only; use fp32 or bf16"
+    return None

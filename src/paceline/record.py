@@ -1,0 +1,109 @@
+"""`Record`: what a run left. Immutable; written once, when the run ends, whatever way it ended."""
+
+from enum import StrEnum
+from typing import Any
+
+from paceline.spec import Frozen, RunSpec
+
+
+class Status(StrEnum):
+    """How a run ended."""
+
+    OK = "ok"
+    SKIPPED = "skipped"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMED_OUT = "timed_out"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+# A run that ended so is a result and is not repeated when its study is run again.
+FINAL = frozenset({Status.OK, Status.OUT_OF_MEMORY, Status.TIMED_OUT, Status.FAILED})
+
+
+class Finding(Frozen):
+    """Something a reader must know beside a number, with what to do about it."""
+
+    code: str
+    text: str
+    hint: str
+
+
+class Startup(Frozen):
+    """Where the seconds before the first step ended went, for the slowest rank."""
+
+    launch_seconds: float
+    import_seconds: float
+    build_seconds: float
+    first_step_seconds: float
+
+    @property
+    def total_seconds(self) -> float:
+        """From the launcher's start of the processes to the end of the first step."""
+        return self.launch_seconds + self.import_seconds + self.build_seconds + self.first_step_seconds
+
+
+class Epoch(Frozen):
+    """One pass over the data (or what `steps` left of it); `seconds` is wall clock over all ranks."""
+
+    number: int
+    seconds: float
+    steps: int
+    samples: int
+    cpu_seconds: float
+    train_loss: float | None
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples of all workers together over wall-clock seconds."""
+        return self.samples / self.seconds
+
+
+class Rank(Frozen):
+    """One process of the run."""
+
+    rank: int
+    role: str
+    cores: tuple[int, ...]
+    cpu_seconds: float
+    peak_memory_bytes: int
+    details: dict[str, Any] = {}
+
+
+class Record(Frozen):
+    """One run, whole. `step_seconds[rank]` and `losses` are raw: one value per optimizer step."""
+
+    study: str
+    spec: RunSpec
+    repeat: int
+    status: Status
+    reason: str | None = None
+    started_at: str
+    wall_seconds: float
+    startup: Startup | None = None
+    epochs: tuple[Epoch, ...] = ()
+    ranks: tuple[Rank, ...] = ()
+    losses: tuple[float | None, ...] = ()
+    step_seconds: dict[int, tuple[float, ...]] = {}
+    findings: tuple[Finding, ...] = ()
+    parameters: int | None = None
+    environment: dict[str, Any] = {}
+    log_tail: str = ""
+    id: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The identity of the configuration that ran."""
+        return self.spec.key()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run finished as asked."""
+        return self.status is Status.OK
+
+    @property
+    def steady(self) -> Epoch | None:
+        """The last epoch, free of first-epoch costs when there were two or more."""
+        return self.epochs[-1] if self.epochs else None

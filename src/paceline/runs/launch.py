@@ -1,0 +1,108 @@
+"""One planned run ─► one record. Whatever happens to the processes, a record comes back and nothing is left running."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from paceline.data.order import BatchOrder
+from paceline.plan import PlannedRun, sample_count
+from paceline.record import Record, Status
+from paceline.runs.devices import lay_out, oversubscription, process_environment
+from paceline.runs.environment import environment
+from paceline.runs.load import LoadMeter
+from paceline.runs.outcome import Ending, make_record
+from paceline.runs.probe import probe
+from paceline.runs.processes import POLL_SECONDS, Group, held_port, run_folder, started
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+from paceline.systems import System
+
+# After one process failed, how long the others may take to say why they failed too.
+GRACE_SECONDS = 1.0
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+def launch(run: PlannedRun, study: str, system: System, on_event: OnEvent, weights_to: Path | None = None) -> Record:
+    """Runs it in fresh processes. `KeyboardInterrupt` ends the run as interrupted and is the caller's to act on."""
+    spec = run.spec
+    roles = strategy(spec.strategy).roles(spec)
+    processes = lay_out(roles, system.cores, spec.cores_per_worker)
+    crowded = oversubscription(roles, system.cores, spec)
+    started_at, meter = datetime.now(UTC).isoformat(timespec="milliseconds"), LoadMeter()
+    with run_folder() as folder, held_port() as listener:
+        events = os.pipe()
+        orders = {
+            "spec": spec.model_dump(mode="json"),
+            "processes": [asdict(process) for process in processes],
+            "host": "127.0.0.1",
+            "port": listener.getsockname()[1],
+            "listen_fd": listener.fileno(),
+            "events_fd": events[1],
+            "launcher_pid": os.getpid(),
+            "keep_weights": weights_to is not None,
+            "schedule": _schedule(spec),
+        }
+        (folder / "spec.json").write_text(json.dumps(orders))
+        environments = [process_environment(spec, process, os.environ) for process in processes]
+        launched = time.perf_counter_ns()
+        with started(folder, environments, listener, events) as group:
+            ending = watch(group, spec.timeout_seconds, on_event)
+        ending = ending.with_parts(folder, group)
+        if weights_to is not None and (folder / "weights.npz").exists():
+            weights_to.write_bytes((folder / "weights.npz").read_bytes())
+    findings = [finding for finding in (crowded, meter.finding()) if finding is not None]
+    return make_record(
+        run, study, processes, ending, launched,
+        started_at=started_at, findings=findings, environment=environment(),
+    )  # fmt: skip
+
+
+def _schedule(spec: RunSpec) -> list[tuple[int, int]]:
+    samples = sample_count(spec, probe)
+    order = BatchOrder(samples, spec.dataset_copies, spec.samples_per_step, spec.seed)
+    return list(order.schedule(spec.epochs, spec.steps))
+
+
+def watch(group: Group, timeout_seconds: float, on_event: OnEvent) -> Ending:
+    """Until all have ended, one has failed, the time is up, or the user interrupts."""
+    deadline, pending = time.monotonic() + timeout_seconds, b""
+    try:
+        while True:
+            pending = _pass_on(pending + group.events(POLL_SECONDS), on_event)
+            codes = group.exit_codes()
+            if all(code is not None for code in codes):
+                return Ending(codes)
+            if any(code for code in codes):
+                return _after_failure(group)
+            if time.monotonic() > deadline:
+                return Ending(codes, verdict=Status.TIMED_OUT, seconds_allowed=timeout_seconds)
+    except KeyboardInterrupt:
+        return Ending(group.exit_codes(), verdict=Status.INTERRUPTED)
+
+
+def _after_failure(group: Group) -> Ending:
+    until = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < until and any(code is None for code in group.exit_codes()):
+        time.sleep(POLL_SECONDS)
+    return Ending(group.exit_codes())
+
+
+def _pass_on(said: bytes, on_event: OnEvent) -> bytes:
+    *lines, rest = said.split(b"\n")
+    for line in lines:
+        on_event(json.loads(line))
+    return rest
+
+
+def skipped_record(run: PlannedRun, study: str) -> Record:
+    """The record of a run that cannot be made here."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return Record(
+        study=study, spec=run.spec, repeat=run.repeat, status=Status.SKIPPED, reason=run.skip_reason,
+        started_at=now, wall_seconds=0.0, environment=environment(),
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""Times a job: epochs by wall clock, every step raw, evaluation outside the timed region. Knows only the `Job` protocol."""
+
+import resource
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from time import process_time
+from typing import Any, Protocol
+
+from paceline.strategies.base import Evaluation, Job
+
+# How often the terminal hears of progress; a step that ends sooner reports nothing and so costs nothing.
+REPORT_NANOSECONDS = 200_000_000
+KIBIBYTE = 1024
+
+
+class Reporter(Protocol):
+    """Where progress goes."""
+
+    def __call__(self, **event: Any) -> None:
+        """One event."""
+
+
+@dataclass(frozen=True)
+class EpochPart:
+    """One process's view of an epoch: clock readings in nanoseconds, one per step and one before."""
+
+    epoch: int
+    stamps: list[int]
+    ended: int
+    cpu_seconds: float
+    losses: list[float] | None
+    evaluation: Evaluation | None
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """What one process hands back to the launcher."""
+
+    epochs: list[EpochPart] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def train(job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter) -> RankPart:
+    """The whole training of one process."""
+    epochs = [_epoch(job, epoch, steps, samples_per_step, report) for epoch, steps in schedule]
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return RankPart(epochs, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * KIBIBYTE, job.details())
+
+
+def _epoch(job: Job, epoch: int, steps: int, samples_per_step: int, report: Reporter) -> EpochPart:
+    clock, stride, step = job.clock, job.stride, job.step
+    job.align()
+    cpu_started = process_time()
+    stamps = [clock()]
+    job.start_epoch(epoch)
+    next_report = stamps[0] + REPORT_NANOSECONDS
+    for first in range(0, steps, stride):
+        count = min(stride, steps - first)
+        step(first, count)
+        now = clock()
+        stamps.append(now)
+        if now >= next_report or (epoch == 0 and first == 0):
+            rate = (first + count) * samples_per_step * 1e9 / max(1, now - stamps[0])
+            report(kind="step", epoch=epoch, step=first + count, steps=steps, samples_per_second=rate)
+            next_report = now + REPORT_NANOSECONDS
+    job.wait()
+    ended = clock()
+    cpu_seconds = process_time() - cpu_started
+    part = EpochPart(epoch, stamps, ended, cpu_seconds, job.losses(), job.evaluate())
+    report(
+        kind="epoch", epoch=epoch, steps=steps, samples_per_second=steps * samples_per_step * 1e9 / (ended - stamps[0])
+    )
+    return part

@@ -1,0 +1,72 @@
+"""A look at the user's own model before any run: does it load, does it take the data, how large is it?
+
+Done once per model in a process of its own, so that the tool itself never imports a framework and a model that crashes
+takes nothing with it. `python -m paceline.runs.probe` is that process: a run's spec in, facts or a complaint out, as JSON.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import ModelError, UserError
+from paceline.plan import OwnFacts
+from paceline.spec import RunSpec
+from paceline.strategies.base import Context, Process, Rendezvous
+
+PATIENCE_SECONDS = 300.0
+_known: dict[str, OwnFacts] = {}
+
+
+def probe(spec: RunSpec) -> OwnFacts:
+    """Facts of the run's own model; raises `ModelError` with what is wrong and where."""
+    fields = ("model", "dataset", "input_shape", "classes", "train_samples", "seed")
+    identity = json.dumps(spec.model_dump(mode="json", include=set(fields)), sort_keys=True)
+    if identity not in _known:
+        _known[identity] = _ask(spec)
+    return _known[identity]
+
+
+def _ask(spec: RunSpec) -> OwnFacts:
+    assert spec.model is not None
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-P", "-m", "paceline.runs.probe"],
+            input=spec.model_dump_json().encode(),
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ModelError(
+            f"{spec.model.label} did not build within {PATIENCE_SECONDS:g} s; make it build faster"
+        ) from None
+    last = answer.stdout.decode(errors="replace").rstrip().rpartition("\n")[2]
+    try:
+        reply: dict[str, Any] = json.loads(last)
+    except json.JSONDecodeError:
+        tail = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise ModelError(f"{spec.model.label} ended its process (exit code {answer.returncode}): {tail}") from None
+    if "error" in reply:
+        raise ModelError(reply["error"])
+    return OwnFacts(**reply)
+
+
+def look(spec: RunSpec) -> OwnFacts:
+    """Builds the model and sends one small batch through it, in this process."""
+    process = Process(0, 1, "worker", 0, tuple(os.sched_getaffinity(0)))
+    context = Context(spec, process, Rendezvous("127.0.0.1", 0, None, Path()))
+    from paceline.frameworks.torch_probe import look_at_torch
+
+    return look_at_torch(context)
+
+
+if __name__ == "__main__":
+    try:
+        reply = vars(look(RunSpec.model_validate_json(sys.stdin.read())))
+    except UserError as complaint:
+        reply = {"error": str(complaint)}
+    print("\n" + json.dumps(reply), flush=True)  # noqa: T201 - this is how the answer travels
+    os._exit(0)

@@ -1,0 +1,112 @@
+"""Starting the processes of a run, watching them, and ending them whole."""
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER_PREFIX = "paceline-run-"
+POLL_SECONDS = 0.02
+LOG_TAIL_BYTES = 8_000
+
+
+@contextlib.contextmanager
+def run_folder() -> Iterator[Path]:
+    """A temporary folder for one run, removed afterwards; what killed tools left behind goes too."""
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep() -> None:
+    for left in Path(tempfile.gettempdir()).glob(FOLDER_PREFIX + "*"):
+        pid = left.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(left, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def held_port() -> Iterator[socket.socket]:
+    """A listening socket on a port that the system chose; the first process inherits it, so no one can take it between."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener
+
+
+@dataclass
+class Group:
+    """The processes of one run."""
+
+    processes: list[subprocess.Popen[bytes]]
+    logs: list[Path]
+    events_fd: int
+
+    def exit_codes(self) -> list[int | None]:
+        """Of each process; None while it runs, negative for a signal."""
+        return [process.poll() for process in self.processes]
+
+    def kill(self) -> None:
+        """Ends every process and whatever it started, at once."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
+
+    def events(self, seconds: float) -> bytes:
+        """What the processes said within that time; empty if nothing."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.events_fd, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                return b""
+        said = os.read(self.events_fd, 1 << 16)
+        if not said:  # every process closed its end: do not spin until they are reaped
+            time.sleep(POLL_SECONDS / 4)
+        return said
+
+    def log_tail(self, rank: int) -> str:
+        """The end of what a process printed."""
+        return self.logs[rank].read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+
+@contextlib.contextmanager
+def started(
+    folder: Path, environments: list[dict[str, str]], listener: socket.socket, events: tuple[int, int]
+) -> Iterator[Group]:
+    """Fresh Python processes, each leading a process group of its own; all are gone when the context ends."""
+    read_fd, write_fd = events
+    logs = [folder / f"rank-{rank}.log" for rank in range(len(environments))]
+    group = Group([], logs, read_fd)
+    try:
+        for rank, env in enumerate(environments):
+            with logs[rank].open("wb") as log:
+                group.processes.append(
+                    subprocess.Popen(
+                        # -P: a file in the user's folder must not stand in for a module of the same name.
+                        [sys.executable, "-P", "-m", "paceline.runs.worker", str(folder), str(rank)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=env,
+                        pass_fds=(write_fd, *((listener.fileno(),) if rank == 0 else ())),
+                        process_group=0,
+                    )
+                )
+        os.close(write_fd)
+        yield group
+    finally:
+        group.kill()
+        os.close(read_fd)

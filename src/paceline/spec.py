@@ -1,0 +1,164 @@
+"""`RunSpec`: everything that decides what one run does, frozen, checked, and with a stable identity."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from paceline.errors import SpecError, nearest
+
+Scalar = bool | int | float | str
+Device = Literal["cpu", "cuda", "cuda-slice"]
+Precision = Literal["fp32", "tf32", "bf16"]
+Execution = Literal["eager", "compiled", "graph", "compiled+graph"]
+MemoryFormat = Literal["contiguous", "channels_last"]
+Allocator = Literal["tuned", "default"]
+
+# Raised when the meaning of a field or a default changes, so that old records never answer for new runs.
+KEY_VERSION = 1
+KEY_LENGTH = 16
+# How long a run may take and wait is not part of what it measures.
+_OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
+
+
+class Frozen(BaseModel):
+    """A value: cannot be changed, refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, values: dict[str, Any], where: str) -> Self:
+        """The value from untrusted input; what is wrong becomes one `SpecError` in words."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise SpecError(f"{where}: {explain(error, cls)}") from None
+
+
+class Optimizer(Frozen):
+    """The optimizer and its settings; the default is Adam as the first study used it."""
+
+    name: Literal["adam", "sgd", "adagrad"] = "adam"
+    lr: float = Field(default=0.001, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(default=1e-7, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+
+
+class ModelFile(Frozen):
+    """A user's own model: a function in a file. Its text, not its place on disk, is its identity."""
+
+    path: Path
+    function: str = "build"
+    digest: str
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """`path/to/file.py:build`; the function may be left out."""
+        name, _, function = text.partition(":")
+        path = Path(name).expanduser().resolve()
+        if not path.is_file():
+            raise SpecError(
+                f"--model {text}: there is no file {path}; give the path of a Python file, such as my.py:build"
+            )
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:KEY_LENGTH]
+        return cls(path=path, function=function or "build", digest=digest)
+
+    @property
+    def label(self) -> str:
+        """How tables name it."""
+        return f"{self.path.name}:{self.function}"
+
+
+class RunSpec(Frozen):
+    """One training run. `plan.complete` fills what the workload and the strategy decide."""
+
+    workload: str = "mnist-small"
+    model: ModelFile | None = None
+    options: dict[str, Scalar] = {}
+    dataset: str | None = None
+    dataset_copies: int = Field(default=1, ge=1)
+    train_samples: int | None = Field(default=None, ge=1)
+    input_shape: tuple[int, ...] | None = None
+    classes: int | None = Field(default=None, ge=2)
+    strategy: str = "torch-single"
+    knobs: dict[str, Scalar] = {}
+    workers: int = Field(default=1, ge=1)
+    global_batch: int | None = Field(default=None, ge=1)
+    local_batch: int | None = Field(default=None, ge=1)
+    epochs: int | None = Field(default=None, ge=1)
+    steps: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0)
+    optimizer: Optimizer = Optimizer()
+    precision: Precision = "fp32"
+    execution: Execution = "eager"
+    memory_format: MemoryFormat = "channels_last"
+    device: Device = "cpu"
+    cores_per_worker: int = Field(default=1, ge=1)
+    allocator: Allocator = "tuned"
+    timeout_seconds: float = Field(default=1800.0, gt=0)
+    collective_timeout_seconds: float = Field(default=60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _one_batch_and_one_length(self) -> Self:
+        if (self.global_batch is None) == (self.local_batch is None):
+            raise ValueError(
+                "give exactly one of global_batch (strong scaling: fixed for all workers together) "
+                "and local_batch (weak scaling: fixed for each worker)"
+            )
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give exactly one of epochs and steps")
+        return self
+
+    @property
+    def scaling(self) -> Literal["strong", "weak"]:
+        """Strong when the global batch is fixed, weak when the local batch is."""
+        return "strong" if self.global_batch is not None else "weak"
+
+    @property
+    def samples_per_step(self) -> int:
+        """The global batch, whichever way it was given."""
+        return self.global_batch if self.global_batch is not None else (self.local_batch or 0) * self.workers
+
+    def key(self) -> str:
+        """The identity of this configuration.
+
+        Only fields that differ from their default count, so a field added later leaves old keys as they are.
+        """
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude=_OUTSIDE_KEY)
+        if self.model is not None:
+            fields["model"] = [self.model.function, self.model.digest]
+        text = json.dumps([KEY_VERSION, fields], sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """Pydantic's findings as sentences: the field, what was given, what is allowed."""
+    return "; ".join(_sentence(dict(item), model) for item in error.errors())
+
+
+def _sentence(item: dict[str, Any], model: type[BaseModel]) -> str:
+    path = ".".join(str(part) for part in item["loc"])
+    given, kind, context = item["input"], item["type"], item.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"there is no field {path!r}; {nearest(str(item['loc'][-1]), _fields_at(model, item['loc'][:-1]))}"
+    if kind == "literal_error":
+        return f"{path} cannot be {given!r}; choose from {context['expected']}"
+    if kind in ("greater_than_equal", "greater_than", "less_than"):
+        sign = {"greater_than_equal": "at least", "greater_than": "more than", "less_than": "less than"}[kind]
+        return f"{path} {given!r} is out of range; it must be {sign} {next(iter(context.values()))}"
+    if kind == "value_error":
+        return str(context["error"])
+    return f"{path} {given!r} is not usable: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+    for part in path:
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        model = annotation
+    return list(model.model_fields)

@@ -1,0 +1,201 @@
+"""The contract of a strategy: what it is (`Strategy`), what a worker is given (`Context`), what it hands back (`Job`).
+
+`runs/measure.py` drives every strategy through `Job` alone, so a new strategy is one new file in this folder.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from paceline.data import DataRequest, DataSet, data_source
+from paceline.data.order import BatchOrder
+from paceline.footprint import Footprint, ModelFacts
+from paceline.spec import Device, Execution, Precision, RunSpec, Scalar
+from paceline.systems import System
+from paceline.workloads import workload
+from paceline.workloads.base import Layers, Weights, initial_weights
+from paceline.workloads.own import OWN_DATA, OwnModel, load_own
+
+Family = Literal["single", "data", "model", "server", "hybrid", "fake"]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A setting of one strategy's own."""
+
+    name: str
+    default: Scalar
+    about: str
+    choices: tuple[Scalar, ...] = ()
+
+
+@dataclass(frozen=True)
+class Role:
+    """Processes of one kind. A process that drives several workers from within has `workers_each` above one."""
+
+    name: str
+    processes: int
+    workers_each: int = 1
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a run: its number among all, and its role."""
+
+    rank: int
+    world: int
+    role: str
+    index: int
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where the processes of a run meet. The launcher holds the port open, so no other program can take it."""
+
+    host: str
+    port: int
+    listen_fd: int | None
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Model:
+    """What to train: built-in layers with their starting weights, or the user's own."""
+
+    layers: Layers = ()
+    weights: Weights | None = None
+    own: OwnModel | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """All that `open_job` needs to set up one process; model and data are loaded when first asked for."""
+
+    spec: RunSpec
+    process: Process
+    rendezvous: Rendezvous
+
+    @cached_property
+    def own(self) -> OwnModel | None:
+        """The user's model file, run once."""
+        return load_own(self.spec.model) if self.spec.model is not None else None
+
+    @cached_property
+    def data(self) -> DataSet:
+        """The run's data set."""
+        if self.own is not None and self.spec.dataset == OWN_DATA:
+            return self.own.load_data(self.spec.train_samples)
+        return data_source(str(self.spec.dataset)).load(data_request(self.spec))
+
+    @cached_property
+    def order(self) -> BatchOrder:
+        """Which samples are in which batch."""
+        spec = self.spec
+        return BatchOrder(len(self.data.train_inputs), spec.dataset_copies, spec.samples_per_step, spec.seed)
+
+    @cached_property
+    def model(self) -> Model:
+        """What to train, with its starting weights."""
+        if self.own is not None:
+            return Model(own=self.own)
+        found, shape = workload(self.spec.workload), self.data.input_shape
+        layers = found.layers(found.complete_options(self.spec.options), shape, self.data.classes or 0)
+        return Model(layers, initial_weights(layers, shape, self.spec.seed))
+
+
+def data_request(spec: RunSpec) -> DataRequest:
+    """What the run asks of its data source."""
+    return DataRequest(spec.seed, spec.train_samples, spec.input_shape, spec.classes)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sums over the test samples that this process looked at; the parts of all processes add up."""
+
+    samples: int
+    loss_sum: float
+    # Predictions looked at and right: tokens for language models, None where accuracy has no meaning.
+    predictions: int | None
+    correct: int | None
+
+
+class Job(Protocol):
+    """One process's part of a training run."""
+
+    # Optimizer steps that one call of `step` may make; above one where a framework runs several per call.
+    stride: int
+
+    def clock(self) -> int:
+        """Nanoseconds that never go back, the same clock in every process of the run."""
+
+    def align(self) -> None:
+        """Waits until every process is here, so that an epoch starts together."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """Takes this process's share of the epoch's batches."""
+
+    def step(self, first: int, count: int) -> None:
+        """Trains on `count` batches of the epoch from number `first` on; may return before the device is done."""
+
+    def wait(self) -> None:
+        """Returns when the device has done all that was asked."""
+
+    def losses(self) -> list[float] | None:
+        """The mean loss of this process's share in each step of the epoch, or None if another process has it."""
+
+    def evaluate(self) -> Evaluation | None:
+        """The test set, or this process's part of it."""
+
+    def weights(self) -> Weights:
+        """The trained weights in the neutral layout (for a user's own model: under its own names)."""
+
+    def details(self) -> dict[str, Any]:
+        """What the strategy wants in the record: thread counts, staleness, the like."""
+
+    def close(self) -> None:
+        """Leaves nothing behind: groups destroyed, connections closed."""
+
+
+def one_process_per_worker(spec: RunSpec) -> tuple[Role, ...]:
+    """The usual layout."""
+    return (Role("worker", spec.workers),)
+
+
+def one_replica_per_worker(spec: RunSpec) -> int:
+    """The usual meaning of workers: each trains on its own share of the global batch."""
+    return spec.workers
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to spread training: what it does and what it costs, in one value."""
+
+    name: str
+    family: Family
+    framework: str | None
+    synchronous: bool
+    about: str
+    use_when: str
+    footprint: Callable[[RunSpec, ModelFacts], Footprint]
+    open_job: Callable[[Context], Job]
+    # Why it cannot run here, beyond what the fields below say, or None.
+    check: Callable[[RunSpec, System], str | None] = lambda _spec, _system: None
+    knobs: tuple[Knob, ...] = ()
+    devices: tuple[Device, ...] = ("cpu", "cuda")
+    precisions: tuple[Precision, ...] = ("fp32",)
+    executions: tuple[Execution, ...] = ("eager",)
+    roles: Callable[[RunSpec], tuple[Role, ...]] = one_process_per_worker
+    replicas: Callable[[RunSpec], int] = one_replica_per_worker
+    # The only worker count it can have, where there is just one.
+    fixed_workers: int | None = None
+    # How far its losses may stray from one worker's on the same global batch, relative.
+    tolerance: float = 1e-4
+    # Recognises the framework's own out-of-memory exceptions.
+    is_out_of_memory: Callable[[BaseException], bool] = lambda error: isinstance(error, MemoryError)
+
+    def knob_values(self, spec: RunSpec) -> dict[str, Scalar]:
+        """All knobs, with the run's own values in their place."""
+        return {knob.name: spec.knobs.get(knob.name, knob.default) for knob in self.knobs}

@@ -1,0 +1,152 @@
+"""No framework at all: steps that take the time they are told on a clock of their own, and faults on demand.
+
+With it the whole tool (plans, processes, faults, store, tables, report) is tested in seconds, with exact numbers.
+"""
+
+import math
+import os
+import signal
+import time
+from typing import Any
+
+from paceline.errors import UserError
+from paceline.footprint import Footprint, Message, ModelFacts, training_flops
+from paceline.spec import RunSpec
+from paceline.strategies.base import Context, Evaluation, Job, Knob, Strategy
+from paceline.workloads.base import Weights
+
+FAULTS = ("none", "fail", "user_error", "out_of_memory", "hang", "kill", "nan", "exit")
+KNOBS = (
+    Knob("step_ms", 10.0, "milliseconds of computation for the whole global batch on one worker"),
+    Knob("send_ms", 1.0, "milliseconds that each step adds when there is more than one worker"),
+    Knob("first_epoch_ms", 0.0, "milliseconds that the first epoch takes longer"),
+    Knob("jitter", 0.0, "random part of each step, relative"),
+    Knob("fault", "none", "what goes wrong", FAULTS),
+    Knob("fault_step", 1, "in which step of the run, counted from 0"),
+    Knob("fault_rank", 0, "in which process"),
+    Knob("real_time", False, "sleep through the steps instead of only counting"),
+)
+START_LOSS, LOSS_STEPS, BEST_ACCURACY = 2.3, 40.0, 0.98
+
+
+class FakeJob:
+    """Counts time on a clock of its own."""
+
+    stride = 1
+
+    def __init__(self, context: Context) -> None:
+        self._spec, self._rank = context.spec, context.process.rank
+        self._knobs = STRATEGY.knob_values(context.spec)
+        self._nanoseconds = 0
+        self._done = 0
+        self._epoch_losses: list[float] = []
+        self._random = _Random(context.spec.seed * 1_000_003 + context.process.rank)
+
+    def clock(self) -> int:
+        """Nanoseconds of pretended time."""
+        return self._nanoseconds
+
+    def align(self) -> None:
+        """Pretended clocks are always together."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """The first epoch may be slower."""
+        self._epoch_losses = []
+        if epoch == 0:
+            self._pass(float(self._knobs["first_epoch_ms"]))
+
+    def step(self, first: int, count: int) -> None:
+        """Lets the told time pass; the fault, if any, happens here."""
+        for _ in range(count):
+            if self._done == self._knobs["fault_step"] and self._rank == self._knobs["fault_rank"]:
+                self._go_wrong(str(self._knobs["fault"]))
+            per_batch = float(self._knobs["step_ms"])
+            share = per_batch / self._spec.workers if self._spec.scaling == "strong" else per_batch
+            sending = float(self._knobs["send_ms"]) if self._spec.workers > 1 else 0.0
+            self._pass((share + sending) * (1 + float(self._knobs["jitter"]) * self._random.next()))
+            self._done += 1
+            self._epoch_losses.append(START_LOSS * math.exp(-self._done / LOSS_STEPS))
+
+    def wait(self) -> None:
+        """Nothing runs behind the caller's back."""
+
+    def losses(self) -> list[float]:
+        """An exponential."""
+        return self._epoch_losses
+
+    def evaluate(self) -> Evaluation:
+        """Accuracy that rises as the loss falls."""
+        samples, loss = 1000, START_LOSS * math.exp(-self._done / LOSS_STEPS)
+        return Evaluation(samples, loss * samples, samples, round(samples * BEST_ACCURACY * (1 - loss / START_LOSS)))
+
+    def weights(self) -> Weights:
+        """It has none."""
+        return {}
+
+    def details(self) -> dict[str, Any]:
+        """That the times are made up."""
+        return {"pretended": True}
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+    def _pass(self, milliseconds: float) -> None:
+        self._nanoseconds += round(milliseconds * 1e6)
+        if self._knobs["real_time"]:
+            time.sleep(milliseconds / 1e3)
+
+    def _go_wrong(self, fault: str) -> None:
+        match fault:
+            case "fail":
+                raise RuntimeError("this run was told to fail")
+            case "user_error":
+                raise UserError("this run was told that its input is wrong; ask for something else")
+            case "out_of_memory":
+                raise MemoryError
+            case "hang":
+                time.sleep(self._spec.timeout_seconds * 100)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "exit":
+                os._exit(3)
+            case "nan":
+                self._epoch_losses.append(math.nan)
+                self._done += 1
+
+
+class _Random:
+    """A small generator of numbers in 0..1 that needs no import (Lehmer, 1951)."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = seed % 2147483646 + 1
+
+    def next(self) -> float:
+        self._state = self._state * 48271 % 2147483647
+        return self._state / 2147483647
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """As of a data-parallel strategy with a ring all-reduce."""
+    size, workers = model.parameter_bytes, spec.workers
+    sent = 2 * (workers - 1) * size // workers
+    messages = (Message("pretended all-reduce", size, sent),) if workers > 1 else ()
+    return Footprint(training_flops(model, spec.samples_per_step // workers), messages, size, size, 0, 0)
+
+
+def open_job(context: Context) -> Job:
+    """Opens at once."""
+    return FakeJob(context)
+
+
+STRATEGY = Strategy(
+    name="fake",
+    family="fake",
+    framework=None,
+    synchronous=True,
+    about="pretends to train: no framework, exact times, faults on demand",
+    use_when="trying out Paceline itself",
+    footprint=footprint,
+    open_job=open_job,
+    knobs=KNOBS,
+    devices=("cpu",),
+)

@@ -1,0 +1,44 @@
+"""PyTorch on one worker: the reference that every synchronous strategy must follow."""
+
+from paceline.footprint import Footprint, ModelFacts, optimizer_bytes, training_flops
+from paceline.frameworks import torch_facts
+from paceline.spec import RunSpec
+from paceline.strategies.base import Context, Job, Strategy
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Everything is here and nothing is sent."""
+    size = model.parameter_bytes
+    return Footprint(
+        flops=training_flops(model, spec.samples_per_step),
+        messages=(),
+        parameter_bytes=size,
+        gradient_bytes=size,
+        optimizer_bytes=optimizer_bytes(spec.optimizer.name, spec.optimizer.momentum, size),
+        activation_bytes=model.activation_bytes * spec.samples_per_step,
+    )
+
+
+def open_job(context: Context) -> Job:
+    """A plain training loop."""
+    from paceline.frameworks.torch_training import TorchJob, build, optimizer_for, torch_device
+
+    device = torch_device(context)
+    module = build(context, device)
+    return TorchJob(context, module, device, optimizer_for(context, module))
+
+
+STRATEGY = Strategy(
+    name="torch-single",
+    family="single",
+    framework="torch",
+    synchronous=True,
+    about="one worker, no communication",
+    use_when="the model is small, or as the baseline of every comparison",
+    footprint=footprint,
+    open_job=open_job,
+    precisions=torch_facts.PRECISIONS,
+    executions=torch_facts.EXECUTIONS,
+    fixed_workers=1,
+    is_out_of_memory=torch_facts.is_out_of_memory,
+)

@@ -1,0 +1,115 @@
+"""`Study`: many runs as data. Factors are lists that are crossed; fixed fields hold for every run."""
+
+import itertools
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field
+
+from paceline.errors import SpecError, nearest
+from paceline.spec import Frozen, RunSpec
+
+# Tables inside a run, whose entries may be factors of their own: [factors.knobs] bucket_mb = [1, 25].
+_NESTED = ("knobs", "options", "optimizer")
+
+
+class Study(Frozen):
+    """A named grid of runs."""
+
+    name: str = "study"
+    about: str = ""
+    repeats: int = Field(default=1, ge=1)
+    order_seed: int = Field(default=0, ge=0)
+    fixed: dict[str, Any] = {}
+    factors: dict[str, Any] = {}
+
+    @classmethod
+    def load(cls, name: str) -> Self:
+        """A study by built-in name or by the path of a TOML file."""
+        path = Path(name)
+        if path.suffix == ".toml" or path.is_file():
+            return cls._read(path)
+        built_in = built_in_studies()
+        if name not in built_in:
+            raise SpecError(
+                f"there is no study {name!r}: neither a built-in one ({', '.join(built_in)}) nor a TOML file; "
+                f"{nearest(name, built_in)}"
+            )
+        return cls._read(built_in[name])
+
+    @classmethod
+    def _read(cls, path: Path) -> Self:
+        try:
+            values = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise SpecError(f"study {path} cannot be read: {error.strerror}; check the path") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SpecError(f"study {path} is not valid TOML: {error}; mend that line") from None
+        values.setdefault("name", path.stem)
+        return cls.parse(values, f"study {path}")
+
+    def with_fields(self, fields: dict[str, Any]) -> Self:
+        """The study with some fields replaced; a list of several values becomes a factor."""
+        fixed, factors = dict(self.fixed), dict(self.factors)
+        for name, value in fields.items():
+            fixed.pop(name, None)
+            factors.pop(name, None)
+            _drop_rival(name, fixed, factors)
+            if isinstance(value, list) and len(value) != 1:
+                factors[name] = value
+            else:
+                fixed[name] = value[0] if isinstance(value, list) else value
+        return self.model_copy(update={"fixed": fixed, "factors": factors})
+
+    def specs(self) -> list[RunSpec]:
+        """Every combination of the factors, in the order written, without doubles."""
+        axes = list(_axes(self.factors))
+        for path, values in axes:
+            if not isinstance(values, list) or not values:
+                raise SpecError(
+                    f"study {self.name}: factor {'.'.join(path)} must be a list of values, such as [1, 2, 4]"
+                )
+        specs: dict[str, RunSpec] = {}
+        for combination in itertools.product(*(values for _, values in axes)):
+            fields = _copy_tables(self.fixed)
+            for (path, _), value in zip(axes, combination, strict=True):
+                _put(fields, path, value)
+            spec = RunSpec.parse(fields, f"study {self.name}")
+            specs.setdefault(spec.key(), spec)
+        return list(specs.values())
+
+
+def built_in_studies() -> dict[str, Path]:
+    """The studies that ship with Paceline, by name."""
+    folder = Path(str(resources.files("paceline") / "studies"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def _drop_rival(name: str, fixed: dict[str, Any], factors: dict[str, Any]) -> None:
+    for pair in (("global_batch", "local_batch"), ("epochs", "steps")):
+        if name in pair:
+            rival = pair[1 - pair.index(name)]
+            fixed.pop(rival, None)
+            factors.pop(rival, None)
+
+
+def _axes(factors: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
+    axes: list[tuple[tuple[str, ...], Any]] = []
+    for name, values in factors.items():
+        if name in _NESTED and isinstance(values, dict):
+            axes += [((name, inner), inner_values) for inner, inner_values in values.items()]
+        else:
+            axes.append(((name,), values))
+    return axes
+
+
+def _copy_tables(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: dict(value) if isinstance(value, dict) else value for name, value in fields.items()}
+
+
+def _put(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for part in path[:-1]:
+        fields = fields.setdefault(part, {})
+    fields[path[-1]] = value

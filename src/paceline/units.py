@@ -1,0 +1,71 @@
+"""Quantities to text and back. Inside Paceline everything is SI: seconds, bytes, samples per second."""
+
+import re
+
+from paceline.errors import UserError
+
+_SECONDS_PER = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_RANGE = re.compile(r"^(\d+)\.\.(\d+)$")
+
+
+def parse_seconds(text: str) -> float:
+    """`90`, `90s`, `5m`, `2h` as seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if not match:
+        raise UserError(
+            f"{text!r} is not a length of time; write seconds, or a number with s, m or h, such as 90s or 5m"
+        )
+    return float(match[1]) * _SECONDS_PER[match[2] or "s"]
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """`3x32x32` as (3, 32, 32)."""
+    if not re.fullmatch(r"[1-9]\d*([x,][1-9]\d*)*", text.strip()):
+        raise UserError(f"{text!r} is not a shape; write sizes joined by x, channels first, such as 3x32x32")
+    return tuple(int(size) for size in re.split("[x,]", text.strip()))
+
+
+def parse_whole_numbers(text: str, what: str) -> list[int]:
+    """`1,2,4` or `1..8` as a list of whole numbers."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        word = part.strip()
+        if span := _RANGE.match(word):
+            numbers += range(int(span[1]), int(span[2]) + 1)
+        elif re.fullmatch(r"-?\d+", word):
+            numbers.append(int(word))
+        else:
+            raise UserError(f"{what} {text!r} has {word!r}, which is not a whole number; write such as 1,2,4 or 1..8")
+    return numbers
+
+
+def format_seconds(seconds: float) -> str:
+    """Three digits that matter, in the unit that fits: `1.93 s`, `42 ms`, `3 min 20 s`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def format_rate(per_second: float) -> str:
+    """A rate with thousands separators and no false precision: `12,390`, `98.4`."""
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
+
+
+def format_bytes(count: float) -> str:
+    """Decimal bytes: `16.4 MB`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_percent(share: float) -> str:
+    """A share of one as a whole percentage: `97 %`."""
+    return f"{share * 100:.0f} %"

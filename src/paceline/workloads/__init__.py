@@ -1,0 +1,20 @@
+"""Models to train, one file each, found by listing this folder; `own` loads the user's."""
+
+from functools import cache
+
+from paceline.catalogue import choose, direct, discover
+from paceline.workloads.base import Workload
+
+
+@cache
+def workloads() -> dict[str, Workload]:
+    """Every built-in workload by name."""
+    return discover("paceline.workloads", "WORKLOAD", Workload)
+
+
+def workload(name: str) -> Workload:
+    """One workload by name."""
+    return direct("paceline.workloads", "WORKLOAD", Workload, name) or choose(name, workloads(), "workload")
+
+
+__all__ = ["Workload", "workload", "workloads"]

@@ -1,0 +1,82 @@
+"""`Workload`: a model as neutral layers, the data it is usually trained on, and its options."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.errors import SpecError, nearest
+from paceline.footprint import LayerFacts, ModelFacts
+from paceline.spec import Scalar
+from paceline.workloads.layers import Layer, Shape, Weight
+
+Weights = dict[str, npt.NDArray[np.float32]]
+Layers = tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One built-in model. `layers` is given the options in full, the shape of a sample and the class count."""
+
+    name: str
+    about: str
+    dataset: str
+    layers: Callable[[Mapping[str, Scalar], Shape, int], Layers]
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+    # Data sets it makes sense for beside the usual one; images and tokens do not mix.
+    datasets: tuple[str, ...] = ("mnist-5k", "mnist", "synthetic")
+
+    def complete_options(self, given: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Defaults with the given options in their place; unknown ones and wrong types are refused."""
+        for name, value in given.items():
+            if name not in self.options:
+                raise SpecError(f"workload {self.name} has no option {name!r}; {nearest(name, self.options)}")
+            wanted = type(self.options[name])
+            if type(value) is not wanted or (wanted is int and int(value) < 1):
+                raise SpecError(
+                    f"option {name} of {self.name} cannot be {value!r}; give such as {self.options[name]!r}"
+                )
+        return {**self.options, **given}
+
+
+def trace(layers: Layers, shape: Shape) -> list[tuple[str, Layer, Shape]]:
+    """Each layer with its name and the shape of its input."""
+    steps = []
+    for index, layer in enumerate(layers):
+        steps.append((f"{index}_{type(layer).__name__.lower()}", layer, shape))
+        shape = layer.output(shape)
+    return steps
+
+
+def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
+    """Counts of every layer, for footprints and predictions."""
+    return ModelFacts(
+        tuple(
+            LayerFacts(
+                name=name,
+                parameters=sum(weight.size for weight in layer.weights(given).values()),
+                forward_flops=layer.flops(given),
+                output_elements=math.prod(layer.output(given)),
+            )
+            for name, layer, given in trace(layers, shape)
+        )
+    )
+
+
+def initial_weights(layers: Layers, shape: Shape, seed: int) -> Weights:
+    """Every framework's starting point: Glorot uniform kernels and constant biases, from the seed alone."""
+    generator = np.random.Generator(np.random.PCG64([seed, 0x1417]))
+    return {
+        f"{name}.{part}": _initial(weight, generator)
+        for name, layer, given in trace(layers, shape)
+        for part, weight in layer.weights(given).items()
+    }
+
+
+def _initial(weight: Weight, generator: np.random.Generator) -> npt.NDArray[np.float32]:
+    if weight.fan is None:
+        return np.full(weight.shape, weight.constant, np.float32)
+    limit = math.sqrt(6.0 / sum(weight.fan))  # Glorot and Bengio, 2010
+    return generator.uniform(-limit, limit, weight.shape).astype(np.float32)

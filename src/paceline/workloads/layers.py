@@ -1,0 +1,188 @@
+"""The neutral description of a network: layers as values, with shapes, counts and initial weights, but no framework.
+
+Shapes of one sample are channels-first. Weights are laid out as TensorFlow and JAX have them (convolutions height, width,
+in, out; dense in, out; flattening in height, width, channel order), and `frameworks/` rearranges where one differs.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+Shape = tuple[int, ...]
+NORM_EPSILON = 1e-5
+MLP_OVER_WIDTH = 4
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One trainable array: its shape and how it starts (`fan` for Glorot's range, None for a constant)."""
+
+    shape: Shape
+    fan: tuple[int, int] | None = None
+    constant: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+
+class Layer(Protocol):
+    """What every layer can say of itself, given the shape of its input."""
+
+    def output(self, shape: Shape) -> Shape:
+        """The shape of its output."""
+
+    def weights(self, shape: Shape) -> dict[str, Weight]:
+        """Its trainable arrays by name."""
+
+    def flops(self, shape: Shape) -> int:
+        """Floating-point operations of the forward pass for one sample."""
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A square convolution with padding that keeps the size, then ReLU."""
+
+    channels: int
+    kernel: int = 3
+
+    def output(self, shape: Shape) -> Shape:
+        """Same height and width, new channels."""
+        return (self.channels, *shape[1:])
+
+    def weights(self, shape: Shape) -> dict[str, Weight]:
+        """Kernel and bias."""
+        area = self.kernel * self.kernel
+        kernel = (self.kernel, self.kernel, shape[0], self.channels)
+        return {"kernel": Weight(kernel, fan=(area * shape[0], area * self.channels)), "bias": Weight((self.channels,))}
+
+    def flops(self, shape: Shape) -> int:
+        """A multiply and an add per kernel element and output element."""
+        return 2 * self.kernel**2 * shape[0] * math.prod(self.output(shape))
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """The largest of each square of pixels."""
+
+    size: int = 2
+
+    def output(self, shape: Shape) -> Shape:
+        """Height and width divided, the rest dropped."""
+        return (shape[0], shape[1] // self.size, shape[2] // self.size)
+
+    def weights(self, shape: Shape) -> dict[str, Weight]:
+        """None."""
+        return {}
+
+    def flops(self, shape: Shape) -> int:
+        """One comparison per input element."""
+        return math.prod(shape)
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """All numbers of a sample in one row, channels varying fastest."""
+
+    def output(self, shape: Shape) -> Shape:
+        """One dimension."""
+        return (math.prod(shape),)
+
+    def weights(self, shape: Shape) -> dict[str, Weight]:
+        """None."""
+        return {}
+
+    def flops(self, shape: Shape) -> int:
+        """None."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A fully connected layer on the last dimension, with ReLU if asked."""
+
+    units: int
+    relu: bool = False
+
+    def output(self, shape: Shape) -> Shape:
+        """The last dimension replaced."""
+        return (*shape[:-1], self.units)
+
+    def weights(self, shape: Shape) -> dict[str, Weight]:
+        """Kernel and bias."""
+        return {"kernel": Weight((shape[-1], self.units), fan=(shape[-1], self.units)), "bias": Weight((self.units,))}
+
+    def flops(self, shape: Shape) -> int:
+        """A multiply and an add per weight and position."""
+        return 2 * math.prod(shape) * self.units
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Token and position embeddings, added."""
+
+    vocabulary: int
+    width: int
+
+    def output(self, shape: Shape) -> Shape:
+        """A vector per token."""
+        return (*shape, self.width)
+
+    def weights(self, shape: Shape) -> dict[str, Weight]:
+        """One table for tokens, one for positions."""
+        return {
+            "tokens": Weight((self.vocabulary, self.width), fan=(self.vocabulary, self.width)),
+            "positions": Weight((shape[0], self.width), fan=(shape[0], self.width)),
+        }
+
+    def flops(self, shape: Shape) -> int:
+        """The addition."""
+        return shape[0] * self.width
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Layer normalisation over the last dimension."""
+
+    def output(self, shape: Shape) -> Shape:
+        """Unchanged."""
+        return shape
+
+    def weights(self, shape: Shape) -> dict[str, Weight]:
+        """Scale and shift."""
+        return {"scale": Weight((shape[-1],), constant=1.0), "shift": Weight((shape[-1],))}
+
+    def flops(self, shape: Shape) -> int:
+        """Mean, variance, scale, shift."""
+        return 8 * math.prod(shape)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A pre-norm transformer block: causal attention, then a two-layer GELU network, each with a residual."""
+
+    heads: int
+
+    def output(self, shape: Shape) -> Shape:
+        """Unchanged."""
+        return shape
+
+    def weights(self, shape: Shape) -> dict[str, Weight]:
+        """Two norms and four dense layers."""
+        width = shape[-1]
+        dense = {
+            "qkv": Dense(3 * width), "out": Dense(width), "up": Dense(MLP_OVER_WIDTH * width),
+        }  # fmt: skip
+        weights = {f"{part}_{name}": w for part, layer in dense.items() for name, w in layer.weights(shape).items()}
+        down = Dense(width).weights((MLP_OVER_WIDTH * width,))
+        weights |= {f"down_{name}": weight for name, weight in down.items()}
+        for part in ("norm1", "norm2"):
+            weights |= {f"{part}_{name}": weight for name, weight in Norm().weights(shape).items()}
+        return weights
+
+    def flops(self, shape: Shape) -> int:
+        """Dense layers and the two attention products; the softmax and norms are small beside them."""
+        length, width = shape
+        dense = 2 * length * width * width * (4 + 2 * MLP_OVER_WIDTH)
+        return dense + 4 * length * length * width

@@ -1,0 +1,118 @@
+"""The user's own model: a Python file with a function that returns it.
+
+build()                      returns the model (a `torch.nn.Module`)
+data()                       optional: train inputs, train targets, test inputs, test targets, as arrays
+loss(outputs, targets)       optional: a scalar; cross-entropy if absent
+optimizer(parameters)        optional: the optimizer; the run's own settings if absent
+"""
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.data.base import DataSet
+from paceline.errors import ModelError, nearest
+from paceline.spec import ModelFile
+
+OWN_DATA = "own"
+_ARRAYS = 4
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """The functions of a user's file."""
+
+    label: str
+    build: Callable[[], Any]
+    data: Callable[[], Any] | None
+    loss: Callable[[Any, Any], Any] | None
+    optimizer: Callable[[Any], Any] | None
+
+    def load_data(self, train_samples: int | None) -> DataSet:
+        """What the file's `data` returns, checked."""
+        if self.data is None:
+            raise ModelError(
+                f"{self.label} has no function data; add one, or give --dataset, or --input-shape and --classes"
+            )
+        arrays = _call(self.data, f"data() of {self.label}")
+        if not isinstance(arrays, tuple | list) or len(arrays) != _ARRAYS:
+            raise ModelError(
+                f"data() of {self.label} must return four arrays: train inputs, train targets, test inputs, test targets"
+            )
+        train_x, train_y, test_x, test_y = (np.asarray(array) for array in arrays)
+        if len(train_x) != len(train_y) or len(test_x) != len(test_y):
+            raise ModelError(f"data() of {self.label} returns inputs and targets of different lengths")
+        classes = int(train_y.max()) + 1 if np.issubdtype(train_y.dtype, np.integer) else None
+        return DataSet(_single(train_x), _single(train_y), _single(test_x), _single(test_y), classes).first(
+            train_samples
+        )
+
+
+def declared_functions(file: ModelFile) -> set[str]:
+    """Names defined at the top of the file, without running it; a missing `build` or bad syntax is refused."""
+    try:
+        tree = ast.parse(file.path.read_text())
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise ModelError(f"model file {file.path} is not valid Python: {error}; mend it and run again") from None
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {
+        target.id
+        for node in tree.body if isinstance(node, ast.Assign)
+        for target in node.targets if isinstance(target, ast.Name)
+    }  # fmt: skip
+    imported = any(isinstance(node, ast.ImportFrom) for node in tree.body)
+    if file.function not in names and not imported:
+        raise ModelError(f"model file {file.path} has no function {file.function!r}; {nearest(file.function, names)}")
+    return names
+
+
+def load_own(file: ModelFile) -> OwnModel:
+    """Runs the file, as `python file.py` would find its neighbours, and takes its functions."""
+    sys.path.insert(0, str(file.path.parent))
+    name = f"paceline_own_{file.path.stem}"
+    loader = importlib.util.spec_from_file_location(name, file.path)
+    assert loader is not None and loader.loader is not None
+    module = importlib.util.module_from_spec(loader)
+    sys.modules[name] = module
+    _call(lambda: loader.loader.exec_module(module), f"model file {file.path}")  # type: ignore[union-attr]
+    build = getattr(module, file.function, None)
+    if not callable(build):
+        raise ModelError(
+            f"model file {file.path} has no function {file.function!r}; {nearest(file.function, vars(module))}"
+        )
+    optional = {part: getattr(module, part, None) for part in ("data", "loss", "optimizer")}
+    return OwnModel(file.label, build, **{part: value if callable(value) else None for part, value in optional.items()})
+
+
+def build_own(own: OwnModel) -> Any:
+    """The model that the file's function returns."""
+    return _call(own.build, f"{own.label}")
+
+
+def _call(function: Callable[[], Any], what: str) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        place = _own_line(error)
+        raise ModelError(f"{what} fails with {type(error).__name__}: {error}{place}; mend it and run again") from error
+
+
+def _own_line(error: BaseException) -> str:
+    trace = error.__traceback__
+    place = ""
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if filename != __file__ and Path(filename).suffix == ".py" and "importlib" not in filename:
+            place = f" ({Path(filename).name}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return place
+
+
+def _single(array: Any) -> Any:
+    return array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array.astype(np.int64)
