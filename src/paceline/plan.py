@@ -41,6 +41,7 @@ class Plan:
     to_run: tuple[PlannedRun, ...]
     skipped: tuple[PlannedRun, ...]
     done: int
+    keys: tuple[str, ...]
 
     @property
     def total(self) -> int:
@@ -71,7 +72,7 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
         finished += sum((key, repeat) in done for key in round_keys)
         to_run += [PlannedRun(specs[key], repeat) for key in round_keys if (key, repeat) not in done]
     skipped = tuple(PlannedRun(specs[key], 0, reason) for key, reason in reasons.items())
-    return Plan(study.name, tuple(to_run), skipped, finished)
+    return Plan(study.name, tuple(to_run), skipped, finished, tuple(specs))
 
 
 def expand_strategies(names: list[str]) -> list[str]:
@@ -98,7 +99,7 @@ def with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def complete(spec: RunSpec) -> RunSpec:
-    """The run with its data set named and its knobs and options in canonical form, so that equal runs have equal keys."""
+    """The run with its data set named, knobs and options in canonical form: equal runs then have equal keys."""
     chosen = strategy(spec.strategy)
     fields: dict[str, Any] = {"knobs": canonical_knobs(chosen, spec.knobs)}
     if spec.model is not None:
@@ -138,9 +139,7 @@ def _check_shape(spec: RunSpec, dataset: str) -> None:
     for name, fixed in (("input_shape", source.shape), ("classes", source.classes)):
         given = getattr(spec, name)
         if given is not None and fixed is not None and tuple(_listed(given)) != tuple(_listed(fixed)):
-            raise SpecError(
-                f"{name} {given} was asked for, but data set {dataset} has {fixed}; leave it out or use synthetic"
-            )
+            raise SpecError(f"{name} {given} was asked for, but {dataset} has {fixed}; leave it out or use synthetic")
 
 
 def _listed(value: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -197,9 +196,7 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     if chosen.framework is not None and chosen.framework not in system.frameworks:
         return f"{chosen.framework} is not installed; install paceline[{chosen.framework}]"
     if spec.model is not None and chosen.framework not in (None, probe(spec).framework):
-        return (
-            f"{spec.model.label} is a {probe(spec).framework} model, and {chosen.name} trains {chosen.framework} models"
-        )
+        return f"{spec.model.label} is a {probe(spec).framework} model; {chosen.name} trains {chosen.framework} models"
     return _unsupported(spec, chosen, system) or chosen.check(spec, system)
 
 

@@ -4,6 +4,7 @@ Several tools may write to the same file at once. Records are never changed or d
 configuration and repeat is the one that counts.
 """
 
+import hashlib
 import json
 import sqlite3
 import zlib
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 from paceline.errors import StoreError
 from paceline.record import FINAL, Record, Status
+from paceline.spec import KEY_LENGTH
 
 # SQLite's own fields for who made a file and in which version: "PACE" in ASCII, and the number of migrations applied.
 APPLICATION_ID = 0x50414345
@@ -35,6 +37,7 @@ MIGRATIONS = (
         record TEXT NOT NULL
     ) STRICT;
     CREATE INDEX runs_by_configuration ON runs (key, repeat, id);
+    CREATE TABLE members (study TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (study, key)) STRICT;
     CREATE TABLE steps (
         run INTEGER NOT NULL REFERENCES runs (id),
         rank INTEGER NOT NULL,
@@ -53,7 +56,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path = DEFAULT_PATH) -> Self:
-        """For reading and writing; made if it is not there. A file that is not ours or newer than we know is not touched."""
+        """For reading and writing; made if it is not there. A file that is not ours or is newer is not touched."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _refuse_foreign(path)
@@ -93,13 +96,14 @@ class Store:
     def add(self, record: Record) -> int:
         """Stores a record and gives its number; all of it or, if the disk is full, nothing."""
         environment = json.dumps(record.environment, sort_keys=True)
-        digest = f"{zlib.crc32(environment.encode()):08x}"
+        digest = hashlib.sha256(environment.encode()).hexdigest()[:KEY_LENGTH]
         body = record.model_dump_json(exclude={"id", "step_seconds", "environment"})
         try:
             with self._transaction():
                 self._connection.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (digest, environment))
                 number = self._connection.execute(
-                    "INSERT INTO runs (key, repeat, study, status, started_at, environment, record) VALUES (?,?,?,?,?,?,?)",
+                    "INSERT INTO runs (key, repeat, study, status, started_at, environment, record)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (record.key, record.repeat, record.study, record.status, record.started_at, digest, body),
                 ).lastrowid
                 self._connection.executemany(
@@ -133,20 +137,28 @@ class Store:
         rows = self._connection.execute(
             """
             SELECT id, record, environment FROM runs
-            WHERE id IN (SELECT max(id) FROM runs WHERE :study IS NULL OR study = :study GROUP BY key, repeat) ORDER BY id
+            WHERE id IN (SELECT max(id) FROM runs GROUP BY key, repeat)
+            AND (:study IS NULL OR key IN (SELECT key FROM members WHERE study = :study)) ORDER BY id
             """,
             {"study": study},
-        )
+        ).fetchall()
         environments = self._environments()
-        return [self._record(*row, environments, with_steps) for row in rows]
+        return [self._record(number, body, environments[digest], with_steps) for number, body, digest in rows]
+
+    def enlist(self, study: str, keys: Iterable[str]) -> None:
+        """Notes which configurations a study has; a run that another study already made belongs to both."""
+        with self._transaction():
+            self._connection.executemany("INSERT OR IGNORE INTO members VALUES (?, ?)", [(study, key) for key in keys])
+
+    def studies(self) -> list[str]:
+        """Names of the studies in the file."""
+        return [name for (name,) in self._connection.execute("SELECT DISTINCT study FROM members ORDER BY study")]
 
     def _environments(self) -> dict[str, dict[str, Any]]:
         return {digest: json.loads(fields) for digest, fields in self._connection.execute("SELECT * FROM environments")}
 
-    def _record(
-        self, number: int, body: str, environment: str, environments: dict[str, dict[str, Any]], with_steps: bool
-    ) -> Record:
-        extra: dict[str, Any] = {"id": number, "environment": environments[environment]}
+    def _record(self, number: int, body: str, environment: dict[str, Any], with_steps: bool) -> Record:
+        extra: dict[str, Any] = {"id": number, "environment": environment}
         if with_steps:
             steps = self._connection.execute("SELECT rank, seconds FROM steps WHERE run = ?", (number,))
             extra["step_seconds"] = {rank: unpack(seconds) for rank, seconds in steps}

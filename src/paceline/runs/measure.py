@@ -1,4 +1,4 @@
-"""Times a job: epochs by wall clock, every step raw, evaluation outside the timed region. Knows only the `Job` protocol."""
+"""Times a job through the `Job` protocol: epochs by wall clock, every step raw, evaluation outside the timed region."""
 
 import resource
 from collections.abc import Iterable

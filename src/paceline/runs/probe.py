@@ -1,7 +1,8 @@
-"""A look at the user's own model before any run: does it load, does it take the data, how large is it?
+"""A look at the user's own model before any run: whether it loads, whether it takes the data, how large it is.
 
-Done once per model in a process of its own, so that the tool itself never imports a framework and a model that crashes
-takes nothing with it. `python -m paceline.runs.probe` is that process: a run's spec in, facts or a complaint out, as JSON.
+Done once per model in a process of its own, so that the tool itself never imports a framework and a model that
+crashes takes nothing with it. `python -m paceline.runs.probe` is that process: a run's spec in, facts or a complaint
+out, as JSON.
 """
 
 import json

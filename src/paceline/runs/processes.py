@@ -39,7 +39,7 @@ def _sweep() -> None:
 
 @contextlib.contextmanager
 def held_port() -> Iterator[socket.socket]:
-    """A listening socket on a port that the system chose; the first process inherits it, so no one can take it between."""
+    """A listening socket on a port that the system chose; the first process inherits it, so no one can take it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -80,7 +80,7 @@ def leave_result(folder: Path, rank: int, result: dict[str, Any]) -> None:
     """Writes the file under another name first, so that it is whole or absent."""
     draft = folder / f"rank-{rank}.draft"
     draft.write_text(json.dumps(result))
-    os.replace(draft, folder / f"rank-{rank}.json")
+    draft.replace(folder / f"rank-{rank}.json")
 
 
 def die_with(launcher_pid: int) -> None:

@@ -1,7 +1,7 @@
 """PyTorch DistributedDataParallel: every worker holds the model and averages gradients by all-reduce.
 
-Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020. Gradients are sent in buckets
-while the backward pass still runs.
+Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020. Gradients are sent in
+buckets while the backward pass still runs.
 """
 
 from paceline.footprint import Footprint, Message, ModelFacts, optimizer_bytes, training_flops

@@ -38,7 +38,7 @@ class System:
 
 @cache
 def local_system() -> System:
-    """This machine. Cores are those this process may use, not all that exist."""
+    """The machine at hand. Cores are those this process may use, not all that exist."""
     return System(
         cpu=_cpu_name(),
         cores=tuple(sorted(os.sched_getaffinity(0))),

@@ -1,7 +1,7 @@
 """The neutral description of a network: layers as values, with shapes, counts and initial weights, but no framework.
 
-Shapes of one sample are channels-first. Weights are laid out as TensorFlow and JAX have them (convolutions height, width,
-in, out; dense in, out; flattening in height, width, channel order), and `frameworks/` rearranges where one differs.
+Shapes of one sample are channels-first. Weights are laid out as TensorFlow and JAX have them (convolutions height,
+width, in, out; dense in, out; flattening in height, width, channel order); `frameworks/` rearranges where one differs.
 """
 
 import math

@@ -43,7 +43,8 @@ class OwnModel:
         arrays = _call(self.data, f"data() of {self.label}")
         if not isinstance(arrays, tuple | list) or len(arrays) != _ARRAYS:
             raise ModelError(
-                f"data() of {self.label} must return four arrays: train inputs, train targets, test inputs, test targets"
+                f"data() of {self.label} must return four arrays: "
+                f"train inputs, train targets, test inputs, test targets"
             )
         train_x, train_y, test_x, test_y = (np.asarray(array) for array in arrays)
         if len(train_x) != len(train_y) or len(test_x) != len(test_y):
