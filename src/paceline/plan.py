@@ -204,7 +204,8 @@ def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
     replicas = chosen.replicas(spec)
     if spec.samples_per_step % replicas:
         raise SpecError(
-            f"global_batch {spec.samples_per_step} does not divide over {replicas} workers; use a multiple of {replicas}"
+            f"global_batch {spec.samples_per_step} does not divide over {replicas} workers; "
+            f"use a multiple of {replicas}"
         )
     samples = sample_count(spec, probe) * spec.dataset_copies
     if samples < spec.samples_per_step:

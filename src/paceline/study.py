@@ -63,6 +63,19 @@ class Study(Frozen):
                 fixed[name] = value[0] if isinstance(value, list) else value
         return self.model_copy(update={"fixed": fixed, "factors": factors})
 
+    def with_tables(self, tables: dict[str, dict[str, list[Any]]]) -> Self:
+        """The study with some knobs, options or optimizer settings replaced, several values as factors."""
+        fixed, factors = _copy_tables(self.fixed), _copy_tables(self.factors)
+        for table, entries in tables.items():
+            for name, values in entries.items():
+                fixed.get(table, {}).pop(name, None)
+                factors.get(table, {}).pop(name, None)
+                if len(values) == 1:
+                    fixed.setdefault(table, {})[name] = values[0]
+                else:
+                    factors.setdefault(table, {})[name] = values
+        return self.model_copy(update={"fixed": fixed, "factors": factors})
+
     def specs(self) -> list[RunSpec]:
         """Every combination of the factors, in the order written, without doubles."""
         axes = list(_axes(self.factors))

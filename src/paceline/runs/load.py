@@ -56,7 +56,7 @@ class LoadMeter:
             return None
         return Finding(
             code="other_load",
-            text=f"other programs used {others / core_seconds:.0%} of the machine during the run, "
-            f"and {stolen / core_seconds:.0%} went to other guests of its host",
+            text=f"other programs used {others / core_seconds:.0%} of the machine during the run"
+            + (f", and other guests of its host {stolen / core_seconds:.0%}" if stolen > 0 else ""),
             hint="close other programs, or compare CPU time per step instead of wall clock",
         )

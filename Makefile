@@ -1,0 +1,36 @@
+# Everything below sets itself up: a virtual environment in .venv with the pinned dependencies of constraints.txt.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# The interpreter may be called python3 where python3.11 is not on the path.
+FOUND := $(shell command -v $(PYTHON) || command -v python3)
+
+.PHONY: demo test check format docs clean
+
+demo: $(VENV)/all
+	$(BIN)/paceline run quick --db demo/paceline.db
+	$(BIN)/paceline report --db demo/paceline.db --study quick --out demo/report.html
+
+test: check
+	$(BIN)/pytest tests/contract tests/integration
+
+check: $(VENV)/all
+	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/mypy
+	$(BIN)/pytest tests/unit tests/architecture tests/golden
+
+format: $(VENV)/all
+	$(BIN)/ruff format src tests benchmarks tools
+	$(BIN)/ruff check --fix src tests benchmarks tools
+
+docs: $(VENV)/all
+	$(BIN)/python tools/write_docs.py
+
+$(VENV)/all: pyproject.toml constraints.txt
+	$(FOUND) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache

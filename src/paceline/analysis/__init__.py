@@ -1,0 +1,1 @@
+"""Records ─► values: pure functions, no files, no printing."""

@@ -1,0 +1,42 @@
+"""Rows as flat dictionaries, for JSON, CSV and polars."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from paceline.analysis.labels import flatten
+from paceline.analysis.rows import Row
+
+if TYPE_CHECKING:
+    import polars
+
+_FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scaling", "global_batch", "local_batch")
+
+
+def flat(row: Row) -> dict[str, Any]:
+    """One row: what ran, then what came out, then the remaining settings."""
+    spec = row.spec.model_dump(mode="json")
+    values: dict[str, Any] = {name: row.spec.scaling if name == "scaling" else spec[name] for name in _FIRST}
+    for field in fields(Row):
+        if field.name not in ("spec",):
+            value = getattr(row, field.name)
+            values[field.name] = None if isinstance(value, float) and not math.isfinite(value) else value
+    values["status"] = str(row.status)
+    return values | {name: value for name, value in flatten(row.spec).items() if name not in values}
+
+
+def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """All rows with the same columns, also where a knob is only some strategies'."""
+    flattened = [flat(row) for row in rows]
+    names = dict.fromkeys(name for values in flattened for name in values)
+    return [{name: values.get(name) for name in names} for values in flattened]
+
+
+def to_frame(rows: Sequence[Row]) -> "polars.DataFrame":
+    """A polars table with one line per configuration."""
+    import polars
+
+    flattened = flat_rows(rows)
+    plain = [{name: str(v) if isinstance(v, list | dict) else v for name, v in line.items()} for line in flattened]
+    return polars.DataFrame(plain, infer_schema_length=None)

@@ -1,0 +1,127 @@
+"""Records ─► one row per configuration: medians over repeats, speed-up and efficiency against one worker."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline.analysis.statistics import middle, spread
+from paceline.record import Epoch, Record, Status
+from paceline.spec import RunSpec
+from paceline.strategies import strategies
+
+OVERSUBSCRIBED = "oversubscribed"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration, over all its repeats. Numbers are measured; None where there is nothing to say."""
+
+    key: str
+    spec: RunSpec
+    status: Status
+    reason: str | None
+    runs: int
+    samples_per_second: float | None
+    samples_per_second_low: float | None
+    samples_per_second_high: float | None
+    spread: float | None
+    first_epoch_samples_per_second: float | None
+    epoch_seconds: float | None
+    train_loss: float | None
+    test_accuracy: float | None
+    startup_seconds: float | None
+    cpu_seconds_per_step: float | None
+    peak_memory_bytes: float | None
+    oversubscribed: bool
+    speedup: float | None = None
+    efficiency: float | None = None
+    baseline: str | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a throughput to compare."""
+        return self.samples_per_second is not None
+
+
+def summarise(records: Iterable[Record], include_oversubscribed: bool = False) -> list[Row]:
+    """One row per configuration, in the order of workload, strategy, batch, workers."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.key, []).append(record)
+    rows = [_row(key, group) for key, group in groups.items()]
+    return sorted((_scaled(row, rows, include_oversubscribed) for row in rows), key=_order)
+
+
+def _row(key: str, records: list[Record]) -> Row:
+    good = [record for record in records if record.ok]
+    told = next((record for record in reversed(records) if not record.ok), records[-1])
+    rates = [epoch.samples_per_second for epoch in _steady(good)]
+    return Row(
+        key=key,
+        spec=records[0].spec,
+        status=Status.OK if good else told.status,
+        reason=None if good else told.reason,
+        runs=len(good),
+        samples_per_second=middle(rates),
+        samples_per_second_low=min(rates, default=None),
+        samples_per_second_high=max(rates, default=None),
+        spread=spread(rates),
+        first_epoch_samples_per_second=_median_of(good, lambda record: record.epochs[0].samples_per_second),
+        epoch_seconds=middle([epoch.seconds for epoch in _steady(good)]),
+        train_loss=_median_of(good, lambda record: record.epochs[-1].train_loss),
+        test_accuracy=_median_of(good, lambda record: record.epochs[-1].test_accuracy),
+        startup_seconds=_median_of(good, lambda record: record.startup.total_seconds if record.startup else None),
+        cpu_seconds_per_step=middle([epoch.cpu_seconds / epoch.steps for epoch in _steady(good) if epoch.steps]),
+        peak_memory_bytes=_median_of(good, lambda record: max(rank.peak_memory_bytes for rank in record.ranks)),
+        oversubscribed=any(finding.code == OVERSUBSCRIBED for record in good for finding in record.findings),
+    )
+
+
+def _steady(records: list[Record]) -> list[Epoch]:
+    return [record.steady for record in records if record.steady is not None]
+
+
+def _median_of(records: list[Record], value: Callable[[Record], float | None]) -> float | None:
+    return middle([found for record in records if (found := value(record)) is not None])
+
+
+def _scaled(row: Row, rows: Sequence[Row], include_oversubscribed: bool) -> Row:
+    base = _baseline(row, rows)
+    if row.samples_per_second is None or base is None or base.samples_per_second is None:
+        return row
+    speedup = row.samples_per_second / base.samples_per_second
+    counts = include_oversubscribed or not (row.oversubscribed or base.oversubscribed)
+    efficiency = speedup / row.spec.workers if counts else None
+    return replace(row, speedup=speedup, efficiency=efficiency, baseline=base.spec.strategy)
+
+
+def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
+    """The same run on one worker: with the same strategy, else with its framework's single one."""
+    wanted = _besides(row.spec, "workers")
+    same = [other for other in rows if other.spec.workers == 1 and other.measured]
+    for other in same:
+        if _besides(other.spec, "workers") == wanted:
+            return other
+    wanted = _besides(row.spec, "workers", "strategy", "knobs")
+    chosen = strategies().get(row.spec.strategy)
+    for other in same:
+        single = strategies().get(other.spec.strategy)
+        alike = single and chosen and single.family == "single" and single.framework == chosen.framework
+        if alike and _besides(other.spec, "workers", "strategy", "knobs") == wanted:
+            return other
+    return None
+
+
+def _besides(spec: RunSpec, *names: str) -> dict[str, Any]:
+    return spec.model_dump(exclude=set(names))
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    spec = row.spec
+    return (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling, spec.global_batch or spec.local_batch,
+            _family_first(spec.strategy), spec.strategy, str(_besides(spec, "workers")), spec.workers)  # fmt: skip
+
+
+def _family_first(name: str) -> bool:
+    chosen = strategies().get(name)
+    return chosen is None or chosen.family != "single"

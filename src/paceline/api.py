@@ -1,0 +1,70 @@
+"""Paceline from Python: `paceline.run(Study(...))` gives results with tables, figures and the records themselves."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.analysis.findings import Gathered, gather
+from paceline.analysis.rows import Row, summarise
+from paceline.execute import Listener, Silent, execute, plan_study
+from paceline.record import Record
+from paceline.store import DEFAULT_PATH, Store
+from paceline.study import Study
+
+if TYPE_CHECKING:
+    import altair
+    import polars
+
+
+@dataclass(frozen=True)
+class Results:
+    """Records and what follows from them."""
+
+    records: tuple[Record, ...]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """One per configuration."""
+        return summarise(self.records)
+
+    @property
+    def findings(self) -> list[Gathered]:
+        """What to know beside the numbers."""
+        return gather(self.records, self.rows)
+
+    def table(self) -> "polars.DataFrame":
+        """One line per configuration: medians, spread, speed-up, efficiency."""
+        from paceline.analysis.frame import to_frame
+
+        return to_frame(self.rows)
+
+    def figure(self, name: str = "scaling") -> "altair.TopLevelMixin":
+        """A figure by name; it displays itself in a notebook and has `.save(path)`."""
+        from paceline.figures import figure
+
+        return figure(name).draw(self.rows)
+
+    def report(self, path: Path | str = "paceline-report.html") -> Path:
+        """Writes the report page."""
+        from paceline.report import write_report
+
+        return write_report(self.records, Path(path))
+
+
+def run(
+    study: Study, db: Path | str = DEFAULT_PATH, *, fresh: bool = False, listener: Listener | None = None
+) -> Results:
+    """Makes what the study still lacks and returns all of its records."""
+    with Store.open(Path(db)) as store:
+        outcome = execute(plan_study(study, store, fresh=fresh), store, listener or Silent())
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        keys = set(outcome.plan.keys)
+        return Results(tuple(record for record in store.records(study.name, with_steps=True) if record.key in keys))
+
+
+def load(db: Path | str = DEFAULT_PATH, study: str | None = None) -> Results:
+    """The records of a results file."""
+    with Store.open_existing(Path(db)) as store:
+        return Results(tuple(store.records(study, with_steps=True)))

@@ -1,0 +1,101 @@
+"""Gathers the commands in workflow order; turns errors into messages and exit codes.
+
+0 done · 1 some runs failed (and were recorded) · 2 the input is wrong · 130 interrupted, everything finished kept.
+"""
+
+import ast
+import os
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from paceline.cli.terminal import errors
+from paceline.errors import UserError
+
+EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 2, 130
+# Each is a function of the same name in a file of the same name.
+COMMANDS = ("doctor", "strategies", "run", "show", "report")
+
+
+def build_app(*wanted: str) -> typer.Typer:
+    """The application with the wanted commands loaded; of the others only the summary is known, to start at once."""
+    app = typer.Typer(
+        name="paceline",
+        help="Tells you how to train your model in parallel: runs distribution strategies on your model and machine, "
+        "fairly, and shows what pays.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        # Panels help where there are many options; the list of commands answers faster without them.
+        rich_markup_mode="rich" if wanted else None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for name in COMMANDS:
+        function = getattr(import_module(f"paceline.cli.{name}"), name) if name in wanted else _unloaded(name)
+        app.command(name, short_help=summary(name))(function)
+    return app
+
+
+def _unloaded(name: str) -> Callable[[], None]:
+    def command() -> None:
+        raise NotImplementedError(f"{name} is not loaded")
+
+    command.__doc__ = summary(name)
+    return command
+
+
+def summary(name: str) -> str:
+    """What a command does: the first sentence of its function, read without importing its file."""
+    tree = ast.parse((Path(__file__).parent / f"{name}.py").read_text())
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return (ast.get_docstring(functions[name]) or "").split("\n\n", 1)[0]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"paceline {version('paceline')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        build_app(*(word for word in sys.argv[1:2] if word in COMMANDS))()
+    except UserError as error:
+        _complain(str(error))
+        sys.exit(EXIT_WRONG_INPUT)
+    except KeyboardInterrupt:
+        errors().print("[bold]interrupted[/]; every finished run is stored, the same command goes on from there")
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has gone (paceline show | head); nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _complain(text: str) -> None:
+    from rich.markup import escape
+
+    errors().print(f"[bold red]paceline:[/] {escape(text)}", soft_wrap=True)
+
+
+def _as_interrupt(_signal: int, _frame: FrameType | None) -> Any:
+    raise KeyboardInterrupt

@@ -1,0 +1,69 @@
+"""`paceline doctor`: what this machine can run, what is missing and how to get it."""
+
+import os
+from pathlib import Path
+
+from rich.table import Table
+
+from paceline.cli.terminal import output
+from paceline.systems import System, local_system
+from paceline.systems.local import FRAMEWORKS
+from paceline.units import format_bytes
+
+_EXTRA = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "jax": "jax"}
+
+
+def doctor() -> None:
+    """What this machine can run: frameworks, devices, energy counters; what is missing and how to get it."""
+    system = local_system()
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for mark, what, found, advice in [*_hardware(system), *_frameworks(system), *_counters(), *_data()]:
+        table.add_row(
+            "[green]✓[/]" if mark else "[yellow]–[/]", what, found + (f"\n[dim]{advice}[/]" if advice else "")
+        )
+    output().print(table)
+
+
+def _hardware(system: System) -> list[tuple[bool, str, str, str]]:
+    cores = len(system.cores)
+    gpus = ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes)})" for gpu in system.gpus)
+    return [
+        (
+            True,
+            "processor",
+            f"{system.cpu}, {cores} cores",
+            "" if cores > 1 else "one core: every study is oversubscribed",
+        ),
+        (True, "memory", format_bytes(system.memory_bytes), ""),
+        (bool(gpus), "GPU", gpus or "none", "" if gpus else "strategies run on CPU cores; device cuda is skipped"),
+    ]
+
+
+def _frameworks(system: System) -> list[tuple[bool, str, str, str]]:
+    return [
+        (
+            name in system.frameworks,
+            name,
+            system.frameworks.get(name, "not installed"),
+            "" if name in system.frameworks else f"pip install 'paceline[{_EXTRA[name]}]'",
+        )
+        for name in FRAMEWORKS
+    ]
+
+
+def _counters() -> list[tuple[bool, str, str, str]]:
+    rapl = Path("/sys/class/powercap/intel-rapl:0/energy_uj")
+    readable = os.access(rapl, os.R_OK)
+    advice = "" if readable else "no energy counter of the processor is readable here"
+    return [(readable, "energy", "rapl" if readable else "not measurable", advice)]
+
+
+def _data() -> list[tuple[bool, str, str, str]]:
+    from paceline.data.mnist import find_folder
+
+    folder = find_folder()
+    advice = "" if folder else "put its four idx.gz files into a folder and name it with --data-dir or $PACELINE_DATA"
+    return [
+        (True, "mnist-5k", "ships with Paceline", ""),
+        (folder is not None, "mnist", str(folder) if folder else "not on this machine", advice),
+    ]

@@ -1,0 +1,110 @@
+"""What the user sees while runs are made: what is done and left, the current epoch and rate, the time left."""
+
+import time
+from typing import Any
+
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from paceline.cli.terminal import errors, output
+from paceline.plan import Plan, PlannedRun
+from paceline.record import Record, Status
+from paceline.units import format_bytes, format_rate, format_seconds
+
+_COLOURS = {Status.OK: "green", Status.INTERRUPTED: "yellow"}
+
+
+class Progress:
+    """Listens to `execute` and draws on standard error: a live bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._console = errors()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[now]}"),
+        )
+        self._bar = Bar(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._task = self._bar.add_task("runs", total=0, now="")
+        self._left = self._total = 0
+        self._began = time.monotonic()
+        self._label = ""
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def planned(self, plan: Plan) -> None:
+        """Says what there is to do."""
+        self._left = self._total = len(plan.to_run)
+        self._bar.update(self._task, total=self._total)
+        if not plan.to_run and plan.done:
+            self._console.print(
+                f"nothing to do: all {plan.done} runs of {escape(plan.study)} are stored (--fresh repeats them)"
+            )
+            return
+        parts = [f"{len(plan.to_run)} runs to make"] + ([f"{plan.done} already stored"] if plan.done else [])
+        parts += [f"{len(plan.skipped)} skipped"] if plan.skipped else []
+        self._console.print(f"{escape(plan.study)}: {', '.join(parts)}")
+
+    def fetching(self, name: str, done_bytes: int, total_bytes: int) -> None:
+        """Shows a download."""
+        now = f"downloading {name}: {format_bytes(done_bytes)} of {format_bytes(total_bytes)}"
+        self._bar.update(self._task, now=now)
+        if not self._console.is_terminal and done_bytes == total_bytes:
+            self._console.print(now)
+
+    def started(self, run: PlannedRun, number: int) -> None:
+        """Names the run."""
+        spec = run.spec
+        self._label = f"{spec.workload} {spec.strategy} x{spec.workers}"
+        self._bar.update(self._task, now=f"{escape(self._label)}, starting{self._time_left()}")
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Shows the current epoch and its rate."""
+        rate = format_rate(event["samples_per_second"])
+        now = f"{escape(self._label)}, epoch {event['epoch'] + 1}, {rate} samples/s{self._time_left()}"
+        self._bar.update(self._task, now=now)
+
+    def ended(self, record: Record) -> None:
+        """A line that stays."""
+        self._left -= 1
+        self._bar.advance(self._task)
+        colour, status = _COLOURS.get(record.status, "red"), str(record.status).replace("_", " ")
+        steady = record.steady
+        result = f"{format_rate(steady.samples_per_second)} samples/s" if steady else escape(record.reason or "")
+        place = f"{self._total - self._left}/{self._total}"
+        took = format_seconds(record.wall_seconds)
+        self._console.print(f"[dim]{place}[/] [{colour}]{status}[/] {escape(self._label)}: {result} [dim]({took})[/]")
+
+    def _time_left(self) -> str:
+        made = self._total - self._left
+        if not made:
+            return ""
+        return f", about {format_seconds((time.monotonic() - self._began) / made * self._left)} left"
+
+
+def print_plan(plan: Plan) -> None:
+    """For `--dry-run`: every configuration, and what would be skipped and why."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("workload", "data", "strategy", "workers", "batch", "runs"):
+        table.add_column(name, overflow="fold")
+    counts: dict[str, int] = {}
+    specs = {run.spec.key(): run.spec for run in plan.to_run}
+    for run in plan.to_run:
+        counts[run.spec.key()] = counts.get(run.spec.key(), 0) + 1
+    for key, spec in sorted(specs.items(), key=lambda item: (item[1].workload, item[1].strategy, item[1].workers)):
+        batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
+        table.add_row(
+            escape(spec.workload), escape(str(spec.dataset)), spec.strategy, str(spec.workers), batch, str(counts[key])
+        )
+    output().print(table)
+    for run in plan.skipped:
+        output().print(f"[yellow]skipped[/] {run.spec.strategy} x{run.spec.workers}: {escape(str(run.skip_reason))}")
+    output().print(f"{len(plan.to_run)} runs")

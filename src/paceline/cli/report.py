@@ -1,0 +1,30 @@
+"""`paceline report`: one HTML page that opens offline."""
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.cli.terminal import Db, StudyName, errors, output
+from paceline.store import DEFAULT_PATH, Store
+
+
+def report(
+    study: StudyName = None,
+    db: Db = DEFAULT_PATH,
+    out: Annotated[Path, typer.Option("--out", help="Where to write the page.", metavar="FILE")] = Path(
+        "paceline-report.html"
+    ),
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """One self-contained HTML page with the answer, the figures, the tables and the findings."""
+    from paceline.report import write_report
+
+    with Store.open_existing(db) as store:
+        records = store.records(study)
+    with errors().status("drawing the figures"):
+        path = write_report(records, out)
+    output().print(f"report: {path}", soft_wrap=True)
+    if open_it:
+        webbrowser.open(path.resolve().as_uri())

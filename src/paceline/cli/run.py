@@ -1,0 +1,123 @@
+"""`paceline run`: plan, run, store, show."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from paceline.analysis.rows import summarise
+from paceline.cli.fields import fields_from, parse_pairs
+from paceline.cli.progress import Progress, print_plan
+from paceline.cli.show import print_results
+from paceline.cli.terminal import Db, errors, output
+from paceline.errors import UserError
+from paceline.execute import Outcome, execute, plan_study
+from paceline.plan import with_defaults
+from paceline.spec import ModelFile
+from paceline.store import DEFAULT_PATH, Store
+from paceline.study import Study, built_in_studies
+
+EXIT_SOME_FAILED = 1
+
+
+def _option(help_text: str, metavar: str, *names: str, panel: str = "What to run") -> Any:
+    return typer.Option(*names, help=help_text, metavar=metavar, rich_help_panel=panel)
+
+
+def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
+    study: Annotated[
+        str | None, typer.Argument(help="A built-in study (see --list) or a TOML file.", show_default=False)
+    ] = None,
+    workload: Annotated[str | None, _option("Built-in model(s).", "NAME,...")] = None,
+    model: Annotated[str | None, _option("Your own model: a function in a file.", "FILE:FUNCTION")] = None,
+    option: Annotated[list[str] | None, _option("Option of the workload, such as depth=8.", "NAME=VALUE")] = None,
+    dataset: Annotated[str | None, _option("Data set(s).", "NAME,...")] = None,
+    dataset_copies: Annotated[str | None, _option("The data set this many times over.", "N,...")] = None,
+    train_samples: Annotated[str | None, _option("Only the first training samples.", "N,...")] = None,
+    input_shape: Annotated[str | None, _option("Shape of synthetic samples, channels first.", "CxHxW")] = None,
+    classes: Annotated[int | None, _option("Classes of synthetic samples.", "N")] = None,
+    strategy: Annotated[str | None, _option("Strategies, patterns allowed ('torch-*').", "NAME,...")] = None,
+    knob: Annotated[
+        list[str] | None, _option("Setting of a strategy, such as bucket_mb=1,25.", "NAME=VALUE,...")
+    ] = None,
+    workers: Annotated[str | None, _option("Worker counts, such as 1,2 or 1..4.", "N,...")] = None,
+    global_batch: Annotated[str | None, _option("Samples per step over all workers: strong scaling.", "N,...")] = None,
+    local_batch: Annotated[str | None, _option("Samples per step and worker: weak scaling.", "N,...")] = None,
+    epochs: Annotated[int | None, _option("Passes over the data.", "N")] = None,
+    steps: Annotated[int | None, _option("Optimizer steps, instead of epochs.", "N")] = None,
+    repeats: Annotated[int | None, _option("Runs of each configuration.", "N")] = None,
+    seed: Annotated[str | None, _option("Seed(s) of weights and order.", "N,...")] = None,
+    optimizer: Annotated[list[str] | None, _option("Such as name=sgd or lr=0.01.", "NAME=VALUE", panel="How")] = None,
+    precision: Annotated[str | None, _option("fp32, tf32, bf16.", "NAME,...", panel="How")] = None,
+    execution: Annotated[str | None, _option("eager, compiled.", "NAME,...", panel="How")] = None,
+    memory_format: Annotated[str | None, _option("channels_last, contiguous.", "NAME,...", panel="How")] = None,
+    device: Annotated[str | None, _option("cpu, cuda.", "NAME,...", panel="How")] = None,
+    cores_per_worker: Annotated[str | None, _option("CPU cores of each worker.", "N,...", panel="How")] = None,
+    allocator: Annotated[str | None, _option("tuned, default.", "NAME,...", panel="How")] = None,
+    timeout: Annotated[str | None, _option("Time limit of one run, such as 90s or 10m.", "TIME", panel="How")] = None,
+    data_dir: Annotated[Path | None, _option("Folder with the MNIST files.", "DIR", panel="How")] = None,
+    db: Db = DEFAULT_PATH,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already stored.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Repeat stored runs that did not end well.")] = False,
+    list_studies: Annotated[bool, typer.Option("--list", help="List the built-in studies.")] = False,
+) -> None:
+    """Runs a study, or the runs that the options describe; a study that was stopped goes on where it was."""
+    if list_studies:
+        _list_studies()
+        return
+    if data_dir is not None:
+        os.environ["PACELINE_DATA"] = str(data_dir.resolve())
+    fields = fields_from(
+        names={"workload": workload, "dataset": dataset, "strategy": strategy, "precision": precision,
+               "execution": execution, "memory_format": memory_format, "device": device, "allocator": allocator},
+        numbers={"dataset_copies": dataset_copies, "train_samples": train_samples, "workers": workers, "seed": seed,
+                 "global_batch": global_batch, "local_batch": local_batch, "cores_per_worker": cores_per_worker},
+        plain={"epochs": epochs, "steps": steps, "classes": classes},
+        input_shape=input_shape, timeout=timeout,
+    )  # fmt: skip
+    if model is not None:
+        fields["model"] = ModelFile.from_text(model)
+    tables = {"knobs": parse_pairs(knob, "--knob"), "options": parse_pairs(option, "--option"),
+              "optimizer": parse_pairs(optimizer, "--optimizer")}  # fmt: skip
+    asked = described_study(study, fields, tables, repeats)
+    if dry_run:
+        print_plan(plan_study(asked, None))
+        return
+    outcome = _run_and_store(asked, db, fresh, retry)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    if outcome.failures:
+        raise typer.Exit(EXIT_SOME_FAILED)
+
+
+def described_study(
+    name: str | None, fields: dict[str, Any], tables: dict[str, dict[str, Any]], repeats: int | None
+) -> Study:
+    """The named study with the options in place of its fields, or a study made of the options alone."""
+    if name is None and not fields:
+        raise UserError(
+            "nothing to run was named; give a study (paceline run quick), or options such as --strategy torch-ddp"
+        )
+    asked = Study.load(name) if name is not None else Study(name="command-line", fixed=with_defaults(fields))
+    asked = asked.with_fields(fields).with_tables(tables)
+    return asked if repeats is None else Study.parse({**asked.model_dump(), "repeats": repeats}, "--repeats")
+
+
+def _run_and_store(asked: Study, db: Path, fresh: bool, retry: bool) -> Outcome:
+    with Store.open(db) as store:
+        plan = plan_study(asked, store, fresh=fresh, retry=retry)
+        with Progress() as progress:
+            outcome = execute(plan, store, progress)
+        if not outcome.interrupted:
+            keys = set(plan.keys)
+            records = [record for record in store.records() if record.key in keys]
+            print_results(records, summarise(records))
+    return outcome
+
+
+def _list_studies() -> None:
+    for name in built_in_studies():
+        output().print(f"[bold]{name}[/]  {Study.load(name).about}")
+    errors().print("[dim]paceline run NAME, or paceline run FILE.toml[/]")

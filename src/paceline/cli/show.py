@@ -1,0 +1,121 @@
+"""`paceline show`: results as tables, JSON or CSV."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from paceline.analysis.findings import Gathered, gather
+from paceline.analysis.frame import flat_rows
+from paceline.analysis.headline import headline
+from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.rows import Row, summarise
+from paceline.cli.terminal import Db, StudyName, output
+from paceline.record import Record
+from paceline.store import DEFAULT_PATH, Store
+from paceline.units import format_percent, format_rate
+
+Text = Callable[[float], str]
+
+
+def show(
+    study: StudyName = None,
+    db: Db = DEFAULT_PATH,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with findings.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, one line per configuration.")] = False,
+    crowded: Annotated[
+        bool, typer.Option("--oversubscribed", help="Also give efficiency where workers shared cores.")
+    ] = False,
+) -> None:
+    """The results as tables: medians, spread, speed-up and scaling efficiency."""
+    with Store.open_existing(db) as store:
+        records = store.records(study)
+    rows = summarise(records, include_oversubscribed=crowded)
+    if as_json:
+        typer.echo(json.dumps(as_values(records, rows), indent=2, allow_nan=False))
+    elif as_csv:
+        typer.echo(as_csv_text(rows), nl=False)
+    else:
+        print_results(records, rows)
+
+
+def as_values(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, object]:
+    """Rows and findings as plain values."""
+    findings = [{**item.finding.model_dump(), "where": list(item.where)} for item in gather(records, rows)]
+    return {"rows": flat_rows(rows), "findings": findings}
+
+
+def as_csv_text(rows: Sequence[Row]) -> str:
+    """One line per configuration under a header."""
+    lines, buffer = flat_rows(rows), io.StringIO()
+    if lines:
+        writer = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    return buffer.getvalue()
+
+
+def print_results(records: Sequence[Record], rows: Sequence[Row]) -> None:
+    """A table per setting, what was not measured and why, and the findings."""
+    console = output()
+    if not rows:
+        console.print("no runs yet: paceline run quick")
+    for title, group in groups(rows).items():
+        console.print(f"\n[bold]{escape(title)}[/]")
+        if any(row.measured for row in group):
+            console.print(_table(group))
+        for row in group:
+            if not row.measured:
+                name = f"{series_name(row, varying_fields(group))} x{row.spec.workers}"
+                status = str(row.status).replace("_", " ")
+                console.print(f"[yellow]{status}[/] {escape(name)}: {escape(row.reason or 'no reason given')}")
+        if sentence := headline(group):
+            console.print(escape(sentence))
+    _print_findings(gather(records, rows))
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    varying = varying_fields(rows)
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("strategy", overflow="fold", min_width=min(30, max(len(series_name(r, varying)) for r in rows)))
+    for name in ("workers", "runs", "samples/s\nepoch 1", "samples/s\nlast epoch", "spread",
+                 "speed-\nup", "effi-\nciency", "accu-\nracy"):  # fmt: skip
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        if row.measured:
+            table.add_row(*_cells(row, varying))
+    return table
+
+
+def _cells(row: Row, varying: list[str]) -> list[str]:
+    def text(value: float | None, form: Text) -> str:
+        return "–" if value is None else form(value)
+
+    crowd = "[yellow]*[/]" if row.oversubscribed else ""
+    return [
+        escape(series_name(row, varying)),
+        f"{row.spec.workers}{crowd}",
+        str(row.runs),
+        text(row.first_epoch_samples_per_second, format_rate),
+        text(row.samples_per_second, format_rate),
+        text(row.spread, format_percent),
+        text(row.speedup, lambda value: f"{value:.2f}x"),
+        text(row.efficiency, format_percent),
+        text(row.test_accuracy, lambda value: f"{value * 100:.1f} %"),
+    ]
+
+
+def _print_findings(findings: Sequence[Gathered]) -> None:
+    console = output()
+    if findings:
+        console.print()
+    for item in findings:
+        mark = "* " if item.finding.code == "oversubscribed" else ""
+        share = f" ({len(item.where)} of {item.total} configurations)" if item.where else ""
+        console.print(f"[yellow]{mark}{item.finding.code.replace('_', ' ')}[/]{share}: {escape(item.finding.text)}")
+        console.print(f"  [dim]{escape(item.finding.hint)}[/]")

@@ -1,0 +1,216 @@
+"""Study: a grid of runs from data."""
+
+import pytest
+
+from paceline.errors import SpecError
+from paceline.study import Study, built_in_studies
+
+FIXED = {"strategy": "fake", "global_batch": 256, "epochs": 1}
+
+
+def write(folder, text, name="trial.toml"):
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def values(study, *names):
+    return [tuple(getattr(spec, name) for name in names) for spec in study.specs()]
+
+
+def test_a_study_without_factors_is_one_run():
+    assert len(Study(fixed=FIXED).specs()) == 1
+
+
+def test_factors_are_crossed_in_the_order_written():
+    study = Study(fixed=FIXED, factors={"workers": [1, 2], "seed": [7, 8, 9]})
+    assert values(study, "workers", "seed") == [(1, 7), (1, 8), (1, 9), (2, 7), (2, 8), (2, 9)]
+
+
+def test_fixed_fields_hold_for_every_run():
+    assert {spec.global_batch for spec in Study(fixed=FIXED, factors={"workers": [1, 2, 4]}).specs()} == {256}
+
+
+def test_values_named_twice_make_one_run():
+    assert values(Study(fixed=FIXED, factors={"workers": [2, 1, 2]}), "workers") == [(2,), (1,)]
+
+
+def test_knobs_may_be_factors_of_their_own():
+    study = Study(fixed=FIXED, factors={"knobs": {"step_ms": [1.0, 2.0], "jitter": [0.0, 0.1]}, "workers": [1, 2]})
+    assert [spec.knobs for spec in study.specs()][::2] == [
+        {"step_ms": 1.0, "jitter": 0.0},
+        {"step_ms": 1.0, "jitter": 0.1},
+        {"step_ms": 2.0, "jitter": 0.0},
+        {"step_ms": 2.0, "jitter": 0.1},
+    ]
+    assert len(study.specs()) == 8
+
+
+def test_a_knob_that_is_a_factor_joins_those_that_are_fixed():
+    study = Study(fixed={**FIXED, "knobs": {"send_ms": 3.0}}, factors={"knobs": {"step_ms": [1.0, 2.0]}})
+    assert [spec.knobs for spec in study.specs()] == [
+        {"send_ms": 3.0, "step_ms": 1.0},
+        {"send_ms": 3.0, "step_ms": 2.0},
+    ]
+    assert study.fixed["knobs"] == {"send_ms": 3.0}
+
+
+def test_options_and_the_optimizer_may_be_factors_too():
+    study = Study(fixed=FIXED, factors={"options": {"depth": [1, 2]}, "optimizer": {"lr": [0.1, 0.2]}})
+    assert [(spec.options["depth"], spec.optimizer.lr) for spec in study.specs()] == [
+        (1, 0.1),
+        (1, 0.2),
+        (2, 0.1),
+        (2, 0.2),
+    ]
+
+
+def test_whole_tables_may_be_the_values_of_a_factor():
+    study = Study(fixed=FIXED, factors={"optimizer": [{"name": "adam"}, {"name": "sgd", "lr": 0.1}]})
+    assert [spec.optimizer.name for spec in study.specs()] == ["adam", "sgd"]
+
+
+@pytest.mark.parametrize("value", [2, [], "1,2", {"a": [1]}])
+def test_a_factor_that_is_no_list_of_values_is_refused_with_an_example(value):
+    with pytest.raises(SpecError) as caught:
+        Study(name="trial", fixed=FIXED, factors={"workers": value}).specs()
+    assert str(caught.value) == "study trial: factor workers must be a list of values, such as [1, 2, 4]"
+
+
+def test_a_nested_factor_that_is_no_list_is_named_in_full():
+    with pytest.raises(SpecError, match=r"factor knobs\.step_ms must be a list of values"):
+        Study(fixed=FIXED, factors={"knobs": {"step_ms": 1.0}}).specs()
+
+
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="a fixed value that is no table meets a nested factor")
+def test_a_fixed_word_where_a_factor_needs_a_table_is_refused():
+    with pytest.raises(SpecError, match="optimizer"):
+        Study(fixed={**FIXED, "optimizer": "adam"}, factors={"optimizer": {"lr": [0.1, 0.2]}}).specs()
+
+
+def test_a_wrong_field_is_refused_with_the_study_and_the_nearest_name():
+    with pytest.raises(SpecError) as caught:
+        Study(name="trial", fixed={**FIXED, "wrokers": 2}).specs()
+    assert str(caught.value) == "study trial: there is no field 'wrokers'; did you mean 'workers'?"
+
+
+def test_a_wrong_value_of_a_factor_is_refused_with_the_study():
+    with pytest.raises(SpecError, match="study trial: workers 0 is out of range; it must be at least 1"):
+        Study(name="trial", fixed=FIXED, factors={"workers": [1, 0]}).specs()
+
+
+def test_a_study_is_read_from_toml_and_named_after_its_file(tmp_path):
+    path = write(
+        tmp_path,
+        """
+        about = "two knobs"
+        repeats = 3
+        order_seed = 5
+        [fixed]
+        strategy = "fake"
+        global_batch = 256
+        epochs = 1
+        [factors]
+        workers = [1, 2]
+        [factors.knobs]
+        step_ms = [1.0, 2.0]
+        """,
+    )
+    study = Study.load(path)
+    assert (study.name, study.about, study.repeats, study.order_seed) == ("trial", "two knobs", 3, 5)
+    assert [(spec.workers, spec.knobs["step_ms"]) for spec in study.specs()] == [(1, 1.0), (1, 2.0), (2, 1.0), (2, 2.0)]
+
+
+def test_a_study_may_carry_a_name_of_its_own(tmp_path):
+    assert Study.load(write(tmp_path, 'name = "scaling"\n')).name == "scaling"
+
+
+def test_a_study_file_needs_no_toml_ending(tmp_path):
+    assert Study.load(write(tmp_path, "repeats = 2\n", name="trial.txt")).repeats == 2
+
+
+def test_an_unknown_key_of_a_study_is_refused_with_file_and_nearest_name(tmp_path):
+    path = write(tmp_path, "repeat = 2\n")
+    with pytest.raises(SpecError) as caught:
+        Study.load(path)
+    assert str(caught.value) == f"study {path}: there is no field 'repeat'; did you mean 'repeats'?"
+
+
+def test_a_study_that_never_repeats_is_refused(tmp_path):
+    with pytest.raises(SpecError, match="repeats 0 is out of range; it must be at least 1"):
+        Study.load(write(tmp_path, "repeats = 0\n"))
+
+
+def test_a_file_that_is_not_toml_is_refused_with_the_line(tmp_path):
+    path = write(tmp_path, 'name = "trial"\nrepeats = = 2\n')
+    with pytest.raises(SpecError) as caught:
+        Study.load(path)
+    message = str(caught.value)
+    assert message.startswith(f"study {path} is not valid TOML: ")
+    assert "line 2" in message
+    assert message.endswith("mend that line")
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "trial.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="is not valid TOML"):
+        Study.load(str(path))
+
+
+def test_a_toml_file_that_is_not_there_is_refused_with_what_to_check(tmp_path):
+    path = tmp_path / "gone.toml"
+    with pytest.raises(SpecError) as caught:
+        Study.load(str(path))
+    assert str(caught.value) == f"study {path} cannot be read: No such file or directory; check the path"
+
+
+def test_a_name_that_is_no_study_is_refused_with_what_there_is():
+    with pytest.raises(SpecError) as caught:
+        Study.load("no-such-study-at-all")
+    message = str(caught.value)
+    assert message.startswith("there is no study 'no-such-study-at-all': neither a built-in one (")
+    assert "nor a TOML file" in message
+
+
+@pytest.mark.parametrize("name", sorted(built_in_studies()))
+def test_every_built_in_study_is_found_by_name_and_has_runs(name):
+    study = Study.load(name)
+    assert study.name == name
+    assert study.specs()
+
+
+def test_a_list_of_several_values_replaces_a_field_as_a_factor():
+    study = Study(fixed={**FIXED, "workers": 1}).with_fields({"workers": [1, 2]})
+    assert "workers" not in study.fixed
+    assert study.factors == {"workers": [1, 2]}
+
+
+@pytest.mark.parametrize("value", [4, [4]])
+def test_one_value_replaces_a_factor_as_a_fixed_field(value):
+    study = Study(fixed=FIXED, factors={"workers": [1, 2]}).with_fields({"workers": value})
+    assert study.fixed["workers"] == 4
+    assert study.factors == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "rival"),
+    [
+        ({"local_batch": 64}, "global_batch"),
+        ({"global_batch": 64}, "local_batch"),
+        ({"steps": 10}, "epochs"),
+        ({"epochs": 10}, "steps"),
+    ],
+)
+def test_a_replaced_field_drives_out_its_rival(given, rival):
+    for place in ("fixed", "factors"):
+        study = Study(**{place: {rival: [1, 2]}}).with_fields(given)
+        assert study.fixed == given
+        assert study.factors == {}
+
+
+def test_replacing_fields_leaves_the_study_itself_as_it_was():
+    study = Study(fixed=FIXED, factors={"workers": [1, 2]})
+    study.with_fields({"workers": 4, "seed": [1, 2]})
+    assert study.fixed == FIXED
+    assert study.factors == {"workers": [1, 2]}
