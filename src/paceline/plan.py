@@ -108,7 +108,8 @@ def complete(spec: RunSpec) -> RunSpec:
         model = workload(spec.workload)
         options = model.complete_options(spec.options)
         fields["options"] = {name: value for name, value in options.items() if value != model.options[name]}
-        fields["dataset"] = spec.dataset or ("synthetic" if spec.input_shape else model.dataset)
+        shaped = spec.input_shape is not None and "synthetic" in model.datasets
+        fields["dataset"] = spec.dataset or ("synthetic" if shaped else model.dataset)
         if fields["dataset"] not in model.datasets:
             raise SpecError(
                 f"workload {spec.workload} cannot train on {fields['dataset']!r}; "

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli.terminal import output
@@ -18,9 +19,8 @@ def doctor() -> None:
     system = local_system()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for mark, what, found, advice in [*_hardware(system), *_frameworks(system), *_counters(), *_data()]:
-        table.add_row(
-            "[green]✓[/]" if mark else "[yellow]–[/]", what, found + (f"\n[dim]{advice}[/]" if advice else "")
-        )
+        answer = escape(found) + (f"\n[dim]{escape(advice)}[/]" if advice else "")
+        table.add_row("[green]✓[/]" if mark else "[yellow]–[/]", what, answer)
     output().print(table)
 
 

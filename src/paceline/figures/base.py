@@ -9,7 +9,7 @@ from paceline.analysis.rows import Row
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any kind of colour vision, and in print.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-PANEL_WIDTH, PANEL_HEIGHT = 420, 280
+PANEL_WIDTH, PANEL_HEIGHT = 560, 300
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from paceline.analysis.labels import groups, series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.figures.base import PALETTE, PANEL_HEIGHT, PANEL_WIDTH, Figure, themed
 
+# The ideal line may stretch the axis to this many times the fastest run.
+ROOM_FOR_IDEAL = 2.5
+
 
 def applies(rows: Sequence[Row]) -> bool:
     """As soon as anything was measured."""
@@ -27,7 +30,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 def _panel(title: str, rows: list[Row], varying: list[str], names: list[str]) -> altair.TopLevelMixin:
     points = [_point(row, series_name(row, varying)) for row in rows]
     workers = sorted({row.spec.workers for row in rows})
-    top = max(row.samples_per_second_high or 0 for row in rows) * 1.08
+    top = _top(rows, workers)
     x = altair.X("workers:Q", title="workers", axis=altair.Axis(values=workers, format="d"),
                  scale=altair.Scale(domain=[min(workers) - 0.15, max(workers) + 0.15], nice=False))  # fmt: skip
     y = altair.Y("rate:Q", title="samples/s, last epoch", scale=altair.Scale(domain=[0, top], nice=False))
@@ -67,12 +70,22 @@ def _point(row: Row, series: str) -> dict[str, Any]:
     }
 
 
+def _top(rows: list[Row], workers: list[int]) -> float:
+    """Room for all bars, and for the ideal line unless it would flatten everything else."""
+    highest = max(row.samples_per_second_high or 0 for row in rows)
+    return min(max(highest, _single(rows) * max(workers)), ROOM_FOR_IDEAL * highest) * 1.08
+
+
+def _single(rows: list[Row]) -> float:
+    return max((row.samples_per_second or 0 for row in rows if row.spec.workers == 1), default=0.0)
+
+
 def _ideal(rows: list[Row], workers: list[int], top: float) -> list[dict[str, float]]:
     """Proportional growth from the fastest one-worker run, cut where it would leave the picture."""
-    single = max((row.samples_per_second or 0 for row in rows if row.spec.workers == 1), default=0.0)
+    single = _single(rows)
     if not single or max(workers) == 1:
         return []
-    last = min(max(workers), top / single)
+    last = min(max(workers), top / 1.08 / single)
     return [{"workers": 1, "rate": single}, {"workers": last, "rate": single * last}]
 
 

@@ -1,0 +1,59 @@
+"""Real runs for the contract: each configuration is trained once per session and shared by the tests."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.plan import PlannedRun, complete, refusal
+from paceline.record import Record
+from paceline.runs.launch import launch
+from paceline.runs.probe import probe
+from paceline.spec import RunSpec
+from paceline.systems import local_system
+
+STEPS = 20
+# Small enough to train in a second, large enough for a loss that falls.
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "mnist-small": {"workload": "mnist-small", "dataset": "mnist-5k", "train_samples": 1024, "global_batch": 64},
+    "transformer": {
+        "workload": "transformer", "global_batch": 16, "train_samples": 64,
+        "options": {"depth": 2, "width": 32, "heads": 4}, "input_shape": [16], "classes": 32,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trained:
+    record: Record
+    weights: dict[str, np.ndarray]
+
+    @property
+    def losses(self) -> np.ndarray:
+        return np.array(self.record.losses, dtype=float)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Trains a configuration, or hands out what it came to before; skips what this machine cannot run."""
+    done: dict[str, Trained] = {}
+    folder: Path = tmp_path_factory.mktemp("weights")
+
+    def train(workload: str, **fields: Any) -> Trained:
+        values = {"steps": STEPS, **WORKLOADS[workload], **fields}
+        spec = complete(RunSpec.parse(values, "contract"))
+        reason = refusal(spec, local_system(), probe)
+        if reason is not None:
+            pytest.skip(reason)
+        key = spec.key()
+        if key not in done:
+            weights_file = folder / f"{key}.npz"
+            record = launch(PlannedRun(spec, 0), "contract", local_system(), lambda _event: None, weights_file)
+            assert record.ok, f"{record.reason}\n{record.log_tail}"
+            weights = dict(np.load(weights_file)) if weights_file.exists() else {}
+            done[key] = Trained(record, weights)
+        return done[key]
+
+    return train
