@@ -51,7 +51,9 @@ def _line(parameter: inspect.Parameter) -> str:
     )
     if info is None:
         raise TypeError(f"parameter {parameter.name} has no help")
-    names = ", ".join(info.param_decls or ()) or "--" + parameter.name.replace("_", "-")
+    # Inside Annotated, typer takes the first name as what would otherwise be the default.
+    declared = [name for name in (info.default, *(info.param_decls or ())) if isinstance(name, str)]
+    names = ", ".join(declared) or "--" + parameter.name.replace("_", "-")
     if isinstance(info, ArgumentInfo):
         names = parameter.name.upper()
     metavar = f" {info.metavar}" if info.metavar and isinstance(info, OptionInfo) else ""
@@ -62,10 +64,9 @@ def _line(parameter: inspect.Parameter) -> str:
 def strategy_table() -> str:
     """The catalogue as a Markdown table."""
     lines = ["| strategy | family | synchronous | what it does | use it when |", "|---|---|---|---|---|"]
-    lines += [
-        f"| `{chosen.name}` | {chosen.family} | {'yes' if chosen.synchronous else 'no'} | {chosen.about} | {chosen.use_when} |"
-        for chosen in strategies().values()
-    ]
+    for chosen in strategies().values():
+        synchronous = "yes" if chosen.synchronous else "no"
+        lines.append(f"| `{chosen.name}` | {chosen.family} | {synchronous} | {chosen.about} | {chosen.use_when} |")
     return "\n".join(lines)
 
 
