@@ -1,5 +1,7 @@
 """Real runs for the contract: each configuration is trained once per session and shared by the tests."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,14 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.frameworks import torch_facts
 from paceline.plan import PlannedRun, complete, refusal
 from paceline.record import Record
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
+from paceline.runs.template import templates
 from paceline.spec import RunSpec
+from paceline.strategies import strategy
 from paceline.systems import local_system
 
 STEPS = 20
+# Processes are forked from one that has the framework imported: the contract is about losses, not about start-up.
+PRELOADED = {"torch": torch_facts.PRELOAD}
 # Small enough to train in a second, large enough for a loss that falls.
 WORKLOADS: dict[str, dict[str, Any]] = {
     "mnist-small": {"workload": "mnist-small", "dataset": "mnist-5k", "train_samples": 1024, "global_batch": 64},
@@ -36,10 +43,19 @@ class Trained:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def template_stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, template_stack: ExitStack) -> Any:
     """Trains a configuration, or hands out what it came to before; skips what this machine cannot run."""
     done: dict[str, Trained] = {}
     folder: Path = tmp_path_factory.mktemp("weights")
+    starters = {
+        framework: template_stack.enter_context(templates(*modules)) for framework, modules in PRELOADED.items()
+    }
 
     def train(workload: str, **fields: Any) -> Trained:
         values = {"steps": STEPS, **WORKLOADS[workload], **fields}
@@ -50,7 +66,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
         key = spec.key()
         if key not in done:
             weights_file = folder / f"{key}.npz"
-            record = launch(PlannedRun(spec, 0), "contract", local_system(), lambda _event: None, weights_file)
+            start = starters[str(strategy(spec.strategy).framework)].start
+            record = launch(
+                PlannedRun(spec, 0),
+                "contract",
+                local_system(),
+                lambda _event: None,
+                weights_to=weights_file,
+                start=start,
+            )
             assert record.ok, f"{record.reason}\n{record.log_tail}"
             weights = dict(np.load(weights_file)) if weights_file.exists() else {}
             done[key] = Trained(record, weights)

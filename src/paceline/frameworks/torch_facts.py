@@ -3,6 +3,8 @@
 from paceline.spec import Execution, Precision
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+# What PyTorch imports lazily in most runs; a template process imports it once for all of them.
+PRELOAD = ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel")
 EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled")
 
 

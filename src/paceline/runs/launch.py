@@ -17,7 +17,7 @@ from paceline.runs.environment import environment
 from paceline.runs.load import LoadMeter
 from paceline.runs.outcome import Ending, make_record
 from paceline.runs.probe import probe
-from paceline.runs.processes import POLL_SECONDS, Group, held_port, run_folder, started
+from paceline.runs.processes import POLL_SECONDS, Group, Starter, held_port, run_folder, start_fresh, started
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import System
@@ -27,35 +27,38 @@ GRACE_SECONDS = 1.0
 OnEvent = Callable[[dict[str, Any]], None]
 
 
-def launch(run: PlannedRun, study: str, system: System, on_event: OnEvent, weights_to: Path | None = None) -> Record:
-    """Runs it in fresh processes. `KeyboardInterrupt` ends the run as interrupted and is the caller's to act on."""
+def launch(
+    run: PlannedRun, study: str, system: System, on_event: OnEvent,
+    *, weights_to: Path | None = None, start: Starter = start_fresh,
+) -> Record:  # fmt: skip
+    """Runs it in processes of its own. `KeyboardInterrupt` ends it as interrupted and is the caller's to act on."""
     spec = run.spec
     roles = strategy(spec.strategy).roles(spec)
     processes = lay_out(roles, system.cores, spec.cores_per_worker)
     crowded = oversubscription(roles, system.cores, spec)
     started_at, meter = datetime.now(UTC).isoformat(timespec="milliseconds"), LoadMeter()
     with run_folder() as folder, held_port() as listener:
-        events = os.pipe()
         orders = {
             "spec": spec.model_dump(mode="json"),
             "processes": [asdict(process) for process in processes],
             "host": "127.0.0.1",
             "port": listener.getsockname()[1],
-            "listen_fd": listener.fileno(),
-            "events_fd": events[1],
-            "launcher_pid": os.getpid(),
             "keep_weights": weights_to is not None,
             "schedule": _schedule(spec),
         }
         (folder / "spec.json").write_text(json.dumps(orders))
         environments = [process_environment(spec, process, os.environ) for process in processes]
         launched = time.perf_counter_ns()
-        with started(folder, environments, listener, events) as group:
+        with started(folder, environments, listener, start) as group:
             ending = watch(group, spec.timeout_seconds, on_event)
         ending = ending.with_parts(folder, group)
         if weights_to is not None and (folder / "weights.npz").exists():
             weights_to.write_bytes((folder / "weights.npz").read_bytes())
-    findings = [finding for finding in (crowded, meter.finding()) if finding is not None]
+    findings = [
+        finding
+        for finding in (crowded, meter.finding(ending.cpu_seconds if start is not start_fresh else 0.0))
+        if finding is not None
+    ]
     return make_record(
         run, study, processes, ending, launched,
         started_at=started_at, findings=findings, environment=environment(),

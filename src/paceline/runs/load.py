@@ -43,13 +43,16 @@ class LoadMeter:
 
     _start: _Reading | None = field(default_factory=_read)
 
-    def finding(self) -> Finding | None:
-        """The warning, once the run's processes have ended and are accounted for."""
+    def finding(self, unaccounted_seconds: float) -> Finding | None:
+        """The warning, once the run's processes have ended.
+
+        `unaccounted_seconds` is CPU time of the run that the kernel does not count as this process's children.
+        """
         end = _read()
         if self._start is None or end is None:
             return None
         core_seconds = (end.at - self._start.at) * (os.cpu_count() or 1)
-        own = end.own_seconds - self._start.own_seconds
+        own = end.own_seconds - self._start.own_seconds + unaccounted_seconds
         others = max(0.0, end.busy_seconds - self._start.busy_seconds - own)
         stolen = max(0.0, end.stolen_seconds - self._start.stolen_seconds)
         if core_seconds <= 0 or (others + stolen) / core_seconds < DISTURBING_SHARE:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from time import process_time
 from typing import Any, Protocol
 
-from paceline.strategies.base import Evaluation, Job
+from paceline.strategies.base import Evaluation, Job, Service
 
 # How often the terminal hears of progress; a step that ends sooner reports nothing and so costs nothing.
 REPORT_NANOSECONDS = 200_000_000
@@ -49,8 +49,18 @@ class RankPart:
 def train(job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter) -> RankPart:
     """The whole training of one process."""
     epochs = [_epoch(job, epoch, steps, samples_per_step, report) for epoch, steps in schedule]
+    return _part(epochs, job.details())
+
+
+def serve(service: Service) -> RankPart:
+    """The whole life of a process that serves others."""
+    service.serve()
+    return _part([], service.details())
+
+
+def _part(epochs: list[EpochPart], details: dict[str, Any]) -> RankPart:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return RankPart(epochs, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * KIBIBYTE, job.details())
+    return RankPart(epochs, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * KIBIBYTE, details)
 
 
 def _epoch(job: Job, epoch: int, steps: int, samples_per_step: int, report: Reporter) -> EpochPart:

@@ -29,6 +29,11 @@ class Ending:
     parts: Sequence[Part | None] = field(default=())
     log_tails: Sequence[str] = field(default=())
 
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all processes that told."""
+        return float(sum(part.get("cpu_seconds", 0.0) for part in self.parts if part))
+
     def with_parts(self, folder: Path, group: Group) -> "Ending":
         """With the result files and logs, which the run's folder takes with it when it goes."""
         files = [folder / f"rank-{rank}.json" for rank in range(len(self.codes))]
@@ -154,8 +159,8 @@ def _steps(part: Part) -> tuple[float, ...]:
 
 
 def _startup(parts: list[Part], launched: int) -> Startup:
-    slowest = max(parts, key=lambda part: part["opened"])
-    stamps = slowest["epochs"][0]["stamps"] if slowest["epochs"] else [0, 0]
+    slowest = max((part for part in parts if part["epochs"]), key=lambda part: part["opened"])
+    stamps = slowest["epochs"][0]["stamps"]
     return Startup(
         launch_seconds=(slowest["started"] - launched) / 1e9,
         import_seconds=(slowest["imported"] - slowest["started"]) / 1e9,

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 FOLDER_PREFIX = "paceline-run-"
 POLL_SECONDS = 0.02
@@ -46,11 +47,25 @@ def held_port() -> Iterator[socket.socket]:
         yield listener
 
 
+class RunProcess(Protocol):
+    """A process of a run, however it was started."""
+
+    @property
+    def pid(self) -> int:
+        """Its number, which is also that of its process group."""
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+
+
 @dataclass
 class Group:
     """The processes of one run."""
 
-    processes: list[subprocess.Popen[bytes]]
+    processes: list[RunProcess]
     logs: list[Path]
     events_fd: int
 
@@ -82,30 +97,51 @@ class Group:
         return self.logs[rank].read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
 
+@dataclass(frozen=True)
+class Inherited:
+    """What the processes of a run take over from the launcher."""
+
+    listener: socket.socket
+    write_fd: int
+
+    def fds(self, rank: int) -> tuple[int, ...]:
+        """Every process gets the pipe for events, the first also the socket where the others will find it."""
+        return (self.write_fd, self.listener.fileno()) if rank == 0 else (self.write_fd,)
+
+
+# Starts one process: its folder, rank, environment, log and what it inherits.
+Starter = Callable[[Path, int, dict[str, str], Path, Inherited], RunProcess]
+
+
+def start_fresh(folder: Path, rank: int, env: dict[str, str], log_path: Path, inherited: Inherited) -> RunProcess:
+    """A new Python interpreter, leading a process group of its own."""
+    fds = inherited.fds(rank)
+    with log_path.open("wb") as log:
+        return subprocess.Popen(
+            # -P: a file in the user's folder must not stand in for a module of the same name.
+            [sys.executable, "-P", "-m", "paceline.runs.worker", str(folder), *map(str, (rank, *fds, os.getpid()))],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=env,
+            pass_fds=fds,
+            process_group=0,
+        )
+
+
 @contextlib.contextmanager
 def started(
-    folder: Path, environments: list[dict[str, str]], listener: socket.socket, events: tuple[int, int]
+    folder: Path, environments: list[dict[str, str]], listener: socket.socket, start: Starter
 ) -> Iterator[Group]:
-    """Fresh Python processes, each leading a process group of its own; all are gone when the context ends."""
-    read_fd, write_fd = events
-    logs = [folder / f"rank-{rank}.log" for rank in range(len(environments))]
-    group = Group([], logs, read_fd)
+    """The processes of a run; all are gone when the context ends."""
+    read_fd, write_fd = os.pipe()
+    group = Group([], [folder / f"rank-{rank}.log" for rank in range(len(environments))], read_fd)
     try:
-        for rank, env in enumerate(environments):
-            with logs[rank].open("wb") as log:
-                group.processes.append(
-                    subprocess.Popen(
-                        # -P: a file in the user's folder must not stand in for a module of the same name.
-                        [sys.executable, "-P", "-m", "paceline.runs.worker", str(folder), str(rank)],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env=env,
-                        pass_fds=(write_fd, *((listener.fileno(),) if rank == 0 else ())),
-                        process_group=0,
-                    )
-                )
-        os.close(write_fd)
+        try:
+            for rank, env in enumerate(environments):
+                group.processes.append(start(folder, rank, env, group.logs[rank], Inherited(listener, write_fd)))
+        finally:
+            os.close(write_fd)
         yield group
     finally:
         group.kill()

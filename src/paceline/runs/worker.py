@@ -1,4 +1,6 @@
-"""One process of a run: `python -m paceline.runs.worker FOLDER RANK`. Reads `spec.json`, writes `rank-N.json`.
+"""One process of a run: reads `spec.json`, writes `rank-N.json`.
+
+`python -m paceline.runs.worker FOLDER RANK EVENTS_FD [LISTEN_FD] PARENT_PID` is how the launcher starts it.
 
 Imports nothing of the command line, tables, figures or report; the framework comes in only when the strategy needs it.
 """
@@ -9,60 +11,81 @@ import os
 import signal
 import sys
 import traceback
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NoReturn
 
 _STARTED = perf_counter_ns()
 
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
 from paceline.runs.devices import pin  # noqa: E402
+from paceline.runs.measure import Reporter, serve, train  # noqa: E402
 from paceline.spec import RunSpec  # noqa: E402
 from paceline.strategies import Strategy, strategy  # noqa: E402
-from paceline.strategies.base import Context, Process, Rendezvous  # noqa: E402
+from paceline.strategies.base import Context, Process, Rendezvous, Service  # noqa: E402
 
 PR_SET_PDEATHSIG = 1
 CODE_OK, CODE_FAILED = 0, 1
 
 
-def main(folder: Path, rank: int) -> int:
+@dataclass(frozen=True)
+class Start:
+    """How a process was started: where its orders are, who it is, and what it inherited."""
+
+    folder: Path
+    rank: int
+    events_fd: int
+    listen_fd: int | None
+    parent_pid: int
+    started: int
+
+
+def main(start: Start) -> int:
     """Runs the process's part and leaves its result, good or bad, as a file."""
-    orders = json.loads((folder / "spec.json").read_text())
-    die_with(orders["launcher_pid"])
-    process = Process(**{**orders["processes"][rank], "cores": tuple(orders["processes"][rank]["cores"])})
+    die_with(start.parent_pid)
+    orders = json.loads((start.folder / "spec.json").read_text())
+    process = Process(**{**orders["processes"][start.rank], "cores": tuple(orders["processes"][start.rank]["cores"])})
     pin(process)
     spec = RunSpec.model_validate(orders["spec"])
-    listen_fd = orders["listen_fd"] if rank == 0 else None
-    meeting = Rendezvous(orders["host"], orders["port"], listen_fd, folder)
+    meeting = Rendezvous(orders["host"], orders["port"], start.listen_fd, start.folder)
     chosen = strategy(spec.strategy)
     try:
-        result = _train(chosen, Context(spec, process, meeting), orders)
+        result = _take_part(chosen, Context(spec, process, meeting), orders, start)
         code = CODE_OK
     except BaseException as error:
         traceback.print_exc()
         result = {"error": describe(error, chosen), "failed_at": perf_counter_ns()}
         code = CODE_FAILED
-    leave_result(folder, rank, {"started": _STARTED, **result})
+    leave_result(start.folder, start.rank, {"started": start.started, **result})
     return code
 
 
-def _train(chosen: Strategy, context: Context, orders: dict[str, Any]) -> dict[str, Any]:
-    from paceline.runs.measure import train
-
+def _take_part(chosen: Strategy, context: Context, orders: dict[str, Any], start: Start) -> dict[str, Any]:
     if chosen.framework is not None:
         import_module(chosen.framework)
     imported = perf_counter_ns()
     job = chosen.open_job(context)
     opened = perf_counter_ns()
-    spec = context.spec
-    part = train(job, orders["schedule"], spec.samples_per_step, _reporter(orders["events_fd"], context.process.rank))
-    if orders["keep_weights"] and context.process.rank == 0:
-        import numpy as np
-
-        np.savez(context.rendezvous.folder / "weights.npz", **job.weights())  # type: ignore[arg-type] # numpy types its keywords as flags
+    if isinstance(job, Service):
+        part = serve(job)
+    else:
+        part = train(
+            job, orders["schedule"], context.spec.samples_per_step, _reporter(start.events_fd, context.process)
+        )
+        if orders["keep_weights"]:
+            _keep_weights(context, job.weights())
     job.close()
     return {"imported": imported, "opened": opened, **part.to_json()}
+
+
+def _keep_weights(context: Context, weights: dict[str, Any]) -> None:
+    """Gathering may need every process; one of them writes."""
+    if context.process.index == 0:
+        import numpy as np
+
+        np.savez(context.rendezvous.folder / "weights.npz", **weights)
 
 
 def describe(error: BaseException, chosen: Strategy) -> dict[str, Any]:
@@ -91,8 +114,8 @@ def die_with(launcher_pid: int) -> None:
         os._exit(CODE_FAILED)
 
 
-def _reporter(events_fd: int, rank: int) -> Any:
-    if rank != 0:
+def _reporter(events_fd: int, process: Process) -> Reporter:
+    if process.index != 0:
         return lambda **_event: None
 
     def report(**event: Any) -> None:
@@ -101,9 +124,14 @@ def _reporter(events_fd: int, rank: int) -> Any:
     return report
 
 
-if __name__ == "__main__":
-    exit_code = main(Path(sys.argv[1]), int(sys.argv[2]))
+def leave(code: int) -> NoReturn:
+    """Ends the process. Interpreter shutdown with native threads alive is where frameworks crash after all is done."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: interpreter shutdown with native threads alive is where frameworks crash after all work is done.
-    os._exit(exit_code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    inherited_fd = int(words[3]) if len(words) > 4 else None
+    leave(main(Start(Path(words[0]), int(words[1]), int(words[2]), inherited_fd, int(words[-1]), _STARTED)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from paceline.data import DataRequest, DataSet, data_source
 from paceline.data.order import BatchOrder
@@ -159,6 +159,20 @@ class Job(Protocol):
         """Leaves nothing behind: groups destroyed, connections closed."""
 
 
+@runtime_checkable
+class Service(Protocol):
+    """A process that does not train but serves those that do: a parameter server, a coordinator's helper."""
+
+    def serve(self) -> None:
+        """Returns when the workers have said that they are done."""
+
+    def details(self) -> dict[str, Any]:
+        """What it wants in the record."""
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
+
+
 def one_process_per_worker(spec: RunSpec) -> tuple[Role, ...]:
     """The usual layout."""
     return (Role("worker", spec.workers),)
@@ -180,7 +194,7 @@ class Strategy:
     about: str
     use_when: str
     footprint: Callable[[RunSpec, ModelFacts], Footprint]
-    open_job: Callable[[Context], Job]
+    open_job: Callable[[Context], Job | Service]
     # Why it cannot run here, beyond what the fields below say, or None.
     check: Callable[[RunSpec, System], str | None] = lambda _spec, _system: None
     knobs: tuple[Knob, ...] = ()

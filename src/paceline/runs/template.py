@@ -1,0 +1,178 @@
+"""Starts runs from a process that has the framework imported already: seconds become hundredths of a second.
+
+The template imports and then only waits and forks, with one thread, so that a forked process is as a fresh one would be
+after its imports; nothing that a run does can reach the template or another run. It is used where many short runs are
+made and start-up is not what is measured. `python -m paceline.runs.template` is the template itself.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter_ns, sleep
+
+from paceline.runs.processes import POLL_SECONDS, Inherited, RunProcess
+from paceline.runs.worker import CODE_FAILED, Start, die_with, leave, main
+
+MESSAGE_BYTES = 1 << 16
+
+
+@dataclass
+class Template:
+    """The launcher's side: asks for processes and hears how they ended."""
+
+    modules: tuple[str, ...]
+    environment: dict[str, str]
+    codes: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "paceline.runs.template",
+            str(theirs.fileno()),
+            str(os.getpid()),
+            *self.modules,
+        ]
+        self._process = subprocess.Popen(
+            command, env=self.environment, pass_fds=(theirs.fileno(),), process_group=0, stdin=subprocess.DEVNULL
+        )
+        theirs.close()
+        self._channel.recv(MESSAGE_BYTES)  # it has imported everything
+
+    def start(self, folder: Path, rank: int, log_path: Path, inherited: Inherited) -> "Forked":
+        """A process forked from the template."""
+        request = json.dumps({"folder": str(folder), "rank": rank, "log": str(log_path)}).encode()
+        socket.send_fds(self._channel, [request], list(inherited.fds(rank)))
+        while True:
+            reply = json.loads(self._channel.recv(MESSAGE_BYTES))
+            if "started" in reply:
+                return Forked(reply["started"], self)
+            self.codes[reply["ended"]] = reply["code"]
+
+    def hear(self) -> None:
+        """Takes in what it said about processes that ended."""
+        while select.select([self._channel], [], [], 0)[0]:
+            said = self._channel.recv(MESSAGE_BYTES)
+            if not said:
+                raise ChildProcessError("the template process ended; its runs ended with it")
+            reply = json.loads(said)
+            self.codes[reply["ended"]] = reply["code"]
+
+    def close(self) -> None:
+        """Ends it; processes that it forked end with it."""
+        self._channel.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@dataclass(frozen=True)
+class Forked:
+    """A process of a run that the template forked."""
+
+    pid: int
+    template: Template
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        self.template.hear()
+        return self.template.codes.get(self.pid)
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        while (code := self.poll()) is None:
+            sleep(POLL_SECONDS / 4)
+        return code
+
+
+@dataclass
+class Templates:
+    """One template per environment, made when first needed; `start` is a `Starter`."""
+
+    modules: tuple[str, ...]
+    _made: dict[str, Template] = field(default_factory=dict)
+
+    def start(self, folder: Path, rank: int, env: dict[str, str], log_path: Path, inherited: Inherited) -> RunProcess:
+        """Forks from the template that has this environment."""
+        name = json.dumps(env, sort_keys=True)
+        if name not in self._made:
+            self._made[name] = Template(self.modules, env)
+        return self._made[name].start(folder, rank, log_path, inherited)
+
+    def close(self) -> None:
+        """Ends all templates."""
+        for template in self._made.values():
+            template.close()
+        self._made.clear()
+
+
+@contextlib.contextmanager
+def templates(*modules: str) -> Iterator[Templates]:
+    """Templates with these modules imported, ended when the context ends."""
+    made = Templates(modules)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def wait_and_fork(channel: socket.socket) -> None:
+    """The template's whole life: a message in, a process forked, its end reported."""
+    children: set[int] = set()
+    while True:
+        if select.select([channel], [], [], POLL_SECONDS)[0]:
+            message, fds, _flags, _address = socket.recv_fds(channel, MESSAGE_BYTES, 2)
+            if not message:
+                return
+            pid = _fork(channel, json.loads(message), fds)
+            children.add(pid)
+            for fd in fds:
+                os.close(fd)
+            channel.send(json.dumps({"started": pid}).encode())
+        for pid in list(children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                children.remove(pid)
+                channel.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def _fork(channel: socket.socket, request: dict[str, str | int], fds: list[int]) -> int:
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        raise RuntimeError("an imported module started a thread; processes cannot be forked from here")
+    template_pid = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setpgid(0, 0)
+        channel.close()
+        log = os.open(str(request["log"]), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        listen_fd = fds[1] if len(fds) > 1 else None
+        start = Start(
+            Path(str(request["folder"])), int(request["rank"]), fds[0], listen_fd, template_pid, perf_counter_ns()
+        )
+        leave(main(start))
+    finally:
+        os._exit(CODE_FAILED)
+
+
+if __name__ == "__main__":
+    die_with(int(sys.argv[2]))
+    for module in sys.argv[3:]:
+        import_module(module)
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    listening.send(b"{}")
+    wait_and_fork(listening)
