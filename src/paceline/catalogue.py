@@ -29,7 +29,7 @@ def discover(package: str, attribute: str, kind: type[T], entry_points: str | No
 def direct(package: str, attribute: str, kind: type[T], name: str) -> T | None:
     """The object of the file that is named after it, so that a worker imports one file instead of a folder."""
     module = f"{package}.{name.replace('-', '_')}"
-    if not module.replace(".", "_").isidentifier() or find_spec(module) is None:
+    if not name.replace("-", "_").isidentifier() or find_spec(module) is None:
         return None
     candidate = getattr(import_module(module), attribute, None)
     return candidate if isinstance(candidate, kind) and getattr(candidate, "name", None) == name else None

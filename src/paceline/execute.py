@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paceline.data import data_source
-from paceline.plan import Plan, PlannedRun, make_plan
+from paceline.plan import Plan, PlannedRun, expand_strategies, make_plan
 from paceline.record import FINAL, Record, Status
 from paceline.runs.launch import launch, skipped_record
 from paceline.runs.probe import probe
@@ -75,6 +75,9 @@ class Outcome:
 
 def plan_study(study: Study, store: Store | None, fresh: bool = False, retry: bool = False) -> Plan:
     """What there is to do now."""
+    names = study.factors.get("strategy", study.fixed.get("strategy"))
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        study = study.with_fields({"strategy": expand_strategies(names)})
     done = set() if fresh or store is None else store.done(only_ok=retry)
     return make_plan(study, done, local_system(), probe)
 

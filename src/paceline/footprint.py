@@ -1,8 +1,16 @@
-"""What one step computes, sends and holds: pure numbers, the bridge from a strategy to predictions."""
+"""What one step computes, sends and holds on each rank: pure numbers, the bridge from a strategy to predictions."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+from paceline.spec import Optimizer
 
 FLOAT_BYTES = 4
+# A backward pass computes gradients for inputs and for weights: about twice the forward's work.
+BACKWARD_OVER_FORWARD = 2
+
+MessageKind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "send"]
 
 
 @dataclass(frozen=True)
@@ -13,6 +21,8 @@ class LayerFacts:
     parameters: int
     forward_flops: int
     output_elements: int
+    # How many arrays the parameters are in.
+    tensors: int = 0
 
 
 @dataclass(frozen=True)
@@ -20,11 +30,17 @@ class ModelFacts:
     """What a footprint needs to know of a model."""
 
     layers: tuple[LayerFacts, ...]
+    input_elements: int = 0
 
     @property
     def parameters(self) -> int:
         """Trainable numbers in the whole model."""
         return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def tensors(self) -> int:
+        """Trainable arrays in the whole model."""
+        return sum(layer.tensors for layer in self.layers)
 
     @property
     def parameter_bytes(self) -> int:
@@ -44,48 +60,111 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Message:
-    """One kind of transfer a rank takes part in during a step."""
+    """One kind of transfer that a rank takes part in, `count` times in a step."""
 
     name: str
-    payload_bytes: int
-    sent_bytes: int
-    count: int = 1
+    kind: MessageKind
+    payload_bytes: float
+    sent_bytes: float
+    received_bytes: float
+    count: float = 1
+
+
+@dataclass(frozen=True)
+class RankFootprint:
+    """One step of `ranks` processes that do the same."""
+
+    role: str
+    ranks: int
+    flops: float
+    messages: tuple[Message, ...]
+    parameter_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    activation_bytes: float
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that one of these ranks puts on the link in a step."""
+        return sum(message.sent_bytes * message.count for message in self.messages)
+
+    @property
+    def received_bytes(self) -> float:
+        """Bytes that one of these ranks takes off the link in a step."""
+        return sum(message.received_bytes * message.count for message in self.messages)
+
+    @property
+    def held_bytes(self) -> float:
+        """Bytes that one of these ranks holds at the peak of a step."""
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.activation_bytes
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """One step of the rank that does and holds most."""
+    """One step of a run: its ranks in groups of equals, in rank order where it matters."""
 
-    flops: int
-    messages: tuple[Message, ...]
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
-    activation_bytes: int
+    groups: tuple[RankFootprint, ...]
 
     @property
-    def sent_bytes(self) -> int:
-        """Bytes that the rank puts on the link in one step."""
-        return sum(message.sent_bytes * message.count for message in self.messages)
+    def ranks(self) -> int:
+        """Processes of the run."""
+        return sum(group.ranks for group in self.groups)
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes that the rank holds at the peak of a step."""
-        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.activation_bytes
+    def sent_bytes(self) -> float:
+        """Bytes that all ranks together put on the link in a step."""
+        return sum(group.sent_bytes * group.ranks for group in self.groups)
+
+    @property
+    def heaviest(self) -> RankFootprint:
+        """The rank that holds most."""
+        return max(self.groups, key=lambda group: group.held_bytes)
 
 
-# A backward pass computes gradients for inputs and for weights: about twice the forward's work.
-BACKWARD_OVER_FORWARD = 2
-# State tensors per parameter that each optimizer keeps.
-OPTIMIZER_STATES = {"adam": 2, "adagrad": 1, "sgd": 0}
-
-
-def training_flops(model: ModelFacts, samples: int) -> int:
+def training_flops(model: ModelFacts, samples: float) -> float:
     """Forward and backward of a batch."""
     return model.forward_flops * (1 + BACKWARD_OVER_FORWARD) * samples
 
 
-def optimizer_bytes(name: str, momentum: float, parameter_bytes: int) -> int:
-    """State that the optimizer keeps beside the parameters."""
-    states = OPTIMIZER_STATES[name] + (1 if name == "sgd" and momentum else 0)
-    return states * parameter_bytes
+def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int) -> float:
+    """State beside the parameters; Adam and Adagrad also count steps, in one number per array."""
+    counters = tensors * FLOAT_BYTES
+    match settings.name:
+        case "adam":
+            return 2 * parameters * FLOAT_BYTES + counters
+        case "adagrad":
+            return parameters * FLOAT_BYTES + counters
+        case "sgd":
+            return parameters * FLOAT_BYTES if settings.momentum else 0
+
+
+def all_reduce(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """On a ring each rank sends 2 (n - 1) / n of the payload (Patarasuk and Yuan, 2009)."""
+    moved = 2 * (ranks - 1) / ranks * payload_bytes
+    return _unless_alone(Message(name, "all-reduce", payload_bytes, moved, moved), ranks)
+
+
+def all_gather(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """Each rank passes on every part of the whole but one."""
+    moved = (ranks - 1) / ranks * payload_bytes
+    return _unless_alone(Message(name, "all-gather", payload_bytes, moved, moved), ranks)
+
+
+def reduce_scatter(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """Half of a ring all-reduce."""
+    moved = (ranks - 1) / ranks * payload_bytes
+    return _unless_alone(Message(name, "reduce-scatter", payload_bytes, moved, moved), ranks)
+
+
+def exchange(name: str, sent_bytes: float, received_bytes: float, count: float = 1) -> Message:
+    """Plain sends and receives between two ranks."""
+    return Message(name, "send", max(sent_bytes, received_bytes), sent_bytes, received_bytes, count)
+
+
+def _unless_alone(message: Message, ranks: int) -> tuple[Message, ...]:
+    return (message,) if ranks > 1 else ()
+
+
+def subset(model: ModelFacts, layers: Iterable[LayerFacts]) -> ModelFacts:
+    """A part of the model as a model of its own."""
+    return ModelFacts(tuple(layers), model.input_elements)

@@ -193,9 +193,9 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     chosen = strategy(spec.strategy)
     if chosen.fixed_workers is not None and spec.workers != chosen.fixed_workers:
         return f"{chosen.name} always has {chosen.fixed_workers} worker; {spec.workers} were asked for"
-    _check_batch(spec, chosen, probe)
     if chosen.framework is not None and chosen.framework not in system.frameworks:
         return f"{chosen.framework} is not installed; install paceline[{chosen.framework}]"
+    _check_batch(spec, chosen, probe)
     if spec.model is not None and chosen.framework not in (None, probe(spec).framework):
         return f"{spec.model.label} is a {probe(spec).framework} model; {chosen.name} trains {chosen.framework} models"
     return _unsupported(spec, chosen, system) or chosen.check(spec, system)

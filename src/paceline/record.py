@@ -58,7 +58,7 @@ class Epoch(Frozen):
     @property
     def samples_per_second(self) -> float:
         """Samples of all workers together over wall-clock seconds."""
-        return self.samples / self.seconds
+        return self.samples / self.seconds if self.seconds else 0.0
 
 
 class Rank(Frozen):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -37,12 +37,15 @@ class Frozen(BaseModel):
             raise SpecError(f"{where}: {explain(error, cls)}") from None
 
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
 class Optimizer(Frozen):
     """The optimizer and its settings; the default is Adam as the first study used it."""
 
     name: Literal["adam", "sgd", "adagrad"] = "adam"
     lr: float = Field(default=0.001, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     eps: float = Field(default=1e-7, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
@@ -111,6 +114,8 @@ class RunSpec(Frozen):
             )
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give exactly one of epochs and steps")
+        if self.input_shape is not None and (not self.input_shape or min(self.input_shape) < 1):
+            raise ValueError(f"input_shape {self.input_shape} must have sizes of at least 1, such as [3, 32, 32]")
         return self
 
     @property
@@ -130,7 +135,7 @@ class RunSpec(Frozen):
         """
         fields = self.model_dump(mode="json", exclude_defaults=True, exclude=_OUTSIDE_KEY)
         if self.model is not None:
-            fields["model"] = [self.model.function, self.model.digest]
+            fields |= {"model": [self.model.function, self.model.digest], "workload": None}
         text = json.dumps([KEY_VERSION, fields], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
@@ -158,7 +163,9 @@ def _sentence(item: dict[str, Any], model: type[BaseModel]) -> str:
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
     for part in path:
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        inner = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+        nested = [kind for kind in inner if issubclass(kind, BaseModel)]
+        if not nested:
             return []
-        model = annotation
+        model = nested[0]
     return list(model.model_fields)

@@ -61,7 +61,11 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             _refuse_foreign(path)
             connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
-            _migrate(connection)
+            try:
+                _migrate(connection)
+            except BaseException:
+                connection.close()
+                raise
         except (sqlite3.Error, OSError) as error:
             raise StoreError(f"results file {path} cannot be written: {error}; choose another with --db") from error
         return cls(path, connection)
@@ -75,10 +79,12 @@ class Store:
             )
         _refuse_foreign(path)
         try:
-            connection = sqlite3.connect(
-                f"file:{path.resolve()}?mode=ro", uri=True, timeout=BUSY_SECONDS, isolation_level=None
-            )
-            connection.execute("SELECT count(*) FROM runs").fetchone()
+            connection = _connect_to_read(path)
+            try:
+                connection.execute("SELECT count(*) FROM runs").fetchone()
+            except BaseException:
+                connection.close()
+                raise
         except sqlite3.Error as error:
             raise StoreError(f"results file {path} cannot be read: {error}; choose another with --db") from error
         return cls(path, connection)
@@ -133,11 +139,17 @@ class Store:
         return bool(row == (Status.SKIPPED, reason))
 
     def records(self, study: str | None = None, with_steps: bool = False) -> list[Record]:
-        """The newest record of each configuration and repeat, in the order they were made."""
+        """The newest result of each configuration and repeat, in the order they were made.
+
+        A run that was interrupted or skipped later does not hide a result that is there.
+        """
         rows = self._connection.execute(
             """
             SELECT id, record, environment FROM runs
-            WHERE id IN (SELECT max(id) FROM runs GROUP BY key, repeat)
+            WHERE id IN (
+                SELECT coalesce(max(id) FILTER (WHERE status NOT IN ('skipped', 'interrupted')), max(id))
+                FROM runs GROUP BY key, repeat
+            )
             AND (:study IS NULL OR key IN (SELECT key FROM members WHERE study = :study)) ORDER BY id
             """,
             {"study": study},
@@ -147,8 +159,12 @@ class Store:
 
     def enlist(self, study: str, keys: Iterable[str]) -> None:
         """Notes which configurations a study has; a run that another study already made belongs to both."""
-        with self._transaction():
-            self._connection.executemany("INSERT OR IGNORE INTO members VALUES (?, ?)", [(study, key) for key in keys])
+        try:
+            with self._transaction():
+                rows = [(study, key) for key in keys]
+                self._connection.executemany("INSERT OR IGNORE INTO members VALUES (?, ?)", rows)
+        except sqlite3.Error as error:
+            raise StoreError(f"results file {self.path} cannot be written: {error}; free space or use --db") from error
 
     def studies(self) -> list[str]:
         """Names of the studies in the file."""
@@ -188,15 +204,20 @@ def unpack(blob: bytes) -> tuple[float, ...]:
     return tuple(values)
 
 
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path.resolve().as_uri() + "?mode=ro", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+
+
 def _refuse_foreign(path: Path) -> None:
     if not path.exists() or path.stat().st_size == 0:
         return
     try:
-        connection = sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        connection = _connect_to_read(path)
         try:
             owner, version = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
             )
+            empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             sound = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         finally:
             connection.close()
@@ -208,7 +229,8 @@ def _refuse_foreign(path: Path) -> None:
         raise StoreError(
             f"{path} is damaged ({sound}); it was left as it is: choose another with --db, or restore a copy"
         )
-    if owner != APPLICATION_ID:
+    # A file that another tool is just making has a header and nothing else yet.
+    if owner != APPLICATION_ID and not (empty and owner == 0 and version == 0):
         raise StoreError(f"{path} was made by another program; it was left as it is: choose another with --db")
     if version > len(MIGRATIONS):
         raise StoreError(

@@ -68,8 +68,12 @@ class Study(Frozen):
         fixed, factors = _copy_tables(self.fixed), _copy_tables(self.factors)
         for table, entries in tables.items():
             for name, values in entries.items():
-                fixed.get(table, {}).pop(name, None)
-                factors.get(table, {}).pop(name, None)
+                for fields in (fixed, factors):
+                    if not isinstance(fields.get(table, {}), dict):
+                        raise SpecError(
+                            f"study {self.name}: {table} must be a table of settings to replace {name} in it"
+                        )
+                    fields.get(table, {}).pop(name, None)
                 if len(values) == 1:
                     fixed.setdefault(table, {})[name] = values[0]
                 else:
@@ -124,5 +128,9 @@ def _copy_tables(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _put(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     for part in path[:-1]:
-        fields = fields.setdefault(part, {})
+        if not isinstance(fields.setdefault(part, {}), dict):
+            raise SpecError(
+                f"{part} is {fields[part]!r} and {'.'.join(path)} is a factor; make {part} a table of settings"
+            )
+        fields = fields[part]
     fields[path[-1]] = value

@@ -30,8 +30,10 @@ def parse_whole_numbers(text: str, what: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         word = part.strip()
-        if span := _RANGE.match(word):
+        if (span := _RANGE.match(word)) and int(span[1]) <= int(span[2]):
             numbers += range(int(span[1]), int(span[2]) + 1)
+        elif span:
+            raise UserError(f"{what} {text!r} has {word!r}, which runs backwards; write the smaller number first")
         elif re.fullmatch(r"-?\d+", word):
             numbers.append(int(word))
         else:
@@ -41,10 +43,9 @@ def parse_whole_numbers(text: str, what: str) -> list[int]:
 
 def format_seconds(seconds: float) -> str:
     """Three digits that matter, in the unit that fits: `1.93 s`, `42 ms`, `3 min 20 s`."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.3g} µs"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
+    for unit, size in (("µs", 1e-6), ("ms", 1e-3)):
+        if float(f"{seconds / size:.3g}") < 1000:
+            return f"{seconds / size:.3g} {unit}"
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -60,10 +61,10 @@ def format_rate(per_second: float) -> str:
 
 def format_bytes(count: float) -> str:
     """Decimal bytes: `16.4 MB`."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
+    for unit, size in (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
+        if float(f"{count / size:.3g}") < 1000:
             return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} B"
+    return f"{count / 1e12:,.4g} TB"
 
 
 def format_percent(share: float) -> str:

@@ -36,9 +36,11 @@ def test_its_footprint_counts_the_model(chosen: Strategy, workers: int) -> None:
     spec = spec_for(chosen, workers)
     facts = spec_facts(spec)
     footprint = chosen.footprint(spec, facts)
-    assert 0 < footprint.parameter_bytes <= facts.parameter_bytes
-    assert footprint.flops > 0
-    assert (footprint.sent_bytes > 0) == (spec.workers > 1)
+    assert footprint.ranks == sum(role.processes for role in chosen.roles(spec))
+    assert all(0 <= group.parameter_bytes <= facts.parameter_bytes for group in footprint.groups)
+    assert sum(group.parameter_bytes * group.ranks for group in footprint.groups) >= facts.parameter_bytes
+    assert sum(group.flops * group.ranks for group in footprint.groups) > 0
+    assert (footprint.sent_bytes > 0) == (footprint.ranks > 1)
 
 
 @pytest.mark.parametrize("chosen", EVERY)
@@ -50,4 +52,4 @@ def test_it_lays_out_at_least_one_process_per_role(chosen: Strategy) -> None:
 
 def test_a_ring_all_reduce_of_the_small_model_on_four_workers_sends_six_quarters_of_its_gradients() -> None:
     spec = RunSpec(strategy="torch-ddp", workers=4, global_batch=64, epochs=1, dataset="mnist-5k")
-    assert strategy("torch-ddp").footprint(spec, spec_facts(spec)).sent_bytes == 402_442 * 4 * 6 // 4
+    assert strategy("torch-ddp").footprint(spec, spec_facts(spec)).groups[0].sent_bytes == 402_442 * 4 * 6 / 4

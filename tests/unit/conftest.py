@@ -11,6 +11,7 @@ import pytest
 import paceline
 from paceline.record import Record, Status
 from paceline.spec import RunSpec
+from paceline.store import Store
 from paceline.systems import Gpu, System
 
 FRAMEWORKS = ("torch", "tensorflow", "jax")
@@ -69,6 +70,19 @@ def make_system() -> Callable[..., System]:
         )
 
     return make
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a results file may be made."""
+    return tmp_path / "results.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    """A new results file, open."""
+    with Store.open(path) as opened:
+        yield opened
 
 
 @pytest.fixture

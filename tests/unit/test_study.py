@@ -82,7 +82,6 @@ def test_a_nested_factor_that_is_no_list_is_named_in_full():
         Study(fixed=FIXED, factors={"knobs": {"step_ms": 1.0}}).specs()
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="a fixed value that is no table meets a nested factor")
 def test_a_fixed_word_where_a_factor_needs_a_table_is_refused():
     with pytest.raises(SpecError, match="optimizer"):
         Study(fixed={**FIXED, "optimizer": "adam"}, factors={"optimizer": {"lr": [0.1, 0.2]}}).specs()
@@ -214,3 +213,22 @@ def test_replacing_fields_leaves_the_study_itself_as_it_was():
     study.with_fields({"workers": 4, "seed": [1, 2]})
     assert study.fixed == FIXED
     assert study.factors == {"workers": [1, 2]}
+
+
+def test_a_knob_given_with_one_value_replaces_that_of_the_study_and_leaves_the_others():
+    study = Study(fixed={**FIXED, "knobs": {"step_ms": 1.0, "send_ms": 2.0}}, factors={"knobs": {"jitter": [0.1, 0.2]}})
+    changed = study.with_tables({"knobs": {"step_ms": [9.0], "jitter": [0.3]}})
+    assert changed.fixed["knobs"] == {"step_ms": 9.0, "send_ms": 2.0, "jitter": 0.3}
+    assert [spec.knobs for spec in changed.specs()] == [{"step_ms": 9.0, "send_ms": 2.0, "jitter": 0.3}]
+    assert study.fixed["knobs"] == {"step_ms": 1.0, "send_ms": 2.0}
+
+
+def test_a_knob_given_with_several_values_becomes_a_factor():
+    study = Study(fixed={**FIXED, "knobs": {"step_ms": 1.0}}).with_tables({"knobs": {"step_ms": [1.0, 2.0]}})
+    assert [spec.knobs for spec in study.specs()] == [{"step_ms": 1.0}, {"step_ms": 2.0}]
+
+
+def test_a_setting_given_beside_a_factor_of_whole_tables_is_refused_in_words():
+    study = Study(fixed=FIXED, factors={"optimizer": [{"name": "adam"}, {"name": "sgd"}]})
+    with pytest.raises(SpecError, match="optimizer must be a table of settings to replace lr in it"):
+        study.with_tables({"optimizer": {"lr": [0.1]}})

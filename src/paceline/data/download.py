@@ -3,6 +3,7 @@
 import hashlib
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from paceline.data.base import FetchProgress
@@ -22,7 +23,7 @@ def fetch(name: str, mirrors: tuple[str, ...], folder: Path, md5: str, progress:
     for mirror in mirrors:
         try:
             _continue_download(mirror + name, part, progress)
-        except (urllib.error.URLError, OSError) as error:
+        except (OSError, HTTPException) as error:
             answers.append(f"{mirror}: {getattr(error, 'reason', error)}")
             continue
         if _md5(part) == md5:

@@ -180,8 +180,9 @@ class TorchJob:
         return export_weights(self._context, self._bare_module().state_dict())
 
     def details(self) -> dict[str, Any]:
-        """Thread pools as PyTorch has them."""
-        return {"intra_threads": torch.get_num_threads(), "torch": torch.__version__}
+        """Thread pools as PyTorch has them, and the bytes that its tensors hold."""
+        held = held_bytes(list(self._bare_module().parameters()), self._optimizer)
+        return {"intra_threads": torch.get_num_threads(), "torch": torch.__version__, "held_bytes": held}
 
     def close(self) -> None:
         """A wrapper that is still alive when its process group goes aborts about one exit in ten."""
@@ -192,6 +193,20 @@ class TorchJob:
     def _bare_module(self) -> nn.Module:
         wrapped = getattr(self._module, "module", None)
         return wrapped if isinstance(wrapped, nn.Module) else self._module
+
+
+def held_bytes(parameters: list[Tensor], optimizer: torch.optim.Optimizer | None) -> dict[str, int]:
+    """Bytes of the tensors that this process really holds; of a sharded tensor, its own shard."""
+    states = [state for held in (optimizer.state.values() if optimizer else ()) for state in held.values()]
+    return {
+        "parameters": sum(_bytes(parameter) for parameter in parameters),
+        "optimizer": sum(_bytes(state) for state in states if isinstance(state, Tensor)),
+    }
+
+
+def _bytes(tensor: Tensor) -> int:
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return int(local.numel() * local.element_size())
 
 
 def evaluate(model: nn.Module, loss: Loss, data: ResidentData, part: int, parts: int) -> Evaluation:

@@ -46,12 +46,17 @@ def oversubscription(roles: tuple[Role, ...], cores: tuple[int, ...], spec: RunS
     wanted = sum(role.processes * role.workers_each for role in roles) * spec.cores_per_worker
     if spec.device != "cpu" or wanted <= len(cores):
         return None
-    counts = " and ".join(f"{role.processes * role.workers_each} {role.name}s" for role in roles)
+    counts = " and ".join(_count(role.processes * role.workers_each, role.name) for role in roles)
     return Finding(
         code="oversubscribed",
-        text=f"{counts} of {spec.cores_per_worker} core(s) want {wanted} cores; this machine has {len(cores)}",
+        text=f"{counts} of {_count(spec.cores_per_worker, 'core')} each want {wanted} cores; "
+        f"this machine has {len(cores)}",
         hint="read its times as those of a crowded machine; scaling efficiency leaves it out",
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def process_environment(spec: RunSpec, process: Process, base: Mapping[str, str]) -> dict[str, str]:

@@ -84,6 +84,9 @@ def _epoch(job: Job, epoch: int, steps: int, samples_per_step: int, report: Repo
     cpu_seconds = process_time() - cpu_started
     part = EpochPart(epoch, stamps, ended, cpu_seconds, job.losses(), job.evaluate())
     report(
-        kind="epoch", epoch=epoch, steps=steps, samples_per_second=steps * samples_per_step * 1e9 / (ended - stamps[0])
+        kind="epoch",
+        epoch=epoch,
+        steps=steps,
+        samples_per_second=steps * samples_per_step * 1e9 / max(1, ended - stamps[0]),
     )
     return part

@@ -63,7 +63,7 @@ def classify(ending: Ending, processes: Sequence[Process]) -> tuple[Status, str 
         return ending.verdict, "interrupted by the user", 0
     for rank, code in enumerate(ending.codes):
         if code is not None and code < 0:
-            name = signal.Signals(-code).name
+            name = _signal_name(-code)
             return Status.FAILED, f"rank {rank} ({processes[rank].role}) was killed by {name}", rank
     errors = [(part["failed_at"], rank) for rank, part in enumerate(ending.parts) if part and "error" in part]
     if errors:
@@ -71,14 +71,19 @@ def classify(ending: Ending, processes: Sequence[Process]) -> tuple[Status, str 
         part = ending.parts[rank]
         assert part is not None
         return _from_error(part["error"], rank, processes[rank].role)
-    for rank, (code, part) in enumerate(zip(ending.codes, ending.parts, strict=True)):
-        if code or part is None:
-            return (
-                Status.FAILED,
-                f"rank {rank} ({processes[rank].role}) ended with exit code {code} and no result",
-                rank,
-            )
+    lost = [rank for rank, code in enumerate(ending.codes) if code]
+    lost += [rank for rank, part in enumerate(ending.parts) if part is None]
+    if lost:
+        role, code = processes[lost[0]].role, ending.codes[lost[0]]
+        return Status.FAILED, f"rank {lost[0]} ({role}) ended with exit code {code} and no result", lost[0]
     return Status.OK, None, 0
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no name
+        return f"signal {number}"
 
 
 def _from_error(error: Part, rank: int, role: str) -> tuple[Status, str, int]:
@@ -139,7 +144,7 @@ def _epoch(views: list[Part], base: Record, number: int) -> Epoch:
 def _mean_losses(views: list[Part]) -> list[float]:
     """Equal shares of each global batch: the plain mean over the ranks that know a loss."""
     known = [view["losses"] for view in views if view["losses"] is not None]
-    return [sum(losses) / len(losses) for losses in zip(*known, strict=True)]
+    return [sum(losses) / len(losses) for losses in zip(*known, strict=False)]
 
 
 def _mean(values: list[float]) -> float | None:
@@ -183,11 +188,9 @@ def _loss_finding(losses: list[float]) -> list[Finding]:
 
 
 def _first_epoch_finding(epochs: tuple[Epoch, ...]) -> list[Finding]:
-    if (
-        len(epochs) < 2
-        or epochs[0].seconds < SLOW_FIRST_EPOCH * epochs[1].seconds
-        or epochs[0].steps != epochs[1].steps
-    ):
+    if len(epochs) < 2 or epochs[0].steps != epochs[1].steps or not epochs[1].seconds:
+        return []
+    if epochs[0].seconds < SLOW_FIRST_EPOCH * epochs[1].seconds:
         return []
     ratio = epochs[0].seconds / epochs[1].seconds
     return [

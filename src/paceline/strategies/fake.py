@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from paceline.errors import UserError
-from paceline.footprint import Footprint, Message, ModelFacts, training_flops
+from paceline.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Evaluation, Job, Knob, Strategy
 from paceline.workloads.base import Weights
@@ -58,14 +58,16 @@ class FakeJob:
     def step(self, first: int, count: int) -> None:
         """Lets the told time pass; the fault, if any, happens here."""
         for _ in range(count):
-            if self._done == self._knobs["fault_step"] and self._rank == self._knobs["fault_rank"]:
+            due = self._done == self._knobs["fault_step"] and self._rank == self._knobs["fault_rank"]
+            if due:
                 self._go_wrong(str(self._knobs["fault"]))
             per_batch = float(self._knobs["step_ms"])
             share = per_batch / self._spec.workers if self._spec.scaling == "strong" else per_batch
             sending = float(self._knobs["send_ms"]) if self._spec.workers > 1 else 0.0
             self._pass((share + sending) * (1 + float(self._knobs["jitter"]) * self._random.next()))
             self._done += 1
-            self._epoch_losses.append(START_LOSS * math.exp(-self._done / LOSS_STEPS))
+            loss = START_LOSS * math.exp(-self._done / LOSS_STEPS)
+            self._epoch_losses.append(math.nan if due and self._knobs["fault"] == "nan" else loss)
 
     def wait(self) -> None:
         """Nothing runs behind the caller's back."""
@@ -109,9 +111,6 @@ class FakeJob:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "exit":
                 os._exit(3)
-            case "nan":
-                self._epoch_losses.append(math.nan)
-                self._done += 1
 
 
 class _Random:
@@ -127,10 +126,9 @@ class _Random:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """As of a data-parallel strategy with a ring all-reduce."""
-    size, workers = model.parameter_bytes, spec.workers
-    sent = 2 * (workers - 1) * size // workers
-    messages = (Message("pretended all-reduce", size, sent),) if workers > 1 else ()
-    return Footprint(training_flops(model, spec.samples_per_step // workers), messages, size, size, 0, 0)
+    size, flops = model.parameter_bytes, training_flops(model, spec.samples_per_step / spec.workers)
+    messages = all_reduce("gradients", size, spec.workers)
+    return Footprint((RankFootprint("worker", spec.workers, flops, messages, size, size, 0, 0),))
 
 
 def open_job(context: Context) -> Job:

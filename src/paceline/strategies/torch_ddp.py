@@ -4,7 +4,7 @@ Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Train
 buckets while the backward pass still runs.
 """
 
-from paceline.footprint import Footprint, Message, ModelFacts, optimizer_bytes, training_flops
+from paceline.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, optimizer_bytes, training_flops
 from paceline.frameworks import torch_facts
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Job, Knob, Strategy
@@ -17,19 +17,20 @@ KNOBS = (
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """A ring all-reduce sends 2 (n - 1) / n of the gradients from each worker (Patarasuk and Yuan, 2009)."""
-    size, workers = model.parameter_bytes, spec.workers
-    local = spec.samples_per_step // workers
-    sent = 2 * (workers - 1) * size // workers
-    view = bool(spec.knobs.get("gradient_as_bucket_view", True))
-    return Footprint(
+    """Everything is on every worker; the gradients go around once."""
+    size, local = model.parameter_bytes, spec.samples_per_step // spec.workers
+    in_buckets = bool(STRATEGY.knob_values(spec)["gradient_as_bucket_view"])
+    worker = RankFootprint(
+        role="worker",
+        ranks=spec.workers,
         flops=training_flops(model, local),
-        messages=(Message("all-reduce of gradients", size, sent),) if workers > 1 else (),
+        messages=all_reduce("gradients", size, spec.workers),
         parameter_bytes=size,
-        gradient_bytes=size if view else 2 * size,
-        optimizer_bytes=optimizer_bytes(spec.optimizer.name, spec.optimizer.momentum, size),
+        gradient_bytes=size if in_buckets else 2 * size,
+        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
         activation_bytes=model.activation_bytes * local,
     )
+    return Footprint((worker,))
 
 
 def open_job(context: Context) -> Job:

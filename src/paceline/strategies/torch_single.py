@@ -1,6 +1,6 @@
 """PyTorch on one worker: the reference that every synchronous strategy must follow."""
 
-from paceline.footprint import Footprint, ModelFacts, optimizer_bytes, training_flops
+from paceline.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
 from paceline.frameworks import torch_facts
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Job, Strategy
@@ -8,15 +8,17 @@ from paceline.strategies.base import Context, Job, Strategy
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is here and nothing is sent."""
-    size = model.parameter_bytes
-    return Footprint(
+    worker = RankFootprint(
+        role="worker",
+        ranks=1,
         flops=training_flops(model, spec.samples_per_step),
         messages=(),
-        parameter_bytes=size,
-        gradient_bytes=size,
-        optimizer_bytes=optimizer_bytes(spec.optimizer.name, spec.optimizer.momentum, size),
+        parameter_bytes=model.parameter_bytes,
+        gradient_bytes=model.parameter_bytes,
+        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
         activation_bytes=model.activation_bytes * spec.samples_per_step,
     )
+    return Footprint((worker,))
 
 
 def open_job(context: Context) -> Job:

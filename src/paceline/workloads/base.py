@@ -59,9 +59,11 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
                 parameters=sum(weight.size for weight in layer.weights(given).values()),
                 forward_flops=layer.flops(given),
                 output_elements=math.prod(layer.output(given)),
+                tensors=len(layer.weights(given)),
             )
             for name, layer, given in trace(layers, shape)
-        )
+        ),
+        input_elements=math.prod(shape),
     )
 
 

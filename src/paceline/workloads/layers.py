@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from paceline.errors import SpecError
+
 Shape = tuple[int, ...]
 NORM_EPSILON = 1e-5
 MLP_OVER_WIDTH = 4
@@ -70,6 +72,10 @@ class MaxPool:
 
     def output(self, shape: Shape) -> Shape:
         """Height and width divided, the rest dropped."""
+        if min(shape[1:]) < self.size:
+            raise SpecError(
+                f"an image of {shape[1]} x {shape[2]} is too small to pool by {self.size}; use larger inputs"
+            )
         return (shape[0], shape[1] // self.size, shape[2] // self.size)
 
     def weights(self, shape: Shape) -> dict[str, Weight]:

@@ -33,6 +33,9 @@ class OwnModel:
     data: Callable[[], Any] | None
     loss: Callable[[Any, Any], Any] | None
     optimizer: Callable[[Any], Any] | None
+    # How to cut the model, for strategies that need it cut: `stages(model, count)` and `plan(model)`.
+    stages: Callable[[Any, int], Any] | None = None
+    plan: Callable[[Any], Any] | None = None
 
     def load_data(self, train_samples: int | None) -> DataSet:
         """What the file's `data` returns, checked."""
@@ -46,30 +49,40 @@ class OwnModel:
                 f"data() of {self.label} must return four arrays: "
                 f"train inputs, train targets, test inputs, test targets"
             )
-        train_x, train_y, test_x, test_y = (np.asarray(array) for array in arrays)
-        if len(train_x) != len(train_y) or len(test_x) != len(test_y):
-            raise ModelError(f"data() of {self.label} returns inputs and targets of different lengths")
-        classes = int(train_y.max()) + 1 if np.issubdtype(train_y.dtype, np.integer) else None
-        return DataSet(_single(train_x), _single(train_y), _single(test_x), _single(test_y), classes).first(
-            train_samples
-        )
+        train_x, train_y, test_x, test_y = (_as_array(array, self.label) for array in arrays)
+        for what, inputs, targets in (("train", train_x, train_y), ("test", test_x, test_y)):
+            if not len(inputs) or len(inputs) != len(targets):
+                raise ModelError(
+                    f"data() of {self.label} returns {len(inputs)} {what} inputs and {len(targets)} {what} targets; "
+                    f"return at least one of each and as many of one as of the other"
+                )
+        classes = int(train_y.max()) + 1 if train_y.dtype == np.int64 else None
+        return DataSet(train_x, train_y, test_x, test_y, classes).first(train_samples)
 
 
 def declared_functions(file: ModelFile) -> set[str]:
     """Names defined at the top of the file, without running it; a missing `build` or bad syntax is refused."""
     try:
         tree = ast.parse(file.path.read_text())
-    except (SyntaxError, UnicodeDecodeError) as error:
+    except (SyntaxError, ValueError) as error:
         raise ModelError(f"model file {file.path} is not valid Python: {error}; mend it and run again") from None
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    names |= {
-        target.id
-        for node in tree.body if isinstance(node, ast.Assign)
-        for target in node.targets if isinstance(target, ast.Name)
-    }  # fmt: skip
+    names = _names(tree)
     imported = any(isinstance(node, ast.ImportFrom) for node in tree.body)
     if file.function not in names and not imported:
         raise ModelError(f"model file {file.path} has no function {file.function!r}; {nearest(file.function, names)}")
+    return names
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Functions, classes and variables of the module itself, also inside its `if` and `try`."""
+    names = set[str]()
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            names.add(child.name)
+        elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            names.add(child.id)
+        else:
+            names |= _names(child)
     return names
 
 
@@ -87,7 +100,7 @@ def load_own(file: ModelFile) -> OwnModel:
         raise ModelError(
             f"model file {file.path} has no function {file.function!r}; {nearest(file.function, vars(module))}"
         )
-    optional = {part: getattr(module, part, None) for part in ("data", "loss", "optimizer")}
+    optional = {part: getattr(module, part, None) for part in ("data", "loss", "optimizer", "stages", "plan")}
     return OwnModel(file.label, build, **{part: value if callable(value) else None for part, value in optional.items()})
 
 
@@ -115,5 +128,14 @@ def _own_line(error: BaseException) -> str:
     return place
 
 
-def _single(array: Any) -> Any:
+def _as_array(value: Any, label: str) -> Any:
+    """Floats in single precision, whole numbers in int64; anything else is refused."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ModelError(
+            f"data() of {label} returns something that is no array: {error}; return NumPy arrays"
+        ) from None
+    if array.ndim == 0 or not (np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
+        raise ModelError(f"data() of {label} returns {array.dtype} of shape {array.shape}; return arrays of numbers")
     return array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array.astype(np.int64)

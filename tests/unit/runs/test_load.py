@@ -1,0 +1,76 @@
+"""Whether other programs kept the machine busy, from readings that a run could have begun with."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from paceline.runs.load import LoadMeter, _read
+
+# So long ago that what happens between two readings in a test is nothing beside it.
+SECONDS = 100_000.0
+CORE_SECONDS = SECONDS * (os.cpu_count() or 1)
+
+
+@pytest.fixture
+def meter():
+    """A meter of a run in which the machine, its host and the run itself used these shares of all cores."""
+
+    def make(busy, own=0.0, stolen=0.0):
+        now = _read()
+        if now is None:
+            pytest.skip("this system has no /proc/stat")
+        return LoadMeter(
+            replace(
+                now,
+                at=now.at - SECONDS,
+                busy_seconds=now.busy_seconds - busy * CORE_SECONDS,
+                stolen_seconds=now.stolen_seconds - stolen * CORE_SECONDS,
+                own_seconds=now.own_seconds - own * CORE_SECONDS,
+            )
+        )
+
+    return make
+
+
+def test_an_idle_machine_is_no_finding(meter):
+    assert meter(busy=0.0).finding(0.0) is None
+
+
+def test_what_the_run_itself_did_is_no_finding(meter):
+    assert meter(busy=0.95, own=0.95).finding(0.0) is None
+
+
+def test_work_of_the_run_that_the_kernel_counts_elsewhere_is_no_finding(meter):
+    assert meter(busy=0.95, own=0.15).finding(0.8 * CORE_SECONDS) is None
+
+
+def test_a_little_work_of_others_is_no_finding(meter):
+    assert meter(busy=0.55, own=0.5).finding(0.0) is None
+
+
+def test_other_programs_are_a_finding_with_their_share_and_a_hint(meter):
+    finding = meter(busy=0.75, own=0.5).finding(0.0)
+    assert finding.code == "other_load"
+    assert "other programs used 25% of the machine during the run" in finding.text
+    assert "close other programs" in finding.hint
+    assert "CPU time per step" in finding.hint
+
+
+def test_time_that_the_host_gave_to_other_guests_is_a_finding(meter):
+    finding = meter(busy=0.5, own=0.5, stolen=0.3).finding(0.0)
+    assert "other guests of its host" in finding.text
+    assert "30%" in finding.text
+
+
+def test_more_work_accounted_to_the_run_than_to_the_machine_is_no_negative_share(meter):
+    assert meter(busy=0.1, own=0.9).finding(0.0) is None
+
+
+def test_a_system_without_accounts_has_no_finding():
+    assert LoadMeter(None).finding(0.0) is None
+
+
+def test_a_meter_starts_with_a_reading_of_its_own():
+    finding = LoadMeter().finding(0.0)
+    assert finding is None or finding.code == "other_load"
