@@ -136,6 +136,9 @@ def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int) -> flo
             return parameters * FLOAT_BYTES + counters
         case "sgd":
             return parameters * FLOAT_BYTES if settings.momentum else 0
+        case "lbfgs":
+            # Pairs of vectors, and the last direction and gradient.
+            return (2 * settings.history + 2) * parameters * FLOAT_BYTES
 
 
 def all_reduce(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:

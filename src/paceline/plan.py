@@ -56,6 +56,9 @@ class OwnFacts:
     framework: str
     parameters: int
     train_samples: int
+    # Whether it is a plain sequence of modules, and which functions for cutting it its file has.
+    sequential: bool = False
+    cuts: tuple[str, ...] = ()
 
 
 Probe = Callable[[RunSpec], OwnFacts]
@@ -198,7 +201,16 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     _check_batch(spec, chosen, probe)
     if spec.model is not None and chosen.framework not in (None, probe(spec).framework):
         return f"{spec.model.label} is a {probe(spec).framework} model; {chosen.name} trains {chosen.framework} models"
+    if spec.model is not None and chosen.cut_by and not _can_be_cut(chosen.cut_by, probe(spec)):
+        return (
+            f"{chosen.name} does not know how to cut {spec.model.label}, which is no nn.Sequential; "
+            f"add a function {chosen.cut_by} to {spec.model.path.name} (docs/workloads.md)"
+        )
     return _unsupported(spec, chosen, system) or chosen.check(spec, system)
+
+
+def _can_be_cut(function: str, facts: OwnFacts) -> bool:
+    return facts.sequential or function in facts.cuts
 
 
 def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:

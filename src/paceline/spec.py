@@ -43,12 +43,14 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 class Optimizer(Frozen):
     """The optimizer and its settings; the default is Adam as the first study used it."""
 
-    name: Literal["adam", "sgd", "adagrad"] = "adam"
+    name: Literal["adam", "sgd", "adagrad", "lbfgs"] = "adam"
     lr: float = Field(default=0.001, gt=0)
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     eps: float = Field(default=1e-7, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
+    # Pairs of steps and gradient changes that L-BFGS remembers.
+    history: int = Field(default=10, ge=1)
 
 
 class ModelFile(Frozen):

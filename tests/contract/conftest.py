@@ -48,36 +48,34 @@ def template_stack() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, template_stack: ExitStack) -> Any:
+class Trainer:
     """Trains a configuration, or hands out what it came to before; skips what this machine cannot run."""
-    done: dict[str, Trained] = {}
-    folder: Path = tmp_path_factory.mktemp("weights")
-    starters = {
-        framework: template_stack.enter_context(templates(*modules)) for framework, modules in PRELOADED.items()
-    }
 
-    def train(workload: str, **fields: Any) -> Trained:
-        values = {"steps": STEPS, **WORKLOADS[workload], **fields}
-        spec = complete(RunSpec.parse(values, "contract"))
-        reason = refusal(spec, local_system(), probe)
-        if reason is not None:
-            pytest.skip(reason)
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._done: dict[str, Trained] = {}
+        self._starters = {name: stack.enter_context(templates(*modules)) for name, modules in PRELOADED.items()}
+
+    def __call__(self, workload: str, **fields: Any) -> Trained:
+        return self.again(complete(RunSpec.parse({"steps": STEPS, **WORKLOADS[workload], **fields}, "contract")))
+
+    def again(self, spec: RunSpec) -> Trained:
         key = spec.key()
-        if key not in done:
-            weights_file = folder / f"{key}.npz"
-            start = starters[str(strategy(spec.strategy).framework)].start
-            record = launch(
-                PlannedRun(spec, 0),
-                "contract",
-                local_system(),
-                lambda _event: None,
-                weights_to=weights_file,
-                start=start,
+        if key not in self._done:
+            reason = refusal(spec, local_system(), probe)
+            if reason is not None:
+                pytest.skip(reason)
+            weights_file, start = (
+                self._folder / f"{key}.npz",
+                self._starters[str(strategy(spec.strategy).framework)].start,
             )
+            run = PlannedRun(spec, 0)
+            record = launch(run, "contract", local_system(), lambda _event: None, weights_to=weights_file, start=start)
             assert record.ok, f"{record.reason}\n{record.log_tail}"
-            weights = dict(np.load(weights_file)) if weights_file.exists() else {}
-            done[key] = Trained(record, weights)
-        return done[key]
+            self._done[key] = Trained(record, dict(np.load(weights_file)) if weights_file.exists() else {})
+        return self._done[key]
 
-    return train
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, template_stack: ExitStack) -> Trainer:
+    return Trainer(tmp_path_factory.mktemp("weights"), template_stack)

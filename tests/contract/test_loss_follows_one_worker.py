@@ -28,8 +28,8 @@ def cases(chosen: list[Strategy], workers: tuple[int, ...]) -> list[Any]:
 
 @pytest.mark.parametrize(("strategy", "workers", "workload"), cases(SPREAD, (2, 4)))
 def test_loss_follows_one_worker_step_by_step(strategy: Strategy, workers: int, workload: str, trained: Any) -> None:
-    single = trained(workload, strategy="torch-single")
-    spread = trained(workload, strategy=strategy.name, workers=workers)
+    spread = trained(workload, strategy=strategy.name, workers=workers, **strategy.tested_with)
+    single = trained.again(strategy.reference(spread.record.spec))
     assert len(single.losses) == len(spread.losses) == 20
     assert single.losses[-1] < 0.98 * single.losses[0]
     np.testing.assert_allclose(spread.losses, single.losses, rtol=strategy.tolerance)
@@ -37,8 +37,8 @@ def test_loss_follows_one_worker_step_by_step(strategy: Strategy, workers: int, 
 
 @pytest.mark.parametrize(("strategy", "workers", "workload"), cases(SPREAD, (2,)))
 def test_loss_aside_the_weights_end_the_same(strategy: Strategy, workers: int, workload: str, trained: Any) -> None:
-    single = trained(workload, strategy="torch-single")
-    spread = trained(workload, strategy=strategy.name, workers=workers)
+    spread = trained(workload, strategy=strategy.name, workers=workers, **strategy.tested_with)
+    single = trained.again(strategy.reference(spread.record.spec))
     assert spread.weights.keys() == single.weights.keys()
     for name, array in single.weights.items():
         np.testing.assert_allclose(spread.weights[name], array, atol=WEIGHT_TOLERANCE, err_msg=name)

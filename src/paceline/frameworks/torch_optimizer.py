@@ -16,12 +16,15 @@ _DECORATED = ("add_param_group", "zero_grad")
 
 
 def make_optimizer(settings: OptimizerSettings, parameters: Iterable[torch.nn.Parameter], eager: bool) -> Optimizer:
-    """Adam, SGD or Adagrad with the run's settings, in its fused form."""
+    """The optimizer with the run's settings, in its fused form where there is one."""
     kinds: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
         "adam": (torch.optim.Adam, {"betas": settings.betas, "eps": settings.eps, "fused": True}),
         "sgd": (torch.optim.SGD, {"momentum": settings.momentum, "fused": True}),
         "adagrad": (torch.optim.Adagrad, {"eps": settings.eps}),
     }
+    if settings.name == "lbfgs":
+        # One iteration per step and no line search: each step is one look at one global batch, as for the others.
+        return torch.optim.LBFGS(parameters, lr=settings.lr, max_iter=1, history_size=settings.history)
     kind, own = kinds[settings.name]
     return (lean(kind) if eager else kind)(parameters, lr=settings.lr, weight_decay=settings.weight_decay, **own)
 

@@ -27,7 +27,8 @@ def look_at_torch(context: Context) -> OwnFacts:
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last=True)
     inputs, targets = data.batch(data.train, slice(0, SAMPLES))
     _pass_through(context, module, inputs, targets)
-    return OwnFacts("torch", parameters, len(context.data.train_inputs))
+    cuts = tuple(name for name, function in (("stages", own.stages), ("plan", own.plan)) if function is not None)
+    return OwnFacts("torch", parameters, len(context.data.train_inputs), isinstance(module, nn.Sequential), cuts)
 
 
 def _pass_through(context: Context, module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -1,9 +1,11 @@
 """The pieces of a PyTorch run that strategies put together: module, resident data, loss, and the step itself."""
 
 import gc
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
 
@@ -138,6 +140,7 @@ class TorchJob:
         self._precision = set_precision(spec)
         self._data = ResidentData.load(context.data, device, spec.memory_format == "channels_last")
         self._replica, self._replicas = context.process.index, spec.workers
+        self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)
         self._order = torch.empty(0)
         self._losses: list[Tensor] = []
 
@@ -159,7 +162,11 @@ class TorchJob:
             with self._precision():
                 loss = self._loss(self._model(inputs), targets)
             loss.backward()
-            self._optimizer.step()
+            if self._needs_closure:
+                # With one iteration per step the closure is called once, for the gradients that are there already.
+                self._optimizer.step(lambda loss=loss: loss)
+            else:
+                self._optimizer.step()
             self._losses.append(loss.detach())
 
     def wait(self) -> None:
@@ -210,15 +217,17 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def evaluate(model: nn.Module, loss: Loss, data: ResidentData, part: int, parts: int) -> Evaluation:
-    """Loss and accuracy over every `parts`-th stretch of the test set."""
+    """Loss and accuracy over one of `parts` stretches of the test set, in as many batches as every other part."""
     total, loss_sum, predictions, correct, counted = len(data.test[1]), 0.0, 0, 0, 0
     begin, end = part * total // parts, (part + 1) * total // parts
+    rounds = max(1, math.ceil(math.ceil(total / parts) / EVALUATION_BATCH))
+    edges = [begin + (end - begin) * number // rounds for number in range(rounds + 1)]
     model.eval()
     with torch.no_grad():
-        for start in range(begin, end, EVALUATION_BATCH):
-            inputs, targets = data.batch(data.test, slice(start, min(start + EVALUATION_BATCH, end)))
+        for start, stop in pairwise(edges):
+            inputs, targets = data.batch(data.test, slice(start, stop))
             outputs = model(inputs)
-            loss_sum += float(loss(outputs, targets)) * len(targets)
+            loss_sum += float(loss(outputs, targets)) * len(targets) if len(targets) else 0.0
             counted += len(targets)
             if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
                 correct += int((outputs.argmax(-1) == targets).sum())
@@ -228,8 +237,9 @@ def evaluate(model: nn.Module, loss: Loss, data: ResidentData, part: int, parts:
 
 
 def export_weights(context: Context, state: dict[str, Tensor]) -> Weights:
-    """A whole state dict in the neutral layout, or under the user's own names."""
+    """A state dict in the neutral layout, or under the user's own names; sharded tensors are gathered from all ranks."""
+    whole = {name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for name, tensor in state.items()}
     if context.model.own is not None:
-        return {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+        return {name: tensor.detach().cpu().numpy() for name, tensor in whole.items()}
     channels_last = context.spec.memory_format == "channels_last"
-    return neutral_weights(context.model.layers, context.data.input_shape, state, channels_last)
+    return neutral_weights(context.model.layers, context.data.input_shape, whole, channels_last)

@@ -3,8 +3,8 @@
 `runs/measure.py` drives every strategy through `Job` alone, so a new strategy is one new file in this folder.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -183,6 +183,11 @@ def one_replica_per_worker(spec: RunSpec) -> int:
     return spec.workers
 
 
+def torch_on_one_worker(spec: RunSpec) -> RunSpec:
+    """The usual reference: the same run in PyTorch on one worker."""
+    return spec.model_copy(update={"strategy": "torch-single", "workers": 1, "knobs": {}})
+
+
 @dataclass(frozen=True)
 class Strategy:
     """A way to spread training: what it does and what it costs, in one value."""
@@ -205,8 +210,15 @@ class Strategy:
     replicas: Callable[[RunSpec], int] = one_replica_per_worker
     # The only worker count it can have, where there is just one.
     fixed_workers: int | None = None
-    # How far its losses may stray from one worker's on the same global batch, relative.
+    # For a model of the user's that is no plain sequence: the function of its file that says how to cut it.
+    cut_by: Literal["stages", "plan"] | None = None
+    # How far its losses may stray from those of its reference run on the same global batch, relative.
     tolerance: float = 1e-4
+    reference: Callable[[RunSpec], RunSpec] = torch_on_one_worker
+    # Fields that its contract test must set, for a reason that its file gives.
+    tested_with: Mapping[str, Any] = field(default_factory=dict)
+    # For an asynchronous strategy: the training loss that it must be below in the second epoch of mnist-5k.
+    must_reach_loss: float | None = None
     # Recognises the framework's own out-of-memory exceptions.
     is_out_of_memory: Callable[[BaseException], bool] = lambda error: isinstance(error, MemoryError)
 
