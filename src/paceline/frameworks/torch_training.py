@@ -237,7 +237,7 @@ def evaluate(model: nn.Module, loss: Loss, data: ResidentData, part: int, parts:
 
 
 def export_weights(context: Context, state: dict[str, Tensor]) -> Weights:
-    """A state dict in the neutral layout, or under the user's own names; sharded tensors are gathered from all ranks."""
+    """A state dict in the neutral layout, or under the user's own names; shards are gathered from all ranks."""
     whole = {name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for name, tensor in state.items()}
     if context.model.own is not None:
         return {name: tensor.detach().cpu().numpy() for name, tensor in whole.items()}

@@ -1,0 +1,70 @@
+"""What the commands print, word for word."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Printed = Callable[..., str]
+Same = Callable[[str, str], None]
+HELP = {"help.txt": ["--help"]} | {
+    f"{name}-help.txt": [name, "--help"] for name in ("doctor", "strategies", "run", "show", "report")
+}
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_the_help_of_a_command_is_as_stored(printed: Printed, same_as_stored: Same, name: str) -> None:
+    same_as_stored(printed(*HELP[name]), name)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_tables_are_as_stored_at_this_width(
+    printed: Printed, same_as_stored: Same, results_file: Path, columns: int
+) -> None:
+    text = printed("show", "--db", results_file, columns=columns)
+    assert max(len(line) for line in text.splitlines()) <= columns
+    same_as_stored(text, f"show-{columns}.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    {
+        "show.csv": ["--csv"],
+        "show.json": ["--json"],
+        "show-one-study.txt": ["--study", "scaling"],
+        "show-oversubscribed.txt": ["--study", "scaling", "--oversubscribed"],
+    }.items(),
+)
+def test_results_are_as_stored_in_this_form(
+    printed: Printed, same_as_stored: Same, results_file: Path, name: str, words: list[str]
+) -> None:
+    same_as_stored(printed("show", "--db", results_file, *words), name)
+
+
+def test_the_catalogue_is_as_stored_apart_from_what_runs_on_this_machine(
+    printed: Printed, same_as_stored: Same
+) -> None:
+    catalogue = json.loads(printed("strategies", "--json"))
+    for entry in catalogue:
+        runs_here, why_not = entry.pop("runs_here"), entry.pop("why_not")
+        assert runs_here == (why_not is None)
+    same_as_stored(json.dumps(catalogue, indent=2, ensure_ascii=False), "strategies.json")
+
+
+def test_the_table_of_strategies_names_every_strategy_and_knob(printed: Printed) -> None:
+    catalogue = json.loads(printed("strategies", "--json"))
+    table = printed("strategies", "--knobs", columns=300)
+    for entry in catalogue:
+        (line,) = (line for line in table.splitlines() if line.split()[:1] == [entry["name"]])
+        assert line.split()[1] == entry["family"]
+        assert entry["about"] in line
+        assert "yes" in line if entry["runs_here"] else entry["why_not"] in line
+        for knob in entry["knobs"]:
+            assert f"{knob}=" in table
+
+
+def test_a_plan_is_as_stored(printed: Printed, same_as_stored: Same, tmp_path: Path) -> None:
+    words = ("--strategy", "fake", "--workers", "1,2", "--global-batch", "64,128", "--device", "cpu,cuda")
+    same_as_stored(printed("run", *words, "--repeats", "2", "--dry-run"), "dry-run.txt")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,81 @@
+"""A model file of the user's that does not do what is asked of it: refused before any run, with the line to mend."""
+
+import pytest
+
+from integration.conftest import Tool
+
+GOOD = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 10))
+"""
+SHAPE = ("--input-shape", "3x4x4", "--classes", "10")
+# What needs no framework to be seen.
+AT_A_GLANCE = {
+    "bad syntax": ("def build(:\n    pass\n", SHAPE, "is not valid Python: invalid syntax"),
+    "no such function": (GOOD.replace("build", "make").replace("from torch import nn", "import torch.nn as nn"),
+                         SHAPE, "mine.py has no function 'build'; choose from make"),
+    "no data": (GOOD, (), "mine.py:build says nothing about its data; add a function data() to mine.py"),
+    "bad shape": (GOOD, ("--input-shape", "3x0x4", "--classes", "10"), "'3x0x4' is not a shape"),
+}  # fmt: skip
+WHEN_BUILT = {
+    "raises on import": (
+        "import torch\nraise OSError('weights are missing')\ndef build():\n    pass\n",
+        SHAPE,
+        "fails with OSError: weights are missing (mine.py, line 2); mend it and run again",
+    ),
+    "imports what is absent": (
+        "import absent_package\ndef build():\n    pass\n",
+        SHAPE,
+        "ModuleNotFoundError: No module named 'absent_package'",
+    ),
+    "raises when built": (
+        "def build():\n    return 1 / 0\n",
+        SHAPE,
+        "mine.py:build fails with ZeroDivisionError: division by zero (mine.py, line 2)",
+    ),
+    "ends its process": ("import sys\nsys.exit('enough')\ndef build():\n    pass\n", SHAPE, "ended its process"),
+    "returns no module": (
+        "def build():\n    return [1, 2]\n",
+        SHAPE,
+        "mine.py:build returned list, not a torch.nn.Module; return the model itself",
+    ),
+    "has nothing to train": (
+        "from torch import nn\ndef build():\n    return nn.Flatten()\n",
+        SHAPE,
+        "without trainable parameters; there is nothing to train",
+    ),
+    "other shape": (
+        GOOD, ("--input-shape", "3x5x5", "--classes", "10"), "mine.py:build does not take inputs of shape 3x5x5"
+    ),
+    "more classes": (
+        GOOD, ("--input-shape", "3x4x4", "--classes", "12"), "does not fit its targets"
+    ),
+    "data of wrong form": (
+        GOOD + "\ndef data():\n    return 1, 2\n", (), "data() of mine.py:build must return four arrays"
+    ),
+}  # fmt: skip
+
+
+def assert_refused(tool: Tool, text: str, words: tuple[str, ...], sentence: str) -> None:
+    tool.write("mine.py", text)
+    ended = tool("run", "--model", "mine.py:build", "--steps", "2", "--global-batch", "8", "--strategy",
+                 "torch-single", *words)  # fmt: skip
+    assert ended.code == 2, ended.said
+    assert ended.err.startswith("paceline: ")
+    assert sentence in ended.said
+    assert "Traceback" not in ended.err
+    assert [name for name in tool.listing() if name != "__pycache__"] == ["mine.py"]
+
+
+@pytest.mark.parametrize("case", AT_A_GLANCE)
+def test_a_model_file_that_is_wrong_at_a_glance_is_refused(tool: Tool, case: str) -> None:
+    assert_refused(tool, *AT_A_GLANCE[case])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", WHEN_BUILT)
+def test_a_model_that_is_wrong_when_built_is_refused_before_any_run(tool: Tool, case: str) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    assert_refused(tool, *WHEN_BUILT[case])
