@@ -49,7 +49,9 @@ class Progress:
                 f"nothing to do: all {plan.done} runs of {escape(plan.study)} are stored (--fresh repeats them)"
             )
             return
-        parts = [f"{len(plan.to_run)} runs to make"] + ([f"{plan.done} already stored"] if plan.done else [])
+        parts = ["1 run to make" if self._total == 1 else f"{self._total} runs to make"] + (
+            [f"{plan.done} already stored"] if plan.done else []
+        )
         parts += [f"{len(plan.skipped)} skipped"] if plan.skipped else []
         self._console.print(f"{escape(plan.study)}: {', '.join(parts)}")
 

@@ -107,7 +107,8 @@ def described_study(
 
 def _run_and_store(asked: Study, db: Path, fresh: bool, retry: bool) -> Outcome:
     with Store.open(db) as store:
-        plan = plan_study(asked, store, fresh=fresh, retry=retry)
+        with errors().status("looking at what there is to do"):
+            plan = plan_study(asked, store, fresh=fresh, retry=retry)
         with Progress() as progress:
             outcome = execute(plan, store, progress)
         if not outcome.interrupted:

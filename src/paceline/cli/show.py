@@ -28,6 +28,9 @@ def show(
     db: Db = DEFAULT_PATH,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with findings.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, one line per configuration.")] = False,
+    logs: Annotated[
+        bool, typer.Option("--logs", help="Also the end of the log of runs that did not end well.")
+    ] = False,
     crowded: Annotated[
         bool, typer.Option("--oversubscribed", help="Also give efficiency where workers shared cores.")
     ] = False,
@@ -42,6 +45,8 @@ def show(
         typer.echo(as_csv_text(rows), nl=False)
     else:
         print_results(records, rows)
+        if logs:
+            _print_logs(records)
 
 
 def as_values(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, object]:
@@ -77,6 +82,15 @@ def print_results(records: Sequence[Record], rows: Sequence[Row]) -> None:
         if sentence := headline(group):
             console.print(escape(sentence))
     _print_findings(gather(records, rows))
+
+
+def _print_logs(records: Sequence[Record]) -> None:
+    for record in records:
+        if record.log_tail:
+            output().print(
+                f"\n[bold]{escape(record.spec.strategy)} x{record.spec.workers}, repeat {record.repeat + 1}[/]"
+            )
+            output().print(escape(record.log_tail), soft_wrap=True)
 
 
 def _table(rows: Sequence[Row]) -> Table:

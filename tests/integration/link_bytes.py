@@ -1,0 +1,40 @@
+"""Run inside a network namespace: trains each strategy for two lengths and prints what the loopback link carried.
+
+The difference of the two lengths is the traffic of the steps alone; set-up, evaluation and exit cancel out.
+`python link_bytes.py WORKERS STRATEGY...` prints JSON: strategy -> bytes per step.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from paceline.frameworks import torch_facts
+from paceline.plan import PlannedRun, complete
+from paceline.runs.launch import launch
+from paceline.runs.template import templates
+from paceline.spec import RunSpec
+from paceline.systems import local_system
+
+SHORT, LONG = 4, 20
+
+
+def link_bytes() -> int:
+    return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())
+
+
+if __name__ == "__main__":
+    carried: dict[str, float | str] = {}
+    with templates(*torch_facts.PRELOAD) as made:
+        for name in sys.argv[2:]:
+            totals = []
+            for steps in (SHORT, LONG):
+                spec = complete(
+                    RunSpec(strategy=name, workers=int(sys.argv[1]), global_batch=64, steps=steps, train_samples=2048)
+                )
+                before = link_bytes()
+                record = launch(PlannedRun(spec, 0), "link", local_system(), lambda _event: None, start=made.start)
+                totals.append(link_bytes() - before)
+                if not record.ok:
+                    carried[name] = f"{record.reason}\n{record.log_tail}"
+            carried.setdefault(name, (totals[1] - totals[0]) / (LONG - SHORT))
+    print(json.dumps(carried))  # noqa: T201

@@ -1,0 +1,71 @@
+"""Kill -9 of any process of any strategy: the run ends as failed, names the process, and leaves nothing behind."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.frameworks import torch_facts
+from paceline.plan import PlannedRun, complete, refusal
+from paceline.record import Status
+from paceline.runs.launch import launch
+from paceline.runs.probe import probe
+from paceline.runs.processes import Inherited, RunProcess
+from paceline.runs.template import Templates, templates
+from paceline.spec import RunSpec
+from paceline.strategies import Strategy, strategies
+from paceline.systems import local_system
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
+
+
+def long_run(chosen: Strategy) -> RunSpec:
+    """Far more steps than are made before the kill, and patience far longer than the test."""
+    fields = {"strategy": chosen.name, "workers": chosen.fixed_workers or 2, "global_batch": 64, "train_samples": 512}
+    return complete(RunSpec.model_validate({**fields, "steps": 100_000, "collective_timeout_seconds": 120}))
+
+
+def victims() -> list[Any]:
+    """The last process of every role of every strategy that runs here."""
+    found = []
+    for chosen in strategies().values():
+        if chosen.framework != "torch" or refusal(long_run(chosen), local_system(), probe) is not None:
+            continue
+        rank = -1
+        for role in chosen.roles(long_run(chosen)):
+            rank += role.processes
+            found.append(pytest.param(chosen, rank, role.name, id=f"{chosen.name}-{role.name}"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Templates]:
+    with templates(*torch_facts.PRELOAD) as started:
+        yield started
+
+
+@pytest.mark.parametrize(("chosen", "rank", "role"), victims())
+def test_a_killed_process_ends_the_run_and_is_named(chosen: Strategy, rank: int, role: str, made: Templates) -> None:
+    pids: list[int] = []
+    shared_before = set(Path("/dev/shm").iterdir())
+
+    def start(folder: Path, number: int, env: dict[str, str], log: Path, inherited: Inherited) -> RunProcess:
+        process = made.start(folder, number, env, log, inherited)
+        pids.append(process.pid)
+        return process
+
+    def kill_on_third_news(_event: dict[str, Any], news: list[int] = [0]) -> None:  # noqa: B006
+        news[0] += 1
+        if news[0] == 3:
+            os.kill(pids[rank], signal.SIGKILL)
+
+    record = launch(PlannedRun(long_run(chosen), 0), "faults", local_system(), kill_on_third_news, start=start)
+    assert record.status is Status.FAILED
+    assert record.reason == f"rank {rank} ({role}) was killed by SIGKILL"
+    assert record.wall_seconds < 60
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert set(Path("/dev/shm").iterdir()) <= shared_before

@@ -1,0 +1,104 @@
+"""What a footprint says is sent and held, against the link's own counters and the framework's own tensors."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.footprint import RankFootprint
+from paceline.frameworks import torch_facts
+from paceline.plan import PlannedRun, complete, refusal, spec_facts
+from paceline.runs.launch import launch
+from paceline.runs.probe import probe
+from paceline.runs.template import Templates, templates
+from paceline.spec import RunSpec
+from paceline.strategies import Strategy, strategies
+from paceline.systems import local_system
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
+
+WORKERS = 2
+ROOM_FOR_HEADERS = 0.05
+TORCH = [chosen for chosen in strategies().values() if chosen.framework == "torch"]
+
+
+def spec_of(chosen: Strategy, **fields: Any) -> RunSpec:
+    workers = chosen.fixed_workers or WORKERS
+    values = {
+        "strategy": chosen.name,
+        "workers": workers,
+        "global_batch": 64,
+        "train_samples": 2048,
+        "steps": 2,
+        **fields,
+    }
+    return complete(RunSpec.model_validate(values))
+
+
+def runs_here(chosen: Strategy) -> bool:
+    return refusal(spec_of(chosen), local_system(), probe) is None
+
+
+def spread(chosen: Strategy) -> bool:
+    return runs_here(chosen) and chosen.fixed_workers is None
+
+
+@pytest.fixture(scope="module")
+def namespace() -> Iterator[str]:
+    """A network namespace of our own, whose loopback link carries nothing but the runs."""
+    name = f"paceline-test-{os.getpid()}"
+    if (
+        shutil.which("ip") is None
+        or subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("network namespaces need root and iproute2")
+    subprocess.run(["ip", "netns", "exec", name, "ip", "link", "set", "lo", "up"], check=True)
+    yield name
+    subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+@pytest.fixture(scope="module")
+def carried(namespace: str) -> dict[str, Any]:
+    names = [chosen.name for chosen in TORCH if spread(chosen)]
+    script = Path(__file__).parent / "link_bytes.py"
+    command = ["ip", "netns", "exec", namespace, sys.executable, str(script), str(WORKERS), *names]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
+    return dict(json.loads(found.stdout.strip().splitlines()[-1]))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("chosen", [pytest.param(s, id=s.name) for s in TORCH if spread(s)])
+def test_bytes_sent_are_what_the_link_carried(chosen: Strategy, carried: dict[str, Any]) -> None:
+    spec = spec_of(chosen)
+    promised = chosen.footprint(spec, spec_facts(spec)).sent_bytes
+    assert isinstance(carried[chosen.name], float), carried[chosen.name]
+    assert carried[chosen.name] == pytest.approx(promised, rel=ROOM_FOR_HEADERS)
+
+
+def per_rank(groups: tuple[RankFootprint, ...]) -> list[RankFootprint]:
+    return [group for group in groups for _ in range(group.ranks)]
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Templates]:
+    with templates(*torch_facts.PRELOAD) as started:
+        yield started
+
+
+@pytest.mark.parametrize("chosen", [pytest.param(s, id=s.name) for s in TORCH if runs_here(s)])
+def test_bytes_held_are_exactly_those_of_the_tensors(chosen: Strategy, made: Templates) -> None:
+    spec = spec_of(chosen)
+    record = launch(PlannedRun(spec, 0), "held", local_system(), lambda _event: None, start=made.start)
+    assert record.ok, f"{record.reason}\n{record.log_tail}"
+    promised = per_rank(chosen.footprint(spec, spec_facts(spec)).groups)
+    held = [rank.details["held_bytes"] for rank in record.ranks]
+    assert [(part["parameters"], part["optimizer"]) for part in held] == [
+        (share.parameter_bytes, share.optimizer_bytes) for share in promised
+    ]
