@@ -1,0 +1,46 @@
+"""Options of the command line as fields of a study."""
+
+import pytest
+
+from paceline.cli.fields import fields_from, parse_pairs
+from paceline.errors import UserError
+
+
+def fields(names=None, numbers=None, plain=None, input_shape=None, timeout=None):
+    return fields_from(
+        names=names or {}, numbers=numbers or {}, plain=plain or {}, input_shape=input_shape, timeout=timeout
+    )
+
+
+def test_only_what_was_given_becomes_a_field():
+    assert fields(names={"dataset": None}, numbers={"workers": None}, plain={"epochs": None}) == {}
+
+
+def test_commas_make_lists():
+    assert fields(names={"precision": "fp32, bf16"}, numbers={"workers": "1,2..4"}) == {
+        "precision": ["fp32", "bf16"], "workers": [1, 2, 3, 4],
+    }  # fmt: skip
+
+
+def test_shapes_and_times_are_parsed():
+    assert fields(input_shape="3x32x32", timeout="2m") == {"input_shape": (3, 32, 32), "timeout_seconds": 120.0}
+
+
+def test_a_word_for_a_number_is_refused_with_the_option():
+    with pytest.raises(UserError, match="--global-batch 'many' has 'many', which is not a whole number"):
+        fields(numbers={"global_batch": "many"})
+
+
+def test_patterns_of_strategies_are_expanded():
+    assert "torch-ddp" in fields(names={"strategy": "torch-*"})["strategy"]
+
+
+def test_pairs_keep_the_type_of_their_values():
+    assert parse_pairs(["a=1", "b=2.5", "c=true", "d=word", "e=1,25"], "--knob") == {
+        "a": [1], "b": [2.5], "c": [True], "d": ["word"], "e": [1, 25],
+    }  # fmt: skip
+
+
+def test_a_pair_without_equals_is_refused_with_an_example():
+    with pytest.raises(UserError, match=r"--knob 'bucket' is not understood; write name=value"):
+        parse_pairs(["bucket"], "--knob")
