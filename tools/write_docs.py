@@ -12,6 +12,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from paceline.cli.app import COMMANDS
 from paceline.strategies import strategies
+from paceline.typical import WORKERS, typical_cost
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- strategies -->", "<!-- /strategies -->"
@@ -63,10 +64,21 @@ def _line(parameter: inspect.Parameter) -> str:
 
 def strategy_table() -> str:
     """The catalogue as a Markdown table."""
-    lines = ["| strategy | family | synchronous | what it does | use it when |", "|---|---|---|---|---|"]
+    lines = [
+        "| strategy | family | sync | a worker holds | and sends per step | devices | use it when |",
+        "|---|" + "---|" * 6,
+    ]
     for chosen in strategies().values():
-        synchronous = "yes" if chosen.synchronous else "no"
-        lines.append(f"| `{chosen.name}` | {chosen.family} | {synchronous} | {chosen.about} | {chosen.use_when} |")
+        cost, synchronous = typical_cost(chosen), "yes" if chosen.synchronous else "no"
+        devices = ", ".join(chosen.devices)
+        lines.append(
+            f"| `{chosen.name}`: {chosen.about} | {chosen.family} | {synchronous} "
+            f"| {cost.held} | {cost.sent} | {devices} | {chosen.use_when} |"
+        )
+    lines += [
+        "",
+        f"In multiples of the model and messages, on {WORKERS} workers with Adam (the small CNN); activations aside.",
+    ]
     return "\n".join(lines)
 
 

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import ValidationError
+
 from paceline.errors import StoreError
 from paceline.record import FINAL, Record, Status
 from paceline.spec import KEY_LENGTH
@@ -178,7 +180,13 @@ class Store:
         if with_steps:
             steps = self._connection.execute("SELECT rank, seconds FROM steps WHERE run = ?", (number,))
             extra["step_seconds"] = {rank: unpack(seconds) for rank, seconds in steps}
-        return Record.model_validate_json(body).model_copy(update=extra)
+        try:
+            return Record.model_validate_json(body).model_copy(update=extra)
+        except ValidationError as error:
+            raise StoreError(
+                f"record {number} of {self.path} has fields that this Paceline does not know ({error.error_count()}); "
+                f"update Paceline, or choose another file with --db"
+            ) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -205,7 +213,22 @@ def unpack(blob: bytes) -> tuple[float, ...]:
 
 
 def _connect_to_read(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path.resolve().as_uri() + "?mode=ro", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    """Where the folder takes no new files (read-only, full), SQLite cannot share the file and reads it as it lies."""
+    for way in ("?mode=ro", "?mode=ro&immutable=1"):
+        connection = sqlite3.connect(
+            path.resolve().as_uri() + way, uri=True, timeout=BUSY_SECONDS, isolation_level=None
+        )
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            refused = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise refused
 
 
 def _refuse_foreign(path: Path) -> None:

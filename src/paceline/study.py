@@ -56,7 +56,7 @@ class Study(Frozen):
         for name, value in fields.items():
             fixed.pop(name, None)
             factors.pop(name, None)
-            _drop_rival(name, fixed, factors)
+            _drop_rival(name, fields, fixed, factors)
             if isinstance(value, list) and len(value) != 1:
                 factors[name] = value
             else:
@@ -104,12 +104,13 @@ def built_in_studies() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
-def _drop_rival(name: str, fixed: dict[str, Any], factors: dict[str, Any]) -> None:
+def _drop_rival(name: str, given: dict[str, Any], fixed: dict[str, Any], factors: dict[str, Any]) -> None:
     for pair in (("global_batch", "local_batch"), ("epochs", "steps")):
         if name in pair:
             rival = pair[1 - pair.index(name)]
-            fixed.pop(rival, None)
-            factors.pop(rival, None)
+            if rival not in given:
+                fixed.pop(rival, None)
+                factors.pop(rival, None)
 
 
 def _axes(factors: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:

@@ -109,7 +109,13 @@ def printed(tmp_path: Path) -> Callable[..., str]:
         kept = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PACELINE_DATA")}
         env = {**kept, "COLUMNS": str(columns), "TERM": "dumb", "NO_COLOR": "1"}
         ended = subprocess.run(
-            [SCRIPT, *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+            [SCRIPT, *words],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
@@ -128,6 +134,8 @@ def same_as_stored() -> Callable[[str, str], None]:
             path.parent.mkdir(exist_ok=True)
             path.write_text(tidy)
         assert path.is_file(), f"{name} is not stored yet; {UPDATE}=1 pytest tests/golden writes it"
-        assert tidy == path.read_text(), f"{name} differs; if that is meant, {UPDATE}=1 pytest tests/golden writes it anew"
+        assert tidy == path.read_text(), (
+            f"{name} differs; if that is meant, {UPDATE}=1 pytest tests/golden writes it anew"
+        )
 
     return compare

@@ -23,7 +23,9 @@ def test_the_tables_are_as_stored_at_this_width(
     printed: Printed, same_as_stored: Same, results_file: Path, columns: int
 ) -> None:
     text = printed("show", "--db", results_file, columns=columns)
-    assert max(len(line) for line in text.splitlines()) <= columns
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= columns
+    headings = [line.split() for line in text.splitlines() if line.startswith("strategy ")]
+    assert headings and all(words[-1] == "racy" for words in headings), "a column fell off the edge"
     same_as_stored(text, f"show-{columns}.txt")
 
 
@@ -42,26 +44,26 @@ def test_results_are_as_stored_in_this_form(
     same_as_stored(printed("show", "--db", results_file, *words), name)
 
 
-def test_the_catalogue_is_as_stored_apart_from_what_runs_on_this_machine(
-    printed: Printed, same_as_stored: Same
-) -> None:
+def test_an_entry_of_the_catalogue_is_as_stored(printed: Printed, same_as_stored: Same) -> None:
     catalogue = json.loads(printed("strategies", "--json"))
     for entry in catalogue:
         runs_here, why_not = entry.pop("runs_here"), entry.pop("why_not")
         assert runs_here == (why_not is None)
-    same_as_stored(json.dumps(catalogue, indent=2, ensure_ascii=False), "strategies.json")
+    (fake,) = (entry for entry in catalogue if entry["name"] == "fake")
+    same_as_stored(json.dumps(fake, indent=2, ensure_ascii=False), "strategies.json")
 
 
 def test_the_table_of_strategies_names_every_strategy_and_knob(printed: Printed) -> None:
     catalogue = json.loads(printed("strategies", "--json"))
     table = printed("strategies", "--knobs", columns=300)
+    said = " ".join(table.split())
     for entry in catalogue:
         (line,) = (line for line in table.splitlines() if line.split()[:1] == [entry["name"]])
         assert line.split()[1] == entry["family"]
-        assert entry["about"] in line
-        assert "yes" in line if entry["runs_here"] else entry["why_not"] in line
+        assert entry["about"] in said
+        assert entry["runs_here"] or entry["why_not"] in said
         for knob in entry["knobs"]:
-            assert f"{knob}=" in table
+            assert f"{knob}=" in said
 
 
 def test_a_plan_is_as_stored(printed: Printed, same_as_stored: Same, tmp_path: Path) -> None:

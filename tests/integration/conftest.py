@@ -23,7 +23,7 @@ POLL_SECONDS = 0.02
 SCRIPT = Path(sysconfig.get_path("scripts")) / "paceline"
 WORKER = "paceline.runs.worker"
 # What would change the tool's words or what its workers see.
-UNWANTED = ("FORCE_COLOR", "PACELINE_DATA", "PYTHONPATH", "MASTER_PORT", "RANK", "WORLD_SIZE")
+UNWANTED = ("FORCE_COLOR", "PACELINE_DATA", "MASTER_PORT", "RANK", "WORLD_SIZE")
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:

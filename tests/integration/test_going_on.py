@@ -67,7 +67,7 @@ def test_retry_repeats_only_the_runs_that_did_not_end_well(tool: Tool) -> None:
     after = {record.status: record.id for record in tool.records()}
     assert (first.code, retried.code) == (1, 1)
     assert "nothing to do" in again.err
-    assert "1 runs to make, 1 already stored" in retried.err
+    assert "1 run to make, 1 already stored" in retried.err
     assert after[Status.OK] == before[Status.OK]
     assert after[Status.FAILED] != before[Status.FAILED]
 

@@ -68,7 +68,7 @@ def test_the_log_of_the_rank_that_failed_is_kept(faults: tuple[Ended, dict[str, 
 def test_a_run_that_cannot_be_made_here_is_skipped_with_a_reason_and_the_rest_is_run(tool: Tool) -> None:
     ended = tool("run", "--strategy", "fake", "--steps", "2", "--device", "cpu,cuda")
     assert ended.code == 0
-    assert "1 runs to make, 1 skipped" in ended.err
+    assert "1 run to make, 1 skipped" in ended.err
     found = {record.spec.device: (record.status, record.reason) for record in tool.records()}
     assert found == {
         "cpu": (Status.OK, None),

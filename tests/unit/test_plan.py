@@ -252,8 +252,8 @@ def test_a_pattern_that_matches_nothing_is_refused_with_a_hint():
 
 
 def test_a_strategy_that_is_not_there_is_refused_with_the_nearest_name(make_spec):
-    assert words(complete, make_spec(strategy="torch-dpp")) == (
-        "there is no strategy 'torch-dpp'; did you mean 'torch-ddp'?"
+    assert words(complete, make_spec(strategy="torch-singel")) == (
+        "there is no strategy 'torch-singel'; did you mean 'torch-single'?"
     )
 
 

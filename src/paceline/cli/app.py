@@ -82,7 +82,10 @@ def main() -> None:
     except UserError as error:
         _complain(str(error))
         sys.exit(EXIT_WRONG_INPUT)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # typer turns Ctrl-C into an exit with this code
+        if isinstance(stop, SystemExit) and stop.code != EXIT_INTERRUPTED:
+            raise
         errors().print("[bold]interrupted[/]; every finished run is stored, the same command goes on from there")
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:

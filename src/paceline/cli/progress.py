@@ -11,6 +11,7 @@ from rich.table import Table
 from paceline.cli.terminal import errors, output
 from paceline.plan import Plan, PlannedRun
 from paceline.record import Record, Status
+from paceline.spec import RunSpec
 from paceline.units import format_bytes, format_rate, format_seconds
 
 _COLOURS = {Status.OK: "green", Status.INTERRUPTED: "yellow"}
@@ -92,6 +93,11 @@ class Progress:
         return f", about {format_seconds((time.monotonic() - self._began) / made * self._left)} left"
 
 
+def _plan_order(item: tuple[str, RunSpec]) -> tuple[str, str, str, int, int]:
+    spec = item[1]
+    return spec.workload, str(spec.dataset), spec.strategy, spec.samples_per_step, spec.workers
+
+
 def print_plan(plan: Plan) -> None:
     """For `--dry-run`: every configuration, and what would be skipped and why."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -101,7 +107,7 @@ def print_plan(plan: Plan) -> None:
     specs = {run.spec.key(): run.spec for run in plan.to_run}
     for run in plan.to_run:
         counts[run.spec.key()] = counts.get(run.spec.key(), 0) + 1
-    for key, spec in sorted(specs.items(), key=lambda item: (item[1].workload, item[1].strategy, item[1].workers)):
+    for key, spec in sorted(specs.items(), key=_plan_order):
         batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
         table.add_row(
             escape(spec.workload), escape(str(spec.dataset)), spec.strategy, str(spec.workers), batch, str(counts[key])
@@ -109,4 +115,5 @@ def print_plan(plan: Plan) -> None:
     output().print(table)
     for run in plan.skipped:
         output().print(f"[yellow]skipped[/] {run.spec.strategy} x{run.spec.workers}: {escape(str(run.skip_reason))}")
-    output().print(f"{len(plan.to_run)} runs")
+    stored = f", {plan.done} already stored" if plan.done else ""
+    output().print(f"{len(plan.to_run)} runs to make{stored}")

@@ -25,6 +25,6 @@ def report(
         records = store.records(study)
     with errors().status("drawing the figures"):
         path = write_report(records, out)
-    output().print(f"report: {path}", soft_wrap=True)
+    output().print(f"report: {path}", soft_wrap=True, markup=False)
     if open_it:
         webbrowser.open(path.resolve().as_uri())

@@ -83,7 +83,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
               "optimizer": parse_pairs(optimizer, "--optimizer")}  # fmt: skip
     asked = described_study(study, fields, tables, repeats)
     if dry_run:
-        print_plan(plan_study(asked, None))
+        _print_what_is_left(asked, db, fresh, retry)
         return
     outcome = _run_and_store(asked, db, fresh, retry)
     if outcome.interrupted:
@@ -105,7 +105,16 @@ def described_study(
     return asked if repeats is None else Study.parse({**asked.model_dump(), "repeats": repeats}, "--repeats")
 
 
+def _print_what_is_left(asked: Study, db: Path, fresh: bool, retry: bool) -> None:
+    if not db.is_file():
+        print_plan(plan_study(asked, None))
+        return
+    with Store.open_existing(db) as store:
+        print_plan(plan_study(asked, store, fresh=fresh, retry=retry))
+
+
 def _run_and_store(asked: Study, db: Path, fresh: bool, retry: bool) -> Outcome:
+    plan_study(asked, None)  # wrong input is refused before anything is written
     with Store.open(db) as store:
         with errors().status("looking at what there is to do"):
             plan = plan_study(asked, store, fresh=fresh, retry=retry)

@@ -96,8 +96,9 @@ def _print_logs(records: Sequence[Record]) -> None:
 def _table(rows: Sequence[Row]) -> Table:
     varying = varying_fields(rows)
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("strategy", overflow="fold", min_width=min(30, max(len(series_name(r, varying)) for r in rows)))
-    for name in ("workers", "runs", "samples/s\nepoch 1", "samples/s\nlast epoch", "spread",
+    longest = max(len(series_name(row, varying)) for row in rows if row.measured)
+    table.add_column("strategy", overflow="fold", min_width=min(18, longest))
+    for name in ("wor-\nkers", "runs", "samples/s\nepoch 1", "samples/s\nlast epoch", "spread",
                  "speed-\nup", "effi-\nciency", "accu-\nracy"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:

@@ -1,4 +1,4 @@
-"""`paceline strategies`: the catalogue, and which of it runs here."""
+"""`paceline strategies`: the catalogue, what each costs, and which of it runs here."""
 
 import json
 from typing import Annotated
@@ -8,48 +8,65 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli.terminal import output
-from paceline.plan import refusal, with_defaults
+from paceline.plan import refusal
 from paceline.runs.probe import probe
-from paceline.spec import RunSpec
 from paceline.strategies import Strategy
 from paceline.strategies import strategies as catalogue
 from paceline.systems import System, local_system
+from paceline.typical import WORKERS, typical_cost, typical_run
 
 
 def strategies(
     knobs: Annotated[bool, typer.Option("--knobs", help="List the settings of each strategy too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """The table of strategies: family, framework, whether it runs here or why not."""
+    """The table of strategies: family, what each holds and sends, whether it runs here or why not, when to use it."""
     system = local_system()
     if as_json:
         typer.echo(json.dumps([_as_values(chosen, system) for chosen in catalogue().values()], indent=2))
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("strategy", "family", "sync", "runs here", "what it does"):
-        table.add_column(name, overflow="fold", no_wrap=name in ("strategy", "family", "sync"))
-    for chosen in catalogue().values():
-        reason = why_not(chosen, system)
-        here = f"[yellow]no:[/] {escape(reason)}" if reason else "[green]yes[/]"
-        table.add_row(chosen.name, chosen.family, "yes" if chosen.synchronous else "no", here, chosen.about)
-        if knobs:
-            for knob in chosen.knobs:
-                choices = f" ({', '.join(map(str, knob.choices))})" if knob.choices else ""
-                table.add_row("", "", "", f"  {knob.name}={knob.default}", f"[dim]{knob.about}{choices}[/]")
-    output().print(table)
+    width = max(len(name) for name in catalogue())
+    for number, chosen in enumerate(catalogue().values()):
+        output().print(_table(chosen, system, width, header=number == 0, knobs=knobs))
+    output().print(
+        f"[dim]holds: parameters, gradients and optimizer state of a worker; sends: bytes of a worker in one step, and "
+        f"messages; both in multiples of the model, on {WORKERS} workers with Adam[/]"
+    )
+
+
+def _table(chosen: Strategy, system: System, width: int, header: bool, knobs: bool) -> Table:
+    """One strategy: a line of facts and lines of words that use the full width."""
+    grid, facts = (
+        Table.grid(padding=(0, 0)),
+        Table(box=None, padding=(0, 2, 0, 0), show_header=header, header_style="dim"),
+    )
+    for name, size in (("strategy", width), ("family", 6), ("sync", 4), ("holds", 6), ("sends", 12), ("devices", 9)):
+        facts.add_column(name, min_width=size, no_wrap=True)
+    facts.add_column("here")
+    reason, cost = why_not(chosen, system), typical_cost(chosen)
+    facts.add_row(
+        f"[bold]{chosen.name}[/]", chosen.family, "yes" if chosen.synchronous else "no", cost.held, cost.sent,
+        ", ".join(chosen.devices), "[yellow]no[/]" if reason else "[green]yes[/]",
+    )  # fmt: skip
+    grid.add_row(facts)
+    grid.add_row(f"  {escape(chosen.about)}")
+    grid.add_row(f"  [dim]use it when {escape(chosen.use_when)}[/]")
+    if reason:
+        grid.add_row(f"  [yellow]not here: {escape(reason)}[/]")
+    for knob in chosen.knobs if knobs else ():
+        choices = f" ({', '.join(map(str, knob.choices))})" if knob.choices else ""
+        grid.add_row(f"  --knob {knob.name}={knob.default}  [dim]{escape(knob.about + choices)}[/]")
+    return grid
 
 
 def why_not(chosen: Strategy, system: System) -> str | None:
-    """Why the strategy cannot run on this machine, tried on a plain run of its smallest size."""
+    """Why the strategy cannot run on this machine, tried on a typical run with two workers."""
     workers = chosen.fixed_workers or 2
-    device = "cpu" if "cpu" in chosen.devices else chosen.devices[0]
-    spec = RunSpec.model_validate(
-        {"strategy": chosen.name, "workers": workers, "device": device, "dataset": "mnist-5k", **with_defaults({})}
-    )
-    return refusal(spec, system, probe)
+    return refusal(typical_run(chosen).model_copy(update={"workers": workers}), system, probe)
 
 
 def _as_values(chosen: Strategy, system: System) -> dict[str, object]:
+    reason, cost = why_not(chosen, system), typical_cost(chosen)
     return {
         "name": chosen.name,
         "family": chosen.family,
@@ -57,7 +74,11 @@ def _as_values(chosen: Strategy, system: System) -> dict[str, object]:
         "synchronous": chosen.synchronous,
         "about": chosen.about,
         "use_when": chosen.use_when,
-        "runs_here": why_not(chosen, system) is None,
-        "why_not": why_not(chosen, system),
+        "devices": list(chosen.devices),
+        "held_over_model": cost.held_over_model,
+        "sent_over_model": cost.sent_over_model,
+        "messages_per_step": cost.messages,
+        "runs_here": reason is None,
+        "why_not": reason,
         "knobs": {knob.name: {"default": knob.default, "about": knob.about} for knob in chosen.knobs},
     }

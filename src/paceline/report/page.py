@@ -70,7 +70,7 @@ def _table(title: str, rows: list[Row]) -> Table:
     names = [series_name(row, varying) for row in rows]
     measured = [_line(row, name) for row, name in zip(rows, names, strict=True) if row.measured]
     unmeasured = [
-        (f"{name}, {row.spec.workers} workers", str(row.status).replace("_", " "), row.reason or "")
+        (f"{name} x{row.spec.workers}", str(row.status).replace("_", " "), row.reason or "")
         for row, name in zip(rows, names, strict=True)
         if not row.measured
     ]

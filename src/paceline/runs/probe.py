@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.errors import ModelError, UserError
 from paceline.plan import OwnFacts
+from paceline.runs.lifeline import die_with
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Process, Rendezvous
 
@@ -35,7 +36,7 @@ def _ask(spec: RunSpec) -> OwnFacts:
     try:
         answer = subprocess.run(
             [sys.executable, "-P", "-m", "paceline.runs.probe"],
-            input=spec.model_dump_json().encode(),
+            input=f"{os.getpid()}\n{spec.model_dump_json()}".encode(),
             capture_output=True,
             timeout=PATIENCE_SECONDS,
             check=False,
@@ -66,6 +67,7 @@ def look(spec: RunSpec) -> OwnFacts:
 
 if __name__ == "__main__":
     try:
+        die_with(int(sys.stdin.readline()))
         reply = vars(look(RunSpec.model_validate_json(sys.stdin.read())))
     except UserError as complaint:
         reply = {"error": str(complaint)}

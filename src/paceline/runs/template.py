@@ -19,8 +19,9 @@ from importlib import import_module
 from pathlib import Path
 from time import perf_counter_ns, sleep
 
+from paceline.runs.lifeline import die_with
 from paceline.runs.processes import POLL_SECONDS, Inherited, RunProcess
-from paceline.runs.worker import CODE_FAILED, Start, die_with, leave, main
+from paceline.runs.worker import CODE_FAILED, Start, leave, main
 
 MESSAGE_BYTES = 1 << 16
 

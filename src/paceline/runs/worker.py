@@ -5,10 +5,8 @@
 Imports nothing of the command line, tables, figures or report; the framework comes in only when the strategy needs it.
 """
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import traceback
 from dataclasses import dataclass
@@ -21,12 +19,12 @@ _STARTED = perf_counter_ns()
 
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
 from paceline.runs.devices import pin  # noqa: E402
+from paceline.runs.lifeline import die_with  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train  # noqa: E402
 from paceline.spec import RunSpec  # noqa: E402
 from paceline.strategies import Strategy, strategy  # noqa: E402
 from paceline.strategies.base import Context, Process, Rendezvous, Service  # noqa: E402
 
-PR_SET_PDEATHSIG = 1
 CODE_OK, CODE_FAILED = 0, 1
 
 
@@ -104,14 +102,6 @@ def leave_result(folder: Path, rank: int, result: dict[str, Any]) -> None:
     draft = folder / f"rank-{rank}.draft"
     draft.write_text(json.dumps(result))
     draft.replace(folder / f"rank-{rank}.json")
-
-
-def die_with(launcher_pid: int) -> None:
-    """Asks the kernel to kill this process when the launcher dies, whatever way it dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != launcher_pid:
-        os._exit(CODE_FAILED)
 
 
 def _reporter(events_fd: int, process: Process) -> Reporter:

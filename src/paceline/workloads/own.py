@@ -112,7 +112,7 @@ def build_own(own: OwnModel) -> Any:
 def _call(function: Callable[[], Any], what: str) -> Any:
     try:
         return function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = _own_line(error)
         raise ModelError(f"{what} fails with {type(error).__name__}: {error}{place}; mend it and run again") from error
 

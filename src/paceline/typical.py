@@ -1,0 +1,52 @@
+"""What a strategy costs on a typical run, in multiples of the model: the small CNN on four workers with Adam."""
+
+from dataclasses import dataclass
+
+from paceline.plan import spec_facts
+from paceline.spec import RunSpec
+from paceline.strategies import Strategy
+
+WORKERS = 4
+
+
+@dataclass(frozen=True)
+class TypicalCost:
+    """Of the worker that holds and sends most. The activations of a batch come on top of what is held."""
+
+    held_over_model: float
+    sent_over_model: float
+    messages: float
+
+    @property
+    def held(self) -> str:
+        """Parameters, gradients and optimizer state."""
+        return f"{self.held_over_model:.2g} x"
+
+    @property
+    def sent(self) -> str:
+        """Bytes and messages of one step."""
+        if not self.messages:
+            return "nothing"
+        return f"{self.sent_over_model:.2g} x in {self.messages:.3g}"
+
+
+def typical_run(chosen: Strategy) -> RunSpec:
+    """The run that costs are told for."""
+    return RunSpec(
+        strategy=chosen.name, workers=chosen.fixed_workers or WORKERS, global_batch=256, epochs=1, dataset="mnist-5k",
+        device="cpu" if "cpu" in chosen.devices else chosen.devices[0],
+    )  # fmt: skip
+
+
+def typical_cost(chosen: Strategy) -> TypicalCost:
+    """From the strategy's own footprint."""
+    spec = typical_run(chosen)
+    facts = spec_facts(spec)
+    workers = [group for group in chosen.footprint(spec, facts).groups if group.role == "worker"]
+    held = max(group.parameter_bytes + group.gradient_bytes + group.optimizer_bytes for group in workers)
+    busiest = max(workers, key=lambda group: group.sent_bytes)
+    return TypicalCost(
+        held_over_model=held / facts.parameter_bytes,
+        sent_over_model=busiest.sent_bytes / facts.parameter_bytes,
+        messages=sum(message.count for message in busiest.messages),
+    )

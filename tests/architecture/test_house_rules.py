@@ -1,0 +1,72 @@
+"""Sizes, docstrings, names and words that the house style fixes."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from architecture.conftest import PACKAGE, ROOT, functions, modules, named, own_files, parsed
+
+MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FUNCTION = 60
+# One parameter for each option of the command.
+LONG_FUNCTIONS = {("src/paceline/cli/run.py", "run")}
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager", "handler", "misc"}
+# Put together here, so that this file does not contain them.
+UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
+TEXTS = ("*.py", "*.md", "*.toml", "*.txt", "*.j2", "Makefile")
+FOLDERS = ("src", "tests", "benchmarks", "tools", "docs", "studies")
+# How their answers travel.
+MAY_PRINT_OR_EXIT = {"src/paceline/runs/probe.py": {"print"}}
+WRITTEN_BY_US = own_files("src", "tests", "benchmarks", "tools")
+
+
+def texts() -> list[Path]:
+    found = [path for kind in TEXTS for folder in FOLDERS for path in (ROOT / folder).rglob(kind)]
+    found += [path for kind in TEXTS for path in ROOT.glob(kind)]
+    return sorted(path for path in found if "__pycache__" not in path.parts)
+
+
+@pytest.mark.parametrize("path", WRITTEN_BY_US, ids=named)
+def test_no_file_is_longer_than_its_readers_patience(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MOST_LINES_OF_A_FILE
+
+
+@pytest.mark.parametrize("path", WRITTEN_BY_US, ids=named)
+def test_no_function_is_longer_than_a_screen(path: Path) -> None:
+    lengths = {function.name: (function.end_lineno or 0) - function.lineno + 1 for function in functions(parsed(path))}
+    long = {name for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FUNCTION}
+    assert {(named(path), name) for name in long} <= LONG_FUNCTIONS
+
+
+@pytest.mark.parametrize("path", own_files("src", "benchmarks", "tools"), ids=named)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(parsed(path))
+
+
+def test_no_file_is_named_after_nothing_in_particular() -> None:
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+    assert [named(path) for path in files if path.stem.lower() in FORBIDDEN_NAMES] == []
+
+
+def test_nothing_is_left_unfinished_in_words() -> None:
+    assert len(texts()) > 50
+    assert [named(path) for path in texts() if UNFINISHED.search(path.read_text())] == []
+
+
+def ends_or_prints(node: ast.AST) -> str | None:
+    """How this piece of code prints or ends the process, if it does."""
+    if isinstance(node, ast.Raise):
+        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        return "SystemExit" if isinstance(raised, ast.Name) and raised.id == "SystemExit" else None
+    if not isinstance(node, ast.Call):
+        return None
+    called = ast.unparse(node.func)
+    return called if called in {"print", "sys.exit", "exit", "quit", "sys.stdout.write", "sys.stderr.write"} else None
+
+
+@pytest.mark.parametrize("path", [path for path in modules() if PACKAGE / "cli" not in path.parents], ids=named)
+def test_only_the_command_line_prints_or_ends_the_process(path: Path) -> None:
+    found = {how for node in ast.walk(parsed(path)) if (how := ends_or_prints(node))}
+    assert found <= MAY_PRINT_OR_EXIT.get(named(path), set())
