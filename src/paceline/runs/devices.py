@@ -15,7 +15,7 @@ TUNED_ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     "MALLOC_TOP_PAD_": str(256 << 20),
 }
-# What a launcher such as torchrun or SLURM may have left in the shell; a run's processes must not see it.
+# What a launcher or a test runner may have left in the environment; a run's processes must not see it.
 _FOREIGN = (
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -25,6 +25,7 @@ _FOREIGN = (
     "LOCAL_WORLD_SIZE",
     "GROUP_RANK",
     "TF_CONFIG",
+    "PYTEST_CURRENT_TEST",
 )
 
 
