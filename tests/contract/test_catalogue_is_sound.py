@@ -36,7 +36,7 @@ def test_its_footprint_counts_the_model(chosen: Strategy, workers: int) -> None:
     spec = spec_for(chosen, workers)
     facts = spec_facts(spec)
     footprint = chosen.footprint(spec, facts)
-    assert footprint.ranks == sum(role.processes for role in chosen.roles(spec))
+    assert footprint.ranks == sum(role.processes * role.workers_each for role in chosen.roles(spec))
     assert all(0 <= group.parameter_bytes <= facts.parameter_bytes for group in footprint.groups)
     assert sum(group.parameter_bytes * group.ranks for group in footprint.groups) >= facts.parameter_bytes
     assert sum(group.flops * group.ranks for group in footprint.groups) > 0

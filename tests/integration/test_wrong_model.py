@@ -35,7 +35,8 @@ WHEN_BUILT = {
         SHAPE,
         "mine.py:build fails with ZeroDivisionError: division by zero (mine.py, line 2)",
     ),
-    "ends its process": ("import sys\nsys.exit('enough')\ndef build():\n    pass\n", SHAPE, "ended its process"),
+    "asks to exit": ("import sys\nsys.exit('enough')\ndef build():\n    pass\n", SHAPE, "SystemExit: enough"),
+    "ends its process": ("import os\nos._exit(7)\ndef build():\n    pass\n", SHAPE, "ended its process (exit code 7)"),
     "returns no module": (
         "def build():\n    return [1, 2]\n",
         SHAPE,

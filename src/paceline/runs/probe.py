@@ -50,7 +50,11 @@ def _ask(spec: RunSpec) -> OwnFacts:
         reply: dict[str, Any] = json.loads(last)
     except json.JSONDecodeError:
         tail = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise ModelError(f"{spec.model.label} ended its process (exit code {answer.returncode}): {tail}") from None
+        told = f": {tail}" if tail else ""
+        raise ModelError(
+            f"{spec.model.label} ended its process (exit code {answer.returncode}){told}; "
+            f"try it by itself: python {spec.model.path.name}"
+        ) from None
     if "error" in reply:
         raise ModelError(reply["error"])
     return OwnFacts(**reply)
