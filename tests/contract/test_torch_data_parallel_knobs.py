@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.footprint import LayerFacts, ModelFacts
-from paceline.frameworks.torch_layout import Array, arrays_of, broadcast, greedy_partition
 from paceline.plan import complete, refusal, spec_facts
 from paceline.record import Record
 from paceline.spec import ModelFile, RunSpec
@@ -68,6 +66,34 @@ def data():
     random = np.random.default_rng(0)
     inputs = random.normal(size=(96, 3, 8, 8)).astype("float32")
     targets = (inputs[:, 0].mean((1, 2)) * 20).clip(-2, 2).round().astype("int64") + 2
+    return inputs[:64], targets[:64], inputs[64:], targets[64:]
+"""
+# On sequences a dense layer returns a view, which is then changed in place.
+IN_PLACE = """
+import numpy as np
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        x = self.first(x)
+        x += 0.5
+        y = self.second(torch.tanh(x))
+        y += x
+        return self.head(y.mean(1))
+
+
+build = Net
+
+
+def data():
+    inputs = np.random.default_rng(0).normal(size=(96, 3, 4)).astype("float32")
+    targets = (inputs.mean((1, 2)) * 5).clip(-2, 2).round().astype("int64") + 2
     return inputs[:64], targets[:64], inputs[64:], targets[64:]
 """
 OWN_OPTIMIZER = """
@@ -138,18 +164,17 @@ def test_compressed_gradients_are_not_those_of_an_uncompressed_run(trained: Any)
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    ("workload", "knobs"),
     [
-        {"accumulation": 4},
-        {"accumulation": 2, "gradient_as_bucket_view": False},
-        {"static_graph": True},
-        {"bucket_mb": 0.05},
-        {"bucket_mb": 100.0, "gradient_as_bucket_view": False},
+        ("mnist-small", {"accumulation": 4}),
+        ("transformer", {"accumulation": 2, "gradient_as_bucket_view": False}),
+        ("mnist-small", {"static_graph": True}),
+        ("transformer", {"bucket_mb": 0.05}),
+        ("mnist-small", {"bucket_mb": 100.0, "gradient_as_bucket_view": False}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
-def test_how_ddp_sends_gradients_does_not_change_them(knobs: dict[str, Any], workload: str, trained: Any) -> None:
+def test_how_ddp_sends_gradients_does_not_change_them(workload: str, knobs: dict[str, Any], trained: Any) -> None:
     assert_follows_one_worker(trained(workload, strategy="torch-ddp", workers=2, knobs=knobs), trained)
 
 
@@ -165,17 +190,17 @@ def test_zero_divides_the_optimizer_state_as_the_footprint_says(view: bool, work
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    ("workload", "knobs"),
     [
-        {"wrap": "whole"},
-        {"reshard_after_forward": False},
-        {"wrap": "whole", "reshard_after_forward": False},
+        ("mnist-small", {"wrap": "whole"}),
+        ("mnist-small", {"reshard_after_forward": False}),
+        ("transformer", {"reshard_after_forward": False}),
+        ("transformer", {"wrap": "whole", "reshard_after_forward": False}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
 def test_what_fsdp_gathers_and_when_does_not_change_the_result(
-    knobs: dict[str, Any], workload: str, trained: Any
+    workload: str, knobs: dict[str, Any], trained: Any
 ) -> None:
     spread = trained(workload, strategy="torch-fsdp", workers=2, knobs=knobs)
     assert_follows_one_worker(spread, trained)
@@ -224,8 +249,9 @@ def test_local_sgd_follows_one_worker_in_its_warm_up_and_then_goes_its_own_way(t
 
 
 def test_local_sgd_that_averages_after_each_plain_step_is_data_parallel_training(trained: Any) -> None:
+    # Not on the CNN: there a bias that rounding moves across zero turns the gradient of a whole background on or off.
     spread = trained(
-        "mnist-small", strategy="torch-local-sgd", workers=2, optimizer={"name": "sgd", "lr": 0.05},
+        "transformer", strategy="torch-local-sgd", workers=2, optimizer={"name": "sgd", "lr": 0.05},
         knobs={"every": 1, "warmup_steps": 0},
     )  # fmt: skip
     assert_follows_one_worker(spread, trained)
@@ -272,6 +298,19 @@ def test_a_model_of_ones_own_follows_one_worker(
     text: str, name: str, knobs: dict[str, Any], own: Callable[..., Any], trained: Any
 ) -> None:
     assert_follows_one_worker(own(text, strategy=name, workers=2, knobs=knobs), trained)
+
+
+@pytest.mark.parametrize("wrap", ["layers", "whole"])
+def test_fsdp_takes_a_model_that_changes_a_layers_output_in_place(
+    wrap: str, own: Callable[..., Any], trained: Any
+) -> None:
+    assert_follows_one_worker(own(IN_PLACE, strategy="torch-fsdp", workers=2, knobs={"wrap": wrap}), trained)
+
+
+def test_fsdp_says_what_to_do_about_a_parameter_without_a_dimension(own: Callable[..., Any]) -> None:
+    text = RESNET.replace("nn.Parameter(torch.zeros(6))", "nn.Parameter(torch.zeros(()))")
+    with pytest.raises(AssertionError, match=r"FSDP cannot divide shift of my_resnet.py:build, .*torch.zeros\(1\)"):
+        own(text, strategy="torch-fsdp", workers=2)
 
 
 @pytest.mark.parametrize("name", ["torch-ddp", "torch-zero", "torch-fsdp", "torch-local-sgd"])
@@ -327,30 +366,3 @@ def test_dataparallel_may_have_one_gpu_for_several_workers_and_ddp_may_not() -> 
 @pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
 def test_dataparallel_follows_one_worker_on_a_gpu(workload: str, trained: Any) -> None:
     assert_follows_one_worker(trained(workload, strategy="torch-dp", workers=2, device="cuda"), trained)
-
-
-def test_an_array_is_cut_by_rows_and_the_last_ranks_may_have_none() -> None:
-    array = Array(rows=10, row=3)
-    assert [array.shard(4, rank) for rank in range(4)] == [9, 9, 9, 3]
-    assert [Array(2, 3).shard(4, rank) for rank in range(4)] == [3, 3, 0, 0]
-    assert array.padded(4) == 36
-    assert array.padded(1) == array.size == 30
-
-
-def test_kernels_are_cut_by_their_outputs_and_other_arrays_by_their_first_dimension() -> None:
-    layer = LayerFacts("conv", 76, 0, 0, 2, (("kernel", (3, 3, 2, 4)), ("bias", (4,)), ("tokens", (5, 7))))
-    assert arrays_of([layer]) == [Array(4, 18), Array(4, 1), Array(5, 7)]
-
-
-def test_the_largest_parameters_are_dealt_out_first_and_to_the_emptiest_rank() -> None:
-    sizes = (1, 8, 5, 4, 3)
-    model = ModelFacts((LayerFacts("all", 21, 0, 0, 5, tuple((f"array{size}", (size,)) for size in sizes)),))
-    assert [[array.size for array in part] for part in greedy_partition(model, 3)] == [[8], [5, 1], [4, 3]]
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("ranks", range(1, 10))
-def test_a_broadcast_reaches_every_rank_once(ranks: int, device: Any) -> None:
-    spec = RunSpec(workers=ranks, global_batch=64, epochs=1, device=device)
-    parts = [message for place in range(ranks) for message in broadcast(spec, "parameters", 100.0, ranks, place)]
-    assert sum(part.sent_bytes for part in parts) == sum(part.received_bytes for part in parts) == 100.0 * (ranks - 1)

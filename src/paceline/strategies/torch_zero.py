@@ -1,0 +1,101 @@
+"""ZeRO stage 1: every worker holds the model, but the optimizer state of its part of the parameters only.
+
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020. PyTorch's
+`ZeroRedundancyOptimizer` gives each parameter whole to one worker, which updates it and broadcasts it.
+"""
+
+from paceline.footprint import (
+    FLOAT_BYTES,
+    Footprint,
+    ModelFacts,
+    RankFootprint,
+    all_reduce,
+    in_groups,
+    optimizer_bytes,
+    training_flops,
+)
+from paceline.frameworks import torch_facts
+from paceline.frameworks.torch_layout import broadcast, greedy_partition
+from paceline.spec import RunSpec
+from paceline.strategies.base import Context, Job, Knob, Strategy
+from paceline.systems import System
+
+KNOBS = (
+    Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
+)
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """L-BFGS weighs all gradients against each other."""
+    if spec.optimizer.name == "lbfgs":
+        return "torch-zero divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
+    return None
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """As data parallel, and then each worker's updated parameters go to all others."""
+    size, workers = model.parameter_bytes, spec.workers
+    local = spec.samples_per_step // workers
+    parts = greedy_partition(model, workers)
+    held = [sum(array.size for array in part) for part in parts]
+    return in_groups(
+        RankFootprint(
+            role="worker",
+            ranks=1,
+            flops=training_flops(model, local),
+            messages=(
+                *all_reduce("gradients", size, workers),
+                *(
+                    message
+                    for root, numbers in enumerate(held)
+                    for message in broadcast(
+                        spec, f"parameters of {root}", numbers * FLOAT_BYTES, workers, (rank - root) % workers
+                    )
+                ),
+            ),
+            parameter_bytes=size,
+            gradient_bytes=size,
+            optimizer_bytes=optimizer_bytes(spec.optimizer, held[rank], len(parts[rank])),
+            activation_bytes=model.activation_bytes * local,
+        )
+        for rank in range(workers)
+    )
+
+
+def open_job(context: Context) -> Job:
+    """DDP with a divided optimizer."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from paceline.frameworks.torch_compression import make_contiguous
+    from paceline.frameworks.torch_group import join_group, leave_group
+    from paceline.frameworks.torch_sharded import shard_state
+    from paceline.frameworks.torch_training import TorchJob, build, optimizer_for, torch_device
+
+    device, in_buckets = torch_device(context), bool(STRATEGY.knob_values(context.spec)["parameters_as_bucket_view"])
+    join_group(context)
+    module = build(context, device)
+    if in_buckets:
+        make_contiguous(module)
+    wrapped = DistributedDataParallel(
+        module, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
+    )
+    optimizer = shard_state(optimizer_for(context, module), in_buckets)
+    return TorchJob(context, wrapped, device, optimizer, barrier=dist.barrier, leave=leave_group)
+
+
+STRATEGY = Strategy(
+    name="torch-zero",
+    family="data",
+    framework="torch",
+    synchronous=True,
+    about="data parallel with the optimizer state divided over the workers (ZeRO stage 1)",
+    use_when="the model fits on one device but not together with its optimizer state",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    precisions=torch_facts.PRECISIONS,
+    executions=torch_facts.EXECUTIONS,
+    is_out_of_memory=torch_facts.is_out_of_memory,
+)
