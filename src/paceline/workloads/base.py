@@ -60,6 +60,7 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
                 forward_flops=layer.flops(given),
                 output_elements=math.prod(layer.output(given)),
                 tensors=len(layer.weights(given)),
+                arrays=tuple((part, weight.shape) for part, weight in layer.weights(given).items()),
             )
             for name, layer, given in trace(layers, shape)
         ),
