@@ -1,7 +1,7 @@
 """What one step computes, sends and holds on each rank: pure numbers, the bridge from a strategy to predictions."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from paceline.spec import Optimizer
@@ -23,6 +23,8 @@ class LayerFacts:
     output_elements: int
     # How many arrays the parameters are in.
     tensors: int = 0
+    # Their names and shapes in the neutral layout; empty where only the counts are known.
+    arrays: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,17 @@ class Footprint:
     def heaviest(self) -> RankFootprint:
         """The rank that holds most."""
         return max(self.groups, key=lambda group: group.held_bytes)
+
+
+def in_groups(ranks: Iterable[RankFootprint]) -> Footprint:
+    """From one footprint per rank, in rank order: neighbours that do the same become one group."""
+    groups: list[RankFootprint] = []
+    for rank in ranks:
+        if groups and replace(groups[-1], ranks=rank.ranks) == rank:
+            groups[-1] = replace(rank, ranks=groups[-1].ranks + rank.ranks)
+        else:
+            groups.append(rank)
+    return Footprint(tuple(groups))
 
 
 def training_flops(model: ModelFacts, samples: float) -> float:

@@ -13,7 +13,7 @@ from paceline.errors import SpecError, nearest
 from paceline.footprint import ModelFacts
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
-from paceline.strategies.base import data_request
+from paceline.strategies.base import data_request, spec_layers
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import workload
@@ -183,12 +183,7 @@ def sample_count(spec: RunSpec, probe: Probe) -> int:
 
 def spec_facts(spec: RunSpec) -> ModelFacts:
     """Counts of a built-in model as this run trains it."""
-    found, source = workload(spec.workload), data_source(str(spec.dataset))
-    shape, classes = spec.input_shape or source.shape, spec.classes or source.classes
-    if shape is None or classes is None:
-        data = source.load(data_request(spec.model_copy(update={"train_samples": 1})))
-        shape, classes = shape or data.input_shape, classes or data.classes
-    return model_facts(found.layers(found.complete_options(spec.options), shape, classes or 0), shape)
+    return model_facts(*spec_layers(spec))
 
 
 def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
@@ -206,7 +201,8 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
             f"{chosen.name} does not know how to cut {spec.model.label}, which is no nn.Sequential; "
             f"add a function {chosen.cut_by} to {spec.model.path.name} (docs/workloads.md)"
         )
-    return _unsupported(spec, chosen, system) or chosen.check(spec, system)
+    # The strategy's own words come first: they say why, where the general ones only say that.
+    return chosen.check(spec, system) or _unsupported(spec, chosen, system)
 
 
 def _can_be_cut(function: str, facts: OwnFacts) -> bool:
@@ -238,7 +234,7 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
             return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
     if spec.device != "cpu" and not system.gpus:
         return f"device {spec.device} was asked for and this machine has no CUDA device"
-    if spec.device == "cuda" and len(system.gpus) < spec.workers:
+    if spec.device == "cuda" and len(system.gpus) < spec.workers and not chosen.shares_gpu:
         return f"{spec.workers} workers need as many GPUs and this machine has {len(system.gpus)}"
     if spec.device == "cpu" and spec.precision == "tf32":
         return "precision tf32 exists on CUDA devices only; use fp32 or bf16"

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from paceline.strategies.base import Context
 
 
-def join_group(context: Context) -> None:
-    """Every process of the run in one group: gloo on CPU, NCCL on CUDA."""
+def join_group(context: Context, backend: str | None = None) -> None:
+    """Every process of the run in one group: gloo on CPU, NCCL on CUDA, unless the strategy needs another."""
     process, meeting = context.process, context.rendezvous
     patience = timedelta(seconds=context.spec.collective_timeout_seconds)
     store = dist.TCPStore(
@@ -19,7 +19,7 @@ def join_group(context: Context) -> None:
         timeout=patience,
         master_listen_fd=meeting.listen_fd if process.rank == 0 else None,
     )
-    backend = "gloo" if context.spec.device == "cpu" else "nccl"
+    backend = backend or ("gloo" if context.spec.device == "cpu" else "nccl")
     dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.world, timeout=patience)
 
 

@@ -63,17 +63,17 @@ class BlockModule(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.head_width = heads, width // heads
         self.norm1, self.norm2 = nn.LayerNorm(width, NORM_EPSILON), nn.LayerNorm(width, NORM_EPSILON)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, MLP_OVER_WIDTH * width), nn.Linear(MLP_OVER_WIDTH * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, length, width) to the same."""
-        n, length, width = x.shape
-        parts = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        n, length, _ = x.shape
+        parts = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(n, length, width))
+        x = x + self.out(attended.transpose(1, 2).reshape(n, length, -1))
         mixed: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
         return mixed
 

@@ -131,7 +131,10 @@ class TorchJob:
         optimizer: torch.optim.Optimizer,
         barrier: Callable[[], None] = lambda: None,
         leave: Callable[[], None] = lambda: None,
+        share: tuple[int, int] | None = None,
     ) -> None:
+        # `share` is (which, of how many equal parts) of each global batch and of the test set; the usual one is the
+        # worker's own.
         spec = context.spec
         self._context, self._device = context, device
         self._module, self._optimizer = model, optimizer
@@ -139,7 +142,7 @@ class TorchJob:
         self._loss, self._barrier, self._leave = loss_function(context), barrier, leave
         self._precision = set_precision(spec)
         self._data = ResidentData.load(context.data, device, spec.memory_format == "channels_last")
-        self._replica, self._replicas = context.process.index, spec.workers
+        self._replica, self._replicas = share or (context.process.index, spec.workers)
         self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)
         self._order = torch.empty(0)
         self._losses: list[Tensor] = []
@@ -159,15 +162,23 @@ class TorchJob:
         for number in range(first, first + count):
             inputs, targets = self._data.batch(self._data.train, self._order[number])
             self._optimizer.zero_grad(set_to_none=True)
-            with self._precision():
-                loss = self._loss(self._model(inputs), targets)
-            loss.backward()
-            if self._needs_closure:
-                # With one iteration per step the closure is called once, for the gradients that are there already.
-                self._optimizer.step(lambda loss=loss: loss)
-            else:
-                self._optimizer.step()
-            self._losses.append(loss.detach())
+            loss = self._backward(inputs, targets)
+            self._update(loss)
+            self._losses.append(loss)
+
+    def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Leaves the gradients of the mean loss in the parameters and gives that loss."""
+        with self._precision():
+            loss = self._loss(self._model(inputs), targets)
+        loss.backward()
+        return loss.detach()
+
+    def _update(self, loss: Tensor) -> None:
+        if self._needs_closure:
+            # With one iteration per step the closure is called once, for the gradients that are there already.
+            self._optimizer.step(lambda: loss)
+        else:
+            self._optimizer.step()
 
     def wait(self) -> None:
         """For the GPU; the CPU works in the caller's thread."""
@@ -198,13 +209,15 @@ class TorchJob:
         self._leave()
 
     def _bare_module(self) -> nn.Module:
-        wrapped = getattr(self._module, "module", None)
-        return wrapped if isinstance(wrapped, nn.Module) else self._module
+        wrapped = isinstance(self._module, nn.DataParallel | nn.parallel.DistributedDataParallel)
+        return self._module.module if wrapped else self._module
 
 
 def held_bytes(parameters: list[Tensor], optimizer: torch.optim.Optimizer | None) -> dict[str, int]:
     """Bytes of the tensors that this process really holds; of a sharded tensor, its own shard."""
-    states = [state for held in (optimizer.state.values() if optimizer else ()) for state in held.values()]
+    # An optimizer that shares its work among ranks keeps its state in the one within it.
+    local = getattr(optimizer, "optim", optimizer)
+    states = [state for held in (local.state.values() if local else ()) for state in held.values()]
     return {
         "parameters": sum(_bytes(parameter) for parameter in parameters),
         "optimizer": sum(_bytes(state) for state in states if isinstance(state, Tensor)),
@@ -227,6 +240,8 @@ def evaluate(model: nn.Module, loss: Loss, data: ResidentData, part: int, parts:
         for start, stop in pairwise(edges):
             inputs, targets = data.batch(data.test, slice(start, stop))
             outputs = model(inputs)
+            if outputs is None:  # a stage of the model that is not its last
+                continue
             loss_sum += float(loss(outputs, targets)) * len(targets) if len(targets) else 0.0
             counted += len(targets)
             if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:

@@ -16,6 +16,7 @@ from paceline.spec import Device, Execution, Precision, RunSpec, Scalar
 from paceline.systems import System
 from paceline.workloads import workload
 from paceline.workloads.base import Layers, Weights, initial_weights
+from paceline.workloads.layers import Shape
 from paceline.workloads.own import OWN_DATA, OwnModel, load_own
 
 Family = Literal["single", "data", "model", "server", "hybrid", "fake"]
@@ -109,6 +110,16 @@ class Context:
 def data_request(spec: RunSpec) -> DataRequest:
     """What the run asks of its data source."""
     return DataRequest(spec.seed, spec.train_samples, spec.input_shape, spec.classes)
+
+
+def spec_layers(spec: RunSpec) -> tuple[Layers, Shape]:
+    """The layers of a built-in model as this run trains it, and the shape of a sample."""
+    found, source = workload(spec.workload), data_source(str(spec.dataset))
+    shape, classes = spec.input_shape or source.shape, spec.classes or source.classes
+    if shape is None or classes is None:
+        data = source.load(data_request(spec.model_copy(update={"train_samples": 1})))
+        shape, classes = shape or data.input_shape, classes or data.classes
+    return found.layers(found.complete_options(spec.options), shape, classes or 0), shape
 
 
 @dataclass(frozen=True)
@@ -208,6 +219,8 @@ class Strategy:
     executions: tuple[Execution, ...] = ("eager",)
     roles: Callable[[RunSpec], tuple[Role, ...]] = one_process_per_worker
     replicas: Callable[[RunSpec], int] = one_replica_per_worker
+    # Whether its workers can share one GPU; otherwise device cuda wants a GPU for each.
+    shares_gpu: bool = False
     # The only worker count it can have, where there is just one.
     fixed_workers: int | None = None
     # For a model of the user's that is no plain sequence: the function of its file that says how to cut it.

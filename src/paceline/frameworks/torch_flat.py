@@ -1,0 +1,82 @@
+"""A module's trainable parameters as views of one flat vector, so that any range of it can be sent as it lies."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from paceline.errors import ModelError
+
+
+class FlatParameters:
+    """Last parameter first, which is about the order in which a backward pass gives gradients.
+
+    On a CPU the network reads and writes the very memory of the parameters. On a GPU the vectors that travel are
+    page-locked copies in main memory.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self.parameters = [parameter for parameter in reversed(list(module.parameters())) if parameter.requires_grad]
+        for parameter in self.parameters:
+            if parameter.dtype != torch.float32:
+                raise ModelError(
+                    f"the model has parameters in {str(parameter.dtype).removeprefix('torch.')}; parameter servers "
+                    f"keep single precision: build it in float32, or use torch-ddp"
+                )
+        self.edges = [0]
+        for parameter in self.parameters:
+            self.edges.append(self.edges[-1] + parameter.numel())
+        pinned = device.type == "cuda"
+        self.values = torch.empty(self.elements, device=device)
+        self.gradients = torch.zeros(self.elements, pin_memory=pinned)
+        # Where parameters arrive and leave from.
+        self.landing = torch.empty(self.elements, pin_memory=pinned) if pinned else self.values
+        self._gradient_views = []
+        with torch.no_grad():
+            for number, parameter in enumerate(self.parameters):
+                # Its own order in memory, channels-last for instance, so that both sides lie alike.
+                strides = torch.empty_like(parameter).stride()
+                view = self.values.as_strided(parameter.shape, strides, self.edges[number])
+                parameter.data = view.copy_(parameter)
+                self._gradient_views.append(self.gradients.as_strided(parameter.shape, strides, self.edges[number]))
+            self.landing.copy_(self.values)
+
+    @property
+    def elements(self) -> int:
+        """Trainable numbers in all."""
+        return self.edges[-1]
+
+    def touched(self, start: int, stop: int) -> list[int]:
+        """Numbers of the parameters that have elements in a range."""
+        return [n for n in range(len(self.parameters)) if self.edges[n] < stop and self.edges[n + 1] > start]
+
+    def keep_gradient(self, number: int, scale: float, add: bool) -> None:
+        """Moves a parameter's gradient into the flat vector, or adds it to what is there; absent counts as zero."""
+        view, gradient = self._gradient_views[number], self.parameters[number].grad
+        self.parameters[number].grad = None
+        if gradient is None:
+            if not add:
+                view.zero_()
+        elif gradient.is_cuda:
+            scaled = gradient * scale
+            # The sum is made on the GPU, as reading back what was sent there earlier is the price of adding.
+            view.copy_(scaled.add_(view.to(gradient.device, non_blocking=True)) if add else scaled, non_blocking=True)
+        elif add:
+            view.add_(gradient, alpha=scale)
+        else:
+            torch.mul(gradient, scale, out=view)
+
+    def land(self) -> None:
+        """Puts parameters that have arrived where the network reads them."""
+        if self.landing is not self.values:
+            self.values.copy_(self.landing, non_blocking=True)
+
+    def on_gradient(self, act: Callable[[int], None]) -> list[torch.utils.hooks.RemovableHandle]:
+        """Calls `act` with a parameter's number as soon as a backward pass has its gradient.
+
+        By then the pass has no more use for the parameter itself, so it may be overwritten.
+        """
+        return [
+            parameter.register_post_accumulate_grad_hook(lambda _parameter, number=number: act(number))
+            for number, parameter in enumerate(self.parameters)
+        ]

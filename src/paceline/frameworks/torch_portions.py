@@ -1,0 +1,121 @@
+"""Who computes which portion of a batch: a desk that hands portions out on demand and slow ones a second time.
+
+Backup tasks as in Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.2. Each worker is spoken
+to by a thread of its own; only numbers pass over the desk.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from threading import Condition
+from time import monotonic
+
+# A portion that takes this many times as long as the middle one so far is slow.
+SLOW_FACTOR = 2.0
+# The middle is that of the last so many portions, so that it follows the machine.
+REMEMBERED = 64
+
+
+@dataclass
+class Copy:
+    """A portion in the hands of a worker."""
+
+    worker: int
+    started: float
+
+
+class Desk:
+    """The portions of one step after the other."""
+
+    def __init__(self, portions: int, workers: int) -> None:
+        self._portions = portions
+        self._changed = Condition()
+        self._seconds: deque[float] = deque(maxlen=REMEMBERED)
+        self._present = workers
+        self._failure: BaseException | None = None
+        self.step_losses: list[float] = []
+        self.handed_out = [0] * workers
+        self.backups = self.backups_used = 0
+        self._open()
+
+    def _open(self) -> None:
+        self._left = deque(range(self._portions))
+        self._copies: dict[int, list[Copy]] = {portion: [] for portion in range(self._portions)}
+        self._losses: dict[int, float] = {}
+        self._arrived = 0
+
+    @property
+    def step(self) -> int:
+        """The step that is being worked on."""
+        return len(self.step_losses)
+
+    def ask(self, worker: int, step: int) -> int | None:
+        """A portion for this worker, or None when the step is over; waits while there is neither."""
+        with self._changed:
+            while self.step == step and self._failure is None:
+                portion = self._left.popleft() if self._left else self._slow_portion()
+                if portion is not None:
+                    self.backups += bool(self._copies[portion])
+                    self.handed_out[worker] += 1
+                    self._copies[portion].append(Copy(worker, monotonic()))
+                    return portion
+                self._changed.wait(self._seconds_until_slow())
+            return None
+
+    def _slow_portion(self) -> int | None:
+        """The one that is out longest, if it is slow and has no second copy yet."""
+        slowest = min(self._out_once(), key=lambda portion: self._copies[portion][0].started, default=None)
+        if slowest is None or monotonic() - self._copies[slowest][0].started < self._slow_seconds():
+            return None
+        return slowest
+
+    def _out_once(self) -> list[int]:
+        return [portion for portion, copies in self._copies.items() if len(copies) == 1 and portion not in self._losses]
+
+    def _slow_seconds(self) -> float:
+        return SLOW_FACTOR * median(self._seconds) if self._seconds else float("inf")
+
+    def _seconds_until_slow(self) -> float | None:
+        started = min((self._copies[portion][0].started for portion in self._out_once()), default=None)
+        if started is None or not self._seconds:
+            return None
+        return max(0.0, started + self._slow_seconds() - monotonic()) + 1e-3
+
+    def bring(self, worker: int, step: int, portion: int, loss: float) -> bool:
+        """Whether this result counts: the first of its portion does, later ones and those of past steps do not."""
+        with self._changed:
+            if self.step != step or portion in self._losses:
+                return False
+            self._losses[portion] = loss
+            mine = next(copy for copy in self._copies[portion] if copy.worker == worker)
+            self._seconds.append(monotonic() - mine.started)
+            self.backups_used += mine is not self._copies[portion][0]
+            return True
+
+    def arrived(self) -> None:
+        """The servers know where to take a result from that counts."""
+        with self._changed:
+            self._arrived += 1
+            self._changed.notify_all()
+
+    def leave(self, failure: BaseException | None = None) -> None:
+        """A worker is done, or lost."""
+        with self._changed:
+            self._present -= 1
+            self._failure = self._failure or failure
+            self._changed.notify_all()
+
+    def wait_for_all(self) -> bool:
+        """True when every portion of the step has arrived, False when all workers are done; raises what befell one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or not self._present or self._arrived == self._portions)
+            if self._failure is not None:
+                raise self._failure
+            return self._arrived == self._portions
+
+    def close_step(self) -> None:
+        """The parameters have moved: the next step is open."""
+        with self._changed:
+            self.step_losses.append(sum(self._losses[portion] for portion in range(self._portions)))
+            self._open()
+            self._changed.notify_all()

@@ -1,0 +1,82 @@
+"""PyTorch with synchronous parameter servers: workers push gradients, servers update, workers pull.
+
+Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014. Servers are processes of their
+own. The parameters are cut over them by bytes, in pieces that travel and are updated while the backward pass runs.
+"""
+
+from paceline.footprint import Footprint, ModelFacts
+from paceline.frameworks import torch_facts
+from paceline.frameworks.torch_server_facts import ELEMENTS_PER_KIB, Cut, Traffic, served_footprint
+from paceline.spec import RunSpec
+from paceline.strategies.base import Context, Job, Knob, Role, Service, Strategy
+from paceline.systems import System
+
+KNOBS = (
+    Knob("servers", 1, "processes that keep the parameters, an equal part each"),
+    Knob("piece_kib", 512, "most KiB of parameters that one message carries; small pieces start earlier"),
+)
+
+
+def cut_of(spec: RunSpec) -> Cut:
+    """As the knobs say."""
+    knobs = STRATEGY.knob_values(spec)
+    return Cut(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
+
+
+def roles(spec: RunSpec) -> tuple[Role, ...]:
+    """Servers are processes like workers."""
+    return Role("worker", spec.workers), Role("server", cut_of(spec).servers)
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Each step every gradient goes to a server once and every parameter comes back once."""
+    return served_footprint(spec, model, cut_of(spec), spec.optimizer, Traffic())
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """What servers cannot do."""
+    for name, value in STRATEGY.knob_values(spec).items():
+        if int(value) < 1:
+            return f"knob {name} of torch-ps-sync is {value}; it must be at least 1"
+    if spec.optimizer.name == "lbfgs":
+        return (
+            "torch-ps-sync updates pieces of the parameters one by one, and lbfgs needs all of them at once; "
+            "use torch-sandblaster, or adam, sgd or adagrad"
+        )
+    return None
+
+
+def open_job(context: Context) -> Job | Service:
+    """A worker or a server."""
+    from paceline.frameworks.torch_group import join_group
+
+    join_group(context, backend="gloo")
+    cut = cut_of(context.spec)
+    if context.process.role == "server":
+        from paceline.frameworks.torch_server import Shard, SynchronousServer, elementwise_optimizer
+
+        return SynchronousServer(Shard(context, cut, elementwise_optimizer(context)))
+    from paceline.frameworks.torch_served import Served, ServedJob
+    from paceline.frameworks.torch_training import build, torch_device
+
+    device = torch_device(context)
+    module = build(context, device)
+    return ServedJob(context, module, device, Served(context, module, device, cut))
+
+
+STRATEGY = Strategy(
+    name="torch-ps-sync",
+    family="server",
+    framework="torch",
+    synchronous=True,
+    about="workers push gradients to servers, which update the parameters that workers pull",
+    use_when="workers have no memory for optimizer state, or fast links to a few hosts but not to each other",
+    footprint=footprint,
+    open_job=open_job,
+    check=check,
+    knobs=KNOBS,
+    precisions=torch_facts.PRECISIONS,
+    executions=torch_facts.EXECUTIONS,
+    roles=roles,
+    is_out_of_memory=torch_facts.is_out_of_memory,
+)
