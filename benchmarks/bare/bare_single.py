@@ -14,11 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+# From the axes of a given weight to PyTorch's, by their number: biases, dense layers, convolutions.
+AXES = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
+
 
 class ChannelsLastFlatten(nn.Module):
     """Flattens channels-last images without copying them."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """(n, c, h, w) to (n, h * w * c)."""
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
@@ -56,14 +60,12 @@ def starting_model(data: Data) -> nn.Sequential:
     model = network(data.channels, data.units)
     with torch.no_grad():
         for parameter, weight in zip(model.parameters(), data.weights, strict=True):
-            if weight.ndim == 4:
-                weight = weight.permute(3, 2, 0, 1)
-            parameter.copy_(weight.T if weight.ndim == 2 else weight)
+            parameter.copy_(weight.permute(*AXES[weight.ndim]))
     return model.to(memory_format=torch.channels_last)
 
 
 def batches(samples: int, batch: int, epoch: int, rank: int = 0, world: int = 1) -> Tensor:
-    """This process's share of the epoch's shuffled batches, one row of sample numbers per step."""
+    """One process's share of the epoch's shuffled batches, one row of sample numbers per step."""
     steps, share = samples // batch, batch // world
     order = np.random.Generator(np.random.PCG64([0, epoch])).permutation(samples)[: steps * batch]
     return torch.from_numpy(order.reshape(steps, batch)[:, rank * share : (rank + 1) * share].copy())

@@ -7,7 +7,7 @@ from integration.conftest import Tool
 FAKE = ("run", "--strategy", "fake", "--steps", "2")
 COMMANDS = {
     "nothing named": (["run"], "nothing to run was named; give a study (paceline run quick), or options"),
-    "strategy": (["run", "--strategy", "torch-singel"], "there is no strategy 'torch-singel'; did you mean 'torch-single'?"),
+    "strategy": (["run", "--strategy", "torch-singel"], "strategy 'torch-singel'; did you mean 'torch-single'?"),
     "strategy pattern": (["run", "--strategy", "theano-*"], "no strategy matches 'theano-*'"),
     "workload": ([*FAKE, "--workload", "mnist-smal"], "there is no workload 'mnist-smal'; did you mean 'mnist-small'?"),
     "study": (["run", "quik"], "there is no study 'quik'"),
