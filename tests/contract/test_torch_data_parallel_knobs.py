@@ -300,6 +300,13 @@ def test_a_model_of_ones_own_follows_one_worker(
     assert_follows_one_worker(own(text, strategy=name, workers=2, knobs=knobs), trained)
 
 
+@pytest.mark.parametrize("name", ["torch-ddp", "torch-zero", "torch-fsdp"])
+def test_a_model_that_leaves_out_a_layer_is_taken_too(name: str, own: Callable[..., Any], trained: Any) -> None:
+    text = RESNET.replace("self.head = ", "self.spare = nn.Linear(3, 3)\n        self.head = ")
+    knobs = {"find_unused_parameters": True}
+    assert_follows_one_worker(own(text, strategy=name, workers=2, knobs=knobs), trained)
+
+
 @pytest.mark.parametrize("wrap", ["layers", "whole"])
 def test_fsdp_takes_a_model_that_changes_a_layers_output_in_place(
     wrap: str, own: Callable[..., Any], trained: Any

@@ -17,6 +17,7 @@ from paceline.frameworks.torch_cut import Piece, cut_model
 from paceline.frameworks.torch_grid import GradientAverage, Grid, arrange
 from paceline.frameworks.torch_group import join_group, leave_group
 from paceline.frameworks.torch_training import (
+    IMAGE_DIMENSIONS,
     TorchJob,
     export_weights,
     loss_function,
@@ -114,7 +115,7 @@ def in_microbatches(context: Context, line: Line, pipeline: Pipeline) -> Train:
         PipelineStage(
             piece.module, piece.index, piece.count, line.device, group=line.grid.row_group,
             # With both shapes known nothing is run to find them; an input that gradients go back to must say so.
-            input_args=(_example(piece.given.empty(size, line.device), piece.first),),
+            input_args=(_example(_room(context, piece, size, line.device), piece.first),),
             output_args=(_example(piece.made.empty(size, line.device), False),),
         )
         for piece in line.pieces
@@ -136,6 +137,15 @@ def in_microbatches(context: Context, line: Line, pipeline: Pipeline) -> Train:
         return torch.stack([share.detach() for share in shares]).sum() if line.gives_outputs else None
 
     return train
+
+
+def _room(context: Context, piece: Piece, samples: int, device: torch.device) -> Tensor:
+    """What a stage is given, with the strides that it will have: some versions of PyTorch compare them."""
+    room = piece.given.empty(samples, device)
+    if not piece.first or room.ndim != IMAGE_DIMENSIONS or context.spec.memory_format != "channels_last":
+        return room
+    count, channels, height, width = room.shape
+    return room.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
 def _example(tensor: Tensor, outside: bool) -> Tensor:

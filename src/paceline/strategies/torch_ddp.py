@@ -38,6 +38,7 @@ KNOBS = (
     Knob("bucket_mb", DEFAULT_BUCKET_MB, "size of a gradient bucket in MiB; PyTorch's default is 25, the first 1"),
     Knob("gradient_as_bucket_view", True, "gradients live inside the buckets: saves a copy and their memory"),
     Knob("static_graph", False, "promise that the same parameters are used in each step"),
+    Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
     Knob("compression", "none", "how gradients are made smaller before they are sent", tuple(TOLERANCES)),
     Knob("powersgd_rank", 4, "rank of the factors that PowerSGD sends in place of a gradient"),
     Knob("accumulation", 1, "micro-batches per step; gradients are sent with the last of them"),
@@ -130,6 +131,7 @@ def open_job(context: Context) -> Job:
         bucket_cap_mb=_bucket_mb(context.spec, knobs, module),
         gradient_as_bucket_view=bool(knobs["gradient_as_bucket_view"]),
         static_graph=bool(knobs["static_graph"]),
+        find_unused_parameters=bool(knobs["find_unused_parameters"]),
     )
     if compression != "none":
         compress_gradients(wrapped, compression, int(knobs["powersgd_rank"]), POWERSGD_FULL_STEPS)

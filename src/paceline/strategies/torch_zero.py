@@ -22,6 +22,7 @@ from paceline.systems import System
 
 KNOBS = (
     Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
+    Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
 )
 
 
@@ -72,13 +73,17 @@ def open_job(context: Context) -> Job:
     from paceline.frameworks.torch_sharded import shard_state
     from paceline.frameworks.torch_training import TorchJob, build, optimizer_for, torch_device
 
-    device, in_buckets = torch_device(context), bool(STRATEGY.knob_values(context.spec)["parameters_as_bucket_view"])
+    device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
+    in_buckets = bool(knobs["parameters_as_bucket_view"])
     join_group(context)
     module = build(context, device)
     if in_buckets:
         make_contiguous(module)
     wrapped = DistributedDataParallel(
-        module, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
+        module,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=bool(knobs["find_unused_parameters"]),
     )
     optimizer = shard_state(optimizer_for(context, module), in_buckets)
     return TorchJob(context, wrapped, device, optimizer, barrier=dist.barrier, leave=leave_group)

@@ -1,0 +1,164 @@
+"""What each PyTorch strategy costs beside torch-ddp: samples/s and CPU seconds per step, as ratios within a round.
+
+python benchmarks/strategies.py [--quick] [--rounds N] [--strategies torch-ps-sync,torch-fsdp] [--workloads mnist-small]
+
+Two workers each (one for strategies that always have one). In a round every strategy runs once, in an order that
+turns from round to round; a ratio compares with torch-ddp in the same round, so that other load hits both alike. CPU
+seconds are those of all processes, servers too. Processes are forked with PyTorch imported: start-up is not measured.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from paceline.frameworks import torch_facts
+from paceline.plan import PlannedRun, complete, expand_strategies, refusal
+from paceline.record import Record
+from paceline.runs.launch import launch
+from paceline.runs.probe import probe
+from paceline.runs.template import Templates, templates
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+from paceline.systems import local_system
+
+BASE, WORKERS = "torch-ddp", 2
+# Epochs at the start of every run that do not count: memory pools fill, clocks rise.
+WARM_UP_EPOCHS = 2
+# Least samples/s beside torch-ddp.
+TARGETS = {"torch-ps-sync": 0.7}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is trained. An epoch is short, so that a burst of other load spoils few of them."""
+
+    workload: str
+    global_batch: int
+    train_samples: int
+    epochs: int
+
+    def spec(self, name: str) -> RunSpec:
+        workers = strategy(name).fixed_workers or WORKERS
+        return complete(RunSpec(strategy=name, workers=workers, **vars(self)))
+
+
+LOADS = (Load("mnist-small", 256, 2560, 14), Load("mnist-large", 64, 256, 8))
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of one run: the median epoch after warm-up by wall clock, and the CPU time of a step in the calmer half."""
+
+    samples_per_second: float
+    step_cpu_seconds: float
+
+
+@dataclass
+class Figure:
+    """One strategy on one load: what it did in every round, and torch-ddp in the same rounds."""
+
+    name: str
+    own: list[Speed] = field(default_factory=list)
+    base: list[Speed] = field(default_factory=list)
+
+    def ratios(self, of: Callable[[Speed], float]) -> list[float]:
+        return [of(own) / of(base) for own, base in zip(self.own, self.base, strict=True)]
+
+
+def speed(record: Record) -> Speed:
+    steady = record.epochs[WARM_UP_EPOCHS:]
+    # The slower half is where other programs took the cores and their caches.
+    calm = sorted(epoch.cpu_seconds / epoch.steps for epoch in steady)[: (len(steady) + 1) // 2]
+    steps = sum(epoch.steps for epoch in record.epochs)
+    # Processes that serve have no epochs of their own; they tell what serving took them in all.
+    serving = sum(float(rank.details.get("serving_cpu_seconds", 0.0)) for rank in record.ranks)
+    return Speed(
+        statistics.median(epoch.samples_per_second for epoch in steady), statistics.mean(calm) + serving / steps
+    )
+
+
+def measure(load: Load, name: str, made: Templates) -> Speed:
+    run = PlannedRun(load.spec(name), 0)
+    record = launch(run, "strategies", local_system(), lambda _event: None, start=made.start)
+    if not record.ok:
+        raise RuntimeError(f"{name} on {load.workload}: {record.reason}\n{record.log_tail}")
+    return speed(record)
+
+
+def compare(load: Load, names: list[str], rounds: int, made: Templates, say: Callable[[str], None]) -> list[Figure]:
+    figures = {name: Figure(name) for name in names}
+    for number in range(rounds):
+        turned = names[number % len(names) :] + names[: number % len(names)]
+        speeds = {}
+        for name in turned:
+            say(f"{load.workload}: round {number + 1} of {rounds}: {name}")
+            speeds[name] = measure(load, name, made)
+        for name, figure in figures.items():
+            figure.own.append(speeds[name])
+            figure.base.append(speeds[BASE])
+    return list(figures.values())
+
+
+def spread(ratios: list[float]) -> tuple[str, str]:
+    return f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def show(load: Load, figures: list[Figure], console: Console) -> None:
+    title = f"{load.workload}, global batch {load.global_batch}, {WORKERS} workers; ratios to {BASE}"
+    table = Table("strategy", "samples/s", "ratio", "range", "CPU per step", "range", "target", "met", title=title)
+    for figure in figures:
+        wall, cpu = figure.ratios(lambda own: own.samples_per_second), figure.ratios(lambda own: own.step_cpu_seconds)
+        target = TARGETS.get(figure.name)
+        met = "" if target is None else "yes" if statistics.median(wall) >= target else "no"
+        middle = statistics.median(own.samples_per_second for own in figure.own)
+        aim = "" if target is None else f"≥ {target:.2f}"
+        table.add_row(figure.name, f"{middle:,.0f}", *spread(wall), *spread(cpu), aim, met)
+    console.print(table)
+
+
+def chosen(patterns: str, say: Callable[[str], None]) -> list[str]:
+    """Strategies that can run here; torch-ddp is always one."""
+    names = []
+    for name in dict.fromkeys([BASE, *expand_strategies(patterns.split(","))]):
+        reason = refusal(LOADS[0].spec(name), local_system(), probe)
+        if reason is None:
+            names.append(name)
+        else:
+            say(f"left out: {name}: {reason}")
+    return names
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, help="runs of each strategy (7, with --quick 2)")
+    parser.add_argument("--quick", action="store_true", help="few rounds of few epochs: that it works, not how fast")
+    parser.add_argument("--strategies", default="torch-*", help="names or patterns, separated by commas: %(default)s")
+    parser.add_argument("--workloads", default=",".join(load.workload for load in LOADS), help="of %(default)s")
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked, console, progress = options(), Console(), Console(stderr=True)
+    rounds = asked.rounds or (2 if asked.quick else 7)
+    names = chosen(asked.strategies, progress.print)
+    for load in (load for load in LOADS if load.workload in asked.workloads.split(",")):
+        shorter = (
+            Load(load.workload, load.global_batch, load.train_samples, WARM_UP_EPOCHS + 2) if asked.quick else load
+        )
+        with templates(*torch_facts.PRELOAD) as made, progress.status(load.workload) as status:
+
+            def say(text: str, to: Callable[[str], None] = status.update) -> None:
+                to(text)
+                if not progress.is_terminal:
+                    progress.print(text)
+
+            figures = compare(shorter, names, rounds, made, say)
+        show(load, figures, console)
+
+
+if __name__ == "__main__":
+    main()
