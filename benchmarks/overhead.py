@@ -41,7 +41,7 @@ WARM_UP_EPOCHS = 2
 # Both sides train on the same batches from the same weights; a larger difference means that they did unlike work.
 LOSS_TOLERANCE = 1e-3
 PATIENCE_SECONDS = 1800
-# Two processes on one core do not start at the same instant; this many times the epochs keep both busy most of the time.
+# Two processes on one core do not start at the same instant; this many times the epochs keep both busy together.
 OVERLAP = 2
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from paceline.frameworks import torch_facts
 from paceline.plan import PlannedRun, complete, expand_strategies, refusal
@@ -42,6 +42,7 @@ class Load:
     epochs: int
 
     def spec(self, name: str) -> RunSpec:
+        """With the workers that this strategy can have."""
         workers = strategy(name).fixed_workers or WORKERS
         return complete(RunSpec(strategy=name, workers=workers, **vars(self)))
 
@@ -66,6 +67,7 @@ class Figure:
     base: list[Speed] = field(default_factory=list)
 
     def ratios(self, of: Callable[[Speed], float]) -> list[float]:
+        """One for each round."""
         return [of(own) / of(base) for own, base in zip(self.own, self.base, strict=True)]
 
 
@@ -103,20 +105,22 @@ def compare(load: Load, names: list[str], rounds: int, made: Templates, say: Cal
     return list(figures.values())
 
 
-def spread(ratios: list[float]) -> tuple[str, str]:
-    return f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"
+def spread(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def show(load: Load, figures: list[Figure], console: Console) -> None:
-    title = f"{load.workload}, global batch {load.global_batch}, {WORKERS} workers; ratios to {BASE}"
-    table = Table("strategy", "samples/s", "ratio", "range", "CPU per step", "range", "target", "met", title=title)
+    title = f"{load.workload}, global batch {load.global_batch}, {WORKERS} workers"
+    caption = f"ratios to {BASE} in the same round: median (range)"
+    name = Column("strategy", no_wrap=True)
+    table = Table(name, "samples/s", "ratio", "CPU s per step", "target", "met", title=title, caption=caption)
     for figure in figures:
         wall, cpu = figure.ratios(lambda own: own.samples_per_second), figure.ratios(lambda own: own.step_cpu_seconds)
         target = TARGETS.get(figure.name)
         met = "" if target is None else "yes" if statistics.median(wall) >= target else "no"
         middle = statistics.median(own.samples_per_second for own in figure.own)
         aim = "" if target is None else f"≥ {target:.2f}"
-        table.add_row(figure.name, f"{middle:,.0f}", *spread(wall), *spread(cpu), aim, met)
+        table.add_row(figure.name, f"{middle:,.0f}", spread(wall), spread(cpu), aim, met)
     console.print(table)
 
 

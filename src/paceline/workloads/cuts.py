@@ -134,8 +134,8 @@ def why_not_cut(spec: RunSpec, knobs: Mapping[str, Scalar], layers_of: LayersOf)
     asked = int(knobs.get("stages", spec.workers))
     if asked < 1 or spec.workers % asked:
         return (
-            f"{spec.workers} workers do not divide into pipelines of {asked} stages; "
-            f"use a multiple of {max(1, asked)}, or another knob stages"
+            f"pipelines of {asked} stages need a multiple of {asked} workers and the run has {spec.workers}; "
+            f"change the workers, or knob stages"
         )
     pipeline = Pipeline.of(spec, knobs)
     if spec.model is None:

@@ -130,8 +130,8 @@ def why_not_split(spec: RunSpec, knobs: Mapping[str, Scalar], layers_of: LayersO
     asked = int(knobs.get("tensor", spec.workers))
     if asked < 1 or spec.workers % asked:
         return (
-            f"{spec.workers} workers do not divide into rows of {asked}; "
-            f"use a multiple of {max(1, asked)}, or another knob tensor"
+            f"rows of {asked} need a multiple of {asked} workers and the run has {spec.workers}; "
+            f"change the workers, or knob tensor"
         )
     if spec.model is not None or asked == 1:
         return None
