@@ -105,8 +105,10 @@ class Figure:
         """Whether the median is on the right side of the target."""
         if self.target is None:
             return ""
-        middle = statistics.median(self.ratios)
-        return "yes" if (middle >= self.target if self.higher_is_better else middle <= self.target) else "no"
+        sign = 1 if self.higher_is_better else -1
+        reached = [sign * one >= sign * self.target for one in (statistics.median(self.ratios), *self.ratios)]
+        word = "yes" if reached[0] else "no"
+        return word if len(set(reached)) == 1 else f"{word}, rounds disagree"
 
 
 def speed(samples: int, epochs: list[tuple[float, float, float]]) -> Speed:

@@ -31,14 +31,20 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     size, workers, local = model.parameter_bytes, spec.workers, spec.samples_per_step // spec.workers
     inputs = local * model.input_elements * FLOAT_BYTES
     outputs = local * model.layers[-1].output_elements * FLOAT_BYTES
-    # Inputs and parameters to each of the others before the forward pass, gradients of the outputs after it.
-    given, returned = inputs + size + outputs, outputs + size
+    # The five exchanges of each batch: bytes from the first device to each of the others, and back.
+    exchanges = (
+        ("inputs", inputs, 0),
+        ("parameters", size, 0),
+        ("outputs", 0, outputs),
+        ("gradients of outputs", outputs, 0),
+        ("gradients", 0, size),
+    )
     others = workers - 1
     first = RankFootprint(
         role="worker",
         ranks=1,
         flops=training_flops(model, local),
-        messages=(exchange("batch, model, gradients", given, returned, others),) if others else (),
+        messages=tuple(exchange(name, there, back, others) for name, there, back in exchanges if others),
         parameter_bytes=size,
         gradient_bytes=size,
         optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
@@ -48,7 +54,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         role="worker",
         ranks=others,
         flops=training_flops(model, local),
-        messages=(exchange("batch, model, gradients", returned, given),),
+        messages=tuple(exchange(name, back, there) for name, there, back in exchanges),
         parameter_bytes=size,
         gradient_bytes=size,
         optimizer_bytes=0,
