@@ -15,7 +15,8 @@ from paceline.runs.template import templates
 from paceline.spec import RunSpec
 from paceline.systems import local_system
 
-SHORT, LONG = 4, 20
+# Beyond the warm-up of strategies that have one, and a whole number of their rounds apart.
+SHORT, LONG = 16, 32
 
 
 # Ethernet, IP and TCP with timestamps: small messages would be judged by their envelopes otherwise.
