@@ -11,8 +11,8 @@ from paceline.errors import ModelError
 class FlatParameters:
     """Last parameter first, which is about the order in which a backward pass gives gradients.
 
-    On a CPU the network reads and writes the very memory of the parameters. On a GPU the vectors that travel are
-    page-locked copies in main memory.
+    On a CPU messages go from and to the very memory that the network uses. On a GPU they go from and to page-locked
+    copies in main memory. Buffers, such as running means, are no parameters and stay with their worker.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -58,9 +58,8 @@ class FlatParameters:
             if not add:
                 view.zero_()
         elif gradient.is_cuda:
-            scaled = gradient * scale
-            # The sum is made on the GPU, as reading back what was sent there earlier is the price of adding.
-            view.copy_(scaled.add_(view.to(gradient.device, non_blocking=True)) if add else scaled, non_blocking=True)
+            before = view.to(gradient.device, non_blocking=True) if add else 0.0
+            view.copy_(before + gradient * scale, non_blocking=True)
         elif add:
             view.add_(gradient, alpha=scale)
         else:

@@ -14,6 +14,8 @@ from time import monotonic
 SLOW_FACTOR = 2.0
 # The middle is that of the last so many portions, so that it follows the machine.
 REMEMBERED = 64
+# So that who waits for a portion to be slow does not wake just before it is.
+MARGIN_SECONDS = 0.001
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Desk:
         started = min((self._copies[portion][0].started for portion in self._out_once()), default=None)
         if started is None or not self._seconds:
             return None
-        return max(0.0, started + self._slow_seconds() - monotonic()) + 1e-3
+        return max(0.0, started + self._slow_seconds() - monotonic()) + MARGIN_SECONDS
 
     def bring(self, worker: int, step: int, portion: int, loss: float) -> bool:
         """Whether this result counts: the first of its portion does, later ones and those of past steps do not."""

@@ -21,7 +21,7 @@ KNOBS = (
     Knob("lr", 0.01, "its learning rate"),
     Knob("warm_up_updates", 20, "updates over which its learning rate rises to full"),
     Knob("local_lr", 0.01, "step of a worker on its own copy between fetches, when n_fetch is above 1"),
-    Knob("piece_kib", 512, "most KiB of parameters that one message carries; small pieces start earlier"),
+    Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
 )
 
 

@@ -13,7 +13,7 @@ from paceline.systems import System
 
 KNOBS = (
     Knob("servers", 1, "processes that keep the parameters, an equal part each"),
-    Knob("piece_kib", 512, "most KiB of parameters that one message carries; small pieces start earlier"),
+    Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
 )
 
 
