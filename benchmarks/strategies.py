@@ -106,7 +106,8 @@ def compare(load: Load, names: list[str], rounds: int, made: Templates, say: Cal
 
 
 def spread(ratios: list[float]) -> str:
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+    middle = f"{statistics.median(ratios):.2f}"
+    return middle if min(ratios) == max(ratios) else f"{middle} ({min(ratios):.2f}–{max(ratios):.2f})"
 
 
 def show(load: Load, figures: list[Figure], console: Console) -> None:

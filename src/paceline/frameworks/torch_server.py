@@ -3,6 +3,7 @@
 Waiting is sleeping: a server that shares a core with a worker costs it only what it computes.
 """
 
+import platform
 from collections.abc import Callable
 from datetime import timedelta
 from time import process_time
@@ -85,10 +86,24 @@ class Shard:
         return {name: sum(part[name] for part in held) for name in ("parameters", "optimizer")}
 
 
+def neighbours_last(context: Context) -> list[int]:
+    """The workers in the order in which this process should serve them; all processes must call it together.
+
+    A worker that has its parameters computes at once. If it does so on the server's own core, workers that are not
+    served yet wait until the system takes it off again: a few milliseconds, as much as all the rest of the exchange.
+    """
+    places: list[Any] = [None] * context.process.world
+    dist.all_gather_object(places, (platform.node(), set(context.process.cores)))
+    host, cores = places[context.process.rank]
+    beside = [name == host and bool(cores & others) for name, others in places[: context.spec.workers]]
+    return sorted(range(context.spec.workers), key=lambda worker: beside[worker])
+
+
 class SynchronousServer:
     """Updates a piece when every worker's gradients for it are there, and sends it back to all at once."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, order: list[int]) -> None:
+        self._order = order
         self._shard, self._updates, self._cpu_seconds = shard, 0, 0.0
         self._words = [torch.zeros(1, dtype=torch.int64) for _ in shard.workers]
         self._gradients = [[torch.empty_like(piece.values.data) for _ in shard.workers] for piece in shard.pieces]
@@ -132,7 +147,7 @@ class SynchronousServer:
             total.add_(other)
         piece.update(total)
         self._leaving[place] = [
-            dist.isend(piece.values.data, worker, tag=value_tag(piece.number)) for worker in self._shard.workers
+            dist.isend(piece.values.data, worker, tag=value_tag(piece.number)) for worker in self._order
         ]
 
     def details(self) -> dict[str, Any]:

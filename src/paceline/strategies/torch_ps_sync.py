@@ -49,13 +49,12 @@ def check(spec: RunSpec, _system: System) -> str | None:
 def open_job(context: Context) -> Job | Service:
     """A worker or a server."""
     from paceline.frameworks.torch_group import join_group
+    from paceline.frameworks.torch_server import Shard, SynchronousServer, elementwise_optimizer, neighbours_last
 
     join_group(context, backend="gloo")
-    cut = cut_of(context.spec)
+    cut, order = cut_of(context.spec), neighbours_last(context)
     if context.process.role == "server":
-        from paceline.frameworks.torch_server import Shard, SynchronousServer, elementwise_optimizer
-
-        return SynchronousServer(Shard(context, cut, elementwise_optimizer(context)))
+        return SynchronousServer(Shard(context, cut, elementwise_optimizer(context)), order)
     from paceline.frameworks.torch_served import Served, ServedJob
     from paceline.frameworks.torch_training import build, torch_device
 
