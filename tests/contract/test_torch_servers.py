@@ -301,3 +301,19 @@ def test_the_desk_closes_when_every_worker_is_done() -> None:
     desk.leave()
     desk.leave()
     assert not desk.wait_for_all()
+
+
+def test_a_server_serves_workers_on_its_own_cores_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from paceline.frameworks import torch_server
+    from paceline.strategies.base import Context, Process, Rendezvous
+
+    # Four workers and a server on two cores of this host; worker 2 has the same core on another host.
+    places = [("here", {0}), ("here", {1}), ("there", {0}), ("here", {0, 1}), ("here", {0})]
+
+    def gather(into: list[Any], _own: Any) -> None:
+        into[:] = places
+
+    monkeypatch.setattr(torch_server.dist, "all_gather_object", gather)
+    spec = RunSpec(strategy="torch-ps-sync", workers=4, global_batch=64, steps=1)
+    context = Context(spec, Process(4, 5, "server", 0, (0,)), Rendezvous("", 0, None, tmp_path))
+    assert torch_server.neighbours_last(context) == [1, 2, 0, 3]
