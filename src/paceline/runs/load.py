@@ -10,6 +10,7 @@ from paceline.record import Finding
 
 # Share of all cores that others may use before a run's times deserve a warning.
 DISTURBING_SHARE = 0.10
+WORTH_TELLING = 0.005
 # The columns of /proc/stat's first line (proc(5)).
 _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ, _STEAL = 0, 1, 2, 5, 6, 7
 
@@ -57,9 +58,10 @@ class LoadMeter:
         stolen = max(0.0, end.stolen_seconds - self._start.stolen_seconds)
         if core_seconds <= 0 or (others + stolen) / core_seconds < DISTURBING_SHARE:
             return None
+        shares = {"other programs": others / core_seconds, "other guests of its host": stolen / core_seconds}
+        told = [f"{who} used {share:.0%} of the machine" for who, share in shares.items() if share >= WORTH_TELLING]
         return Finding(
             code="other_load",
-            text=f"other programs used {others / core_seconds:.0%} of the machine during the run"
-            + (f", and other guests of its host {stolen / core_seconds:.0%}" if stolen > 0 else ""),
+            text=" and ".join(told) + " during the run",
             hint="close other programs, or compare CPU time per step instead of wall clock",
         )
