@@ -29,7 +29,7 @@ docs: $(VENV)/all
 
 $(VENV)/all: pyproject.toml constraints.txt
 	$(FOUND) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,tensorflow,jax,dev]'
 	touch $@
 
 clean:

@@ -2,12 +2,13 @@
 
 python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,startup]
 
-Both sides of a ratio run in fresh processes on the same cores with the same settings: in turn, where wall clock is
-compared, or at the same time on one shared core, where CPU time is; that one is steady on a busy machine too.
+Both sides of a ratio run in the same processes on the same cores with the same settings, epoch by epoch in turn
+(`alternating.py`), in several fresh sets of processes one after another.
 """
 
 import argparse
 import json
+import math
 import os
 import socket
 import statistics
@@ -25,9 +26,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from paceline.plan import PlannedRun, complete
+from paceline.plan import complete
 from paceline.runs.devices import lay_out, process_environment
-from paceline.runs.launch import launch
 from paceline.spec import RunSpec
 from paceline.store import Store
 from paceline.strategies import strategy
@@ -35,14 +35,15 @@ from paceline.strategies.base import Context, Process, Rendezvous
 from paceline.systems import local_system
 from paceline.workloads.layers import Conv, Dense
 
-BARE = Path(__file__).parent / "bare"
+HERE = Path(__file__).parent
 # Epochs at the start of every process that count for neither side: memory pools fill, clocks rise.
 WARM_UP_EPOCHS = 2
 # Both sides train on the same batches from the same weights; a larger difference means that they did unlike work.
 LOSS_TOLERANCE = 1e-3
 PATIENCE_SECONDS = 1800
-# Two processes on one core do not start at the same instant; this many times the epochs keep both busy together.
-OVERLAP = 2
+# What is known of each epoch of each loop.
+Views = dict[str, list[tuple[float, float, float]]]
+SECONDS, CPU_SECONDS, LOSS = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Loop:
     train_samples: int
     epochs: int
     target: float
+    # Scripts of the folder `bare`.
+    bare: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -71,23 +74,14 @@ class Loop:
 SINGLE_TARGET, DDP_TARGET = 0.99, 0.98
 LOOPS = {
     "single": (
-        Loop("mnist-small", "torch-single", 1, 256, 1280, 20, SINGLE_TARGET),
-        Loop("mnist-large", "torch-single", 1, 64, 128, 12, SINGLE_TARGET),
+        Loop("mnist-small", "torch-single", 1, 256, 768, 42, SINGLE_TARGET, ("bare_single",)),
+        Loop("mnist-large", "torch-single", 1, 64, 64, 22, SINGLE_TARGET, ("bare_single",)),
     ),
     "ddp": (
-        Loop("mnist-small", "torch-ddp", 2, 256, 1280, 20, DDP_TARGET),
-        Loop("mnist-large", "torch-ddp", 2, 64, 128, 12, DDP_TARGET),
+        Loop("mnist-small", "torch-ddp", 2, 256, 768, 42, DDP_TARGET, ("bare_ddp",)),
+        Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, DDP_TARGET, ("bare_ddp",)),
     ),
 }
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Of one side in one round, over its epochs after warm-up."""
-
-    samples_per_second: float
-    samples_per_cpu_second: float
-    losses: tuple[float, ...]
 
 
 @dataclass
@@ -106,59 +100,19 @@ class Figure:
         if self.target is None:
             return ""
         sign = 1 if self.higher_is_better else -1
-        reached = [sign * one >= sign * self.target for one in (statistics.median(self.ratios), *self.ratios)]
+        reached = [sign * one >= sign * self.target for one in (statistics.median(self.ratios), *self.interval)]
         word = "yes" if reached[0] else "no"
-        return word if len(set(reached)) == 1 else f"{word}, rounds disagree"
+        return word if len(set(reached)) == 1 else f"{word}, not settled"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the true median is with 95 % confidence, by the order of the ratios; all of them if they are few."""
+        ordered, count = sorted(self.ratios), len(self.ratios)
+        outside = max(0, int(count / 2 - 0.98 * math.sqrt(count)))
+        return ordered[outside], ordered[count - 1 - outside]
 
 
-def speed(samples: int, epochs: list[tuple[float, float, float]]) -> Speed:
-    """From (seconds, CPU seconds, loss) of every epoch.
-
-    Wall clock is that of the lower quartile: other programs only ever make an epoch longer.
-    """
-    seconds, cpu_seconds, _ = zip(*epochs[WARM_UP_EPOCHS:], strict=True)
-    calm = statistics.quantiles(seconds, n=4)[0]
-    return Speed(samples / calm, samples / statistics.median(cpu_seconds), tuple(loss for _, _, loss in epochs))
-
-
-def paceline_speed(loop: Loop) -> Speed:
-    """Through the launcher that every run goes through; the numbers are those of the record."""
-    record = launch(PlannedRun(loop.spec(), 0), "overhead", local_system(), lambda _event: None)
-    if not record.ok:
-        raise RuntimeError(f"{loop.name}: {record.reason}\n{record.log_tail}")
-    epochs = [(epoch.seconds, epoch.cpu_seconds, float(epoch.train_loss or 0.0)) for epoch in record.epochs]
-    return speed(record.epochs[0].samples, epochs)
-
-
-def start_bare_loop(loop: Loop, data: Path) -> list[subprocess.Popen[bytes]]:
-    """The plain script, with the environment and the cores that Paceline would give its processes."""
-    spec = loop.spec()
-    places = lay_out(strategy(loop.strategy).roles(spec), local_system().cores, spec.cores_per_worker)
-    script = "bare_single.py" if loop.workers == 1 else "bare_ddp.py"
-    command = [sys.executable, str(BARE / script), str(data), str(loop.epochs), str(loop.batch)]
-    port = str(free_port())
-    return [start_bare(command, spec, place, port) for place in places]
-
-
-def bare_speed(loop: Loop, processes: list[subprocess.Popen[bytes]]) -> Speed:
-    """Waits for the plain script; an epoch lasts from the first rank's start to the last rank's end, as in a record."""
-    try:
-        views = [json.loads(process.communicate(timeout=PATIENCE_SECONDS)[0])["epochs"] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    epochs = [
-        (
-            (max(view["ended"] for view in ranks) - min(view["started"] for view in ranks)) / 1e9,
-            sum(view["cpu_seconds"] for view in ranks),
-            statistics.mean(view["loss"] for view in ranks),
-        )
-        for ranks in zip(*views, strict=True)
-    ]
-    return speed(loop.train_samples // loop.batch * loop.batch, epochs)
-
-
-def start_bare(command: list[str], spec: RunSpec, place: Process, port: str) -> subprocess.Popen[bytes]:
+def start(command: list[str], spec: RunSpec, place: Process, port: str) -> subprocess.Popen[bytes]:
     env = process_environment(spec, place, os.environ) | {
         "RANK": str(place.rank), "WORLD_SIZE": str(place.world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
     }  # fmt: skip
@@ -194,13 +148,12 @@ def write_data(loop: Loop, folder: Path) -> Path:
     return path
 
 
-def check_same_work(loop: Loop, ours: Speed, bare: Speed) -> None:
-    for number, (left, right) in enumerate(zip(ours.losses, bare.losses, strict=True), start=1):
-        # Rounding differences grow with training, so later epochs tell nothing about the work done.
-        if number <= WARM_UP_EPOCHS and abs(left - right) > LOSS_TOLERANCE * abs(right):
-            raise RuntimeError(
-                f"{loop.name}: loss of epoch {number} is {left:.6f} here and {right:.6f} in the bare loop"
-            )
+def check_same_work(loop: Loop, views: Views) -> None:
+    """Rounding differences grow with training, so later epochs tell nothing about the work done."""
+    for bare in loop.bare:
+        for ours, theirs in zip(views["paceline"][:WARM_UP_EPOCHS], views[bare][:WARM_UP_EPOCHS], strict=True):
+            if abs(ours[LOSS] - theirs[LOSS]) > LOSS_TOLERANCE * abs(theirs[LOSS]):
+                raise RuntimeError(f"{loop.name}: the loss is {ours[LOSS]:.6f} here and {theirs[LOSS]:.6f} in {bare}")
 
 
 def in_turn(number: int, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
@@ -215,50 +168,54 @@ def progress(figure: Figure, rounds: int) -> str:
     return f"{figure.name}: round {len(figure.ratios)} of {rounds}: {figure.ratios[-1]:.3f}"
 
 
-def compare_in_turn(loop: Loop, rounds: int, data: Path, say: Callable[[str], None]) -> list[Figure]:
-    """One side after the other: samples/s as a user sees them."""
-    by_wall = Figure(f"{loop.name}: samples/s", loop.target)
-    by_cpu = Figure(f"{loop.name}: samples per CPU second", loop.target)
-    for number in range(rounds):
-        ours, bare = in_turn(number, lambda: paceline_speed(loop), lambda: bare_alone(loop, data))
-        check_same_work(loop, ours, bare)
-        by_wall.ratios.append(ours.samples_per_second / bare.samples_per_second)
-        by_cpu.ratios.append(ours.samples_per_cpu_second / bare.samples_per_cpu_second)
-        say(progress(by_wall, rounds))
-    return [by_wall] if loop.workers == 1 else [by_wall, by_cpu]
-
-
-def compare_side_by_side(loop: Loop, rounds: int, data: Path, say: Callable[[str], None]) -> list[Figure]:
-    """Both at once on the one core that each is bound to: whatever else the machine does slows both alike.
+def compare_loop(loop: Loop, rounds: int, folder: Path, say: Callable[[str], None]) -> list[Figure]:
+    """Epoch by epoch in turn within the same processes: whatever else the machine does slows all alike.
 
     The control is the bare loop against itself: what it strays from 1 is what this machine cannot tell apart now.
     """
-    longer = replace(loop, epochs=loop.epochs * OVERLAP)
-    figure = Figure(f"{loop.name}: samples per CPU second, side by side", loop.target)
-    control = Figure(f"{loop.name}: bare against bare, side by side", None)
-    for _ in range(rounds):
-        for ratios, other in ((figure.ratios, paceline_speed), (control.ratios, lambda one: bare_alone(one, data))):
-            processes = start_bare_loop(longer, data)
-            try:
-                ours = other(longer)
-                bare = bare_speed(longer, processes)
-            finally:
-                for process in processes:
-                    process.kill()
-            ratios.append(ours.samples_per_cpu_second / bare.samples_per_cpu_second)
-        say(progress(figure, rounds))
-    return [figure, control]
+    data, spec = write_data(loop, folder), loop.spec()
+    orders = data.with_suffix(".json")
+    orders.write_text(spec.model_dump_json())
+    places = lay_out(strategy(loop.strategy).roles(spec), local_system().cores, spec.cores_per_worker)
+    command = [sys.executable, str(HERE / "alternating.py"), str(orders), str(data), str(loop.epochs), *loop.bare]
+    figures = {
+        (bare, part): Figure(f"{loop.name}: {what} over {bare}", loop.target)
+        for bare in loop.bare
+        for part, what in ((SECONDS, "samples/s"), (CPU_SECONDS, "samples per CPU second"))
+    }
+    control = Figure(f"{loop.name}: {loop.bare[0]} over itself, CPU", None)
+    for number in range(rounds):
+        port = str(free_port())
+        views = together([start(command, spec, place, port) for place in places])
+        check_same_work(loop, views)
+        for (bare, part), figure in figures.items():
+            figure.ratios += ratios(views, bare, "paceline", part)
+        control.ratios += ratios(views, loop.bare[0], "again", CPU_SECONDS)
+        say(f"{loop.name}: process {number + 1} of {rounds}")
+    return [*figures.values(), control]
 
 
-def bare_alone(loop: Loop, data: Path) -> Speed:
-    return bare_speed(loop, start_bare_loop(loop, data))
+def together(processes: list[subprocess.Popen[bytes]]) -> Views:
+    """What the processes saw as one: the longest wall clock, the sum of CPU seconds, the mean loss."""
+    try:
+        said = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    ranks = [json.loads(one.strip().splitlines()[-1]) for one in said]
+    return {
+        name: [
+            (max(view[0] for view in epoch), sum(view[1] for view in epoch), statistics.mean(view[2] for view in epoch))
+            for epoch in zip(*(rank[name] for rank in ranks), strict=True)
+        ]
+        for name in ranks[0]
+    }
 
 
-def compare_loop(loop: Loop, rounds: int, folder: Path, say: Callable[[str], None]) -> list[Figure]:
-    data = write_data(loop, folder)
-    figures = compare_in_turn(loop, rounds, data, say)
-    # Several workers wait for each other, and what they wait for would be the other side.
-    return figures if loop.workers > 1 else figures + compare_side_by_side(loop, rounds, data, say)
+def ratios(views: Views, over: str, under: str, part: int) -> list[float]:
+    """How much faster the one is than the other, in each epoch after warm-up."""
+    pairs = zip(views[over], views[under], strict=True)
+    return [slower[part] / faster[part] for slower, faster in list(pairs)[WARM_UP_EPOCHS:]]
 
 
 def run_timed(command: list[str]) -> float:
@@ -311,13 +268,13 @@ def compare_startup(rounds: int, folder: Path, say: Callable[[str], None]) -> li
 
 
 def show(figures: list[Figure]) -> None:
-    table = Table("figure", "median", "range", "target", "met")
+    table = Table("figure", "median", "95 % interval", "target", "met")
     for figure in figures:
         sign = "≥" if figure.higher_is_better else "≤"
         table.add_row(
             figure.name,
             f"{statistics.median(figure.ratios):.3f}",
-            f"{min(figure.ratios):.3f} to {max(figure.ratios):.3f}",
+            f"{figure.interval[0]:.3f} to {figure.interval[1]:.3f}",
             f"{sign} {figure.target:.2f}" if figure.target is not None else "",
             figure.verdict,
         )

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Column, Table
 
-from paceline.frameworks import torch_facts
 from paceline.plan import PlannedRun, complete, expand_strategies, refusal
 from paceline.record import Record
 from paceline.runs.launch import launch
@@ -85,7 +84,7 @@ def speed(record: Record) -> Speed:
 
 def measure(load: Load, name: str, made: Templates) -> Speed:
     run = PlannedRun(load.spec(name), 0)
-    record = launch(run, "strategies", local_system(), lambda _event: None, start=made.start)
+    record = launch(run, "strategies", local_system(), lambda _event: None, start=made.starter(strategy(name)))
     if not record.ok:
         raise RuntimeError(f"{name} on {load.workload}: {record.reason}\n{record.log_tail}")
     return speed(record)
@@ -154,7 +153,7 @@ def main() -> None:
         shorter = (
             Load(load.workload, load.global_batch, load.train_samples, WARM_UP_EPOCHS + 2) if asked.quick else load
         )
-        with templates(*torch_facts.PRELOAD) as made, progress.status(load.workload) as status:
+        with templates() as made, progress.status(load.workload) as status:
 
             def say(text: str, to: Callable[[str], None] = status.update) -> None:
                 to(text)

@@ -3,6 +3,7 @@
 The command line and the Python interface both use it.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,7 +12,10 @@ from paceline.plan import Plan, PlannedRun, expand_strategies, make_plan
 from paceline.record import FINAL, Record, Status
 from paceline.runs.launch import launch, skipped_record
 from paceline.runs.probe import probe
+from paceline.runs.processes import Starter, start_fresh
+from paceline.runs.template import Templates, templates
 from paceline.store import Store
+from paceline.strategies import strategy
 from paceline.study import Study
 from paceline.systems import local_system
 from paceline.workloads.own import OWN_DATA
@@ -92,12 +96,24 @@ def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
     for run in plan.skipped:
         if not store.has_skipped(run.spec.key(), str(run.skip_reason)):
             store.add(skipped_record(run, plan.study))
-    for number, run in enumerate(plan.to_run, start=1):
-        listener.started(run, number)
-        record = launch(run, plan.study, local_system(), listener.event)
-        store.add(record)
-        outcome.counts[record.status] = outcome.counts.get(record.status, 0) + 1
-        listener.ended(record)
-        if record.status is Status.INTERRUPTED:
-            break
+    with templates() as made:
+        starters = _starters(plan, made)
+        for number, run in enumerate(plan.to_run, start=1):
+            listener.started(run, number)
+            record = launch(run, plan.study, local_system(), listener.event, start=starters[run.spec.strategy])
+            store.add(record)
+            outcome.counts[record.status] = outcome.counts.get(record.status, 0) + 1
+            listener.ended(record)
+            if record.status is Status.INTERRUPTED:
+                break
     return outcome
+
+
+def _starters(plan: Plan, made: Templates) -> dict[str, Starter]:
+    """Runs of a framework that comes again share one import of it; a single run imports for itself."""
+    chosen = {run.spec.strategy: strategy(run.spec.strategy) for run in plan.to_run}
+    runs = Counter(chosen[run.spec.strategy].framework for run in plan.to_run if run.spec.device == "cpu")
+    return {
+        name: made.starter(one) if one.framework is not None and runs[one.framework] > 1 else start_fresh
+        for name, one in chosen.items()
+    }

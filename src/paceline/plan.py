@@ -49,9 +49,17 @@ class Plan:
         return len(self.to_run) + self.done
 
 
+# What a function for an own model can return, by the name that strategies and probes use.
+MODEL_KINDS = {
+    "torch": "a torch.nn.Module",
+    "keras": "a Keras model",
+    "jax": "a pair of functions (init, apply)",
+}
+
+
 @dataclass(frozen=True)
 class OwnFacts:
-    """What a look at the user's model found (see `runs/probe.py`)."""
+    """What a look at the user's model found (see `runs/probe.py`); `framework` is one of `MODEL_KINDS`."""
 
     framework: str
     parameters: int
@@ -191,11 +199,12 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     chosen = strategy(spec.strategy)
     if chosen.fixed_workers is not None and spec.workers != chosen.fixed_workers:
         return f"{chosen.name} always has {chosen.fixed_workers} worker; {spec.workers} were asked for"
-    if chosen.framework is not None and chosen.framework not in system.frameworks:
-        return f"{chosen.framework} is not installed; install paceline[{chosen.framework}]"
+    missing = [name for name in (chosen.framework, *chosen.needs) if name is not None and name not in system.frameworks]
+    if missing:
+        return f"{missing[0]} is not installed; install paceline[{chosen.framework}]"
     _check_batch(spec, chosen, probe)
-    if spec.model is not None and chosen.framework not in (None, probe(spec).framework):
-        return f"{spec.model.label} is a {probe(spec).framework} model; {chosen.name} trains {chosen.framework} models"
+    if spec.model is not None and chosen.trains not in (None, probe(spec).framework):
+        raise SpecError(_other_kind(spec, chosen, probe(spec).framework))
     if spec.model is not None and chosen.cut_by and not _can_be_cut(chosen.cut_by, probe(spec)):
         return (
             f"{chosen.name} does not know how to cut {spec.model.label}, which is no nn.Sequential; "
@@ -203,6 +212,17 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         )
     # The strategy's own words come first: they say why, where the general ones only say that.
     return chosen.check(spec, system) or _unsupported(spec, chosen, system)
+
+
+def _other_kind(spec: RunSpec, chosen: Strategy, found: str) -> str:
+    """What to say when a strategy is asked to train another framework's model."""
+    assert spec.model is not None
+    fitting = [other.name for other in strategies().values() if other.trains == found and other.name != chosen.name]
+    names = ", ".join(fitting[:3])
+    return (
+        f"{spec.model.label} returns {MODEL_KINDS[found]}, and {chosen.name} trains {MODEL_KINDS[str(chosen.trains)]}; "
+        f"return that from {spec.model.path.name}, or use a strategy for what it returns ({names})"
+    )
 
 
 def _can_be_cut(function: str, facts: OwnFacts) -> bool:

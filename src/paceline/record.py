@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Any
 
+from paceline.breakdown import RankBreakdown
 from paceline.spec import Frozen, RunSpec
 
 
@@ -36,6 +37,8 @@ class Startup(Frozen):
     import_seconds: float
     build_seconds: float
     first_step_seconds: float
+    # Whether several runs shared the import: `import_seconds` is then what it took once, and later runs did not wait.
+    forked: bool = False
 
     @property
     def total_seconds(self) -> float:
@@ -72,6 +75,18 @@ class Rank(Frozen):
     details: dict[str, Any] = {}
 
 
+class TraceSpan(Frozen):
+    """One stretch of one rank's time, in microseconds from the start of the first step that is kept."""
+
+    rank: int
+    track: str
+    kind: str
+    name: str
+    start: float
+    duration: float
+    bytes: int = 0
+
+
 class Record(Frozen):
     """One run, whole. `step_seconds[rank]` and `losses` are raw: one value per optimizer step."""
 
@@ -89,6 +104,9 @@ class Record(Frozen):
     step_seconds: dict[int, tuple[float, ...]] = {}
     findings: tuple[Finding, ...] = ()
     parameters: int | None = None
+    # Of an instrumented run: where each rank's time went, and the spans of a few steps.
+    breakdown: tuple[RankBreakdown, ...] = ()
+    trace: tuple[TraceSpan, ...] = ()
     environment: dict[str, Any] = {}
     log_tail: str = ""
     id: int | None = None

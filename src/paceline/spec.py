@@ -104,6 +104,8 @@ class RunSpec(Frozen):
     device: Device = "cpu"
     cores_per_worker: int = Field(default=1, ge=1)
     allocator: Allocator = "tuned"
+    # A short run that notes where the time goes, and whose own times count for nothing else.
+    instrumented: bool = False
     timeout_seconds: float = Field(default=1800.0, gt=0)
     collective_timeout_seconds: float = Field(default=60.0, gt=0)
 

@@ -70,3 +70,8 @@ def format_bytes(count: float) -> str:
 def format_percent(share: float) -> str:
     """A share of one as a whole percentage: `97 %`."""
     return f"{share * 100:.0f} %"
+
+
+def format_count(number: int, what: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

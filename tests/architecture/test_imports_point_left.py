@@ -9,11 +9,12 @@ import pytest
 
 from architecture.conftest import PACKAGE, functions, modules, named, parsed
 
-# From left to right. `facts` are the files of `frameworks` that can be imported without any framework.
+# From left to right. `facts` are the files of `frameworks` that can be imported without any framework; `contract` is
+# what strategies and those share, `strategies/base.py`.
 ORDER = (
     "errors", "units", "metrics", "catalogue",
-    "spec", "study", "record", "footprint", "facts",
-    "data", "workloads", "systems", "strategies",
+    "spans", "breakdown", "spec", "study", "record", "footprint",
+    "data", "workloads", "systems", "contract", "facts", "strategies",
     "plan", "typical", "frameworks", "runs", "store", "execute",
     "analysis", "figures", "report", "api", "cli",
     "__init__", "__main__",
@@ -39,6 +40,8 @@ def facts() -> frozenset[str]:
 
 def place(name: str) -> str:
     """The entry of `ORDER` that a dotted name, without `paceline.`, belongs to."""
+    if name == "strategies.base":
+        return "contract"
     return "facts" if name in facts() else name.split(".", maxsplit=1)[0]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.frameworks import torch_facts
 from paceline.plan import PlannedRun, complete, refusal
 from paceline.record import Record
 from paceline.runs.launch import launch
@@ -20,8 +19,6 @@ from paceline.strategies import strategy
 from paceline.systems import local_system
 
 STEPS = 20
-# Processes are forked from one that has the framework imported: the contract is about losses, not about start-up.
-PRELOADED = {"torch": torch_facts.PRELOAD}
 # Small enough to train in a second, large enough for a loss that falls.
 WORKLOADS: dict[str, dict[str, Any]] = {
     "mnist-small": {"workload": "mnist-small", "dataset": "mnist-5k", "train_samples": 1024, "global_batch": 64},
@@ -54,7 +51,7 @@ class Trainer:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
         self._done: dict[str, Trained] = {}
-        self._starters = {name: stack.enter_context(templates(*modules)) for name, modules in PRELOADED.items()}
+        self._templates = stack.enter_context(templates())
 
     def __call__(self, workload: str, **fields: Any) -> Trained:
         return self.again(complete(RunSpec.parse({"steps": STEPS, **WORKLOADS[workload], **fields}, "contract")))
@@ -65,11 +62,8 @@ class Trainer:
             reason = refusal(spec, local_system(), probe)
             if reason is not None:
                 pytest.skip(reason)
-            weights_file, start = (
-                self._folder / f"{key}.npz",
-                self._starters[str(strategy(spec.strategy).framework)].start,
-            )
-            run = PlannedRun(spec, 0)
+            weights_file, run = self._folder / f"{key}.npz", PlannedRun(spec, 0)
+            start = self._templates.starter(strategy(spec.strategy))
             record = launch(run, "contract", local_system(), lambda _event: None, weights_to=weights_file, start=start)
             assert record.ok, f"{record.reason}\n{record.log_tail}"
             self._done[key] = Trained(record, dict(np.load(weights_file)) if weights_file.exists() else {})

@@ -44,6 +44,15 @@ def test_its_footprint_counts_the_model(chosen: Strategy, workers: int) -> None:
 
 
 @pytest.mark.parametrize("chosen", EVERY)
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_all_that_its_footprint_sends_is_received(chosen: Strategy, workers: int) -> None:
+    spec = spec_for(chosen, workers)
+    groups = chosen.footprint(spec, spec_facts(spec)).groups
+    received = sum(group.received_bytes * group.ranks for group in groups)
+    assert received == pytest.approx(sum(group.sent_bytes * group.ranks for group in groups))
+
+
+@pytest.mark.parametrize("chosen", EVERY)
 def test_it_lays_out_at_least_one_process_per_role(chosen: Strategy) -> None:
     roles = chosen.roles(spec_for(chosen, 2))
     assert roles

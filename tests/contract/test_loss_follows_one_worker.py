@@ -35,7 +35,7 @@ def test_loss_follows_one_worker_step_by_step(strategy: Strategy, workers: int, 
     np.testing.assert_allclose(spread.losses, single.losses, rtol=strategy.tolerance)
 
 
-@pytest.mark.parametrize(("strategy", "workers", "workload"), cases(SPREAD, (2,)))
+@pytest.mark.parametrize(("strategy", "workers", "workload"), cases(SPREAD, (2, 4)))
 def test_loss_aside_the_weights_end_the_same(strategy: Strategy, workers: int, workload: str, trained: Any) -> None:
     spread = trained(workload, strategy=strategy.name, workers=workers, **strategy.tested_with)
     single = trained.again(strategy.reference(spread.record.spec))

@@ -8,11 +8,11 @@ import json
 import sys
 from pathlib import Path
 
-from paceline.frameworks import torch_facts
 from paceline.plan import PlannedRun, complete
 from paceline.runs.launch import launch
 from paceline.runs.template import templates
 from paceline.spec import RunSpec
+from paceline.strategies import strategy
 from paceline.systems import local_system
 
 # Beyond the warm-up of strategies that have one, and a whole number of their rounds apart.
@@ -32,15 +32,16 @@ def link_bytes() -> int:
 
 if __name__ == "__main__":
     carried: dict[str, float | str] = {}
-    with templates(*torch_facts.PRELOAD) as made:
+    with templates() as made:
         for name in sys.argv[2:]:
+            start = made.starter(strategy(name))
             totals = []
             for steps in (SHORT, LONG):
                 spec = complete(
                     RunSpec(strategy=name, workers=int(sys.argv[1]), global_batch=64, steps=steps, train_samples=2048)
                 )
                 before = link_bytes()
-                record = launch(PlannedRun(spec, 0), "link", local_system(), lambda _event: None, start=made.start)
+                record = launch(PlannedRun(spec, 0), "link", local_system(), lambda _event: None, start=start)
                 totals.append(link_bytes() - before)
                 if not record.ok:
                     carried[name] = f"{record.reason}\n{record.log_tail}"

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from paceline.frameworks import torch_facts
 from paceline.plan import PlannedRun, complete, refusal
 from paceline.record import Status
 from paceline.runs.launch import launch
@@ -18,9 +17,6 @@ from paceline.runs.template import Templates, templates
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
 from paceline.systems import local_system
-
-pytest.importorskip("torch", reason="PyTorch is not installed")
-pytestmark = pytest.mark.torch
 
 
 def long_run(chosen: Strategy) -> RunSpec:
@@ -33,18 +29,19 @@ def victims() -> list[Any]:
     """The last process of every role of every strategy that runs here."""
     found = []
     for chosen in strategies().values():
-        if chosen.framework != "torch" or refusal(long_run(chosen), local_system(), probe) is not None:
+        if chosen.framework is None or refusal(long_run(chosen), local_system(), probe) is not None:
             continue
         rank = -1
         for role in chosen.roles(long_run(chosen)):
             rank += role.processes
-            found.append(pytest.param(chosen, rank, role.name, id=f"{chosen.name}-{role.name}"))
+            marks = getattr(pytest.mark, chosen.framework)
+            found.append(pytest.param(chosen, rank, role.name, id=f"{chosen.name}-{role.name}", marks=marks))
     return found
 
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Templates]:
-    with templates(*torch_facts.PRELOAD) as started:
+    with templates() as started:
         yield started
 
 
@@ -54,7 +51,7 @@ def test_a_killed_process_ends_the_run_and_is_named(chosen: Strategy, rank: int,
     shared_before = set(Path("/dev/shm").iterdir())
 
     def start(folder: Path, number: int, env: dict[str, str], log: Path, inherited: Inherited) -> RunProcess:
-        process = made.start(folder, number, env, log, inherited)
+        process = made.starter(chosen)(folder, number, env, log, inherited)
         pids.append(process.pid)
         return process
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from paceline.footprint import RankFootprint
-from paceline.frameworks import torch_facts
 from paceline.plan import PlannedRun, complete, refusal, spec_facts
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
@@ -21,12 +19,9 @@ from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
 from paceline.systems import local_system
 
-pytest.importorskip("torch", reason="PyTorch is not installed")
-pytestmark = pytest.mark.torch
-
 WORKERS = 2
 ROOM_FOR_HEADERS = 0.05
-TORCH = [chosen for chosen in strategies().values() if chosen.framework == "torch"]
+REAL = [chosen for chosen in strategies().values() if chosen.framework is not None]
 
 
 def spec_of(chosen: Strategy, **fields: Any) -> RunSpec:
@@ -46,8 +41,12 @@ def runs_here(chosen: Strategy) -> bool:
     return refusal(spec_of(chosen), local_system(), probe) is None
 
 
-def spread(chosen: Strategy) -> bool:
-    return runs_here(chosen) and chosen.fixed_workers is None
+def several_processes(chosen: Strategy) -> bool:
+    return runs_here(chosen) and sum(role.processes for role in chosen.roles(spec_of(chosen))) > 1
+
+
+def cases(chosen: list[Strategy]) -> list[Any]:
+    return [pytest.param(one, id=one.name, marks=getattr(pytest.mark, str(one.framework))) for one in chosen]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,7 @@ def namespace() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def carried(namespace: str) -> dict[str, Any]:
-    names = [chosen.name for chosen in TORCH if spread(chosen)]
+    names = [chosen.name for chosen in REAL if several_processes(chosen)]
     script = Path(__file__).parent / "link_bytes.py"
     command = ["ip", "netns", "exec", namespace, sys.executable, str(script), str(WORKERS), *names]
     found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
@@ -74,7 +73,7 @@ def carried(namespace: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("chosen", [pytest.param(s, id=s.name) for s in TORCH if spread(s)])
+@pytest.mark.parametrize("chosen", cases([one for one in REAL if several_processes(one)]))
 def test_bytes_sent_are_what_the_link_carried(chosen: Strategy, carried: dict[str, Any]) -> None:
     spec = spec_of(chosen)
     promised = chosen.footprint(spec, spec_facts(spec)).sent_bytes
@@ -82,23 +81,29 @@ def test_bytes_sent_are_what_the_link_carried(chosen: Strategy, carried: dict[st
     assert carried[chosen.name] == pytest.approx(promised, rel=ROOM_FOR_HEADERS)
 
 
-def per_rank(groups: tuple[RankFootprint, ...]) -> list[RankFootprint]:
-    return [group for group in groups for _ in range(group.ranks)]
+def per_process(chosen: Strategy, spec: RunSpec) -> list[tuple[float, float]]:
+    """Parameter and optimizer bytes of each process: the sum over the workers that it drives."""
+    ranks = iter(
+        (group.parameter_bytes, group.optimizer_bytes)
+        for group in chosen.footprint(spec, spec_facts(spec)).groups
+        for _ in range(group.ranks)
+    )
+    each = [role.workers_each for role in chosen.roles(spec) for _ in range(role.processes)]
+    shares = [[next(ranks) for _ in range(workers)] for workers in each]
+    return [(sum(share[0] for share in mine), sum(share[1] for share in mine)) for mine in shares]
 
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Templates]:
-    with templates(*torch_facts.PRELOAD) as started:
+    with templates() as started:
         yield started
 
 
-@pytest.mark.parametrize("chosen", [pytest.param(s, id=s.name) for s in TORCH if runs_here(s)])
+@pytest.mark.parametrize("chosen", cases([one for one in REAL if runs_here(one)]))
 def test_bytes_held_are_exactly_those_of_the_tensors(chosen: Strategy, made: Templates) -> None:
     spec = spec_of(chosen)
-    record = launch(PlannedRun(spec, 0), "held", local_system(), lambda _event: None, start=made.start)
+    record = launch(PlannedRun(spec, 0), "held", local_system(), lambda _event: None, start=made.starter(chosen))
     assert record.ok, f"{record.reason}\n{record.log_tail}"
-    promised = per_rank(chosen.footprint(spec, spec_facts(spec)).groups)
+    promised = per_process(chosen, spec)
     held = [rank.details["held_bytes"] for rank in record.ranks]
-    assert [(part["parameters"], part["optimizer"]) for part in held] == [
-        (share.parameter_bytes, share.optimizer_bytes) for share in promised
-    ]
+    assert [(part["parameters"], part["optimizer"]) for part in held] == promised

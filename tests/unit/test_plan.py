@@ -194,11 +194,12 @@ def test_a_run_that_can_be_made_here_has_no_reason_against_it(make_spec, make_sy
     assert refusal(complete(make_spec(strategy="torch-ddp", workers=2)), make_system(), no_probe) is None
 
 
-def test_a_model_of_another_framework_is_a_reason_to_skip(make_spec, make_system, own_model):
+def test_a_model_of_another_framework_is_refused_before_anything_starts(make_spec, make_system, own_model):
     spec = complete(make_spec(strategy="torch-ddp", model=own_model(), dataset="mnist-5k"))
     keras = OwnFacts(framework="keras", parameters=1, train_samples=1)
-    assert refusal(spec, make_system(), lambda _spec: keras) == (
-        "net.py:build is a keras model; torch-ddp trains torch models"
+    assert words(refusal, spec, make_system(), lambda _spec: keras).startswith(
+        "net.py:build returns a Keras model, and torch-ddp trains a torch.nn.Module; return that from net.py, "
+        "or use a strategy for what it returns ("
     )
     assert refusal(spec, make_system(), torch_probe) is None
 

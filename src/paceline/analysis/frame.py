@@ -19,7 +19,7 @@ def flat(row: Row) -> dict[str, Any]:
     spec = row.spec.model_dump(mode="json")
     values: dict[str, Any] = {name: row.spec.scaling if name == "scaling" else spec[name] for name in _FIRST}
     for field in fields(Row):
-        if field.name not in ("spec",):
+        if field.name not in ("spec", "losses"):
             value = getattr(row, field.name)
             values[field.name] = None if isinstance(value, float) and not math.isfinite(value) else value
     values["status"] = str(row.status)

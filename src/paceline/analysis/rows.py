@@ -33,6 +33,8 @@ class Row:
     cpu_seconds_per_step: float | None
     peak_memory_bytes: float | None
     oversubscribed: bool
+    # Of its first good run, step by step; with one seed the others differ by rounding only.
+    losses: tuple[float | None, ...] = ()
     speedup: float | None = None
     efficiency: float | None = None
     baseline: str | None = None
@@ -74,6 +76,7 @@ def _row(key: str, records: list[Record]) -> Row:
         cpu_seconds_per_step=middle([epoch.cpu_seconds / epoch.steps for epoch in _steady(good) if epoch.steps]),
         peak_memory_bytes=_median_of(good, lambda record: max(rank.peak_memory_bytes for rank in record.ranks)),
         oversubscribed=any(finding.code == OVERSUBSCRIBED for record in good for finding in record.findings),
+        losses=good[0].losses if good else (),
     )
 
 

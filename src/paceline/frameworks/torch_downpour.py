@@ -1,6 +1,5 @@
 """Downpour's two sides: workers that push and fetch in their own rhythm, servers that apply whatever comes at once."""
 
-from collections import Counter
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from paceline.frameworks.staleness import Staleness
 from paceline.frameworks.torch_group import leave_group
 from paceline.frameworks.torch_served import (
     DONE,
@@ -27,29 +27,6 @@ from paceline.frameworks.torch_server import ServedPiece, Shard
 from paceline.frameworks.torch_server_facts import Cut
 from paceline.strategies.base import Context, Evaluation
 from paceline.workloads.base import Weights
-
-# Larger staleness is counted together, which keeps records small.
-MOST_STALENESS_APART = 32
-
-
-class Staleness:
-    """How many updates each push was behind: the server's count when it came less the count when its worker fetched."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-
-    def add(self, updates: int) -> None:
-        """One more update."""
-        self._counts[updates] += 1
-
-    def summary(self) -> dict[str, Any]:
-        """Mean, maximum and how often each value came; the last entry of the histogram takes all larger values."""
-        total = self._counts.total()
-        histogram = [0] * (min(max(self._counts, default=0), MOST_STALENESS_APART) + 1)
-        for updates, count in self._counts.items():
-            histogram[min(updates, MOST_STALENESS_APART)] += count
-        mean = sum(updates * count for updates, count in self._counts.items()) / total if total else 0.0
-        return {"updates": total, "mean": mean, "max": max(self._counts, default=0), "histogram": histogram}
 
 
 @dataclass(frozen=True)

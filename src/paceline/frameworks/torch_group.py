@@ -20,6 +20,11 @@ def join_group(context: Context, backend: str | None = None) -> None:
         master_listen_fd=meeting.listen_fd if process.rank == 0 else None,
     )
     backend = backend or ("gloo" if context.spec.device == "cpu" else "nccl")
+    if context.tape is not None and backend == "gloo":
+        from paceline.frameworks.torch_timed import BACKEND, register_timed_backend
+
+        register_timed_backend(context.tape)
+        backend = BACKEND
     dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.world, timeout=patience)
 
 

@@ -90,7 +90,7 @@ def build_module(layers: Layers, shape: Shape, channels_last: bool) -> nn.Sequen
             waiting_relu = f"{name}_relu"
             continue
         if waiting_relu or isinstance(layer, Conv) or (isinstance(layer, Dense) and layer.relu):
-            modules[waiting_relu or f"{name}_relu"] = nn.ReLU()
+            modules[waiting_relu or f"{name}_relu"] = nn.ReLU(inplace=True)
             waiting_relu = None
     return nn.Sequential(modules)
 

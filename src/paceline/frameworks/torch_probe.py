@@ -7,20 +7,14 @@ from paceline.errors import ModelError
 from paceline.frameworks.torch_training import ResidentData, loss_function
 from paceline.plan import OwnFacts
 from paceline.strategies.base import Context
-from paceline.workloads.own import build_own
 
 SAMPLES = 2
 
 
-def look_at_torch(context: Context) -> OwnFacts:
-    """Facts of the model; raises `ModelError` when it is no module or does not fit its data."""
+def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
+    """Facts of the model; raises `ModelError` when it does not fit its data."""
     own = context.own
     assert own is not None
-    module = build_own(own)
-    if not isinstance(module, nn.Module):
-        raise ModelError(
-            f"{own.label} returned {type(module).__name__}, not a torch.nn.Module; return the model itself"
-        )
     parameters = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     if not parameters:
         raise ModelError(f"{own.label} returned a module without trainable parameters; there is nothing to train")

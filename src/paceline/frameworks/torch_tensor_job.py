@@ -40,6 +40,10 @@ def split_model(context: Context, rows: Rows) -> SplitModel:
     join_group(context)
     grid = arrange(context, rows.ways)
     module, mesh = build(context, device), grid.mesh(device)
+    for child in module.modules():
+        # A split layer gives a view, and PyTorch forbids to change it in place; the result is the same without.
+        if getattr(child, "inplace", False):
+            child.inplace = False
     if context.model.own is not None:
         split_own(context, module, mesh[MODEL])
         return SplitModel(module, grid, mesh, device, Arrangement())

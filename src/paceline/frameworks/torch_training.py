@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +18,7 @@ from paceline.data.base import DataSet
 from paceline.errors import ModelError
 from paceline.frameworks.torch_model import build_module, neutral_weights, torch_state
 from paceline.frameworks.torch_optimizer import make_optimizer
+from paceline.spans import Tape
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Evaluation
 from paceline.workloads.base import Weights
@@ -146,6 +147,16 @@ class TorchJob:
         self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)
         self._order = torch.empty(0)
         self._losses: list[Tensor] = []
+        if context.tape is not None:
+            self._note_on(context.tape)
+
+    def _note_on(self, tape: Tape) -> None:
+        from paceline.frameworks.torch_instrument import NotedData, note_backward, note_forward, note_updates
+
+        note_forward(self._model, tape)
+        note_backward(tape)
+        note_updates(self._optimizer, tape)
+        self._data = NotedData(self._data, tape)  # type: ignore[assignment]
 
     def align(self) -> None:
         """All processes of the run."""
@@ -217,11 +228,18 @@ def held_bytes(parameters: list[Tensor], optimizer: torch.optim.Optimizer | None
     """Bytes of the tensors that this process really holds; of a sharded tensor, its own shard."""
     # An optimizer that shares its work among ranks keeps its state in the one within it.
     local = getattr(optimizer, "optim", optimizer)
-    states = [state for held in (local.state.values() if local else ()) for state in held.values()]
     return {
         "parameters": sum(_bytes(parameter) for parameter in parameters),
-        "optimizer": sum(_bytes(state) for state in states if isinstance(state, Tensor)),
+        "optimizer": sum(_bytes(tensor) for held in (local.state.values() if local else ()) for tensor in _kept(held)),
     }
+
+
+def _kept(held: dict[str, Any]) -> Iterator[Tensor]:
+    """Tensors of one optimizer state; L-BFGS keeps its history in lists."""
+    for value in held.values():
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, Tensor):
+                yield one
 
 
 def _bytes(tensor: Tensor) -> int:

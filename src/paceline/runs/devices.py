@@ -5,7 +5,9 @@ from collections.abc import Mapping
 
 from paceline.record import Finding
 from paceline.spec import RunSpec
+from paceline.strategies import strategy
 from paceline.strategies.base import Process, Role
+from paceline.units import format_count
 
 _THREAD_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # glibc returns large freed blocks to the system and fetches them again in every step; these limits keep them. Measured
@@ -47,17 +49,13 @@ def oversubscription(roles: tuple[Role, ...], cores: tuple[int, ...], spec: RunS
     wanted = sum(role.processes * role.workers_each for role in roles) * spec.cores_per_worker
     if spec.device != "cpu" or wanted <= len(cores):
         return None
-    counts = " and ".join(_count(role.processes * role.workers_each, role.name) for role in roles)
+    counts = " and ".join(format_count(role.processes * role.workers_each, role.name) for role in roles)
     return Finding(
         code="oversubscribed",
-        text=f"{counts} of {_count(spec.cores_per_worker, 'core')} each want {wanted} cores; "
+        text=f"{counts} of {format_count(spec.cores_per_worker, 'core')} each want {wanted} cores; "
         f"this machine has {len(cores)}",
         hint="read its times as those of a crowded machine; scaling efficiency leaves it out",
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def process_environment(spec: RunSpec, process: Process, base: Mapping[str, str]) -> dict[str, str]:
@@ -70,7 +68,7 @@ def process_environment(spec: RunSpec, process: Process, base: Mapping[str, str]
         env |= TUNED_ALLOCATOR
     if spec.device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""
-    return env
+    return env | strategy(spec.strategy).environment(spec, process)
 
 
 def pin(process: Process) -> None:

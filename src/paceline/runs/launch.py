@@ -17,13 +17,15 @@ from paceline.runs.environment import environment
 from paceline.runs.load import LoadMeter
 from paceline.runs.outcome import Ending, make_record
 from paceline.runs.probe import probe
-from paceline.runs.processes import POLL_SECONDS, Group, Starter, held_port, run_folder, start_fresh, started
+from paceline.runs.processes import POLL_SECONDS, Group, Prepared, Starter, held_port, run_folder, start_fresh, started
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import System
 
 # After one process failed, how long the others may take to say why they failed too.
 GRACE_SECONDS = 1.0
+# Enough for a steady median; the first few count for nothing.
+INSTRUMENTED_STEPS = 25
 OnEvent = Callable[[dict[str, Any]], None]
 
 
@@ -48,6 +50,8 @@ def launch(
         }
         (folder / "spec.json").write_text(json.dumps(orders))
         environments = [process_environment(spec, process, os.environ) for process in processes]
+        if isinstance(start, Prepared):
+            start.prepare(environments)
         launched = time.perf_counter_ns()
         with started(folder, environments, listener, start) as group:
             ending = watch(group, spec.timeout_seconds, on_event)
@@ -68,6 +72,8 @@ def launch(
 def _schedule(spec: RunSpec) -> list[tuple[int, int]]:
     samples = sample_count(spec, probe)
     order = BatchOrder(samples, spec.dataset_copies, spec.samples_per_step, spec.seed)
+    if spec.instrumented:
+        return [(0, min(INSTRUMENTED_STEPS, order.steps_per_epoch))]
     return list(order.schedule(spec.epochs, spec.steps))
 
 

@@ -2,10 +2,11 @@
 
 import resource
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import process_time
 from typing import Any, Protocol
 
+from paceline.spans import Span, Tape
 from paceline.strategies.base import Evaluation, Job, Service
 
 # How often the terminal hears of progress; a step that ends sooner reports nothing and so costs nothing.
@@ -40,6 +41,8 @@ class RankPart:
     cpu_seconds: float = 0.0
     peak_memory_bytes: int = 0
     details: dict[str, Any] = field(default_factory=dict)
+    # Of an instrumented run: what this process did when.
+    spans: list[Span] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -52,10 +55,29 @@ def train(job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, 
     return _part(epochs, job.details())
 
 
-def serve(service: Service) -> RankPart:
+def serve(service: Service, tape: Tape | None = None) -> RankPart:
     """The whole life of a process that serves others."""
     service.serve()
-    return _part([], service.details())
+    return replace(_part([], service.details()), spans=tape.spans if tape else [])
+
+
+def trace(
+    job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter, tape: Tape
+) -> RankPart:
+    """The training of one process of an instrumented run: no evaluation, each step a span around what happens in it."""
+    for epoch, steps in schedule:
+        job.align()
+        job.start_epoch(epoch)
+        for first in range(0, steps, job.stride):
+            with tape.span("step", f"step {first + 1}"):
+                job.step(first, min(job.stride, steps - first))
+                job.wait()
+            report(kind="step", epoch=epoch, step=first + 1, steps=steps, samples_per_second=0.0)
+    job.align()
+    stamps = [span.start for span in tape.spans if span.kind == "step"]
+    ended = max((span.end for span in tape.spans if span.kind == "step"), default=0)
+    part = EpochPart(0, [*stamps, ended], ended, 0.0, job.losses(), None)
+    return replace(_part([part], job.details()), spans=tape.spans)
 
 
 def _part(epochs: list[EpochPart], details: dict[str, Any]) -> RankPart:

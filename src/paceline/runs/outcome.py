@@ -9,14 +9,18 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from paceline.breakdown import break_down
 from paceline.plan import PlannedRun
-from paceline.record import Epoch, Finding, Rank, Record, Startup, Status
+from paceline.record import Epoch, Finding, Rank, Record, Startup, Status, TraceSpan
 from paceline.runs.processes import Group
+from paceline.spans import Span
 from paceline.strategies.base import Process
 
 Part = dict[str, Any]
 # An epoch this much slower than the one after it carries start-up costs worth naming.
 SLOW_FIRST_EPOCH = 1.2
+# A trace of more steps than this is larger without saying more.
+TRACED_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,37 @@ def _with_measurements(base: Record, processes: Sequence[Process], ending: Endin
             "losses": tuple(loss if math.isfinite(loss) else None for loss in losses),
             "step_seconds": {process.rank: _steps(part) for process, part in zip(processes, parts, strict=True)},
             "findings": tuple(findings),
+            **_traced(processes, parts),
         }
     )
+
+
+def _traced(processes: Sequence[Process], parts: list[Part]) -> dict[str, Any]:
+    """Of an instrumented run, where the time went; empty for the others."""
+    spans = {
+        process.rank: [Span(**span) for span in part.get("spans", ())]
+        for process, part in zip(processes, parts, strict=True)
+    }
+    if not any(spans.values()):
+        return {}
+    return {"breakdown": tuple(break_down(spans)), "trace": _kept_trace(spans)}
+
+
+def _kept_trace(spans: dict[int, list[Span]]) -> tuple[TraceSpan, ...]:
+    """The last steps of every rank."""
+    steps = sorted((span for own in spans.values() for span in own if span.kind == "step"), key=lambda span: span.start)
+    ranks = sum(any(span.kind == "step" for span in own) for own in spans.values())
+    kept = steps[-TRACED_STEPS * max(1, ranks) :]
+    begin, end = kept[0].start, max(span.end for span in kept)
+    return tuple(
+        TraceSpan(
+            rank=rank, track=span.track, kind=span.kind, name=span.name, bytes=span.bytes,
+            start=(span.start - begin) / 1e3, duration=(span.end - span.start) / 1e3,
+        )
+        for rank, own in spans.items()
+        for span in own
+        if span.start >= begin and begin < span.end <= end
+    )  # fmt: skip
 
 
 def _epoch(views: list[Part], base: Record, number: int) -> Epoch:
@@ -168,9 +201,10 @@ def _startup(parts: list[Part], launched: int) -> Startup:
     stamps = slowest["epochs"][0]["stamps"]
     return Startup(
         launch_seconds=(slowest["started"] - launched) / 1e9,
-        import_seconds=(slowest["imported"] - slowest["started"]) / 1e9,
+        import_seconds=(slowest["imported"] - slowest["started"] + slowest.get("imported_before", 0)) / 1e9,
         build_seconds=(slowest["opened"] - slowest["imported"]) / 1e9,
         first_step_seconds=(stamps[1] - stamps[0]) / 1e9,
+        forked=slowest.get("imported_before", 0) > 0,
     )
 
 

@@ -9,14 +9,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import ModelError, UserError
-from paceline.plan import OwnFacts
+from paceline.plan import MODEL_KINDS, OwnFacts
 from paceline.runs.lifeline import die_with
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Process, Rendezvous
+from paceline.workloads.own import build_own
 
 PATIENCE_SECONDS = 300.0
 _known: dict[str, OwnFacts] = {}
@@ -64,9 +67,35 @@ def look(spec: RunSpec) -> OwnFacts:
     """Builds the model and sends one small batch through it, in this process."""
     process = Process(0, 1, "worker", 0, tuple(os.sched_getaffinity(0)))
     context = Context(spec, process, Rendezvous("127.0.0.1", 0, None, Path()))
-    from paceline.frameworks.torch_probe import look_at_torch
+    assert context.own is not None
+    built = build_own(context.own)
+    for framework, (is_one, module, function) in KINDS.items():
+        if is_one(built):
+            looker = getattr(import_module(f"paceline.frameworks.{module}"), function)
+            facts: OwnFacts = looker(context, built)
+            assert facts.framework == framework
+            return facts
+    *some, last = MODEL_KINDS.values()
+    raise ModelError(
+        f"{context.own.label} returned {type(built).__name__}, not {', '.join(some)} or {last}; return the model itself"
+    )
 
-    return look_at_torch(context)
+
+def _comes_from(framework: str, name: str) -> Callable[[Any], bool]:
+    """Whether an object is of that framework's class; if it is, the user's file has imported the framework."""
+    return lambda built: framework in sys.modules and isinstance(built, getattr(sys.modules[framework], name))
+
+
+def _is_pair_of_functions(built: Any) -> bool:
+    return isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))
+
+
+# Kind of model: how it is recognised, and who looks at it.
+KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "torch": (_comes_from("torch.nn", "Module"), "torch_probe", "look_at_torch"),
+    "keras": (_comes_from("keras", "Model"), "keras_probe", "look_at_keras"),
+    "jax": (_is_pair_of_functions, "jax_probe", "look_at_jax"),
+}
 
 
 if __name__ == "__main__":

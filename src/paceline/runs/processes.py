@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 FOLDER_PREFIX = "paceline-run-"
 POLL_SECONDS = 0.02
@@ -111,6 +111,14 @@ class Inherited:
 
 # Starts one process: its folder, rank, environment, log and what it inherits.
 Starter = Callable[[Path, int, dict[str, str], Path, Inherited], RunProcess]
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A `Starter` that has something to do before the time of a run begins."""
+
+    def prepare(self, environments: list[dict[str, str]]) -> None:
+        """For processes with these environments."""
 
 
 def start_fresh(folder: Path, rank: int, env: dict[str, str], log_path: Path, inherited: Inherited) -> RunProcess:

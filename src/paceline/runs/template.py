@@ -1,8 +1,8 @@
 """Starts runs from a process that has the framework imported already: seconds become hundredths of a second.
 
 The template imports and then only waits and forks, with one thread, so that a forked process is as a fresh one would be
-after its imports; nothing that a run does can reach the template or another run. It is used where many short runs are
-made and start-up is not what is measured. `python -m paceline.runs.template` is the template itself.
+after its imports; nothing that a run does can reach the template or another run. Where an import starts threads, runs
+start afresh instead. `python -m paceline.runs.template` is the template itself.
 """
 
 import contextlib
@@ -20,10 +20,13 @@ from pathlib import Path
 from time import perf_counter_ns, sleep
 
 from paceline.runs.lifeline import die_with
-from paceline.runs.processes import POLL_SECONDS, Inherited, RunProcess
+from paceline.runs.processes import POLL_SECONDS, Inherited, RunProcess, start_fresh
 from paceline.runs.worker import CODE_FAILED, Start, leave, main
+from paceline.strategies import Strategy
 
 MESSAGE_BYTES = 1 << 16
+# Which file of `frameworks` knows what else of a framework is imported sooner or later in most runs.
+_FACTS = {"torch": "torch_facts", "tensorflow": "tf_facts", "jax": "jax_facts"}
 
 
 @dataclass
@@ -49,11 +52,15 @@ class Template:
             command, env=self.environment, pass_fds=(theirs.fileno(),), process_group=0, stdin=subprocess.DEVNULL
         )
         theirs.close()
-        self._channel.recv(MESSAGE_BYTES)  # it has imported everything
+        said = self._channel.recv(MESSAGE_BYTES)  # it has imported everything, or could not
+        told = json.loads(said) if said else {"threads": 0, "import_nanoseconds": 0}
+        self.can_fork, self._import_nanoseconds = told["threads"] == 1, told["import_nanoseconds"]
 
     def start(self, folder: Path, rank: int, log_path: Path, inherited: Inherited) -> "Forked":
         """A process forked from the template."""
-        request = json.dumps({"folder": str(folder), "rank": rank, "log": str(log_path)}).encode()
+        request = json.dumps(
+            {"folder": str(folder), "rank": rank, "log": str(log_path), "import_nanoseconds": self._import_nanoseconds}
+        ).encode()
         socket.send_fds(self._channel, [request], list(inherited.fds(rank)))
         while True:
             reply = json.loads(self._channel.recv(MESSAGE_BYTES))
@@ -99,17 +106,20 @@ class Forked:
 
 @dataclass
 class Templates:
-    """One template per environment, made when first needed; `start` is a `Starter`."""
+    """One template per framework and environment, made when first needed."""
 
-    modules: tuple[str, ...]
     _made: dict[str, Template] = field(default_factory=dict)
 
-    def start(self, folder: Path, rank: int, env: dict[str, str], log_path: Path, inherited: Inherited) -> RunProcess:
-        """Forks from the template that has this environment."""
-        name = json.dumps(env, sort_keys=True)
+    def starter(self, chosen: Strategy) -> "ForkStarter":
+        """How to start the processes of a run of that strategy."""
+        return ForkStarter(self, modules_of(chosen))
+
+    def of(self, modules: tuple[str, ...], env: dict[str, str]) -> Template:
+        """The template with these imports and this environment."""
+        name = json.dumps([modules, env], sort_keys=True)
         if name not in self._made:
-            self._made[name] = Template(self.modules, env)
-        return self._made[name].start(folder, rank, log_path, inherited)
+            self._made[name] = Template(modules, env)
+        return self._made[name]
 
     def close(self) -> None:
         """Ends all templates."""
@@ -118,10 +128,42 @@ class Templates:
         self._made.clear()
 
 
+@dataclass(frozen=True)
+class ForkStarter:
+    """A `Starter` that forks from templates."""
+
+    made: Templates
+    modules: tuple[str, ...]
+
+    def prepare(self, environments: list[dict[str, str]]) -> None:
+        """Makes the templates that a run will need, before its own time begins."""
+        for env in environments:
+            self.made.of(self.modules, env)
+
+    def __call__(
+        self, folder: Path, rank: int, env: dict[str, str], log_path: Path, inherited: Inherited
+    ) -> RunProcess:
+        """Starts one process."""
+        template = self.made.of(self.modules, env)
+        # An import that starts threads leaves a process that cannot be forked; then each run imports for itself.
+        if not template.can_fork:
+            return start_fresh(folder, rank, env, log_path, inherited)
+        return template.start(folder, rank, log_path, inherited)
+
+
+def modules_of(chosen: Strategy) -> tuple[str, ...]:
+    """What a run of that strategy imports first."""
+    if chosen.framework is None:
+        return chosen.needs
+    facts = _FACTS.get(chosen.framework)
+    usual = import_module(f"paceline.frameworks.{facts}").PRELOAD if facts else (chosen.framework,)
+    return (*usual, *chosen.needs)
+
+
 @contextlib.contextmanager
-def templates(*modules: str) -> Iterator[Templates]:
-    """Templates with these modules imported, ended when the context ends."""
-    made = Templates(modules)
+def templates() -> Iterator[Templates]:
+    """Templates that end when the context ends."""
+    made = Templates()
     try:
         yield made
     finally:
@@ -148,12 +190,17 @@ def wait_and_fork(channel: socket.socket) -> None:
                 channel.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
 def _fork(channel: socket.socket, request: dict[str, str | int], fds: list[int]) -> int:
-    if len(list(Path("/proc/self/task").iterdir())) > 1:
-        raise RuntimeError("an imported module started a thread; processes cannot be forked from here")
     template_pid = os.getpid()
     pid = os.fork()
     if pid:
+        # Here and in the child: whichever comes first, the group exists before anyone is told of it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.setpgid(pid, pid)
         return pid
     try:
         os.setpgid(0, 0)
@@ -163,8 +210,10 @@ def _fork(channel: socket.socket, request: dict[str, str | int], fds: list[int])
         os.dup2(log, 2)
         listen_fd = fds[1] if len(fds) > 1 else None
         start = Start(
-            Path(str(request["folder"])), int(request["rank"]), fds[0], listen_fd, template_pid, perf_counter_ns()
-        )
+            folder=Path(str(request["folder"])), rank=int(request["rank"]), events_fd=fds[0], listen_fd=listen_fd,
+            parent_pid=template_pid, started=perf_counter_ns(),
+            imported_before=int(request["import_nanoseconds"]),
+        )  # fmt: skip
         leave(main(start))
     finally:
         os._exit(CODE_FAILED)
@@ -172,8 +221,10 @@ def _fork(channel: socket.socket, request: dict[str, str | int], fds: list[int])
 
 if __name__ == "__main__":
     die_with(int(sys.argv[2]))
+    began = perf_counter_ns()
     for module in sys.argv[3:]:
         import_module(module)
+    took = perf_counter_ns() - began
     listening = socket.socket(fileno=int(sys.argv[1]))
-    listening.send(b"{}")
+    listening.send(json.dumps({"threads": _threads(), "import_nanoseconds": took}).encode())
     wait_and_fork(listening)

@@ -20,7 +20,7 @@ _STARTED = perf_counter_ns()
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
 from paceline.runs.devices import pin  # noqa: E402
 from paceline.runs.lifeline import die_with  # noqa: E402
-from paceline.runs.measure import Reporter, serve, train  # noqa: E402
+from paceline.runs.measure import Reporter, serve, trace, train  # noqa: E402
 from paceline.spec import RunSpec  # noqa: E402
 from paceline.strategies import Strategy, strategy  # noqa: E402
 from paceline.strategies.base import Context, Process, Rendezvous, Service  # noqa: E402
@@ -38,6 +38,8 @@ class Start:
     listen_fd: int | None
     parent_pid: int
     started: int
+    # Where this process was forked from one that had the framework imported: how long that import took.
+    imported_before: int = 0
 
 
 def main(start: Start) -> int:
@@ -56,7 +58,9 @@ def main(start: Start) -> int:
         traceback.print_exc()
         result = {"error": describe(error, chosen), "failed_at": perf_counter_ns()}
         code = CODE_FAILED
-    leave_result(start.folder, start.rank, {"started": start.started, **result})
+    leave_result(
+        start.folder, start.rank, {"started": start.started, "imported_before": start.imported_before, **result}
+    )
     return code
 
 
@@ -66,12 +70,13 @@ def _take_part(chosen: Strategy, context: Context, orders: dict[str, Any], start
     imported = perf_counter_ns()
     job = chosen.open_job(context)
     opened = perf_counter_ns()
+    reporter = _reporter(start.events_fd, context.process)
     if isinstance(job, Service):
-        part = serve(job)
+        part = serve(job, context.tape)
+    elif context.tape is not None:
+        part = trace(job, orders["schedule"], context.spec.samples_per_step, reporter, context.tape)
     else:
-        part = train(
-            job, orders["schedule"], context.spec.samples_per_step, _reporter(start.events_fd, context.process)
-        )
+        part = train(job, orders["schedule"], context.spec.samples_per_step, reporter)
         if orders["keep_weights"]:
             _keep_weights(context, job.weights())
     job.close()

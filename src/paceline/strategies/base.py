@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from paceline.data import DataRequest, DataSet, data_source
 from paceline.data.order import BatchOrder
 from paceline.footprint import Footprint, ModelFacts
+from paceline.spans import Tape
 from paceline.spec import Device, Execution, Precision, RunSpec, Scalar
 from paceline.systems import System
 from paceline.workloads import workload
@@ -78,6 +79,11 @@ class Context:
     spec: RunSpec
     process: Process
     rendezvous: Rendezvous
+
+    @cached_property
+    def tape(self) -> Tape | None:
+        """Where an instrumented run notes what it does when; None in a timed one."""
+        return Tape() if self.spec.instrumented else None
 
     @cached_property
     def own(self) -> OwnModel | None:
@@ -194,9 +200,17 @@ def one_replica_per_worker(spec: RunSpec) -> int:
     return spec.workers
 
 
-def torch_on_one_worker(spec: RunSpec) -> RunSpec:
-    """The usual reference: the same run in PyTorch on one worker."""
-    return spec.model_copy(update={"strategy": "torch-single", "workers": 1, "knobs": {}})
+def on_one_worker(strategy: str) -> Callable[[RunSpec], RunSpec]:
+    """A reference: the same run on one worker of a framework."""
+    return lambda spec: spec.model_copy(update={"strategy": strategy, "workers": 1, "knobs": {}})
+
+
+torch_on_one_worker = on_one_worker("torch-single")
+
+
+def nothing_more(_spec: RunSpec, _process: Process) -> dict[str, str]:
+    """The usual environment of a process."""
+    return {}
 
 
 @dataclass(frozen=True)
@@ -217,6 +231,12 @@ class Strategy:
     devices: tuple[Device, ...] = ("cpu", "cuda")
     precisions: tuple[Precision, ...] = ("fp32",)
     executions: tuple[Execution, ...] = ("eager",)
+    # Packages that it imports beside its framework.
+    needs: tuple[str, ...] = ()
+    # The kind of own model that it trains, where it is not that of its framework.
+    own_models: str | None = None
+    # Environment variables that must be set before the framework is imported.
+    environment: Callable[[RunSpec, Process], dict[str, str]] = nothing_more
     roles: Callable[[RunSpec], tuple[Role, ...]] = one_process_per_worker
     replicas: Callable[[RunSpec], int] = one_replica_per_worker
     # Whether its workers can share one GPU; otherwise device cuda wants a GPU for each.
@@ -234,6 +254,11 @@ class Strategy:
     must_reach_loss: float | None = None
     # Recognises the framework's own out-of-memory exceptions.
     is_out_of_memory: Callable[[BaseException], bool] = lambda error: isinstance(error, MemoryError)
+
+    @property
+    def trains(self) -> str | None:
+        """The kind of own model that it takes: torch, keras or jax; None for any."""
+        return self.own_models or ("keras" if self.framework == "tensorflow" else self.framework)
 
     def knob_values(self, spec: RunSpec) -> dict[str, Scalar]:
         """All knobs, with the run's own values in their place."""

@@ -1,6 +1,7 @@
 """The user's own model: a Python file with a function that returns it.
 
-build()                      returns the model (a `torch.nn.Module`)
+build()                      returns the model: a `torch.nn.Module`, a Keras model, or, for JAX, two functions
+                             init(key) -> parameters and apply(parameters, inputs) -> outputs
 data()                       optional: train inputs, train targets, test inputs, test targets, as arrays
 loss(outputs, targets)       optional: a scalar; cross-entropy if absent
 optimizer(parameters)        optional: the optimizer; the run's own settings if absent

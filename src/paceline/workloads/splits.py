@@ -167,14 +167,22 @@ def _held(split: Split, ways: int) -> LayerFacts:
 
 def _shape(part: Part, name: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
     """An array's part on one worker, in the neutral layout: kernels have inputs before outputs."""
+    match part_of_array(part, name):
+        case "columns":
+            return (*shape[:-1], shape[-1] // ways)
+        case "rows":
+            return (shape[0] // ways, *shape[1:])
+    return shape
+
+
+def part_of_array(part: Part, name: str) -> Literal["whole", "columns", "rows"]:
+    """Whether one array of a layer is divided along its last dimension (columns), the one before (rows), or not."""
     owner, _, kind = name.rpartition("_")
     if part == "heads":
         part = "columns" if owner in _BLOCK_COLUMNS else "rows" if owner in _BLOCK_ROWS else "whole"
     if part in ("columns", "channels"):
-        return (*shape[:-1], shape[-1] // ways)
-    if part == "rows" and kind == "kernel":
-        return (shape[0] // ways, *shape[1:])
-    return shape
+        return "columns"
+    return "rows" if part == "rows" and kind == "kernel" else "whole"
 
 
 def tensor_footprint(spec: RunSpec, rows: Rows, model: ModelFacts, scatter: Collective = reduce_scatter) -> Footprint:

@@ -1,0 +1,51 @@
+"""Loss curves of runs that should be the same training: how far they part, and points to draw."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.analysis.rows import Row
+from paceline.strategies import strategies
+
+# A picture shows no more than this many points of a line; longer curves are averaged over equal stretches.
+MOST_POINTS = 200
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well the synchronous runs of one setting agree, step by step."""
+
+    reference: str
+    compared: int
+    steps: int
+    # The largest difference of any of them from the reference in any step, relative to the reference.
+    largest: float
+
+
+def is_synchronous(row: Row) -> bool:
+    """Whether the run follows the loss of one worker by design."""
+    chosen = strategies().get(row.spec.strategy)
+    return chosen is not None and chosen.synchronous
+
+
+def curve(losses: Sequence[float | None]) -> list[tuple[float, float]]:
+    """(Step, loss), thinned to what a picture can show; steps count from 1."""
+    known = [(step, loss) for step, loss in enumerate(losses, start=1) if loss is not None]
+    size = -(-len(known) // MOST_POINTS) or 1
+    stretches = [known[start : start + size] for start in range(0, len(known), size)]
+    return [tuple(sum(values) / len(values) for values in zip(*part, strict=True)) for part in stretches]
+
+
+def agreement(rows: Sequence[Row]) -> Agreement | None:
+    """Over the synchronous runs with losses; the reference is a one-worker run if there is one."""
+    alike = [row for row in rows if row.losses and is_synchronous(row) and None not in row.losses]
+    if len(alike) < 2:
+        return None
+    reference = min(alike, key=lambda row: (row.spec.workers, row.spec.strategy != "torch-single", row.spec.strategy))
+    steps = min(len(row.losses) for row in alike)
+    largest = max(
+        abs(loss - base) / max(abs(base), 1e-12)
+        for row in alike
+        for loss, base in zip(row.losses[:steps], reference.losses[:steps], strict=True)
+        if loss is not None and base is not None
+    )
+    return Agreement(f"{reference.spec.strategy} x{reference.spec.workers}", len(alike) - 1, steps, largest)

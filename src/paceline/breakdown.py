@@ -1,0 +1,167 @@
+"""Spans of all ranks ─► where each rank's time went, step by step: pure arithmetic on intervals.
+
+A rank is blocked while its training thread stands still for a transfer. Of that, the time until the last rank has come
+to the same transfer is waiting, and what is left is exposed communication. A transfer that runs while the rank computes
+is overlapped. Clocks are those of one host, so starts can be compared across ranks.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from paceline.spans import Span
+
+# In the order in which tables and figures show them; they add up to the step.
+PARTS = ("input", "forward", "backward", "exposed", "waiting", "optimizer", "other")
+_PHASES = ("input", "forward", "backward", "optimizer")
+# Steps at the start that count for nothing: pools fill, buckets are regrouped.
+WARM_UP_STEPS = 3
+NANOSECONDS = 1e9
+
+
+@dataclass(frozen=True)
+class RankBreakdown:
+    """Seconds of a rank's middle step. `communication` is all transfer, hidden or not: overlapped plus exposed."""
+
+    rank: int
+    step: float
+    input: float
+    forward: float
+    backward: float
+    exposed: float
+    waiting: float
+    optimizer: float
+    other: float
+    communication: float
+    overlapped: float
+    sent_bytes: float
+    steps: int
+
+
+def break_down(spans: Mapping[int, Sequence[Span]]) -> list[RankBreakdown]:
+    """For each rank that made steps, the median over its steps after warm-up."""
+    arrivals = last_arrivals(spans)
+    found = []
+    for rank, own in spans.items():
+        steps = sorted((span for span in own if span.kind == "step"), key=lambda span: span.start)[WARM_UP_STEPS:]
+        parts = [_one_step(step, own, arrivals) for step in steps]
+        if parts:
+            # The step whose length is the middle one: medians of parts taken apart would not add up.
+            middle = median_low([part["step"] for part in parts])
+            near = sorted(parts, key=lambda part: abs(part["step"] - middle))[: max(1, len(parts) // 2)]
+            means = {name: sum(part[name] for part in near) / len(near) for name in parts[0]}
+            found.append(RankBreakdown(rank=rank, steps=len(parts), **means))
+    return found
+
+
+def median_low(values: Sequence[float]) -> float:
+    """The middle value, one that is really there."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def last_arrivals(spans: Mapping[int, Sequence[Span]]) -> dict[str, int]:
+    """When the last rank came to each transfer."""
+    arrivals: dict[str, int] = {}
+    for own in spans.values():
+        for span in own:
+            if span.kind == "communication":
+                arrivals[span.match] = max(arrivals.get(span.match, 0), span.start)
+    return arrivals
+
+
+def _one_step(step: Span, own: Sequence[Span], arrivals: Mapping[str, int]) -> dict[str, float]:
+    inside = [span for span in own if span.start < step.end and span.end > step.start and span is not step]
+    phases = {kind: _union(_clip(span, step) for span in inside if span.kind == kind) for kind in _PHASES}
+    blocked = _blocked(inside, step)
+    waiting = _union((start, min(end, arrivals.get(match, start))) for start, end, match in blocked)
+    standing = _union((start, end) for start, end, _ in blocked)
+    transfers = _union(
+        (max(span.start, arrivals.get(span.match, span.start)), span.end)
+        for span in inside
+        if span.kind == "communication"
+    )
+    computing = {kind: _length(_without(phase, standing)) for kind, phase in phases.items()}
+    exposed = _length(standing) - _length(waiting)
+    total = step.end - step.start
+    communication = max(_length(transfers), exposed)
+    other = total - sum(computing.values()) - _length(standing)
+    sent = sum(span.bytes for span in inside if span.kind == "communication" and step.start <= span.start < step.end)
+    nanoseconds = {
+        **computing, "step": total, "exposed": exposed, "waiting": _length(waiting), "other": other,
+        "communication": communication, "overlapped": communication - exposed,
+    }  # fmt: skip
+    return {**{name: value / NANOSECONDS for name, value in nanoseconds.items()}, "sent_bytes": float(sent)}
+
+
+Interval = tuple[int, int]
+
+
+def _blocked(inside: Sequence[Span], step: Span) -> list[tuple[int, int, str]]:
+    """When the training thread stood still, and for which transfer.
+
+    Where a framework waits out of sight (DDP inside its backward pass), it does so once the last transfer is under way.
+    """
+    seen = [(*_clip(span, step), span.match) for span in inside if span.kind == "blocked"]
+    matched = {match for _, _, match in seen}
+    for phase in (span for span in inside if span.kind == "backward"):
+        unseen = [
+            span
+            for span in inside
+            if span.kind == "communication" and span.match not in matched and phase.start <= span.start < phase.end
+        ]
+        if unseen:
+            last = max(unseen, key=lambda span: span.start)
+            end = min(phase.end, max(span.end for span in unseen))
+            if end > last.start:
+                seen.append((last.start, end, last.match))
+    return [(start, end, match) for start, end, match in seen if end > start]
+
+
+def _clip(span: Span, within: Span) -> Interval:
+    return max(span.start, within.start), min(span.end, within.end)
+
+
+def _union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same stretches without overlaps, in order."""
+    joined: list[Interval] = []
+    for start, end in sorted(pair for pair in intervals if pair[1] > pair[0]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _without(stretches: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
+    """What of the stretches lies in none of the holes; both without overlaps."""
+    left: list[Interval] = []
+    for start, end in stretches:
+        free = start
+        for hole_start, hole_end in holes:
+            if hole_end <= free or hole_start >= end:
+                continue
+            if hole_start > free:
+                left.append((free, hole_start))
+            free = max(free, hole_end)
+        if end > free:
+            left.append((free, end))
+    return left
+
+
+def _length(stretches: Sequence[Interval]) -> int:
+    return sum(end - start for start, end in stretches)
+
+
+def slowest(parts: Sequence[RankBreakdown]) -> RankBreakdown | None:
+    """The rank that makes the others wait: the one that waits least."""
+    return min(parts, key=lambda part: part.waiting) if parts else None
+
+
+def mean_of(parts: Sequence[RankBreakdown]) -> dict[str, float]:
+    """Each part's mean over the ranks."""
+    return {name: sum(getattr(part, name) for part in parts) / len(parts) for name in PARTS} if parts else {}
+
+
+def median_step(parts: Sequence[RankBreakdown]) -> float | None:
+    """Over the ranks."""
+    return median(part.step for part in parts) if parts else None

@@ -1,0 +1,87 @@
+"""`paceline compare`: two sets of runs, and whether they really differ."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from paceline.analysis.comparison import Comparison
+from paceline.analysis.comparison import compare as compare_sides
+from paceline.analysis.selection import Selector
+from paceline.cli.terminal import Db, StudyName, output
+from paceline.errors import SpecError
+from paceline.record import Record
+from paceline.store import DEFAULT_PATH, Store
+from paceline.units import format_rate
+
+Side = Annotated[str, typer.Argument(help="A strategy, or one with fields: torch-ddp:workers=2,workload=mnist-small.")]
+
+
+def compare(
+    first: Side,
+    second: Side,
+    study: StudyName = None,
+    db: Db = DEFAULT_PATH,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Two sets of runs with a rank test: which is faster, by how much, or that there is no clear difference."""
+    sides = Selector.parse(first), Selector.parse(second)
+    with Store.open_existing(db) as store:
+        records = store.records(study)
+    found = compare_sides(records, *sides)
+    if not found:
+        raise SpecError(_nothing_to_compare(sides, records))
+    if as_json:
+        values = [{**asdict(one), "verdict": one.verdict} for one in found]
+        typer.echo(json.dumps(values, indent=2, allow_nan=False))
+        return
+    _print(found)
+
+
+def _nothing_to_compare(sides: tuple[Selector, Selector], records: Sequence[Record]) -> str:
+    for side in sides:
+        if not any(record.ok and side.takes(record.spec) for record in records):
+            return (
+                f"there is no good run of {side} in the results; run it first, or look at what there is: paceline show"
+            )
+    return (
+        f"{sides[0]} and {sides[1]} have no setting in common: the same workload, data, batch and worker count; "
+        f"run both in one study, or name the settings to compare (such as {sides[0].strategy}:workers=1)"
+    )
+
+
+def _print(found: list[Comparison]) -> None:
+    console = output()
+    for place in dict.fromkeys(one.setting for one in found):
+        console.print(f"\n[bold]{escape(place)}[/]")
+        here = [one for one in found if one.setting == place]
+        console.print(_table(here))
+        for one in here:
+            console.print(f"by {one.measure}: {escape(one.verdict)}")
+    console.print(
+        "\n[dim]ratio: of medians, first over second; interval: 95 %, by resampling the runs; p: chance to see this if "
+        "both were alike (Mann-Whitney); effect: Cliff's delta[/]"
+    )
+
+
+def _table(found: list[Comparison]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("by")
+    for name in (found[0].first, found[0].second, "runs", "ratio", "interval", "p", "effect"):
+        table.add_column(escape(name), justify="right", overflow="fold")
+    for one in found:
+        interval = f"{one.interval.low:.2f} to {one.interval.high:.2f}" if one.interval else "–"
+        table.add_row(
+            one.measure,
+            *(format_rate(sorted(values)[len(values) // 2]) for values in (one.first_values, one.second_values)),
+            f"{len(one.first_values)}, {len(one.second_values)}",
+            f"{one.ratio:.3f}",
+            interval,
+            "–" if one.p_value is None else f"{one.p_value:.3f}",
+            "–" if one.effect is None else f"{one.effect:+.2f}",
+        )
+    return table

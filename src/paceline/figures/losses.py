@@ -1,0 +1,95 @@
+"""Training loss against steps: that synchronous strategies learn the same, and how asynchronous ones differ."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair
+
+from paceline.analysis.curves import agreement, curve, is_synchronous
+from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.rows import Row
+from paceline.figures.base import PALETTE, PANEL_HEIGHT, PANEL_WIDTH, Figure, themed
+from paceline.strategies import strategies
+from paceline.units import format_count
+
+WIDEST, THINNEST = 8.0, 1.8
+KINDS = ("synchronous", "asynchronous")
+LEAST_SHOWN = 1e-4
+
+
+def applies(rows: Sequence[Row]) -> bool:
+    """As soon as two runs have losses to compare."""
+    return sum(bool(row.losses) for row in rows) >= 2
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """A panel per setting, a line per run; colour is the framework, dashes are asynchronous strategies."""
+    known = [row for row in rows if row.losses]
+    varying, frameworks = varying_fields(known), list(dict.fromkeys(map(_framework, known)))
+    panels = [
+        _panel(title, panel, varying, frameworks) for title, panel in groups(known).items() if applies(panel)
+    ] or [_panel(title, panel, varying, frameworks) for title, panel in groups(known).items()]
+    return themed(altair.vconcat(*panels).resolve_scale(color="shared"))
+
+
+def _framework(row: Row) -> str:
+    chosen = strategies().get(row.spec.strategy)
+    return str(chosen.framework or chosen.name) if chosen else row.spec.strategy
+
+
+def _panel(title: str, rows: list[Row], varying: list[str], frameworks: list[str]) -> altair.TopLevelMixin:
+    # The last to be drawn is the thinnest, so that all of a bundle can be seen.
+    ordered = sorted(rows, key=lambda row: (not is_synchronous(row), frameworks.index(_framework(row))))
+    lines = [
+        _line(row, varying, frameworks, _has_both(rows)).mark_line(opacity=1, strokeWidth=_width(row, frameworks))
+        for row in ordered
+    ]
+    return altair.layer(*lines).properties(
+        width=PANEL_WIDTH, height=PANEL_HEIGHT, title=altair.TitleParams(title, subtitle=_subtitle(rows))
+    )
+
+
+def _line(row: Row, varying: list[str], frameworks: list[str], both: bool) -> altair.Chart:
+    return altair.Chart(altair.Data(values=_points(row, varying))).encode(
+        x=altair.X("step:Q", title="optimizer step", axis=altair.Axis(format="d", tickMinStep=1)),
+        y=altair.Y("loss:Q", title="training loss", scale=altair.Scale(zero=False)),
+        color=altair.Color("framework:N", title=None, scale=altair.Scale(
+            domain=frameworks, range=list(PALETTE[: len(frameworks)]))),
+        strokeDash=altair.StrokeDash("kind:N", title=None, legend=altair.Legend() if both else None,
+                                     scale=altair.Scale(domain=list(KINDS), range=[[1, 0], [5, 3]])),
+        detail="series:N",
+        tooltip=[f"{name}:N" for name in ("series", "step", "loss")],
+    )  # fmt: skip
+
+
+def _width(row: Row, frameworks: list[str]) -> float:
+    if not is_synchronous(row):
+        return THINNEST
+    return WIDEST - (WIDEST - THINNEST) * frameworks.index(_framework(row)) / max(1, len(frameworks) - 1)
+
+
+def _points(row: Row, varying: list[str]) -> list[dict[str, Any]]:
+    shared = {
+        "series": f"{series_name(row, varying)} x{row.spec.workers}",
+        "framework": _framework(row),
+        "kind": KINDS[not is_synchronous(row)],
+    }
+    return [{**shared, "step": step, "loss": loss} for step, loss in curve(row.losses)]
+
+
+def _has_both(rows: Sequence[Row]) -> bool:
+    return len({is_synchronous(row) for row in rows}) > 1
+
+
+def _subtitle(rows: Sequence[Row]) -> str:
+    found = agreement(rows)
+    if found is None:
+        return "a line per run"
+    largest = f"{found.largest:.2%}" if found.largest >= LEAST_SHOWN else f"{LEAST_SHOWN:.2%}"
+    return (
+        f"{format_count(found.compared, 'synchronous run')} within {largest} of {found.reference} "
+        f"in each of {found.steps} steps; where lines coincide, thin ones lie on wide ones"
+    )
+
+
+FIGURE = Figure("losses", "Do they all learn the same?", applies, draw)

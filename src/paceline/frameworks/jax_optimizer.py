@@ -1,0 +1,87 @@
+"""The run's optimizer in JAX, with PyTorch's meaning of every setting, as a pair of pure functions in optax's form."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from paceline.spec import Optimizer as OptimizerSettings
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Transformation:
+    """`init(params)` gives the state; `update(gradients, state, params)` changes of the parameters, and the state."""
+
+    init: Callable[[Tree], Tree]
+    update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
+
+
+def make_optimizer(settings: OptimizerSettings) -> Transformation:
+    """The optimizer with the run's settings."""
+    made = {"adam": _adam, "sgd": _sgd, "adagrad": _adagrad}[settings.name](settings)
+    if not settings.weight_decay:
+        return made
+
+    def update(gradients: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+        decayed = jax.tree.map(lambda gradient, param: gradient + settings.weight_decay * param, gradients, params)
+        return made.update(decayed, state, params)
+
+    return Transformation(made.init, update)
+
+
+def _zeros(params: Tree) -> Tree:
+    return jax.tree.map(jnp.zeros_like, params)
+
+
+def _adam(settings: OptimizerSettings) -> Transformation:
+    """Kingma and Ba, 2015; epsilon is added to the root of the corrected second moment."""
+    beta1, beta2 = settings.betas
+
+    def init(params: Tree) -> Tree:
+        return {"count": jnp.zeros((), jnp.int32), "mean": _zeros(params), "square": _zeros(params)}
+
+    def correction(beta: float, count: jax.Array) -> jax.Array | float:
+        # 1 - beta ** count, without the loss of digits that it would have in single precision.
+        return -jnp.expm1(count * math.log(beta)) if beta else 1.0
+
+    def update(gradients: Tree, state: Tree, _params: Tree) -> tuple[Tree, Tree]:
+        count = state["count"] + 1
+        mean = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state["mean"], gradients)
+        square = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state["square"], gradients)
+        step, root = settings.lr / correction(beta1, count), jnp.sqrt(correction(beta2, count))
+        change = jax.tree.map(lambda m, v: -step * m / (jnp.sqrt(v) / root + settings.eps), mean, square)
+        return change, {"count": count, "mean": mean, "square": square}
+
+    return Transformation(init, update)
+
+
+def _sgd(settings: OptimizerSettings) -> Transformation:
+    """With a velocity where there is momentum."""
+    if not settings.momentum:
+        return Transformation(lambda _params: (), lambda g, state, _params: (_scaled(g, -settings.lr), state))
+
+    def update(gradients: Tree, velocity: Tree, _params: Tree) -> tuple[Tree, Tree]:
+        velocity = jax.tree.map(lambda v, g: settings.momentum * v + g, velocity, gradients)
+        return _scaled(velocity, -settings.lr), velocity
+
+    return Transformation(_zeros, update)
+
+
+def _adagrad(settings: OptimizerSettings) -> Transformation:
+    """Duchi, Hazan and Singer, 2011."""
+
+    def update(gradients: Tree, squares: Tree, _params: Tree) -> tuple[Tree, Tree]:
+        squares = jax.tree.map(lambda s, g: s + g * g, squares, gradients)
+        change = jax.tree.map(lambda g, s: -settings.lr * g / (jnp.sqrt(s) + settings.eps), gradients, squares)
+        return change, squares
+
+    return Transformation(_zeros, update)
+
+
+def _scaled(tree: Tree, factor: float) -> Tree:
+    return jax.tree.map(lambda leaf: factor * leaf, tree)

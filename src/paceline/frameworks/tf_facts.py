@@ -1,0 +1,47 @@
+"""What can be said about TensorFlow runs without importing TensorFlow first."""
+
+from paceline.footprint import FLOAT_BYTES
+from paceline.spec import Execution, Optimizer, Precision, RunSpec
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+# Eager stands for the usual way, a traced function; compiled is the same function through XLA.
+EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled")
+# What a template process imports once for all runs; none of it starts a thread.
+PRELOAD = ("tensorflow", "keras", "paceline.frameworks.tf_training")
+# Keras optimizers count steps in one int64 and keep the learning rate in a variable.
+COUNTER_BYTES = 8 + FLOAT_BYTES
+
+# Name, default and meaning of a knob.
+STEPS_PER_EXECUTION = ("steps_per_execution", 1, "training steps in one call of the traced function")
+
+
+def environment(_spec: RunSpec, _process: object) -> dict[str, str]:
+    """Keras on TensorFlow, whatever the user's own settings say.
+
+    NumPy computes nothing in a run, and threads that its library starts on import would keep a template from forking.
+    """
+    return {"KERAS_BACKEND": "tensorflow", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def check(spec: RunSpec) -> str | None:
+    """What no TensorFlow strategy here can do, in words."""
+    if spec.optimizer.name == "lbfgs":
+        return "optimizer lbfgs is not there in TensorFlow; use adam, sgd or adagrad, or a PyTorch strategy"
+    if spec.memory_format == "contiguous":
+        return "TensorFlow on CPU has convolutions for channels_last images only; leave out memory_format contiguous"
+    if int(spec.knobs.get(STEPS_PER_EXECUTION[0], 1)) < 1:
+        return f"knob steps_per_execution of {spec.strategy} must be at least 1"
+    return None
+
+
+def optimizer_bytes(settings: Optimizer, parameters: float) -> float:
+    """Slots beside the parameters, the step counter and the learning rate; each replica has its own of all of them."""
+    slots = {"adam": 2, "adagrad": 1, "sgd": 1 if settings.momentum else 0}
+    return slots.get(settings.name, 0) * parameters * FLOAT_BYTES + COUNTER_BYTES
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """TensorFlow has a type for it, on every device."""
+    import tensorflow as tf
+
+    return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)

@@ -1,0 +1,65 @@
+"""Notes on a tape what a PyTorch job does: batches read, forward and backward passes, updates.
+
+Nothing of it is in the training step itself. Modules, optimizer and data are wrapped from outside, so it works for
+every job alike, and timed runs have none of it.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.spans import Kind, Span, Tape
+
+
+def noted(tape: Tape, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with each call on the tape."""
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        with tape.span(kind):
+            return function(*arguments, **named)
+
+    return call
+
+
+class NotedData:
+    """The resident data with each batch on the tape."""
+
+    def __init__(self, data: Any, tape: Tape) -> None:
+        self._data = data
+        self.batch = noted(tape, "input", data.batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._data, name)
+
+
+def note_forward(module: nn.Module, tape: Tape) -> None:
+    """Each pass through the module that gradients are wanted of; of a row of stages, through each of them."""
+    running: list[Span] = []
+
+    def before(_module: nn.Module, _inputs: Any) -> None:
+        if torch.is_grad_enabled():
+            running.append(tape.add(Span("forward", "forward", perf_counter_ns())))
+
+    def after(_module: nn.Module, _inputs: Any, _outputs: Any) -> None:
+        if running:
+            running.pop().end = perf_counter_ns()
+
+    for one in [piece.module for piece in getattr(module, "pieces", ())] or [module]:
+        one.register_forward_pre_hook(before)
+        one.register_forward_hook(after)
+
+
+def note_backward(tape: Tape) -> None:
+    """Each backward pass of this process, whoever starts it."""
+    torch.autograd.backward = noted(tape, "backward", torch.autograd.backward)
+
+
+def note_updates(optimizer: Any, tape: Tape) -> None:
+    """Each step of the optimizer."""
+    if optimizer is not None:
+        optimizer.step = noted(tape, "optimizer", optimizer.step)

@@ -1,0 +1,52 @@
+"""Spans: what one rank did from when to when, noted in instrumented steps. Breakdowns and traces are made of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from time import perf_counter_ns
+from typing import Any, Literal
+
+# What a stretch of time is for. `step` spans hold all others of their track; `blocked` is the training thread waiting
+# for communication, and `communication` the transfer itself, on whatever thread it runs.
+Kind = Literal["step", "input", "forward", "backward", "optimizer", "communication", "blocked"]
+MAIN = "training"
+
+
+@dataclass
+class Span:
+    """One stretch of one track, in nanoseconds of a clock that all processes of the run share."""
+
+    kind: Kind
+    name: str
+    start: int
+    end: int = 0
+    track: str = MAIN
+    # For communication: bytes handed over, and what makes it the same transfer on every rank that takes part.
+    bytes: int = 0
+    match: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass
+class Tape:
+    """The spans of one process."""
+
+    spans: list[Span] = field(default_factory=list)
+
+    @contextmanager
+    def span(self, kind: Kind, name: str = "") -> Iterator[Span]:
+        """Notes the time from here to the end of the context."""
+        noted = Span(kind, name or kind, perf_counter_ns())
+        self.spans.append(noted)
+        try:
+            yield noted
+        finally:
+            noted.end = perf_counter_ns()
+
+    def add(self, span: Span) -> Span:
+        """Notes a span that ends by other means."""
+        self.spans.append(span)
+        return span

@@ -1,0 +1,71 @@
+"""JAX fully sharded data parallelism: parameters and optimizer state are divided over the devices, gathered for use.
+
+`jax.jit` with `NamedSharding`: each array is divided along its largest dimension that divides. Rajbhandari et al.,
+"ZeRO", SC 2020; Xu et al., "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training", 2020.
+"""
+
+import math
+
+from paceline.footprint import FLOAT_BYTES, Footprint, ModelFacts, all_gather, all_reduce
+from paceline.frameworks import jax_facts
+from paceline.spec import RunSpec
+from paceline.strategies.base import Context, Job, Strategy, on_one_worker
+from paceline.systems import System
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """A part of every array that divides is here for good, the whole of it for a step."""
+    ways = spec.workers
+    shapes = [shape for layer in model.layers for _, shape in layer.arrays]
+    divided = sum(math.prod(shape) for shape in shapes if jax_facts.divided_dimension(shape, ways) is not None)
+    whole = model.parameters - divided
+    messages = (
+        *all_gather("parameters", divided * FLOAT_BYTES, ways),
+        *jax_facts.scattered_reduction(spec, "gradients", divided * FLOAT_BYTES, ways),
+        *all_reduce("gradients of arrays that do not divide", whole * FLOAT_BYTES, ways if whole else 1),
+    )
+    return jax_facts.worker_footprint(
+        spec, model, messages, held=whole + divided / ways, gathered_bytes=divided * FLOAT_BYTES if ways > 1 else 0
+    )
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """What no JAX strategy offers."""
+    return jax_facts.check_fields(spec)
+
+
+def open_job(context: Context) -> Job:
+    """Batches and parameters divided over the same devices."""
+    from jax.sharding import PartitionSpec
+
+    from paceline.frameworks.jax_group import WORKERS, join, mesh_of
+    from paceline.frameworks.jax_training import JaxJob, Layout
+
+    def part(_name: str, shape: tuple[int, ...]) -> PartitionSpec:
+        dimension = jax_facts.divided_dimension(shape, context.spec.workers)
+        return PartitionSpec() if dimension is None else PartitionSpec(*[None] * dimension, WORKERS)
+
+    join(context)
+    knobs = STRATEGY.knob_values(context.spec)
+    layout = Layout(mesh_of(context), batch_side=WORKERS, part=part, gathers=True)
+    return JaxJob(context, layout, stride=int(knobs["steps_per_execution"]))
+
+
+STRATEGY = Strategy(
+    name="jax-fsdp",
+    family="data",
+    framework="jax",
+    synchronous=True,
+    about="parameters and optimizer state are divided over the devices and gathered in each step",
+    use_when="the model with its gradients and optimizer state does not fit on one device",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=(jax_facts.STEPS_PER_EXECUTION, jax_facts.PROCESSES),
+    precisions=jax_facts.PRECISIONS,
+    executions=jax_facts.EXECUTIONS,
+    environment=jax_facts.environment,
+    roles=jax_facts.roles,
+    reference=on_one_worker("jax-single"),
+    is_out_of_memory=jax_facts.is_out_of_memory,
+)

@@ -1,0 +1,70 @@
+"""Plain model parallelism in TensorFlow: each device holds a stretch of the layers, placed there by `tf.device`.
+
+The model parallel training of Bhilegaonkar, Hoskote and Nale. One process drives all devices; on CPU they are logical
+ones, a core each. With micro-batches a device works on one while the next device has the one before, as in GPipe.
+"""
+
+from dataclasses import replace
+
+from paceline.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.frameworks import tf_facts
+from paceline.spec import RunSpec
+from paceline.strategies.base import Context, Job, Knob, Role, Strategy, on_one_worker, spec_layers
+from paceline.systems import System
+from paceline.workloads.cuts import pipeline_footprint, why_not_cut
+
+KNOBS = (
+    Knob("microbatches", 1, "parts of the batch that follow one another through the devices"),
+    Knob(*tf_facts.STEPS_PER_EXECUTION),
+)
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """A pipeline in which each device that has parameters has an optimizer of its own."""
+    pipeline = pipeline_footprint(spec, STRATEGY.knob_values(spec), model)
+    return Footprint(
+        tuple(
+            replace(
+                group,
+                optimizer_bytes=tf_facts.optimizer_bytes(spec.optimizer, group.parameter_bytes / FLOAT_BYTES)
+                if group.parameter_bytes
+                else 0,
+            )
+            for group in pipeline.groups
+        )
+    )
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """There must be a layer for each device."""
+    return tf_facts.check(spec) or why_not_cut(spec, STRATEGY.knob_values(spec), spec_layers)
+
+
+def open_job(context: Context) -> Job:
+    """All devices in one process."""
+    from paceline.frameworks.tf_layers import LayersJob
+
+    knobs = STRATEGY.knob_values(context.spec)
+    return LayersJob(context, int(knobs["microbatches"]), int(knobs["steps_per_execution"]))
+
+
+STRATEGY = Strategy(
+    name="tf-layers",
+    family="model",
+    framework="tensorflow",
+    synchronous=True,
+    about="one process: each device holds a stretch of the layers, placed there by tf.device",
+    use_when="a Keras model must fit that no device of the machine holds alone",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    environment=tf_facts.environment,
+    roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
+    replicas=lambda _spec: 1,
+    needs=("keras",),
+    own_models="keras",
+    cut_by="stages",
+    reference=on_one_worker("tf-single"),
+    is_out_of_memory=tf_facts.is_out_of_memory,
+)

@@ -1,0 +1,97 @@
+"""TensorFlow MultiWorkerMirroredStrategy: one process per worker, gradients summed by collective operations.
+
+RING sends over gRPC, on CPU and GPU; NCCL is for GPUs. Keras' `fit` fails under it with Keras 3, so the loop is a
+custom one.
+"""
+
+from paceline.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
+from paceline.frameworks import tf_facts
+from paceline.spec import RunSpec
+from paceline.strategies.base import Context, Job, Knob, Process, Strategy, on_one_worker
+from paceline.systems import System
+
+KNOBS = (
+    Knob(
+        "communication",
+        "auto",
+        "who sums the gradients: TensorFlow's ring over gRPC, or NCCL",
+        ("auto", "ring", "nccl"),
+    ),
+    Knob(*tf_facts.STEPS_PER_EXECUTION),
+)
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """NCCL is for GPUs."""
+    if STRATEGY.knob_values(spec)["communication"] == "nccl" and spec.device == "cpu":
+        return "communication nccl needs GPUs; on CPU use ring or auto"
+    return tf_facts.check(spec)
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Everything is on every worker; the gradients go around once."""
+    size, local = model.parameter_bytes, spec.samples_per_step // spec.workers
+    worker = RankFootprint(
+        role="worker",
+        ranks=spec.workers,
+        flops=training_flops(model, local),
+        messages=all_reduce("gradients", size, spec.workers),
+        parameter_bytes=size,
+        gradient_bytes=size,
+        optimizer_bytes=tf_facts.optimizer_bytes(spec.optimizer, model.parameters),
+        activation_bytes=model.activation_bytes * local,
+    )
+    return Footprint((worker,))
+
+
+def environment(spec: RunSpec, process: Process) -> dict[str, str]:
+    """TensorFlow's server takes over a port that this process holds already."""
+    return {**tf_facts.environment(spec, process), "TF_GRPC_REUSE_PORT": "1"}
+
+
+def open_job(context: Context) -> Job:
+    """The strategy's server starts with it, while the port is still held."""
+    from paceline.frameworks.tf_devices import prepare
+
+    devices = prepare(context)
+    import tensorflow as tf
+
+    from paceline.frameworks.tf_training import TfJob
+    from paceline.frameworks.tf_workers import Barrier, cluster, part
+
+    knobs, distribute = STRATEGY.knob_values(context.spec), tf.distribute.experimental
+    options = distribute.CommunicationOptions(
+        implementation=distribute.CommunicationImplementation[str(knobs["communication"]).upper()],
+        timeout_seconds=context.spec.collective_timeout_seconds,
+    )
+    with cluster(context):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return TfJob(
+        context,
+        strategy,
+        devices,
+        stride=int(knobs["steps_per_execution"]),
+        barrier=Barrier(strategy),
+        leave=lambda: part(context),
+    )
+
+
+STRATEGY = Strategy(
+    name="tf-multiworker",
+    family="data",
+    framework="tensorflow",
+    synchronous=True,
+    about="one process per worker: variables in each, gradients summed by collective operations",
+    use_when="several machines, and TensorFlow or Keras as the framework",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    precisions=tf_facts.PRECISIONS,
+    executions=tf_facts.EXECUTIONS,
+    environment=environment,
+    needs=("keras",),
+    own_models="keras",
+    reference=on_one_worker("tf-single"),
+    is_out_of_memory=tf_facts.is_out_of_memory,
+)

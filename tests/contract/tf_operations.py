@@ -1,0 +1,36 @@
+"""Opens a one-process TensorFlow strategy, makes one step, and prints where its operations really ran.
+
+`python tf_operations.py STRATEGY WORKERS` prints JSON: device -> kind of operation -> how many, from the graphs that
+TensorFlow cut for its devices.
+"""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+from paceline.plan import complete
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+from paceline.strategies.base import Context, Process, Rendezvous, Service
+
+
+def operations(name: str, workers: int) -> dict[str, Counter[str]]:
+    spec = complete(RunSpec(strategy=name, workers=workers, global_batch=64, train_samples=64, steps=1))
+    context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("", 0, None, Path()))
+    job = strategy(name).open_job(context)
+    assert not isinstance(job, Service)
+    from tensorflow.python.eager import context as eager
+
+    job.start_epoch(0)
+    eager.context().enable_graph_collection()
+    job.step(0, 1)
+    found: dict[str, Counter[str]] = {}
+    for graph in eager.context().export_run_metadata().partition_graphs:
+        for node in graph.node:
+            found.setdefault(node.device.rpartition("/")[2], Counter())[node.op] += 1
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(operations(sys.argv[1], int(sys.argv[2]))))  # noqa: T201
