@@ -1,6 +1,6 @@
 """What Paceline costs: its steady samples/s against bare hand-written loops, and its start-up against bare imports.
 
-python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,startup]
+python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,tensorflow,jax,startup]
 
 Both sides of a ratio run in the same processes on the same cores with the same settings, epoch by epoch in turn
 (`alternating.py`), in several fresh sets of processes one after another.
@@ -56,9 +56,13 @@ class Loop:
     batch: int
     train_samples: int
     epochs: int
-    target: float
-    # Scripts of the folder `bare`.
-    bare: tuple[str, ...]
+    # Scripts of the folder `bare`, and how near to each the loop must come.
+    targets: tuple[tuple[str, float], ...]
+
+    @property
+    def bare(self) -> list[str]:
+        """The scripts alone."""
+        return [name for name, _ in self.targets]
 
     @property
     def name(self) -> str:
@@ -71,15 +75,22 @@ class Loop:
         return complete(RunSpec(global_batch=self.batch, **{name: getattr(self, name) for name in fields}))
 
 
-SINGLE_TARGET, DDP_TARGET = 0.99, 0.98
 LOOPS = {
     "single": (
-        Loop("mnist-small", "torch-single", 1, 256, 768, 42, SINGLE_TARGET, ("bare_single",)),
-        Loop("mnist-large", "torch-single", 1, 64, 64, 22, SINGLE_TARGET, ("bare_single",)),
+        Loop("mnist-small", "torch-single", 1, 256, 768, 42, (("bare_single", 0.99),)),
+        Loop("mnist-large", "torch-single", 1, 64, 64, 22, (("bare_single", 0.99),)),
     ),
     "ddp": (
-        Loop("mnist-small", "torch-ddp", 2, 256, 768, 42, DDP_TARGET, ("bare_ddp",)),
-        Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, DDP_TARGET, ("bare_ddp",)),
+        Loop("mnist-small", "torch-ddp", 2, 256, 768, 42, (("bare_ddp", 0.98),)),
+        Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, (("bare_ddp", 0.98),)),
+    ),
+    "tensorflow": (
+        Loop("mnist-small", "tf-single", 1, 256, 2560, 14, (("bare_tf", 0.98), ("keras_fit", 1.0))),
+        Loop("mnist-large", "tf-single", 1, 64, 64, 14, (("bare_tf", 0.98), ("keras_fit", 1.0))),
+    ),
+    "jax": (
+        Loop("mnist-small", "jax-single", 1, 256, 768, 30, (("bare_jax", 0.98),)),
+        Loop("mnist-large", "jax-single", 1, 64, 64, 14, (("bare_jax", 0.98),)),
     ),
 }
 
@@ -179,8 +190,8 @@ def compare_loop(loop: Loop, rounds: int, folder: Path, say: Callable[[str], Non
     places = lay_out(strategy(loop.strategy).roles(spec), local_system().cores, spec.cores_per_worker)
     command = [sys.executable, str(HERE / "alternating.py"), str(orders), str(data), str(loop.epochs), *loop.bare]
     figures = {
-        (bare, part): Figure(f"{loop.name}: {what} over {bare}", loop.target)
-        for bare in loop.bare
+        (bare, part): Figure(f"{loop.name}: {what} over {bare}", target)
+        for bare, target in loop.targets
         for part, what in ((SECONDS, "samples/s"), (CPU_SECONDS, "samples per CPU second"))
     }
     control = Figure(f"{loop.name}: {loop.bare[0]} over itself, CPU", None)
@@ -285,7 +296,9 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, help="pairs of fresh processes for each figure (7, with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="few rounds of few epochs: that it works, not how fast")
-    parser.add_argument("--only", default="single,ddp,startup", help="parts, separated by commas: %(default)s")
+    parser.add_argument(
+        "--only", default="single,ddp,tensorflow,jax,startup", help="parts, separated by commas: %(default)s"
+    )
     return parser.parse_args()
 
 

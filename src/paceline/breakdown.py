@@ -2,12 +2,12 @@
 
 A rank is blocked while its training thread stands still for a transfer. Of that, the time until the last rank has come
 to the same transfer is waiting, and what is left is exposed communication. A transfer that runs while the rank computes
-is overlapped. Clocks are those of one host, so starts can be compared across ranks.
+is overlapped; of one whose end nobody sees (plain sends and receives) only the exposed part is counted. Clocks are
+those of one host, so starts can be compared across ranks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from paceline.spans import Span
 
@@ -78,7 +78,7 @@ def _one_step(step: Span, own: Sequence[Span], arrivals: Mapping[str, int]) -> d
     transfers = _union(
         (max(span.start, arrivals.get(span.match, span.start)), span.end)
         for span in inside
-        if span.kind == "communication"
+        if span.kind == "communication" and span.exact
     )
     computing = {kind: _length(_without(phase, standing)) for kind, phase in phases.items()}
     exposed = _length(standing) - _length(waiting)
@@ -152,16 +152,6 @@ def _length(stretches: Sequence[Interval]) -> int:
     return sum(end - start for start, end in stretches)
 
 
-def slowest(parts: Sequence[RankBreakdown]) -> RankBreakdown | None:
-    """The rank that makes the others wait: the one that waits least."""
-    return min(parts, key=lambda part: part.waiting) if parts else None
-
-
 def mean_of(parts: Sequence[RankBreakdown]) -> dict[str, float]:
     """Each part's mean over the ranks."""
     return {name: sum(getattr(part, name) for part in parts) / len(parts) for name in PARTS} if parts else {}
-
-
-def median_step(parts: Sequence[RankBreakdown]) -> float | None:
-    """Over the ranks."""
-    return median(part.step for part in parts) if parts else None

@@ -77,13 +77,15 @@ class Outcome:
         return sum(count for status, count in self.counts.items() if status in FINAL and status is not Status.OK)
 
 
-def plan_study(study: Study, store: Store | None, fresh: bool = False, retry: bool = False) -> Plan:
+def plan_study(
+    study: Study, store: Store | None, *, fresh: bool = False, retry: bool = False, breakdown: bool = False
+) -> Plan:
     """What there is to do now."""
     names = study.factors.get("strategy", study.fixed.get("strategy"))
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         study = study.with_fields({"strategy": expand_strategies(names)})
     done = set() if fresh or store is None else store.done(only_ok=retry)
-    return make_plan(study, done, local_system(), probe)
+    return make_plan(study, done, local_system(), probe, breakdown)
 
 
 def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:

@@ -72,9 +72,16 @@ class OwnFacts:
 Probe = Callable[[RunSpec], OwnFacts]
 
 
-def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: Probe) -> Plan:
-    """Checks every run of the study and puts those not done yet into an interleaved, seeded random order."""
+def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: Probe, breakdown: bool = False) -> Plan:
+    """Checks every run of the study and puts those not done yet into an interleaved, seeded random order.
+
+    With `breakdown`, each configuration is run once more at the end, instrumented: apart from the runs that are timed.
+    """
     specs = {spec.key(): spec for spec in map(complete, study.specs())}
+    noted = {}
+    if breakdown:
+        copies = [spec.model_copy(update={"instrumented": True}) for spec in specs.values()]
+        noted = {spec.key(): spec for spec in copies if refusal(spec, system, probe) is None}
     reasons = {key: reason for key, spec in specs.items() if (reason := refusal(spec, system, probe)) is not None}
     to_run, finished = [], 0
     for repeat in range(study.repeats):
@@ -82,8 +89,10 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
         random.Random(f"{study.order_seed} {repeat}").shuffle(round_keys)
         finished += sum((key, repeat) in done for key in round_keys)
         to_run += [PlannedRun(specs[key], repeat) for key in round_keys if (key, repeat) not in done]
+    finished += sum((key, 0) in done for key in noted)
+    to_run += [PlannedRun(spec, 0) for key, spec in noted.items() if (key, 0) not in done]
     skipped = tuple(PlannedRun(specs[key], 0, reason) for key, reason in reasons.items())
-    return Plan(study.name, tuple(to_run), skipped, finished, tuple(specs))
+    return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *noted))
 
 
 def expand_strategies(names: list[str]) -> list[str]:
@@ -245,6 +254,8 @@ def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
 
 
 def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
+    if spec.instrumented and not chosen.traces(spec):
+        return f"the steps of {chosen.name} on {spec.device} cannot be taken apart"
     for what, wanted, offered in (
         ("device", spec.device, chosen.devices),
         ("precision", spec.precision, chosen.precisions),

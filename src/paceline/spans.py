@@ -24,6 +24,8 @@ class Span:
     # For communication: bytes handed over, and what makes it the same transfer on every rank that takes part.
     bytes: int = 0
     match: str = ""
+    # Whether the end is that of the transfer; otherwise it is when someone looked.
+    exact: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from contract.conftest import WORKLOADS
+from paceline.errors import ModelError
 from paceline.frameworks.jax_facts import divided_dimension
-from paceline.plan import complete, refusal, spec_facts
+from paceline.plan import PlannedRun, complete, refusal, spec_facts
 from paceline.runs.devices import lay_out, process_environment
+from paceline.runs.launch import launch
 from paceline.runs.probe import probe
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
@@ -44,6 +46,19 @@ def data():
     inputs = made.normal(size=(96, 12)).astype("float32")
     targets = (inputs[:, :4]).argmax(1)
     return inputs[:64], targets[:64], inputs[64:], targets[64:]
+"""
+OPTIMIZER = """
+from typing import NamedTuple
+class Moving(NamedTuple):
+    count: jax.Array
+    velocity: dict
+class optimizer:
+    def __init__(self, params): pass
+    def init(self, params):
+        return Moving(jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, params))
+    def update(self, gradients, state, params):
+        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, state.velocity, gradients)
+        return jax.tree.map(lambda v: -0.05 * v, velocity), Moving(state.count + 1, velocity)
 """
 PLAN = """
 def plan(params):
@@ -210,6 +225,48 @@ def test_a_pair_of_functions_trains_the_same_under_every_jax_strategy(own_file: 
         spread = trained("mnist-small", strategy=name, workers=2, global_batch=16, **fields)
         np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
         np.testing.assert_allclose(spread.weights["hidden.kernel"], single.weights["hidden.kernel"], atol=2e-4)
+
+
+def test_a_pair_of_functions_may_bring_an_optimizer_whose_state_is_divided_too(own_file: Any, trained: Any) -> None:
+    fields = own_file(OWN + OPTIMIZER)
+    single = trained("mnist-small", strategy="jax-single", global_batch=16, **fields)
+    spread = trained("mnist-small", strategy="jax-fsdp", workers=2, global_batch=16, **fields)
+    assert single.losses[-1] < single.losses[0]
+    np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
+    held = [trained.record.ranks[0].details["held_bytes"] for trained in (single, spread)]
+    # Twice half of the velocities, and on each device the count of steps.
+    assert held[1]["optimizer"] == held[0]["optimizer"] + 4
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("def build(): return [1]", "returned list"),
+    ("def build(): return (lambda key: 1 / 0), (lambda params, inputs: inputs)", "init(key) of mine.py:build fails"),
+    ("def build(): return (lambda key: {}), (lambda params, inputs: inputs)", "there is nothing to train"),
+    ("def build(): return (lambda key: {'a': np.arange(3)}), (lambda params, inputs: inputs)", "floating-point"),
+    ("def build(): return init, (lambda params, inputs: inputs @ np.ones((5, 4)))", "does not take inputs of shape 12"),
+    ("def build(): return init, (lambda params, inputs: apply(params, inputs)[:, :2])", "does not fit its targets"),
+    ("def loss(outputs, targets): return outputs.nothing", "does not fit its targets"),
+], ids=["no pair", "init fails", "empty", "whole numbers", "shape", "classes", "loss"])  # fmt: skip
+def test_what_is_wrong_with_a_pair_is_said_before_anything_starts(text: str, words: str, own_file: Any) -> None:
+    spec = spec_of("mnist-small", strategy="jax-single", global_batch=16, **own_file(f"{OWN}\n{text}\n"))
+    with pytest.raises(ModelError) as complaint:
+        refusal(spec, local_system(), probe)
+    assert words in str(complaint.value)
+
+
+@pytest.mark.parametrize(("plan", "words"), [
+    ("{'nothing': 'rows'}", "names 'nothing', which is no parameter"),
+    ("{'out.0': 'wide'}", 'give "columns" or "rows"'),
+    ("{}", "must return"),
+    ("1 / 0", "fails with ZeroDivisionError"),
+    ("{'odd': 'columns'}", "do not divide over 2 workers"),
+])  # fmt: skip
+def test_what_is_wrong_with_a_plan_for_a_pair_is_said(plan: str, words: str, own_file: Any) -> None:
+    odd = "def build(): return (lambda key: {**init(key), 'odd': jnp.ones(3)}), apply"
+    fields = own_file(f"{OWN}\n{odd}\ndef plan(params):\n    return {plan}\n")
+    spec = spec_of("mnist-small", strategy="jax-tensor", workers=2, global_batch=16, **fields)
+    record = launch(PlannedRun(spec, 0), "plans", local_system(), lambda _event: None)
+    assert words in str(record.reason)
 
 
 def test_a_pair_of_functions_is_split_as_its_plan_says(own_file: Any, look: Any) -> None:

@@ -26,6 +26,7 @@ def gather(records: Sequence[Record], rows: Sequence[Row]) -> list[Gathered]:
     measured = [row for row in rows if row.measured]
     varying = varying_fields(rows)
     names = {row.key: f"{series_name(row, varying)} x{row.spec.workers}" for row in rows}
+    records = [record for record in records if not record.spec.instrumented]
     found = _of_runs([record for record in records if record.ok], names, len(measured))
     found += _few_repeats(measured, names) + _wide_spread(measured, names) + _unlike(records)
     return found

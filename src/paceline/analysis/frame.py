@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.analysis.labels import flatten
 from paceline.analysis.rows import Row
+from paceline.breakdown import mean_of
 
 if TYPE_CHECKING:
     import polars
@@ -19,10 +20,11 @@ def flat(row: Row) -> dict[str, Any]:
     spec = row.spec.model_dump(mode="json")
     values: dict[str, Any] = {name: row.spec.scaling if name == "scaling" else spec[name] for name in _FIRST}
     for field in fields(Row):
-        if field.name not in ("spec", "losses"):
+        if field.name not in ("spec", "losses", "breakdown"):
             value = getattr(row, field.name)
             values[field.name] = None if isinstance(value, float) and not math.isfinite(value) else value
     values["status"] = str(row.status)
+    values |= {f"{part}_seconds": value for part, value in mean_of(row.breakdown).items()}
     return values | {name: value for name, value in flatten(row.spec).items() if name not in values}
 
 

@@ -10,7 +10,7 @@ from paceline.spec import RunSpec
 _SHOWN = frozenset(
     {"strategy", "workers", "workload", "dataset", "dataset_copies", "global_batch", "local_batch", "model"}
 )
-_SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds"})
+_SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
 
 
 def varying_fields(rows: Sequence[Row]) -> list[str]:

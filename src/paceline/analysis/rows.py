@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.analysis.statistics import middle, spread
+from paceline.breakdown import RankBreakdown
 from paceline.record import Epoch, Record, Status
 from paceline.spec import RunSpec
 from paceline.strategies import strategies
@@ -35,6 +36,9 @@ class Row:
     oversubscribed: bool
     # Of its first good run, step by step; with one seed the others differ by rounding only.
     losses: tuple[float | None, ...] = ()
+    # From its instrumented run: where each rank's time went, and how much longer a step was for being watched.
+    breakdown: tuple[RankBreakdown, ...] = ()
+    watching: float | None = None
     speedup: float | None = None
     efficiency: float | None = None
     baseline: str | None = None
@@ -48,9 +52,13 @@ class Row:
 def summarise(records: Iterable[Record], include_oversubscribed: bool = False) -> list[Row]:
     """One row per configuration, in the order of workload, strategy, batch, workers."""
     groups: dict[str, list[Record]] = {}
+    noted: dict[str, Record] = {}
     for record in records:
-        groups.setdefault(record.key, []).append(record)
-    rows = [_row(key, group) for key, group in groups.items()]
+        if record.spec.instrumented:
+            noted[record.spec.model_copy(update={"instrumented": False}).key()] = record
+        else:
+            groups.setdefault(record.key, []).append(record)
+    rows = [_with_breakdown(_row(key, group), noted.get(key)) for key, group in groups.items()]
     return sorted((_scaled(row, rows, include_oversubscribed) for row in rows), key=_order)
 
 
@@ -78,6 +86,14 @@ def _row(key: str, records: list[Record]) -> Row:
         oversubscribed=any(finding.code == OVERSUBSCRIBED for record in good for finding in record.findings),
         losses=good[0].losses if good else (),
     )
+
+
+def _with_breakdown(row: Row, noted: Record | None) -> Row:
+    if noted is None or not noted.breakdown or not row.samples_per_second:
+        return row
+    plain = row.spec.samples_per_step / row.samples_per_second
+    watched = middle([part.step for part in noted.breakdown]) or 0.0
+    return replace(row, breakdown=noted.breakdown, watching=watched / plain - 1)
 
 
 def _steady(records: list[Record]) -> list[Epoch]:

@@ -61,6 +61,9 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already stored.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Repeat stored runs that did not end well.")] = False,
+    breakdown: Annotated[
+        bool, typer.Option("--breakdown", help="Also find out where the time goes, in short runs apart.")
+    ] = False,
     list_studies: Annotated[bool, typer.Option("--list", help="List the built-in studies.")] = False,
 ) -> None:
     """Runs a study, or the runs that the options describe; a study that was stopped goes on where it was."""
@@ -83,9 +86,9 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
               "optimizer": parse_pairs(optimizer, "--optimizer")}  # fmt: skip
     asked = described_study(study, fields, tables, repeats)
     if dry_run:
-        _print_what_is_left(asked, db, fresh, retry)
+        _print_what_is_left(asked, db, fresh=fresh, retry=retry, breakdown=breakdown)
         return
-    outcome = _run_and_store(asked, db, fresh, retry)
+    outcome = _run_and_store(asked, db, fresh=fresh, retry=retry, breakdown=breakdown)
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.failures:
@@ -105,25 +108,25 @@ def described_study(
     return asked if repeats is None else Study.parse({**asked.model_dump(), "repeats": repeats}, "--repeats")
 
 
-def _print_what_is_left(asked: Study, db: Path, fresh: bool, retry: bool) -> None:
+def _print_what_is_left(asked: Study, db: Path, **wishes: bool) -> None:
     if not db.is_file():
-        print_plan(plan_study(asked, None))
+        print_plan(plan_study(asked, None, breakdown=wishes["breakdown"]))
         return
     with Store.open_existing(db) as store:
-        print_plan(plan_study(asked, store, fresh=fresh, retry=retry))
+        print_plan(plan_study(asked, store, **wishes))
 
 
-def _run_and_store(asked: Study, db: Path, fresh: bool, retry: bool) -> Outcome:
+def _run_and_store(asked: Study, db: Path, **wishes: bool) -> Outcome:
     plan_study(asked, None)  # wrong input is refused before anything is written
     with Store.open(db) as store:
         with errors().status("looking at what there is to do"):
-            plan = plan_study(asked, store, fresh=fresh, retry=retry)
+            plan = plan_study(asked, store, **wishes)
         with Progress() as progress:
             outcome = execute(plan, store, progress)
         if not outcome.interrupted:
             keys = set(plan.keys)
             records = [record for record in store.records() if record.key in keys]
-            print_results(records, summarise(records))
+            print_results(records, summarise(records), breakdown=wishes["breakdown"])
     return outcome
 
 

@@ -15,6 +15,7 @@ from paceline.analysis.frame import flat_rows
 from paceline.analysis.headline import headline
 from paceline.analysis.labels import groups, series_name, varying_fields
 from paceline.analysis.rows import Row, summarise
+from paceline.cli.breakdown_table import print_breakdown
 from paceline.cli.terminal import Db, StudyName, output
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
@@ -31,6 +32,9 @@ def show(
     logs: Annotated[
         bool, typer.Option("--logs", help="Also the end of the log of runs that did not end well.")
     ] = False,
+    breakdown: Annotated[
+        bool, typer.Option("--breakdown", help="Where the time of a step goes, rank by rank.")
+    ] = False,
     crowded: Annotated[
         bool, typer.Option("--oversubscribed", help="Also give efficiency where workers shared cores.")
     ] = False,
@@ -44,7 +48,7 @@ def show(
     elif as_csv:
         typer.echo(as_csv_text(rows), nl=False)
     else:
-        print_results(records, rows)
+        print_results(records, rows, breakdown=breakdown)
         if logs:
             _print_logs(records)
 
@@ -65,8 +69,8 @@ def as_csv_text(rows: Sequence[Row]) -> str:
     return buffer.getvalue()
 
 
-def print_results(records: Sequence[Record], rows: Sequence[Row]) -> None:
-    """A table per setting, what was not measured and why, and the findings."""
+def print_results(records: Sequence[Record], rows: Sequence[Row], breakdown: bool = False) -> None:
+    """A table per setting, where the time goes if asked, what was not measured and why, and the findings."""
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
@@ -81,6 +85,8 @@ def print_results(records: Sequence[Record], rows: Sequence[Row]) -> None:
                 console.print(f"[yellow]{status}[/] {escape(name)}: {escape(row.reason or 'no reason given')}")
         if sentence := headline(group):
             console.print(escape(sentence))
+        if breakdown:
+            print_breakdown(group)
     _print_findings(gather(records, rows))
 
 

@@ -56,7 +56,7 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
             "NPROC": str(max(1, len(process.cores))),
         }
     # JAX would take three quarters of the GPU's memory at once, and memory could not be compared between strategies.
-    return {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    return {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ Every strategy is the same step under `jax.jit`; what differs is on which device
 which XLA derives what each device computes and sends.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -296,7 +297,8 @@ class JaxJob:
         """Devices, and the bytes that arrays hold on those of this process."""
         params, _, optimizer_state = self._state
         held = {"parameters": held_bytes(params), "optimizer": held_bytes(optimizer_state)}
-        return {"jax": jax.__version__, "devices": len(self._layout.mesh.local_devices), "held_bytes": held}
+        devices, threads = len(self._layout.mesh.local_devices), len(os.sched_getaffinity(0))
+        return {"jax": jax.__version__, "devices": devices, "intra_threads": threads, "held_bytes": held}
 
     def parts(self) -> dict[str, list[tuple[int, ...]]]:
         """The shapes of each parameter's parts on the devices of this process, in their order."""

@@ -39,6 +39,7 @@ class TimedWork(dist._Work):
         try:
             self._future = inner.get_future()
         except RuntimeError:  # sends and receives have none; their end is seen when they are waited for
+            span.exact = False
             return
         self._future.add_done_callback(self._ended)
 

@@ -48,8 +48,17 @@ class Template:
             str(os.getpid()),
             *self.modules,
         ]
+        # What imports say goes to nobody: TensorFlow greets every process. Where they fail, the runs that start afresh
+        # instead fail in the same way, and their logs are kept.
+        nobody = subprocess.DEVNULL
         self._process = subprocess.Popen(
-            command, env=self.environment, pass_fds=(theirs.fileno(),), process_group=0, stdin=subprocess.DEVNULL
+            command,
+            env=self.environment,
+            pass_fds=(theirs.fileno(),),
+            process_group=0,
+            stdin=nobody,
+            stdout=nobody,
+            stderr=nobody,
         )
         theirs.close()
         said = self._channel.recv(MESSAGE_BYTES)  # it has imported everything, or could not

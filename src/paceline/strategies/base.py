@@ -213,6 +213,11 @@ def nothing_more(_spec: RunSpec, _process: Process) -> dict[str, str]:
     return {}
 
 
+def on_cores(spec: RunSpec) -> bool:
+    """Whether the run is on CPU cores."""
+    return spec.device == "cpu"
+
+
 @dataclass(frozen=True)
 class Strategy:
     """A way to spread training: what it does and what it costs, in one value."""
@@ -252,6 +257,8 @@ class Strategy:
     tested_with: Mapping[str, Any] = field(default_factory=dict)
     # For an asynchronous strategy: the training loss that it must be below in the second epoch of mnist-5k.
     must_reach_loss: float | None = None
+    # Whether an instrumented run of it notes what happens when.
+    traces: Callable[[RunSpec], bool] = on_cores
     # Recognises the framework's own out-of-memory exceptions.
     is_out_of_memory: Callable[[BaseException], bool] = lambda error: isinstance(error, MemoryError)
 
