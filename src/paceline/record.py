@@ -57,11 +57,34 @@ class Epoch(Frozen):
     train_loss: float | None
     test_loss: float | None = None
     test_accuracy: float | None = None
+    # By the run's energy source, with what the machine draws when idle.
+    joules: float | None = None
 
     @property
     def samples_per_second(self) -> float:
         """Samples of all workers together over wall-clock seconds."""
         return self.samples / self.seconds if self.seconds else 0.0
+
+
+class Energy(Frozen):
+    """Where the joules of the epochs come from: a counter that was read, or `estimated`; and what was not the run's."""
+
+    source: str
+    # What the counter shows when nothing runs; zero for an estimate, whose CPU seconds leave idling out already.
+    idle_watts: float = 0.0
+    # Of an estimate: what a busy core was taken to draw.
+    watts_per_core: float | None = None
+
+
+class Memory(Frozen):
+    """Resident bytes of a process without pages of files (programs and libraries): what it holds by itself."""
+
+    # Right after the framework's import.
+    baseline_bytes: int
+    # After the last epoch.
+    steady_bytes: int
+    # The most up to the end of the first epoch's steps: before any evaluation.
+    peak_bytes: int
 
 
 class Rank(Frozen):
@@ -72,6 +95,7 @@ class Rank(Frozen):
     cores: tuple[int, ...]
     cpu_seconds: float
     peak_memory_bytes: int
+    memory: Memory | None = None
     details: dict[str, Any] = {}
 
 
@@ -104,6 +128,7 @@ class Record(Frozen):
     step_seconds: dict[int, tuple[float, ...]] = {}
     findings: tuple[Finding, ...] = ()
     parameters: int | None = None
+    energy: Energy | None = None
     # Of an instrumented run: where each rank's time went, and the spans of a few steps.
     breakdown: tuple[RankBreakdown, ...] = ()
     trace: tuple[TraceSpan, ...] = ()

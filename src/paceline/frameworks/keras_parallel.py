@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from paceline.errors import ModelError
+from paceline.frameworks.jax_noted import jax_job
 from paceline.frameworks.jax_optimizer import Transformation, Tree
 from paceline.frameworks.jax_training import JaxJob, Layout, Network
 from paceline.frameworks.keras_model import build_layers, build_model, loss_function, named_variables, set_precision
@@ -45,7 +46,7 @@ def open_parallel(context: Context, rows: Rows, stride: int) -> JaxJob:
     variables = trained_variables(context, model)
     parts = {name: PartitionSpec(*axes.get(variable.path, ())) for name, variable in variables.items()}
     layout = Layout(mesh.backend_mesh, batch_side=BATCH, part=lambda name, _shape: parts[name])
-    job = JaxJob(
+    job = jax_job(
         context,
         layout,
         stride,

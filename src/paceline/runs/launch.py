@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from paceline.data.order import BatchOrder
 from paceline.plan import PlannedRun, sample_count
 from paceline.record import Record, Status
 from paceline.runs.devices import lay_out, oversubscription, process_environment
+from paceline.runs.energy import Meter, open_meter
 from paceline.runs.environment import environment
 from paceline.runs.load import LoadMeter
 from paceline.runs.outcome import Ending, make_record
@@ -38,6 +39,7 @@ def launch(
     roles = strategy(spec.strategy).roles(spec)
     processes = lay_out(roles, system.cores, spec.cores_per_worker)
     crowded = oversubscription(roles, system.cores, spec)
+    energy = open_meter(spec)
     started_at, meter = datetime.now(UTC).isoformat(timespec="milliseconds"), LoadMeter()
     with run_folder() as folder, held_port() as listener:
         orders = {
@@ -54,8 +56,8 @@ def launch(
             start.prepare(environments)
         launched = time.perf_counter_ns()
         with started(folder, environments, listener, start) as group:
-            ending = watch(group, spec.timeout_seconds, on_event)
-        ending = ending.with_parts(folder, group)
+            ending = watch(group, spec.timeout_seconds, on_event, energy)
+        ending = replace(ending.with_parts(folder, group), meter=energy)
         if weights_to is not None and (folder / "weights.npz").exists():
             weights_to.write_bytes((folder / "weights.npz").read_bytes())
     findings = [
@@ -77,12 +79,14 @@ def _schedule(spec: RunSpec) -> list[tuple[int, int]]:
     return list(order.schedule(spec.epochs, spec.steps))
 
 
-def watch(group: Group, timeout_seconds: float, on_event: OnEvent) -> Ending:
+def watch(group: Group, timeout_seconds: float, on_event: OnEvent, energy: Meter | None = None) -> Ending:
     """Until all have ended, one has failed, the time is up, or the user interrupts."""
     deadline, pending = time.monotonic() + timeout_seconds, b""
     try:
         while True:
             pending = _pass_on(pending + group.events(POLL_SECONDS), on_event)
+            if energy is not None:
+                energy.read()
             codes = group.exit_codes()
             if all(code is not None for code in codes):
                 return Ending(codes)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from time import process_time
 from typing import Any, Protocol
 
+from paceline.runs.memory import Resident, resident
 from paceline.spans import Span, Tape
 from paceline.strategies.base import Evaluation, Job, Service
 
@@ -31,6 +32,8 @@ class EpochPart:
     cpu_seconds: float
     losses: list[float] | None
     evaluation: Evaluation | None
+    # When its steps were done, before evaluation.
+    resident: Resident | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,10 @@ class RankPart:
     cpu_seconds: float = 0.0
     peak_memory_bytes: int = 0
     details: dict[str, Any] = field(default_factory=dict)
+    # At the end, before anything was gathered for the record.
+    resident: Resident | None = None
+    # Of a process that serves others: CPU seconds while it did.
+    serving_cpu_seconds: float = 0.0
     # Of an instrumented run: what this process did when.
     spans: list[Span] = field(default_factory=list)
 
@@ -52,13 +59,17 @@ class RankPart:
 def train(job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter) -> RankPart:
     """The whole training of one process."""
     epochs = [_epoch(job, epoch, steps, samples_per_step, report) for epoch, steps in schedule]
-    return _part(epochs, job.details())
+    held = resident()
+    return replace(_part(epochs, job.details()), resident=held)
 
 
 def serve(service: Service, tape: Tape | None = None) -> RankPart:
     """The whole life of a process that serves others."""
+    cpu_started = process_time()
     service.serve()
-    return replace(_part([], service.details()), spans=tape.spans if tape else [])
+    served, held = process_time() - cpu_started, resident()
+    part = _part([], service.details())
+    return replace(part, resident=held, serving_cpu_seconds=served, spans=tape.spans if tape else [])
 
 
 def trace(
@@ -103,8 +114,8 @@ def _epoch(job: Job, epoch: int, steps: int, samples_per_step: int, report: Repo
             next_report = now + REPORT_NANOSECONDS
     job.wait()
     ended = clock()
-    cpu_seconds = process_time() - cpu_started
-    part = EpochPart(epoch, stamps, ended, cpu_seconds, job.losses(), job.evaluate())
+    cpu_seconds, held = process_time() - cpu_started, resident()
+    part = EpochPart(epoch, stamps, ended, cpu_seconds, job.losses(), job.evaluate(), held)
     report(
         kind="epoch",
         epoch=epoch,

@@ -11,7 +11,8 @@ from typing import Any
 
 from paceline.breakdown import break_down
 from paceline.plan import PlannedRun
-from paceline.record import Epoch, Finding, Rank, Record, Startup, Status, TraceSpan
+from paceline.record import Energy, Epoch, Finding, Memory, Rank, Record, Startup, Status, TraceSpan
+from paceline.runs.energy import Meter, charge
 from paceline.runs.processes import Group
 from paceline.spans import Span
 from paceline.strategies.base import Process
@@ -32,6 +33,7 @@ class Ending:
     seconds_allowed: float | None = None
     parts: Sequence[Part | None] = field(default=())
     log_tails: Sequence[str] = field(default=())
+    meter: Meter | None = None
 
     @property
     def cpu_seconds(self) -> float:
@@ -108,15 +110,17 @@ def _with_measurements(base: Record, processes: Sequence[Process], ending: Endin
     ranks = tuple(
         Rank(
             rank=process.rank, role=process.role, cores=process.cores, cpu_seconds=part["cpu_seconds"],
-            peak_memory_bytes=part["peak_memory_bytes"], details=part["details"],
+            peak_memory_bytes=part["peak_memory_bytes"], memory=_memory(part), details=part["details"],
         )
         for process, part in zip(processes, parts, strict=True)
     )  # fmt: skip
     findings = [*base.findings, *_loss_finding(losses), *_first_epoch_finding(epochs)]
+    charged, energy = _charged(base, epochs, parts, ending.meter)
     return base.model_copy(
         update={
             "startup": _startup(parts, launched),
-            "epochs": epochs,
+            "epochs": charged,
+            "energy": energy,
             "ranks": ranks,
             "losses": tuple(loss if math.isfinite(loss) else None for loss in losses),
             "step_seconds": {process.rank: _steps(part) for process, part in zip(processes, parts, strict=True)},
@@ -124,6 +128,27 @@ def _with_measurements(base: Record, processes: Sequence[Process], ending: Endin
             **_traced(processes, parts),
         }
     )
+
+
+def _charged(
+    base: Record, epochs: tuple[Epoch, ...], parts: list[Part], meter: Meter | None
+) -> tuple[tuple[Epoch, ...], Energy | None]:
+    """The epochs with their joules and where those come from; an instrumented run has no epochs worth charging."""
+    if base.spec.instrumented:
+        return epochs, None
+    views = [[part["epochs"][n] for part in parts if part["epochs"]] for n in range(len(epochs))]
+    edges = [(min(view["stamps"][0] for view in own), max(view["ended"] for view in own)) for own in views]
+    serving = sum(part.get("serving_cpu_seconds", 0.0) for part in parts)
+    return charge(epochs, edges, serving, meter)
+
+
+def _memory(part: Part) -> Memory | None:
+    """Of a process that serves others, the most is that of its whole life."""
+    baseline, held = part.get("baseline_bytes"), part.get("resident")
+    if baseline is None or held is None:
+        return None
+    first = next((view["resident"] for view in part["epochs"] if view.get("resident")), held)
+    return Memory(baseline_bytes=baseline, steady_bytes=held["own_bytes"], peak_bytes=first["peak_bytes"])
 
 
 def _traced(processes: Sequence[Process], parts: list[Part]) -> dict[str, Any]:

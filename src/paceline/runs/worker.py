@@ -21,6 +21,7 @@ from paceline.errors import UserError  # noqa: E402 - the clock starts before th
 from paceline.runs.devices import pin  # noqa: E402
 from paceline.runs.lifeline import die_with  # noqa: E402
 from paceline.runs.measure import Reporter, serve, trace, train  # noqa: E402
+from paceline.runs.memory import resident  # noqa: E402
 from paceline.spec import RunSpec  # noqa: E402
 from paceline.strategies import Strategy, strategy  # noqa: E402
 from paceline.strategies.base import Context, Process, Rendezvous, Service  # noqa: E402
@@ -67,7 +68,7 @@ def main(start: Start) -> int:
 def _take_part(chosen: Strategy, context: Context, orders: dict[str, Any], start: Start) -> dict[str, Any]:
     if chosen.framework is not None:
         import_module(chosen.framework)
-    imported = perf_counter_ns()
+    baseline, imported = resident(), perf_counter_ns()
     job = chosen.open_job(context)
     opened = perf_counter_ns()
     reporter = _reporter(start.events_fd, context.process)
@@ -80,7 +81,8 @@ def _take_part(chosen: Strategy, context: Context, orders: dict[str, Any], start
         if orders["keep_weights"]:
             _keep_weights(context, job.weights())
     job.close()
-    return {"imported": imported, "opened": opened, **part.to_json()}
+    held = baseline.own_bytes if baseline else None
+    return {"imported": imported, "opened": opened, "baseline_bytes": held, **part.to_json()}
 
 
 def _keep_weights(context: Context, weights: dict[str, Any]) -> None:

@@ -25,11 +25,12 @@ def check(spec: RunSpec, _system: System) -> str | None:
 def open_job(context: Context) -> Job:
     """Batches divided, all else everywhere."""
     from paceline.frameworks.jax_group import WORKERS, join, mesh_of
-    from paceline.frameworks.jax_training import JaxJob, Layout
+    from paceline.frameworks.jax_noted import jax_job
+    from paceline.frameworks.jax_training import Layout
 
     join(context)
     knobs = STRATEGY.knob_values(context.spec)
-    return JaxJob(context, Layout(mesh_of(context), batch_side=WORKERS), stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, Layout(mesh_of(context), batch_side=WORKERS), stride=int(knobs["steps_per_execution"]))
 
 
 STRATEGY = Strategy(

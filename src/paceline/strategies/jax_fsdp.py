@@ -39,7 +39,8 @@ def open_job(context: Context) -> Job:
     from jax.sharding import PartitionSpec
 
     from paceline.frameworks.jax_group import WORKERS, join, mesh_of
-    from paceline.frameworks.jax_training import JaxJob, Layout
+    from paceline.frameworks.jax_noted import jax_job
+    from paceline.frameworks.jax_training import Layout
 
     def part(_name: str, shape: tuple[int, ...]) -> PartitionSpec:
         dimension = jax_facts.divided_dimension(shape, context.spec.workers)
@@ -48,7 +49,7 @@ def open_job(context: Context) -> Job:
     join(context)
     knobs = STRATEGY.knob_values(context.spec)
     layout = Layout(mesh_of(context), batch_side=WORKERS, part=part, gathers=True)
-    return JaxJob(context, layout, stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, layout, stride=int(knobs["steps_per_execution"]))
 
 
 STRATEGY = Strategy(

@@ -20,10 +20,11 @@ def check(spec: RunSpec, _system: System) -> str | None:
 def open_job(context: Context) -> Job:
     """A mesh of one device."""
     from paceline.frameworks.jax_group import mesh_of
-    from paceline.frameworks.jax_training import JaxJob, Layout
+    from paceline.frameworks.jax_noted import jax_job
+    from paceline.frameworks.jax_training import Layout
 
     knobs = STRATEGY.knob_values(context.spec)
-    return JaxJob(context, Layout(mesh_of(context), batch_side=None), stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, Layout(mesh_of(context), batch_side=None), stride=int(knobs["steps_per_execution"]))
 
 
 STRATEGY = Strategy(

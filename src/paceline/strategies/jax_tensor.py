@@ -36,13 +36,13 @@ def check(spec: RunSpec, _system: System) -> str | None:
 def open_job(context: Context) -> Job:
     """All devices in one row; each sees the whole batch."""
     from paceline.frameworks.jax_group import join, mesh_of
+    from paceline.frameworks.jax_noted import jax_job
     from paceline.frameworks.jax_tensor import split_layout
-    from paceline.frameworks.jax_training import JaxJob
 
     join(context)
     knobs = STRATEGY.knob_values(context.spec)
     layout = split_layout(context, Rows.of(context.spec, knobs), mesh_of(context))
-    return JaxJob(context, layout, stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, layout, stride=int(knobs["steps_per_execution"]))
 
 
 STRATEGY = Strategy(

@@ -51,10 +51,10 @@ def open_job(context: Context) -> Job:
     devices = prepare(context, context.spec.workers)
     import tensorflow as tf
 
-    from paceline.frameworks.tf_training import TfJob
+    from paceline.frameworks.tf_noted import tf_job
 
     strategy = tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/cpu:0")
-    return TfJob(context, strategy, devices, stride=int(STRATEGY.knob_values(context.spec)["steps_per_execution"]))
+    return tf_job(context, strategy, devices, stride=int(STRATEGY.knob_values(context.spec)["steps_per_execution"]))
 
 
 STRATEGY = Strategy(

@@ -65,7 +65,7 @@ def open_job(context: Context) -> Job:
     import tensorflow as tf
 
     from paceline.frameworks.tf_fit import FitJob
-    from paceline.frameworks.tf_training import TfJob
+    from paceline.frameworks.tf_noted import tf_job
 
     reducers = {
         "nccl": tf.distribute.NcclAllReduce,
@@ -76,7 +76,7 @@ def open_job(context: Context) -> Job:
     strategy = tf.distribute.MirroredStrategy(devices, cross_device_ops=reducer)
     if knobs["loop"] == "fit":
         return FitJob(context, strategy, devices)
-    return TfJob(context, strategy, devices, stride=int(knobs["steps_per_execution"]))
+    return tf_job(context, strategy, devices, stride=int(knobs["steps_per_execution"]))
 
 
 STRATEGY = Strategy(

@@ -56,7 +56,7 @@ def open_job(context: Context) -> Job:
     devices = prepare(context)
     import tensorflow as tf
 
-    from paceline.frameworks.tf_training import TfJob
+    from paceline.frameworks.tf_noted import tf_job
     from paceline.frameworks.tf_workers import Barrier, cluster, part
 
     knobs, distribute = STRATEGY.knob_values(context.spec), tf.distribute.experimental
@@ -66,7 +66,7 @@ def open_job(context: Context) -> Job:
     )
     with cluster(context):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    return TfJob(
+    return tf_job(
         context,
         strategy,
         devices,

@@ -28,10 +28,10 @@ def open_job(context: Context) -> Job:
     devices = prepare(context)
     import tensorflow as tf
 
-    from paceline.frameworks.tf_training import TfJob
+    from paceline.frameworks.tf_noted import tf_job
 
     stride = int(STRATEGY.knob_values(context.spec)["steps_per_execution"])
-    return TfJob(context, tf.distribute.get_strategy(), devices, stride=stride)
+    return tf_job(context, tf.distribute.get_strategy(), devices, stride=stride)
 
 
 STRATEGY = Strategy(

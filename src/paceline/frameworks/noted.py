@@ -1,0 +1,58 @@
+"""Notes on a tape what a step does that is taken apart into calls, each of which ends before the next one starts.
+
+Forward and backward pass are one compiled function, so their border cannot be seen: both together are timed, and the
+stretch is divided as a forward pass alone and both together were to each other at set-up. A transfer starts when this
+process asks for it and ends when its result is there; the training thread stands still all the while.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from time import perf_counter_ns
+from typing import Any
+
+from paceline.spans import Span, Tape
+
+SHARE_ROUNDS = 5
+
+
+def forward_share(forward: Callable[[], Any], both: Callable[[], Any]) -> float:
+    """The forward pass's part of both passes: the middle of several pairs, each taken close together."""
+    for call in (forward, both):  # the first call of each compiles
+        call()
+    return min(1.0, median(_nanoseconds(forward) / _nanoseconds(both) for _ in range(SHARE_ROUNDS)))
+
+
+def _nanoseconds(call: Callable[[], Any]) -> int:
+    began = perf_counter_ns()
+    call()
+    return perf_counter_ns() - began
+
+
+@contextmanager
+def noted_passes(tape: Tape, share: float) -> Iterator[None]:
+    """Forward and backward pass, one after the other."""
+    began = perf_counter_ns()
+    yield
+    ended = perf_counter_ns()
+    border = began + round(share * (ended - began))
+    tape.add(Span("forward", "forward", began, border))
+    tape.add(Span("backward", "backward", border, ended))
+
+
+class NotedTransfers:
+    """Transfers of all processes together, which every process makes in the same order."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape, self._count = tape, 0
+
+    @contextmanager
+    def __call__(self, name: str, size_bytes: int) -> Iterator[None]:
+        """One that is over at the end of the context."""
+        match = f"{name} {self._count}"
+        self._count += 1
+        began = perf_counter_ns()
+        yield
+        ended = perf_counter_ns()
+        self._tape.add(Span("blocked", name, began, ended, match=match))
+        self._tape.add(Span("communication", name, began, ended, track="communication", bytes=size_bytes, match=match))

@@ -1,0 +1,229 @@
+"""Joules of a run: counters of GPUs (`nvml`) or of the processor (`rapl`), else `estimated` from CPU seconds.
+
+The launcher reads the counter now and then while it waits for the run's processes, which know nothing of it; what the
+counter showed at the edges of an epoch lies between two readings.
+"""
+
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from paceline.errors import UserError
+from paceline.record import Energy, Epoch
+from paceline.spec import RunSpec
+
+WATTS_VARIABLE = "PACELINE_WATTS_PER_CORE"
+# Intel Xeon Platinum 8380 (Ice Lake): 270 W of thermal design power over 40 cores, by Intel's product page.
+DEFAULT_WATTS_PER_CORE = 6.75
+POWERCAP = Path("/sys/class/powercap")
+# NVML brings its own counter up to date about ten times in a second; reading more often says no more.
+READING_NANOSECONDS = 100_000_000
+IDLE_SECONDS = 1.0
+
+
+class Counter(Protocol):
+    """Joules that only ever rise."""
+
+    source: str
+
+    def joules(self) -> float:
+        """Up to now, from any starting point."""
+
+
+@dataclass
+class _Zone:
+    """One counter of the processor; it starts again from zero past its range."""
+
+    file: Path
+    range_microjoules: int
+    last: int
+    turned: int = 0
+
+    def joules(self) -> float:
+        now = int(self.file.read_text())
+        self.turned += now < self.last
+        self.last = now
+        return (now + self.turned * self.range_microjoules) / 1e6
+
+
+class RaplCounter:
+    """All packages of the processor and the memory beside them, whoever uses them."""
+
+    source = "rapl"
+
+    def __init__(self, root: Path = POWERCAP) -> None:
+        self._zones = list(_zones(root))
+        if not self._zones:
+            raise OSError(f"no counter in {root}")
+
+    def joules(self) -> float:
+        """Of all zones together."""
+        return sum(zone.joules() for zone in self._zones)
+
+
+def _zones(root: Path) -> Iterator[_Zone]:
+    """Packages and, apart from them, memory. Cores are within packages, and the platform's zone has them all again."""
+    for folder in sorted(root.glob("intel-rapl:*")):
+        name = (folder / "name").read_text().strip()
+        if name.startswith("package") or name == "dram":
+            file = folder / "energy_uj"
+            yield _Zone(file, int((folder / "max_energy_range_uj").read_text()), int(file.read_text()))
+
+
+class NvmlCounter:
+    """The GPUs that a run uses: their counter of millijoules, or their power added up where they have none."""
+
+    source = "nvml"
+
+    def __init__(self, nvml: Any, handles: Sequence[Any], clock: Callable[[], float] = time.perf_counter) -> None:
+        self._nvml, self._handles, self._clock = nvml, handles, clock
+        self._added, self._counts = 0.0, True
+        try:
+            self._counted()
+        except nvml.NVMLError:
+            self._counts = False
+            self._last = (clock(), self._watts())
+
+    def joules(self) -> float:
+        """Of all GPUs together."""
+        try:
+            return self._counted() if self._counts else self._summed_up()
+        except self._nvml.NVMLError as error:
+            raise OSError(str(error)) from error
+
+    def _counted(self) -> float:
+        return sum(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles) / 1e3
+
+    def _watts(self) -> float:
+        return sum(self._nvml.nvmlDeviceGetPowerUsage(handle) for handle in self._handles) / 1e3
+
+    def _summed_up(self) -> float:
+        now, watts = self._clock(), self._watts()
+        self._added += (now - self._last[0]) * (watts + self._last[1]) / 2
+        self._last = (now, watts)
+        return self._added
+
+
+@dataclass
+class Meter:
+    """What a counter showed when, during one run; without a counter, only how to estimate."""
+
+    energy: Energy
+    counter: Counter | None = None
+    readings: list[tuple[int, float]] = field(default_factory=list)
+
+    def read(self, now: int | None = None) -> None:
+        """Takes a reading if the last one is old enough."""
+        now = time.perf_counter_ns() if now is None else now
+        if self.counter is not None and (not self.readings or now - self.readings[-1][0] >= READING_NANOSECONDS):
+            # A counter that fails leaves a gap, which later readings bridge; a run does not end for it.
+            with suppress(OSError, ValueError):
+                self.readings.append((now, self.counter.joules()))
+
+    def joules_between(self, start: int, end: int) -> float | None:
+        """By the counter, drawn straight between readings; None where they do not reach from start to end."""
+        if not self.readings or start < self.readings[0][0] or end > self.readings[-1][0]:
+            return None
+        return self._at(end) - self._at(start)
+
+    def _at(self, moment: int) -> float:
+        place = max(1, bisect_left(self.readings, (moment, 0.0)))
+        (before, low), (after, high) = self.readings[place - 1], self.readings[place]
+        return low + (high - low) * (moment - before) / max(1, after - before)
+
+
+def open_meter(spec: RunSpec) -> Meter | None:
+    """The best source for what the run computes on: GPUs have nvml or nothing, cores have rapl or an estimate."""
+    if spec.device != "cpu":
+        counter = _gpu_counter(spec.workers)
+        return Meter(Energy(source="nvml", idle_watts=_idle_watts("nvml", spec.workers)), counter) if counter else None
+    rapl = _rapl_counter()
+    if rapl is not None:
+        return Meter(Energy(source="rapl", idle_watts=_idle_watts("rapl", 0)), rapl)
+    return Meter(estimate())
+
+
+def estimate() -> Energy:
+    """CPU seconds times what a busy core draws, as the user says or by default."""
+    return Energy(source="estimated", watts_per_core=watts_per_core())
+
+
+def watts_per_core() -> float:
+    """From the environment, where `paceline run --watts-per-core` puts it."""
+    text = os.environ.get(WATTS_VARIABLE)
+    if not text:
+        return DEFAULT_WATTS_PER_CORE
+    with suppress(ValueError):
+        if 0 < (watts := float(text)) < float("inf"):
+            return watts
+    raise UserError(f"{WATTS_VARIABLE} {text!r} is no power; give watts of one busy core, such as 7.5")
+
+
+def charge(
+    epochs: Sequence[Epoch], edges: Sequence[tuple[int, int]], serving_cpu_seconds: float, meter: Meter | None
+) -> tuple[tuple[Epoch, ...], Energy | None]:
+    """The epochs with their joules. `edges` are each epoch's first start and last end on the clock of its processes.
+
+    Processes that serve know no epochs; an estimate shares out their CPU seconds by the length of each.
+    """
+    if meter is None or not epochs:
+        return tuple(epochs), None
+    counted = [meter.joules_between(*edge) for edge in edges]
+    if None not in counted:
+        given = [epoch.model_copy(update={"joules": joules}) for epoch, joules in zip(epochs, counted, strict=True)]
+        return tuple(given), meter.energy
+    if meter.energy.source == "nvml":
+        return tuple(epochs), None
+    energy = meter.energy if meter.energy.watts_per_core is not None else estimate()
+    whole = sum(epoch.seconds for epoch in epochs) or 1.0
+    cpu = [epoch.cpu_seconds + serving_cpu_seconds * epoch.seconds / whole for epoch in epochs]
+    watts = energy.watts_per_core or 0.0
+    joules = [epoch.model_copy(update={"joules": one * watts}) for epoch, one in zip(epochs, cpu, strict=True)]
+    return tuple(joules), energy
+
+
+def _rapl_counter() -> RaplCounter | None:
+    # Since 2020 kernels let only root read it (CVE-2020-8694); virtual machines mostly have none.
+    with suppress(OSError, ValueError):
+        return RaplCounter()
+    return None
+
+
+def _gpu_counter(workers: int) -> NvmlCounter | None:
+    import pynvml
+
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        return NvmlCounter(pynvml, _handles(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES"))[:workers])
+    return None
+
+
+def _handles(nvml: Any, visible: str | None) -> list[Any]:
+    """The GPUs that CUDA will see, in its order."""
+    if visible is None:
+        return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    words = [word.strip() for word in visible.split(",") if word.strip()]
+    return [
+        nvml.nvmlDeviceGetHandleByIndex(int(word)) if word.isdigit() else nvml.nvmlDeviceGetHandleByUUID(word)
+        for word in words
+    ]
+
+
+@cache
+def _idle_watts(source: str, gpus: int) -> float:
+    """Measured once, before the first run that needs it."""
+    counter = _gpu_counter(gpus) if source == "nvml" else _rapl_counter()
+    return mean_watts(counter, time.sleep) if counter is not None else 0.0
+
+
+def mean_watts(counter: Counter, pause: Callable[[float], None]) -> float:
+    """Over `IDLE_SECONDS`."""
+    begin, start = counter.joules(), time.perf_counter()
+    pause(IDLE_SECONDS)
+    return max(0.0, (counter.joules() - begin) / max(time.perf_counter() - start, 1e-9))
