@@ -76,7 +76,7 @@ def _one_step(step: Span, own: Sequence[Span], arrivals: Mapping[str, int]) -> d
     waiting = _union((start, min(end, arrivals.get(match, start))) for start, end, match in blocked)
     standing = _union((start, end) for start, end, _ in blocked)
     transfers = _union(
-        (max(span.start, arrivals.get(span.match, span.start)), span.end)
+        (max(span.start, step.start, arrivals.get(span.match, span.start)), min(span.end, step.end))
         for span in inside
         if span.kind == "communication" and span.exact
     )

@@ -81,10 +81,11 @@ class Memory(Frozen):
 
     # Right after the framework's import.
     baseline_bytes: int
-    # After the last epoch.
+    # When the steps of the first epoch were done, and the most until then: before any evaluation.
     steady_bytes: int
-    # The most up to the end of the first epoch's steps: before any evaluation.
     peak_bytes: int
+    # After the last epoch and its evaluation: growth since `steady_bytes` is that of later epochs and of evaluating.
+    final_bytes: int
 
 
 class Rank(Frozen):
@@ -126,6 +127,9 @@ class Record(Frozen):
     ranks: tuple[Rank, ...] = ()
     losses: tuple[float | None, ...] = ()
     step_seconds: dict[int, tuple[float, ...]] = {}
+    # Steps until the durations settled, and the middle duration of those after; the slowest rank's of each step.
+    warm_up_steps: int = 0
+    steady_step_seconds: float | None = None
     findings: tuple[Finding, ...] = ()
     parameters: int | None = None
     energy: Energy | None = None

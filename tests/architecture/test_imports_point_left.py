@@ -13,7 +13,7 @@ from architecture.conftest import PACKAGE, functions, modules, named, parsed
 # what strategies and those share, `strategies/base.py`.
 ORDER = (
     "errors", "units", "metrics", "catalogue",
-    "spans", "breakdown", "spec", "study", "record", "footprint",
+    "spans", "breakdown", "warm_up", "spec", "study", "record", "footprint",
     "data", "workloads", "systems", "contract", "facts", "strategies",
     "plan", "typical", "frameworks", "runs", "store", "execute",
     "analysis", "figures", "report", "api", "cli",

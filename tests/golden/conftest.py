@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paceline.api import run
-from paceline.record import Finding, Record, Startup
+from paceline.record import Energy, Finding, Memory, Record, Startup
 from paceline.store import Store
 from paceline.study import Study
 
@@ -41,6 +41,8 @@ ENVIRONMENT = {
     "host": "a-machine",
     "git_commit": None,
 }
+ENERGY = Energy(source="estimated", watts_per_core=6.0)
+MEMORY = Memory(baseline_bytes=20_000_000, steady_bytes=24_000_000, peak_bytes=26_000_000, final_bytes=25_000_000)
 STUDIES = (
     Study(
         name="scaling",
@@ -69,9 +71,12 @@ def on_no_machine(record: Record) -> Record:
             "startup": Startup(launch_seconds=0.1, import_seconds=0.2, build_seconds=0.3, first_step_seconds=0.01)
             if record.ok
             else None,
-            "epochs": tuple(epoch.model_copy(update={"cpu_seconds": 0.5}) for epoch in record.epochs),
+            "energy": ENERGY if record.ok else None,
+            "epochs": tuple(epoch.model_copy(update={"cpu_seconds": 0.5, "joules": 3.0}) for epoch in record.epochs),
             "ranks": tuple(
-                rank.model_copy(update={"cores": (0,), "cpu_seconds": 1.0, "peak_memory_bytes": 50_000_000})
+                rank.model_copy(
+                    update={"cores": (0,), "cpu_seconds": 1.0, "peak_memory_bytes": 50_000_000, "memory": MEMORY}
+                )
                 for rank in record.ranks
             ),
         }

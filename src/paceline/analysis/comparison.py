@@ -8,6 +8,7 @@ from paceline.analysis.labels import setting
 from paceline.analysis.selection import Selector
 from paceline.analysis.statistics import Interval, bootstrap_ratio, effect_size, rank_test
 from paceline.record import Record
+from paceline.units import format_count
 
 # Cliff's delta from which an effect is called small, medium and large (Romano et al., 2006).
 EFFECTS = ((0.147, "negligible"), (0.33, "small"), (0.474, "medium"), (float("inf"), "large"))
@@ -88,8 +89,8 @@ def _by_place(records: Sequence[Record], selector: Selector) -> dict[str, list[R
     """Good runs of one side, by setting; worker counts are part of it unless the selector names one."""
     grouped: dict[str, list[Record]] = {}
     for record in records:
-        if record.ok and selector.takes(record.spec):
-            workers = "" if "workers" in selector.fields else f" · {record.spec.workers} workers"
+        if record.ok and not record.spec.instrumented and selector.takes(record.spec):
+            workers = "" if "workers" in selector.fields else f" · {format_count(record.spec.workers, 'worker')}"
             grouped.setdefault(setting(record.spec) + workers, []).append(record)
     return grouped
 

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from paceline.analysis.labels import flatten
+from paceline.analysis.memory import heaviest
 from paceline.analysis.rows import Row
 from paceline.breakdown import mean_of
 
@@ -14,16 +15,20 @@ if TYPE_CHECKING:
 
 _FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scaling", "global_batch", "local_batch")
 
+# Fields of a row that are left out or become columns of their own.
+_NESTED = ("spec", "losses", "breakdown", "expense", "convergence", "memory")
+
 
 def flat(row: Row) -> dict[str, Any]:
     """One row: what ran, then what came out, then the remaining settings."""
     spec = row.spec.model_dump(mode="json")
     values: dict[str, Any] = {name: row.spec.scaling if name == "scaling" else spec[name] for name in _FIRST}
     for field in fields(Row):
-        if field.name not in ("spec", "losses", "breakdown"):
+        if field.name not in _NESTED:
             value = getattr(row, field.name)
             values[field.name] = None if isinstance(value, float) and not math.isfinite(value) else value
     values["status"] = str(row.status)
+    values |= asdict(row.expense) | asdict(row.convergence) | heaviest(row.memory)
     values |= {f"{part}_seconds": value for part, value in mean_of(row.breakdown).items()}
     return values | {name: value for name, value in flatten(row.spec).items() if name not in values}
 

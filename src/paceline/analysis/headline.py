@@ -21,7 +21,7 @@ def headline(rows: Sequence[Row]) -> str | None:
         text += f", {best.speedup:.2f} times one worker"
         if best.efficiency is not None:
             text += f" ({format_percent(best.efficiency)} of ideal)"
-    elif any(row.spec.workers > 1 for row in measured):
+    elif best.spec.workers == 1 and any(row.spec.workers > 1 for row in measured):
         text += "; more workers do not pay here"
     rivals = [row for row in measured if row is not best and (row.samples_per_second_high or 0) >= _low(best)]
     if rivals:

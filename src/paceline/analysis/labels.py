@@ -1,10 +1,12 @@
 """What to call a run: the fields that vary among runs name them, the fields that do not go into the title."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from paceline.analysis.rows import Row
 from paceline.spec import RunSpec
+
+if TYPE_CHECKING:
+    from paceline.analysis.rows import Row
 
 # Fields that every table and figure shows anyway, or that follow from others.
 _SHOWN = frozenset(
@@ -13,7 +15,7 @@ _SHOWN = frozenset(
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
 
 
-def varying_fields(rows: Sequence[Row]) -> list[str]:
+def varying_fields(rows: Sequence["Row"]) -> list[str]:
     """Names of fields beyond the usual ones in which the rows differ; knobs, options and optimizer by their parts."""
     flat = [flatten(row.spec) for row in rows]
     names = dict.fromkeys(name for fields in flat for name in fields)
@@ -33,7 +35,7 @@ def flatten(spec: RunSpec) -> dict[str, Any]:
     return fields
 
 
-def series_name(row: Row, varying: Sequence[str]) -> str:
+def series_name(row: "Row", varying: Sequence[str]) -> str:
     """The strategy, and what tells this series from its neighbours."""
     fields = flatten(row.spec)
     marks = [f"{name.rpartition('.')[2]}={fields[name]}" for name in varying if fields.get(name) is not None]
@@ -54,7 +56,7 @@ def setting(spec: RunSpec) -> str:
     return f"{spec.workload} on {data_name(spec)} · {spec.scaling} scaling, {batch} · {length}"
 
 
-def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def groups(rows: Sequence["Row"]) -> dict[str, list["Row"]]:
     """Rows that belong in one table or panel, by title."""
     grouped: dict[str, list[Row]] = {}
     for row in rows:

@@ -1,10 +1,14 @@
 """Records ─► one row per configuration: medians over repeats, speed-up and efficiency against one worker."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paceline.analysis.statistics import middle, spread
+from paceline.analysis.convergence import Convergence, converged, default_target
+from paceline.analysis.energy import Expense, spent
+from paceline.analysis.labels import setting
+from paceline.analysis.memory import RankMemory, rank_memory
+from paceline.analysis.statistics import Interval, bootstrap, middle, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.record import Epoch, Record, Status
 from paceline.spec import RunSpec
@@ -25,6 +29,10 @@ class Row:
     samples_per_second: float | None
     samples_per_second_low: float | None
     samples_per_second_high: float | None
+    # Where the true median is with 95 % confidence; None with fewer than two runs.
+    samples_per_second_interval: tuple[float, float] | None
+    samples_per_second_olympic: float | None
+    variation: float | None
     spread: float | None
     first_epoch_samples_per_second: float | None
     epoch_seconds: float | None
@@ -32,10 +40,16 @@ class Row:
     test_accuracy: float | None
     startup_seconds: float | None
     cpu_seconds_per_step: float | None
+    warm_up_steps: float | None
+    steady_step_seconds: float | None
     peak_memory_bytes: float | None
     oversubscribed: bool
     # Of its first good run, step by step; with one seed the others differ by rounding only.
     losses: tuple[float | None, ...] = ()
+    # What it took beside time, how soon it was good enough, and what each process held.
+    expense: Expense = field(default_factory=Expense)
+    convergence: Convergence = field(default_factory=Convergence)
+    memory: tuple[RankMemory, ...] = ()
     # From its instrumented run: where each rank's time went, and how much longer a step was for being watched.
     breakdown: tuple[RankBreakdown, ...] = ()
     watching: float | None = None
@@ -49,7 +63,17 @@ class Row:
         return self.samples_per_second is not None
 
 
-def summarise(records: Iterable[Record], include_oversubscribed: bool = False) -> list[Row]:
+@dataclass(frozen=True)
+class Wishes:
+    """What a reader may ask for. Without a target accuracy each setting has its own (`default_target`)."""
+
+    target_accuracy: float | None = None
+    price_per_device_hour: float | None = None
+
+
+def summarise(
+    records: Iterable[Record], include_oversubscribed: bool = False, wishes: Wishes | None = None
+) -> list[Row]:
     """One row per configuration, in the order of workload, strategy, batch, workers."""
     groups: dict[str, list[Record]] = {}
     noted: dict[str, Record] = {}
@@ -59,6 +83,7 @@ def summarise(records: Iterable[Record], include_oversubscribed: bool = False) -
         else:
             groups.setdefault(record.key, []).append(record)
     rows = [_with_breakdown(_row(key, group), noted.get(key)) for key, group in groups.items()]
+    rows = _with_outcomes(rows, groups, wishes or Wishes())
     return sorted((_scaled(row, rows, include_oversubscribed) for row in rows), key=_order)
 
 
@@ -75,6 +100,9 @@ def _row(key: str, records: list[Record]) -> Row:
         samples_per_second=middle(rates),
         samples_per_second_low=min(rates, default=None),
         samples_per_second_high=max(rates, default=None),
+        samples_per_second_interval=_edges(bootstrap(rates)),
+        samples_per_second_olympic=olympic_mean(rates),
+        variation=variation(rates),
         spread=spread(rates),
         first_epoch_samples_per_second=_median_of(good, lambda record: record.epochs[0].samples_per_second),
         epoch_seconds=middle([epoch.seconds for epoch in _steady(good)]),
@@ -82,6 +110,8 @@ def _row(key: str, records: list[Record]) -> Row:
         test_accuracy=_median_of(good, lambda record: record.epochs[-1].test_accuracy),
         startup_seconds=_median_of(good, lambda record: record.startup.total_seconds if record.startup else None),
         cpu_seconds_per_step=middle([epoch.cpu_seconds / epoch.steps for epoch in _steady(good) if epoch.steps]),
+        warm_up_steps=_median_of(good, lambda record: float(record.warm_up_steps)),
+        steady_step_seconds=_median_of(good, lambda record: record.steady_step_seconds),
         peak_memory_bytes=_median_of(good, lambda record: max(rank.peak_memory_bytes for rank in record.ranks)),
         oversubscribed=any(finding.code == OVERSUBSCRIBED for record in good for finding in record.findings),
         losses=good[0].losses if good else (),
@@ -94,6 +124,36 @@ def _with_breakdown(row: Row, noted: Record | None) -> Row:
     plain = row.spec.samples_per_step / row.samples_per_second
     watched = middle([part.step for part in noted.breakdown]) or 0.0
     return replace(row, breakdown=noted.breakdown, watching=watched / plain - 1)
+
+
+def _with_outcomes(rows: list[Row], groups: dict[str, list[Record]], wishes: Wishes) -> list[Row]:
+    """With what is seen only beside others: those of the same setting fix the target, other seeds the spread."""
+    good = {row.key: [record for record in groups[row.key] if record.ok] for row in rows}
+    settings: dict[str, list[Record]] = {}
+    series: dict[str, list[Record]] = {}
+    for row in rows:
+        settings.setdefault(setting(row.spec), []).extend(good[row.key])
+        series.setdefault(_any_seed(row.spec), []).extend(good[row.key])
+    targets = {title: wishes.target_accuracy or default_target(found) for title, found in settings.items()}
+    return [
+        replace(
+            row,
+            expense=spent(good[row.key], targets[setting(row.spec)], wishes.price_per_device_hour),
+            convergence=converged(good[row.key], series[_any_seed(row.spec)], targets[setting(row.spec)]),
+            memory=rank_memory(good[row.key]),
+        )
+        if good[row.key]
+        else row
+        for row in rows
+    ]
+
+
+def _any_seed(spec: RunSpec) -> str:
+    return spec.model_copy(update={"seed": 0}).key()
+
+
+def _edges(interval: Interval | None) -> tuple[float, float] | None:
+    return (interval.low, interval.high) if interval else None
 
 
 def _steady(records: list[Record]) -> list[Epoch]:

@@ -1,12 +1,10 @@
 """`paceline doctor`: what this machine can run, what is missing and how to get it."""
 
-import os
-from pathlib import Path
-
 from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli.terminal import output
+from paceline.runs.energy import rapl_counter, watts_per_core
 from paceline.systems import System, local_system
 from paceline.systems.local import FRAMEWORKS
 from paceline.units import format_bytes
@@ -18,7 +16,7 @@ def doctor() -> None:
     """What this machine can run: frameworks, devices, energy counters; what is missing and how to get it."""
     system = local_system()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for mark, what, found, advice in [*_hardware(system), *_frameworks(system), *_counters(), *_data()]:
+    for mark, what, found, advice in [*_hardware(system), *_frameworks(system), *_counters(system), *_data()]:
         answer = escape(found) + (f"\n[dim]{escape(advice)}[/]" if advice else "")
         table.add_row("[green]✓[/]" if mark else "[yellow]–[/]", what, answer)
     output().print(table)
@@ -51,11 +49,10 @@ def _frameworks(system: System) -> list[tuple[bool, str, str, str]]:
     ]
 
 
-def _counters() -> list[tuple[bool, str, str, str]]:
-    rapl = Path("/sys/class/powercap/intel-rapl:0/energy_uj")
-    readable = os.access(rapl, os.R_OK)
-    advice = "" if readable else "no energy counter of the processor is readable here"
-    return [(readable, "energy", "rapl" if readable else "not measurable", advice)]
+def _counters(system: System) -> list[tuple[bool, str, str, str]]:
+    sources = [*(["nvml for GPUs"] if system.gpus else []), *(["rapl for cores"] if rapl_counter() else [])]
+    estimate = "" if rapl_counter() else f"of cores: estimated from CPU seconds at {watts_per_core():g} W per busy core"
+    return [(bool(sources), "energy", ", ".join(sources) or "no counter is readable here", estimate)]
 
 
 def _data() -> list[tuple[bool, str, str, str]]:

@@ -14,6 +14,7 @@ from paceline.cli.terminal import Db, errors, output
 from paceline.errors import UserError
 from paceline.execute import Outcome, execute, plan_study
 from paceline.plan import with_defaults
+from paceline.runs.energy import WATTS_VARIABLE, watts_per_core
 from paceline.spec import ModelFile
 from paceline.store import DEFAULT_PATH, Store
 from paceline.study import Study, built_in_studies
@@ -57,6 +58,10 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     allocator: Annotated[str | None, _option("tuned, default.", "NAME,...", panel="How")] = None,
     timeout: Annotated[str | None, _option("Time limit of one run, such as 90s or 10m.", "TIME", panel="How")] = None,
     data_dir: Annotated[Path | None, _option("Folder with the MNIST files.", "DIR", panel="How")] = None,
+    watts: Annotated[
+        float | None,
+        _option("Of a busy core, where energy can only be estimated.", "W", "--watts-per-core", panel="How"),
+    ] = None,
     db: Db = DEFAULT_PATH,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already stored.")] = False,
@@ -72,6 +77,9 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         return
     if data_dir is not None:
         os.environ["PACELINE_DATA"] = str(data_dir.resolve())
+    if watts is not None:
+        os.environ[WATTS_VARIABLE] = str(watts)
+    watts_per_core()  # what is no power is refused before anything runs
     fields = fields_from(
         names={"workload": workload, "dataset": dataset, "strategy": strategy, "precision": precision,
                "execution": execution, "memory_format": memory_format, "device": device, "allocator": allocator},

@@ -4,7 +4,8 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -14,9 +15,11 @@ from paceline.analysis.findings import Gathered, gather
 from paceline.analysis.frame import flat_rows
 from paceline.analysis.headline import headline
 from paceline.analysis.labels import groups, series_name, varying_fields
-from paceline.analysis.rows import Row, summarise
+from paceline.analysis.rows import Row, Wishes, summarise
 from paceline.cli.breakdown_table import print_breakdown
+from paceline.cli.more_tables import TABLES
 from paceline.cli.terminal import Db, StudyName, output
+from paceline.errors import UserError
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
 from paceline.units import format_percent, format_rate
@@ -24,7 +27,11 @@ from paceline.units import format_percent, format_rate
 Text = Callable[[float], str]
 
 
-def show(
+def _flag(name: str, about: str) -> Any:
+    return typer.Option(f"--{name}", help=about)
+
+
+def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     study: StudyName = None,
     db: Db = DEFAULT_PATH,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with findings.")] = False,
@@ -35,28 +42,51 @@ def show(
     breakdown: Annotated[
         bool, typer.Option("--breakdown", help="Where the time of a step goes, rank by rank.")
     ] = False,
+    energy: Annotated[bool, _flag("energy", "Joules and, with a price, money.")] = False,
+    memory: Annotated[bool, _flag("memory", "What each process held in memory.")] = False,
+    convergence: Annotated[bool, _flag("convergence", "Time to a target accuracy, spread over seeds.")] = False,
+    target: Annotated[
+        float | None,
+        typer.Option("--target-accuracy", metavar="SHARE", help="Such as 0.9; 95 % of what runs reach by default."),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option("--price-per-device-hour", metavar="MONEY", help="In any currency, for the cost.")
+    ] = None,
     crowded: Annotated[
         bool, typer.Option("--oversubscribed", help="Also give efficiency where workers shared cores.")
     ] = False,
 ) -> None:
     """The results as tables: medians, spread, speed-up and scaling efficiency."""
+    wishes = checked_wishes(target, price)
     with Store.open_existing(db) as store:
         records = store.records(study)
-    rows = summarise(records, include_oversubscribed=crowded)
+    rows = summarise(records, include_oversubscribed=crowded, wishes=wishes)
     if as_json:
         typer.echo(json.dumps(as_values(records, rows), indent=2, allow_nan=False))
     elif as_csv:
         typer.echo(as_csv_text(rows), nl=False)
     else:
-        print_results(records, rows, breakdown=breakdown)
+        asked = {"energy": energy or price is not None, "memory": memory, "convergence": convergence}
+        asked["convergence"] |= target is not None
+        print_results(records, rows, breakdown=breakdown, more=[name for name, wanted in asked.items() if wanted])
         if logs:
             _print_logs(records)
+
+
+def checked_wishes(target: float | None, price: float | None) -> Wishes:
+    """What the reader asked for, if it can be."""
+    if target is not None and not 0 < target <= 1:
+        raise UserError(f"--target-accuracy {target:g} is no share of the test set; give one such as 0.9")
+    if price is not None and not 0 <= price < float("inf"):
+        raise UserError(f"--price-per-device-hour {price:g} is no price; give an amount such as 2.50")
+    return Wishes(target, price)
 
 
 def as_values(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, object]:
     """Rows and findings as plain values."""
     findings = [{**item.finding.model_dump(), "where": list(item.where)} for item in gather(records, rows)]
-    return {"rows": flat_rows(rows), "findings": findings}
+    memory = [{"key": row.key, **asdict(rank)} for row in rows for rank in row.memory]
+    return {"rows": flat_rows(rows), "memory": memory, "findings": findings}
 
 
 def as_csv_text(rows: Sequence[Row]) -> str:
@@ -69,8 +99,10 @@ def as_csv_text(rows: Sequence[Row]) -> str:
     return buffer.getvalue()
 
 
-def print_results(records: Sequence[Record], rows: Sequence[Row], breakdown: bool = False) -> None:
-    """A table per setting, where the time goes if asked, what was not measured and why, and the findings."""
+def print_results(
+    records: Sequence[Record], rows: Sequence[Row], breakdown: bool = False, more: Sequence[str] = ()
+) -> None:
+    """A table per setting, more of `TABLES` if asked, what was not measured and why, and the findings."""
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
@@ -87,6 +119,8 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], breakdown: boo
             console.print(escape(sentence))
         if breakdown:
             print_breakdown(group)
+        for name in more:
+            TABLES[name](group)
     _print_findings(gather(records, rows))
 
 

@@ -5,7 +5,7 @@ layers may store a kernel with one of its dimensions taken apart (`fold`); the f
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial, reduce
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -116,7 +116,13 @@ _convolve_few.defvjp(_few_forward, _few_backward)
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def max_pool(x: Array, size: int) -> Array:
     """The largest of slices; the gradient of `lax.reduce_window` makes a step several times slower on CPU."""
-    return reduce(jnp.maximum, _corners(x, size))
+    return _largest(_corners(x, size))
+
+
+def _largest(arrays: list[Array]) -> Array:
+    """In halves: a chain would make each maximum wait for the one before."""
+    half = len(arrays) // 2
+    return jnp.maximum(_largest(arrays[:half]), _largest(arrays[half:])) if half else arrays[0]
 
 
 def _corners(x: Array, size: int) -> list[Array]:
@@ -134,9 +140,10 @@ def _pool_backward(size: int, kept: tuple[Array, Array], gradient: Array) -> tup
     """To the first of those that are largest, as PyTorch does it."""
     (x, largest), last = kept, size * size - 1
     (n, high, wide, channels), (_, rows, columns, _) = x.shape, largest.shape
-    chosen = jnp.full(largest.shape, last, jnp.int16)
+    chosen: Any = last
     for number, corner in reversed(list(enumerate(_corners(x, size)[:last]))):
-        chosen = jnp.where(corner == largest, jnp.int16(number), chosen)
+        chosen = jnp.where(corner == largest, number, chosen)
+    chosen = jnp.broadcast_to(chosen, largest.shape).astype(jnp.int16)
     numbers = jnp.arange(last + 1, dtype=jnp.int16).reshape(1, 1, size, 1, size, 1)
     spread = jnp.where(chosen[:, :, None, :, None] == numbers, gradient[:, :, None, :, None], 0)
     spread = spread.reshape(n, rows * size, columns * size, channels)

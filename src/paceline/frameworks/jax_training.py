@@ -298,7 +298,10 @@ class JaxJob:
         params, _, optimizer_state = self._state
         held = {"parameters": held_bytes(params), "optimizer": held_bytes(optimizer_state)}
         devices, threads = len(self._layout.mesh.local_devices), len(os.sched_getaffinity(0))
-        return {"jax": jax.__version__, "devices": devices, "intra_threads": threads, "held_bytes": held}
+        told = {"jax": jax.__version__, "devices": devices, "intra_threads": threads, "held_bytes": held}
+        # The CPU has no such account.
+        stats = [stat for device in self._layout.mesh.local_devices if (stat := device.memory_stats())]
+        return told | ({"device_peak_bytes": sum(stat["peak_bytes_in_use"] for stat in stats)} if stats else {})
 
     def parts(self) -> dict[str, list[tuple[int, ...]]]:
         """The shapes of each parameter's parts on the devices of this process, in their order."""

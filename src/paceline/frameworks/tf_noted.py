@@ -1,9 +1,9 @@
 """TensorFlow's training step taken apart for instrumented runs: batch, passes, sum of gradients and update in turn.
 
-Each is a traced function of its own, which on CPU returns when all replicas of the process are done. So nothing
-overlaps here, a process waits for the slowest of its own replicas within its passes, and only other processes are
-waited for in the sum. Gradients are summed as Keras' optimizers do it. Fetching variables that lie elsewhere (tf-central)
-is within the passes. Several steps in one call (steps_per_execution) are taken one by one.
+Each is a traced function of its own, which on CPU returns when all replicas of the process are done: nothing overlaps
+here, a process waits for the slowest of its own replicas within its passes, and for other processes in the sum, which
+is that of Keras' optimizers. Fetching variables that lie elsewhere (tf-central) is within the passes. Several steps in
+one call (steps_per_execution) are taken one by one.
 """
 
 import math
@@ -28,9 +28,7 @@ def tf_job(
 class NotedTfJob(TfJob):
     """The same training, slower, with everything on the tape."""
 
-    def __init__(
-        self, context: Context, strategy: tf.distribute.Strategy, devices: list[str], **fields: Any
-    ) -> None:
+    def __init__(self, context: Context, strategy: tf.distribute.Strategy, devices: list[str], **fields: Any) -> None:
         super().__init__(context, strategy, devices, **fields)
         assert context.tape is not None
         self._tape, self._transfers = context.tape, NotedTransfers(context.tape)
@@ -86,12 +84,17 @@ class NotedTfJob(TfJob):
 
     def _summed(self, gradients: Any) -> Any:
         def add_up(gradients: list[tf.Tensor | None]) -> list[tf.Tensor | None]:
-            return [gradient for gradient, _ in self._reduced(list(zip(_made_here(gradients), self._variables, strict=True)))]
+            return [
+                gradient
+                for gradient, _ in self._reduced(list(zip(_made_here(gradients), self._variables, strict=True)))
+            ]
 
         return self._strategy.run(add_up, args=(gradients,))
 
     def _updated(self, gradients: Any) -> None:
-        self._strategy.run(lambda gradients: self._optimizer.apply(_made_here(gradients), self._variables), args=(gradients,))
+        self._strategy.run(
+            lambda gradients: self._optimizer.apply(_made_here(gradients), self._variables), args=(gradients,)
+        )
 
 
 def _bytes(variable: Any) -> int:

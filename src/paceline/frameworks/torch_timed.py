@@ -118,10 +118,12 @@ class TimedGroup(dist.ProcessGroup):
         return f"{self._ranks[sender]}>{self._ranks[receiver]} tag {tag} of {self._ranks}"
 
 
-def _collective(method: str, name: str) -> Callable[..., TimedWork]:
-    def call(self: TimedGroup, *arguments: Any, **named: Any) -> TimedWork:
+def _collective(method: str, name: str) -> Callable[..., Any]:
+    def call(self: TimedGroup, *arguments: Any, **named: Any) -> Any:
         began = perf_counter_ns()
         work = getattr(self._inner, method)(*arguments, **named)
+        if len(self._ranks) == 1:  # a group of one sends nothing
+            return work
         payload = arguments[0] if arguments and method != "barrier" else ()
         return self._note(name, f"{self._ranks}", began, payload, work)
 

@@ -211,7 +211,8 @@ class TorchJob:
     def details(self) -> dict[str, Any]:
         """Thread pools as PyTorch has them, and the bytes that its tensors hold."""
         held = held_bytes(list(self._bare_module().parameters()), self._optimizer)
-        return {"intra_threads": torch.get_num_threads(), "torch": torch.__version__, "held_bytes": held}
+        threads, version = torch.get_num_threads(), torch.__version__
+        return {"intra_threads": threads, "torch": version, "held_bytes": held} | device_peak(self._device)
 
     def close(self) -> None:
         """A wrapper that is still alive when its process group goes aborts about one exit in ten."""
@@ -222,6 +223,11 @@ class TorchJob:
     def _bare_module(self) -> nn.Module:
         wrapped = isinstance(self._module, nn.DataParallel | nn.parallel.DistributedDataParallel)
         return self._module.module if wrapped else self._module
+
+
+def device_peak(device: torch.device) -> dict[str, int]:
+    """The most that the GPU's allocator gave out at one time; nothing to say on the CPU."""
+    return {"device_peak_bytes": torch.cuda.max_memory_allocated(device)} if device.type == "cuda" else {}
 
 
 def held_bytes(parameters: list[Tensor], optimizer: torch.optim.Optimizer | None) -> dict[str, int]:

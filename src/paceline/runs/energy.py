@@ -98,10 +98,10 @@ class NvmlCounter:
             raise OSError(str(error)) from error
 
     def _counted(self) -> float:
-        return sum(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles) / 1e3
+        return float(sum(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles)) / 1e3
 
     def _watts(self) -> float:
-        return sum(self._nvml.nvmlDeviceGetPowerUsage(handle) for handle in self._handles) / 1e3
+        return float(sum(self._nvml.nvmlDeviceGetPowerUsage(handle) for handle in self._handles)) / 1e3
 
     def _summed_up(self) -> float:
         now, watts = self._clock(), self._watts()
@@ -118,17 +118,18 @@ class Meter:
     counter: Counter | None = None
     readings: list[tuple[int, float]] = field(default_factory=list)
 
-    def read(self, now: int | None = None) -> None:
-        """Takes a reading if the last one is old enough."""
-        now = time.perf_counter_ns() if now is None else now
-        if self.counter is not None and (not self.readings or now - self.readings[-1][0] >= READING_NANOSECONDS):
+    def read(self, last: bool = False) -> None:
+        """Takes a reading if the one before is old enough; the last of a run in any case."""
+        now = time.perf_counter_ns()
+        due = last or not self.readings or now - self.readings[-1][0] >= READING_NANOSECONDS
+        if self.counter is not None and due:
             # A counter that fails leaves a gap, which later readings bridge; a run does not end for it.
             with suppress(OSError, ValueError):
                 self.readings.append((now, self.counter.joules()))
 
     def joules_between(self, start: int, end: int) -> float | None:
         """By the counter, drawn straight between readings; None where they do not reach from start to end."""
-        if not self.readings or start < self.readings[0][0] or end > self.readings[-1][0]:
+        if len(self.readings) < 2 or start < self.readings[0][0] or end > self.readings[-1][0]:
             return None
         return self._at(end) - self._at(start)
 
@@ -143,7 +144,7 @@ def open_meter(spec: RunSpec) -> Meter | None:
     if spec.device != "cpu":
         counter = _gpu_counter(spec.workers)
         return Meter(Energy(source="nvml", idle_watts=_idle_watts("nvml", spec.workers)), counter) if counter else None
-    rapl = _rapl_counter()
+    rapl = rapl_counter()
     if rapl is not None:
         return Meter(Energy(source="rapl", idle_watts=_idle_watts("rapl", 0)), rapl)
     return Meter(estimate())
@@ -162,7 +163,7 @@ def watts_per_core() -> float:
     with suppress(ValueError):
         if 0 < (watts := float(text)) < float("inf"):
             return watts
-    raise UserError(f"{WATTS_VARIABLE} {text!r} is no power; give watts of one busy core, such as 7.5")
+    raise UserError(f"{WATTS_VARIABLE} {text!r} is no power; give the watts of one busy core, such as 7.5")
 
 
 def charge(
@@ -188,7 +189,8 @@ def charge(
     return tuple(joules), energy
 
 
-def _rapl_counter() -> RaplCounter | None:
+def rapl_counter() -> RaplCounter | None:
+    """The processor's counters, if this process may read them."""
     # Since 2020 kernels let only root read it (CVE-2020-8694); virtual machines mostly have none.
     with suppress(OSError, ValueError):
         return RaplCounter()
@@ -218,7 +220,7 @@ def _handles(nvml: Any, visible: str | None) -> list[Any]:
 @cache
 def _idle_watts(source: str, gpus: int) -> float:
     """Measured once, before the first run that needs it."""
-    counter = _gpu_counter(gpus) if source == "nvml" else _rapl_counter()
+    counter = _gpu_counter(gpus) if source == "nvml" else rapl_counter()
     return mean_watts(counter, time.sleep) if counter is not None else 0.0
 
 

@@ -57,6 +57,8 @@ def launch(
         launched = time.perf_counter_ns()
         with started(folder, environments, listener, start) as group:
             ending = watch(group, spec.timeout_seconds, on_event, energy)
+            if energy is not None:
+                energy.read(last=True)
         ending = replace(ending.with_parts(folder, group), meter=energy)
         if weights_to is not None and (folder / "weights.npz").exists():
             weights_to.write_bytes((folder / "weights.npz").read_bytes())

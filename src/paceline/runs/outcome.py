@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
@@ -16,6 +17,7 @@ from paceline.runs.energy import Meter, charge
 from paceline.runs.processes import Group
 from paceline.spans import Span
 from paceline.strategies.base import Process
+from paceline.warm_up import warm_up_steps
 
 Part = dict[str, Any]
 # An epoch this much slower than the one after it carries start-up costs worth naming.
@@ -125,6 +127,7 @@ def _with_measurements(base: Record, processes: Sequence[Process], ending: Endin
             "losses": tuple(loss if math.isfinite(loss) else None for loss in losses),
             "step_seconds": {process.rank: _steps(part) for process, part in zip(processes, parts, strict=True)},
             "findings": tuple(findings),
+            **_settled([_steps(part) for part in parts if part["epochs"]]),
             **_traced(processes, parts),
         }
     )
@@ -143,12 +146,24 @@ def _charged(
 
 
 def _memory(part: Part) -> Memory | None:
-    """Of a process that serves others, the most is that of its whole life."""
-    baseline, held = part.get("baseline_bytes"), part.get("resident")
-    if baseline is None or held is None:
+    """Of a process that serves others, all is as it was in the end."""
+    baseline, final = part.get("baseline_bytes"), part.get("resident")
+    if baseline is None or final is None:
         return None
-    first = next((view["resident"] for view in part["epochs"] if view.get("resident")), held)
-    return Memory(baseline_bytes=baseline, steady_bytes=held["own_bytes"], peak_bytes=first["peak_bytes"])
+    first = next((view["resident"] for view in part["epochs"] if view.get("resident")), final)
+    return Memory(
+        baseline_bytes=baseline, steady_bytes=first["own_bytes"], peak_bytes=first["peak_bytes"],
+        final_bytes=final["own_bytes"],
+    )  # fmt: skip
+
+
+def _settled(ranks: list[tuple[float, ...]]) -> dict[str, Any]:
+    """When the durations of the steps settled, and at what."""
+    slowest = [max(step) for step in zip(*ranks, strict=False)]
+    if not slowest:
+        return {}
+    warm_up = warm_up_steps(slowest)
+    return {"warm_up_steps": warm_up, "steady_step_seconds": median(slowest[warm_up:])}
 
 
 def _traced(processes: Sequence[Process], parts: list[Part]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
+from paceline.spans import Span, Tape
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Evaluation, Job, Knob, Strategy
 from paceline.workloads.base import Weights
@@ -19,6 +20,7 @@ FAULTS = ("none", "fail", "user_error", "out_of_memory", "hang", "kill", "nan", 
 KNOBS = (
     Knob("step_ms", 10.0, "milliseconds of computation for the whole global batch on one worker"),
     Knob("send_ms", 1.0, "milliseconds that each step adds when there is more than one worker"),
+    Knob("late_ms", 0.0, "milliseconds by which the last worker comes late to each exchange; the others wait"),
     Knob("first_epoch_ms", 0.0, "milliseconds that the first epoch takes longer"),
     Knob("jitter", 0.0, "random part of each step, relative"),
     Knob("fault", "none", "what goes wrong", FAULTS),
@@ -35,7 +37,7 @@ class FakeJob:
     stride = 1
 
     def __init__(self, context: Context) -> None:
-        self._spec, self._rank = context.spec, context.process.rank
+        self._spec, self._rank, self._tape = context.spec, context.process.rank, context.tape
         self._knobs = STRATEGY.knob_values(context.spec)
         self._nanoseconds = 0
         self._done = 0
@@ -63,8 +65,12 @@ class FakeJob:
                 self._go_wrong(str(self._knobs["fault"]))
             per_batch = float(self._knobs["step_ms"])
             share = per_batch / self._spec.workers if self._spec.scaling == "strong" else per_batch
-            sending = float(self._knobs["send_ms"]) if self._spec.workers > 1 else 0.0
-            self._pass((share + sending) * (1 + float(self._knobs["jitter"]) * self._random.next()))
+            several = self._spec.workers > 1
+            sending = float(self._knobs["send_ms"]) if several else 0.0
+            late = float(self._knobs["late_ms"]) if several else 0.0
+            if self._tape is not None:
+                self._note(self._tape, share, late, sending)
+            self._pass((share + late + sending) * (1 + float(self._knobs["jitter"]) * self._random.next()))
             self._done += 1
             loss = START_LOSS * math.exp(-self._done / LOSS_STEPS)
             self._epoch_losses.append(math.nan if due and self._knobs["fault"] == "nan" else loss)
@@ -91,6 +97,18 @@ class FakeJob:
 
     def close(self) -> None:
         """Nothing to leave."""
+
+    def _note(self, tape: Tape, share: float, late: float, sending: float) -> None:
+        """A third of the computation forward, the rest backward; then an exchange for which all stand still."""
+        began = self._nanoseconds
+        computing = share + (late if self._rank == self._spec.workers - 1 else 0.0)
+        forward, backward, end = (began + round(ms * 1e6) for ms in (share / 3, computing, share + late + sending))
+        tape.add(Span("forward", "forward", began, forward))
+        tape.add(Span("backward", "backward", forward, backward))
+        if end > backward:
+            match = f"exchange {self._done}"
+            tape.add(Span("communication", "all-reduce", backward, end, track="communication", match=match))
+            tape.add(Span("blocked", "all-reduce", backward, end, match=match))
 
     def _pass(self, milliseconds: float) -> None:
         self._nanoseconds += round(milliseconds * 1e6)

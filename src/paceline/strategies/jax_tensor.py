@@ -9,7 +9,7 @@ from functools import partial
 from paceline.footprint import Footprint, ModelFacts
 from paceline.frameworks import jax_facts
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Job, Knob, Strategy, on_one_worker, spec_layers
+from paceline.strategies.base import Context, Job, Knob, Strategy, on_cores, on_one_worker, spec_layers
 from paceline.systems import System
 from paceline.workloads.splits import Rows, tensor_footprint, why_not_split
 
@@ -63,5 +63,7 @@ STRATEGY = Strategy(
     replicas=lambda _spec: 1,
     cut_by="plan",
     reference=on_one_worker("jax-single"),
+    # Divided layers send in the middle of both passes, within one compiled function, where nobody sees when.
+    traces=lambda spec: on_cores(spec) and spec.workers == 1,
     is_out_of_memory=jax_facts.is_out_of_memory,
 )

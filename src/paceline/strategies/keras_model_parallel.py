@@ -11,7 +11,7 @@ from functools import partial
 from paceline.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, all_gather, all_reduce, exchange
 from paceline.frameworks import jax_facts
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Job, Knob, Process, Role, Strategy, on_one_worker, spec_layers
+from paceline.strategies.base import Context, Job, Knob, Process, Role, Strategy, on_cores, on_one_worker, spec_layers
 from paceline.systems import System
 from paceline.workloads.splits import Rows, tensor_footprint, why_not_split
 
@@ -110,5 +110,7 @@ STRATEGY = Strategy(
     roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
     replicas=lambda spec: rows_of(spec).count,
     reference=on_one_worker("jax-single"),
+    # Divided layers send in the middle of both passes, within one compiled function, where nobody sees when.
+    traces=lambda spec: on_cores(spec) and spec.workers == 1,
     is_out_of_memory=jax_facts.is_out_of_memory,
 )

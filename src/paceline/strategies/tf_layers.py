@@ -9,7 +9,7 @@ from dataclasses import replace
 from paceline.footprint import FLOAT_BYTES, Footprint, ModelFacts
 from paceline.frameworks import tf_facts
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Job, Knob, Role, Strategy, on_one_worker, spec_layers
+from paceline.strategies.base import Context, Job, Knob, Role, Strategy, on_cores, on_one_worker, spec_layers
 from paceline.systems import System
 from paceline.workloads.cuts import pipeline_footprint, why_not_cut
 
@@ -42,10 +42,15 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def open_job(context: Context) -> Job:
     """All devices in one process."""
-    from paceline.frameworks.tf_layers import LayersJob
+    from paceline.frameworks.tf_layers_noted import layers_job
 
     knobs = STRATEGY.knob_values(context.spec)
-    return LayersJob(context, int(knobs["microbatches"]), int(knobs["steps_per_execution"]))
+    return layers_job(context, int(knobs["microbatches"]), int(knobs["steps_per_execution"]))
+
+
+def traces(spec: RunSpec) -> bool:
+    """Taken apart, micro-batches would no longer be in several stages at once, which is what they are for."""
+    return on_cores(spec) and STRATEGY.knob_values(spec)["microbatches"] == 1
 
 
 STRATEGY = Strategy(
@@ -66,5 +71,6 @@ STRATEGY = Strategy(
     own_models="keras",
     cut_by="stages",
     reference=on_one_worker("tf-single"),
+    traces=traces,
     is_out_of_memory=tf_facts.is_out_of_memory,
 )

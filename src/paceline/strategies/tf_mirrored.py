@@ -7,7 +7,7 @@ CPU the devices are logical ones, a core each.
 from paceline.footprint import Footprint, Message, ModelFacts, RankFootprint, all_reduce, exchange, training_flops
 from paceline.frameworks import tf_facts
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Job, Knob, Role, Strategy, on_one_worker
+from paceline.strategies.base import Context, Job, Knob, Role, Strategy, on_cores, on_one_worker
 from paceline.systems import System
 
 KNOBS = (
@@ -79,6 +79,11 @@ def open_job(context: Context) -> Job:
     return tf_job(context, strategy, devices, stride=int(knobs["steps_per_execution"]))
 
 
+def traces(spec: RunSpec) -> bool:
+    """Keras' `fit` makes its steps out of sight."""
+    return on_cores(spec) and STRATEGY.knob_values(spec)["loop"] == "custom"
+
+
 STRATEGY = Strategy(
     name="tf-mirrored",
     family="data",
@@ -97,5 +102,6 @@ STRATEGY = Strategy(
     needs=("keras",),
     own_models="keras",
     reference=on_one_worker("tf-single"),
+    traces=traces,
     is_out_of_memory=tf_facts.is_out_of_memory,
 )

@@ -108,6 +108,24 @@ def test_what_the_process_hands_back_is_plain_json(report):
     assert part["cpu_seconds"] > 0
 
 
+def test_memory_is_looked_at_when_the_steps_are_done_and_again_in_the_end(report):
+    part = train(ToldJob(), [(0, 1), (1, 1)], 32, report).to_json()
+    assert part["epochs"][0]["resident"]["peak_bytes"] >= part["epochs"][0]["resident"]["own_bytes"] > 1 << 20
+    assert part["resident"]["own_bytes"] > 1 << 20
+
+
+def test_the_energy_of_a_process_that_serves_is_known_by_its_cpu_seconds_while_serving():
+    class Busy:
+        def serve(self):
+            sum(range(2_000_000))
+
+        def details(self):
+            return {}
+
+    part = serve(Busy())
+    assert 0 < part.serving_cpu_seconds < part.cpu_seconds
+
+
 def test_a_process_that_serves_others_hands_back_no_epochs_but_its_details_and_use():
     class Server:
         served = 0

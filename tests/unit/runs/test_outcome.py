@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.plan import PlannedRun
-from paceline.record import Finding, Status
+from paceline.record import Energy, Finding, Memory, Status
+from paceline.runs.energy import Meter
 from paceline.runs.outcome import Ending, classify, make_record
 from paceline.strategies.base import Process
 
@@ -287,3 +288,33 @@ def test_a_run_that_failed_keeps_the_log_of_the_culprit_and_no_measurements(reco
 
 def test_a_run_that_went_well_keeps_no_log(record_of):
     assert record_of(part(epoch())).log_tail == ""
+
+
+def held(own, peak):
+    return {"own_bytes": own, "peak_bytes": peak}
+
+
+def test_memory_is_that_of_the_first_epochs_steps_with_the_end_beside_it(record_of):
+    epochs = [{**epoch(), "resident": held(130, 150)}, {**epoch(start=20), "resident": held(170, 190)}]
+    record = record_of({**part(*epochs), "baseline_bytes": 100, "resident": held(180, 200)})
+    assert record.ranks[0].memory == Memory(baseline_bytes=100, steady_bytes=130, peak_bytes=150, final_bytes=180)
+
+
+def test_memory_of_a_process_without_epochs_is_that_in_the_end_and_absent_where_it_was_not_told(record_of):
+    server = {**part(), "baseline_bytes": 100, "resident": held(180, 200)}
+    worker, served = record_of(part(epoch()), server).ranks
+    assert worker.memory is None
+    assert served.memory == Memory(baseline_bytes=100, steady_bytes=180, peak_bytes=200, final_bytes=180)
+
+
+def test_energy_is_read_from_the_first_start_to_the_last_end_of_an_epoch(record_of):
+    meter = Meter(Energy(source="rapl", idle_watts=5.0), readings=[(0, 0.0), (100 * SECOND, 1000.0)])
+    record = record_of(part(epoch(start=10)), part(epoch(start=11)), meter=meter)
+    assert record.epochs[0].joules == pytest.approx(10 * 3.5)
+    assert record.energy == meter.energy
+
+
+def test_energy_is_estimated_from_the_cpu_seconds_of_all_processes(record_of):
+    meter = Meter(Energy(source="estimated", watts_per_core=10.0))
+    record = record_of(part(epoch()), {**part(), "serving_cpu_seconds": 0.5}, meter=meter)
+    assert record.epochs[0].joules == pytest.approx(10 * (1.5 + 0.5))

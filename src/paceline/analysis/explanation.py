@@ -1,0 +1,113 @@
+"""Why a strategy scales as it does, in sentences made of its breakdown: what fills the step, and where it would pay."""
+
+from collections.abc import Sequence
+
+from paceline.analysis.rows import Row
+from paceline.breakdown import RankBreakdown, mean_of
+from paceline.units import format_bytes, format_percent, format_seconds
+
+# A part below this share of the step is not worth a word.
+LEAST_SHARE = 0.02
+# A gain below this is called none.
+LEAST_GAIN = 1.02
+
+
+def serial_fraction(speedup: float, workers: int) -> float | None:
+    """The share of the work that did not speed up, seen from outside (Karp and Flatt, 1990)."""
+    if workers < 2 or speedup <= 0:
+        return None
+    return (1 / speedup - 1 / workers) / (1 - 1 / workers)
+
+
+def explain(row: Row, rows: Sequence[Row]) -> list[str]:
+    """Sentences about one configuration; empty where nothing can be said."""
+    if not row.measured or row.spec.workers < 2:
+        return []
+    said = [_outcome(row)]
+    if row.breakdown:
+        said += _parts(row.breakdown)
+        said += _crowding(row, rows)
+        said += _break_even(row)
+    else:
+        said.append("Where the time goes is not known: run it with --breakdown.")
+    return said
+
+
+def _outcome(row: Row) -> str:
+    workers = row.spec.workers
+    if row.speedup is None:
+        return f"There is no run on one worker to compare {workers} workers with; add --workers 1,{workers}."
+    if row.speedup < 1:
+        return f"One worker is faster: {workers} workers reach {row.speedup:.2f} times its speed."
+    if row.speedup < LEAST_GAIN:
+        return f"{workers} workers are no faster than one ({row.speedup:.2f} times)."
+    fraction = serial_fraction(row.speedup, workers) or 0.0
+    ideal = f"{format_percent(row.speedup / workers)} of ideal"
+    serial = f"; as if {format_percent(max(0.0, fraction))} of the work did not speed up" if fraction > 0 else ""
+    return f"{workers} workers are {row.speedup:.2f} times as fast as one, {ideal}{serial}."
+
+
+def _parts(ranks: Sequence[RankBreakdown]) -> list[str]:
+    parts, step = mean_of(ranks), sum(rank.step for rank in ranks) / len(ranks)
+    computing = sum(parts[name] for name in ("input", "forward", "backward", "optimizer"))
+    said = [f"Computation is {format_percent(computing / step)} of a step of {format_seconds(step)}."]
+    for name, words in (
+        ("exposed", "is exposed communication"),
+        ("waiting", "is waiting for slower ranks"),
+        ("other", "is none of these: the framework's own work between them"),
+    ):
+        if parts[name] / step >= LEAST_SHARE:
+            more = _transfer(ranks) if name == "exposed" else _who(ranks) if name == "waiting" else ""
+            said.append(f"{format_percent(parts[name] / step)} of the step {words}{more}.")
+    hidden = sum(rank.overlapped for rank in ranks) / len(ranks)
+    if hidden / step >= LEAST_SHARE:
+        said.append(f"{format_seconds(hidden)} of transfer is hidden behind computation and costs nothing.")
+    return said
+
+
+def _transfer(ranks: Sequence[RankBreakdown]) -> str:
+    """How much is handed over, and how fast that goes."""
+    heaviest = max(ranks, key=lambda rank: rank.sent_bytes)
+    if not heaviest.sent_bytes or not heaviest.communication:
+        return ""
+    speed = heaviest.sent_bytes / heaviest.communication
+    return f": {format_bytes(heaviest.sent_bytes)} per step at {format_bytes(speed)}/s"
+
+
+def _who(ranks: Sequence[RankBreakdown]) -> str:
+    """Which rank the others wait for, if it is one."""
+    latest = min(ranks, key=lambda rank: rank.waiting)
+    return f", mostly for rank {latest.rank}" if len(ranks) > 1 else ""
+
+
+def _crowding(row: Row, rows: Sequence[Row]) -> list[str]:
+    """Whether the computation itself became slower than its share of one worker's."""
+    single = [other for other in rows if other.spec.workers == 1 and other.breakdown and _alike(other, row)]
+    if not single or row.spec.scaling != "strong":
+        return []
+    names = ("forward", "backward")
+    alone, shared = (sum(mean_of(one.breakdown)[name] for name in names) for one in (single[0], row))
+    inflated = shared * row.spec.workers / alone if alone else 1.0
+    if inflated < 1 + 5 * LEAST_SHARE:
+        return []
+    return [
+        f"Together the workers compute {inflated:.2f} times as long as one does for the same batch: "
+        f"smaller shares and shared caches and memory are less efficient."
+    ]
+
+
+def _alike(other: Row, row: Row) -> bool:
+    drop = {"workers", "strategy", "knobs"}
+    same = other.spec.model_dump(exclude=drop) == row.spec.model_dump(exclude=drop)
+    return same and other.spec.strategy in (row.spec.strategy, row.baseline)
+
+
+def _break_even(row: Row) -> list[str]:
+    """From which batch on the time saved in computing outweighs what the workers cost each other."""
+    parts, workers = mean_of(row.breakdown), row.spec.workers
+    per_sample = (parts["forward"] + parts["backward"]) * workers / row.spec.samples_per_step
+    cost = parts["exposed"] + parts["waiting"]
+    if row.spec.scaling != "strong" or per_sample <= 0 or row.speedup is None or row.speedup >= LEAST_GAIN:
+        return []
+    batch = cost / (per_sample * (1 - 1 / workers))
+    return [f"At this cost per step {workers} workers pay from a global batch of about {max(1, round(batch)):,} on."]

@@ -1,0 +1,169 @@
+"""What runs took beside time, as tables: energy and money, memory, and how soon they were good enough."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.memory import RankMemory
+from paceline.analysis.rows import Row
+from paceline.analysis.statistics import middle
+from paceline.cli.terminal import output
+from paceline.units import format_percent, format_rate
+
+Value = float | None
+MEGABYTE = 1e6
+# How the sources of joules are explained below the table.
+_SOURCES = {
+    "nvml": "nvml: the counters of the GPUs in use, {idle} W of it when idle",
+    "rapl": "rapl: the processor's counters for the whole machine, {idle} W of it when idle",
+    "estimated": "estimated: CPU seconds of the run x {watts} W for each busy core (run --watts-per-core); idling is "
+    "in neither number",
+}
+
+
+def print_energy(rows: Sequence[Row]) -> None:
+    """Joules, and money where a price was given."""
+    known = [row for row in rows if row.expense.energy_source or row.expense.cost_per_epoch is not None]
+    if not known:
+        _say_unknown(rows, "energy was not measured here: these runs were made by an older version or have no counter")
+        return
+    priced = any(row.expense.cost_per_epoch is not None for row in known)
+    headers = ["J per\nepoch", "above\nidle", "J per\n1,000\nsamples", "J to\ntarget", "source"]
+    headers += ["cost\nper\nepoch", "cost\nto\ntarget"] if priced else []
+    table, names = _table("energy", known, headers)
+    for row in known:
+        spent = row.expense
+        joules = (spent.joules_per_epoch, spent.joules_per_epoch_above_idle, spent.joules_per_1000_samples,
+                  spent.joules_to_target)  # fmt: skip
+        money = (spent.cost_per_epoch, spent.cost_to_target) if priced else ()
+        table.add_row(
+            names[row.key], *(_text(value, format_rate) for value in joules), spent.energy_source or "–",
+            *(_text(value, format_money) for value in money),
+        )  # fmt: skip
+    notes = list(dict.fromkeys(filter(None, map(_source_note, known))))
+    if priced:
+        notes.append(f"cost: workers x hours x {known[0].expense.price_per_device_hour:g} per device-hour")
+    _print(table, [_target_note(known), *notes])
+
+
+def print_memory(rows: Sequence[Row]) -> None:
+    """One line per process."""
+    known = [row for row in rows if row.memory]
+    if not known:
+        _say_unknown(rows, "memory was not taken apart here: these runs were made by an older version")
+        return
+    on_device = any(rank.device_peak_bytes for row in known for rank in row.memory)
+    headers = ["rank", "role", "im-\nport", "stea-\ndy", "peak", *(["de-\nvice"] if on_device else []),
+               "para-\nmeters", "opti-\nmizer", "gradi-\nents", "acti-\nvations"]  # fmt: skip
+    table, names = _table("MB", known, headers)
+    for row in known:
+        for place, rank in enumerate(row.memory):
+            table.add_row(names[row.key] if place == 0 else "", str(rank.rank), rank.role, *_sizes(rank, on_device))
+    notes = [
+        "import: resident once the framework was there; steady (after the first epoch's steps) and peak are above "
+        "that, files' pages and evaluation aside" + ("; device: the allocator's peak" if on_device else ""),
+        "parameters and optimizer: measured tensors; gradients and activations: computed from the strategy's footprint",
+    ]
+    _print(table, notes)
+
+
+def print_convergence(rows: Sequence[Row]) -> None:
+    """One line per configuration, all its seeds together."""
+    known = [row for row in rows if row.convergence.final_accuracy is not None]
+    if not known:
+        _say_unknown(rows, "no accuracy is known here")
+        return
+    series: dict[str, list[Row]] = {}
+    for row in known:
+        series.setdefault(str(row.spec.model_dump(exclude={"seed"})), []).append(row)
+    heads = [own[0] for own in series.values()]
+    stale = any(row.convergence.staleness_mean is not None for row in known)
+    headers = ["seeds", "epochs\nto target", "seconds\nto target", "final\naccuracy", "lowest to\nhighest"]
+    table, names = _table("convergence", heads, [*headers, *(["stale-\nness", "at\nmost"] if stale else [])], ["seed"])
+    for own in series.values():
+        one = own[0].convergence
+        ends = f"{(one.final_accuracy_low or 0) * 100:.1f} – {(one.final_accuracy_high or 0) * 100:.1f} %"
+        table.add_row(
+            names[own[0].key], str(one.seeds),
+            _text(_over(own, lambda row: row.convergence.epochs_to_target), format_rate),
+            _text(_over(own, lambda row: row.convergence.seconds_to_target), format_rate),
+            _text(one.final_accuracy, lambda value: f"{value * 100:.1f} %"), ends,
+            *(_text(value, format_rate) for value in ((one.staleness_mean, one.staleness_max) if stale else ())),
+        )  # fmt: skip
+    notes = [_target_note(known) + " (training time; evaluation is not in it)"]
+    if stale:
+        notes.append("staleness: updates by others between a worker's fetch and its push, mean and most")
+    _print(table, notes)
+
+
+TABLES: dict[str, Callable[[Sequence[Row]], None]] = {
+    "energy": print_energy, "memory": print_memory, "convergence": print_convergence,
+}  # fmt: skip
+
+
+def format_money(amount: float) -> str:
+    """Two digits that matter, and never fewer than two after the point."""
+    digits = 2 if amount <= 0 else max(2, 1 - math.floor(math.log10(amount)))
+    return f"{amount:,.{digits}f}"
+
+
+def _table(
+    title: str, rows: Sequence[Row], headers: Sequence[str], silent: Sequence[str] = ()
+) -> tuple[Table, dict[str, str]]:
+    """An empty table, and what to call each row in it."""
+    varying = [name for name in varying_fields(rows) if name not in silent]
+    names = {row.key: escape(f"{series_name(row, varying)} x{row.spec.workers}") for row in rows}
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column(title, overflow="fold", min_width=min(18, max(map(len, names.values()))))
+    for name in headers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table, names
+
+
+def _print(table: Table, notes: Sequence[str]) -> None:
+    console = output()
+    console.print()
+    console.print(table)
+    for note in notes:
+        console.print(f"[dim]{escape(note)}[/]")
+
+
+def _say_unknown(rows: Sequence[Row], why: str) -> None:
+    if any(row.measured for row in rows):
+        output().print(f"[dim]{escape(why)}[/]")
+
+
+def _target_note(rows: Sequence[Row]) -> str:
+    target = rows[0].convergence.target_accuracy
+    return "no target: no accuracy is known" if target is None else f"target: {format_percent(target)} test accuracy"
+
+
+def _source_note(row: Row) -> str | None:
+    spent = row.expense
+    if spent.energy_source is None:
+        return None
+    return _SOURCES[spent.energy_source].format(idle=f"{spent.idle_watts or 0:.3g}", watts=f"{spent.watts_per_core:g}"
+                                                if spent.watts_per_core else "?")  # fmt: skip
+
+
+def _sizes(rank: RankMemory, on_device: bool) -> list[str]:
+    values = [rank.baseline_bytes, rank.steady_bytes, rank.peak_bytes, *([rank.device_peak_bytes] if on_device else []),
+              rank.parameter_bytes, rank.optimizer_bytes, rank.gradient_bytes, rank.activation_bytes]  # fmt: skip
+    return [_text(value, _megabytes) for value in values]
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / MEGABYTE:,.1f}" if count < 1000 * MEGABYTE else f"{count / MEGABYTE:,.0f}"
+
+
+def _text(value: Value, form: Callable[[float], str]) -> str:
+    return "–" if value is None else form(value)
+
+
+def _over(rows: Sequence[Row], value: Callable[[Row], Value]) -> Value:
+    """The median over seeds, if every one has a value."""
+    found = [known for row in rows if (known := value(row)) is not None]
+    return middle(found) if len(found) == len(rows) else None

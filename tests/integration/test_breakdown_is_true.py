@@ -1,0 +1,120 @@
+"""What a breakdown says of a run whose truth is known: a late rank, a slow link, times that were made up."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.breakdown import PARTS
+from paceline.plan import complete, spec_facts
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+
+SCRIPT = Path(__file__).parent / "traced.py"
+LATE_SECONDS = 0.12
+RATE_BITS = 100e6
+# A model whose forward pass takes longer in the last of two ranks.
+LATE = """
+import time
+import torch
+from torch import nn
+
+class Late(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+    def forward(self, x):
+        if self.training and torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+            time.sleep({late})
+        return self.layers(x)
+
+def build():
+    return Late()
+"""
+SMALL = {"strategy": "torch-ddp", "workers": 2, "global_batch": 64, "epochs": 1, "train_samples": 1024}
+
+torch_only = pytest.mark.torch
+
+
+def traced(fields: dict[str, Any], *around: str) -> list[dict[str, float]]:
+    """The breakdown of every rank of an instrumented run."""
+    command = [*around, sys.executable, str(SCRIPT), json.dumps(fields)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def test_a_breakdown_of_made_up_times_is_exact() -> None:
+    knobs = {"step_ms": 30.0, "send_ms": 4.0, "late_ms": 6.0}
+    first, last = traced({**SMALL, "strategy": "fake", "workload": "mlp", "knobs": knobs})
+    # Milliseconds: half a batch each, a third of it forward; then 4 of transfer, and 6 for the one that comes late.
+    exact = {"step": 25, "input": 0, "forward": 5, "optimizer": 0, "other": 0, "exposed": 4}
+    for rank, own in ((first, {"backward": 10, "waiting": 6}), (last, {"backward": 16, "waiting": 0})):
+        assert {name: rank[name] * 1e3 for name in (*exact, *own)} == pytest.approx({**exact, **own}, abs=1e-3)
+
+
+@torch_only
+def test_a_breakdown_calls_the_delay_of_one_rank_waiting_in_the_other_and_not_transfer(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    model = tmp_path / "late.py"
+    found = {}
+    for late in (0.0, LATE_SECONDS):
+        model.write_text(LATE.format(late=late))
+        found[late] = traced({**SMALL, "model": str(model), "dataset": "mnist-5k"})
+    calm, held_up = found[0.0][0], found[LATE_SECONDS][0]
+    assert held_up["waiting"] - calm["waiting"] == pytest.approx(LATE_SECONDS, rel=0.15)
+    assert held_up["exposed"] - calm["exposed"] < 0.1 * LATE_SECONDS
+    # The late rank itself waits for nobody; its delay is in its own forward pass.
+    assert found[LATE_SECONDS][1]["forward"] - found[0.0][1]["forward"] == pytest.approx(LATE_SECONDS, rel=0.15)
+    assert found[LATE_SECONDS][1]["waiting"] < 0.1 * LATE_SECONDS
+
+
+@pytest.fixture
+def slow_link() -> Iterator[str]:
+    """A network namespace of our own whose loopback link lets only so many bits pass in a second."""
+    name = f"paceline-slow-{os.getpid()}"
+    if (
+        shutil.which("tc") is None
+        or subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("shaping a link needs root, iproute2 and network namespaces")
+    inside = ["ip", "netns", "exec", name]
+    shape = f"tc qdisc add dev lo root tbf rate {RATE_BITS:.0f}bit burst 128kb latency 200ms"
+    try:
+        # Packets of the usual size: the loopback's own are larger than the burst and would be dropped.
+        subprocess.run([*inside, "ip", "link", "set", "lo", "mtu", "1500", "up"], check=True)
+        if subprocess.run([*inside, *shape.split()], capture_output=True, check=False).returncode:
+            pytest.skip("this kernel cannot shape a link (tbf)")
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+@torch_only
+def test_a_breakdown_finds_the_transfer_that_a_slow_link_makes(slow_link: str) -> None:
+    pytest.importorskip("torch")
+    spec = complete(RunSpec.model_validate(SMALL))
+    # Both ways of the loopback share its queue, so all that is sent goes through it one after another.
+    expected = strategy("torch-ddp").footprint(spec, spec_facts(spec)).sent_bytes * 8 / RATE_BITS
+    fast, slow = traced(SMALL), traced(SMALL, "ip", "netns", "exec", slow_link)
+    for before, after in zip(fast, slow, strict=True):
+        assert after["communication"] == pytest.approx(expected, rel=0.2)
+        assert after["communication"] > 3 * before["communication"]
+        # The other rank comes no later than before: what the link costs is not called waiting.
+        assert after["waiting"] < 0.3 * expected
+
+
+@torch_only
+def test_a_breakdown_adds_up_to_the_step() -> None:
+    pytest.importorskip("torch")
+    for rank in traced(SMALL):
+        assert sum(rank[part] for part in PARTS) == pytest.approx(rank["step"], rel=0.02)
+        assert min(rank[part] for part in PARTS) >= 0
+        assert rank["other"] < 0.2 * rank["step"]

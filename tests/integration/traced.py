@@ -1,0 +1,22 @@
+"""Makes one instrumented run and prints its breakdown as JSON; a script, so that it can be run inside a namespace.
+
+`python traced.py '{"strategy": "torch-ddp", ...}'`
+"""
+
+import json
+import sys
+from dataclasses import asdict
+
+from paceline.plan import PlannedRun, complete
+from paceline.runs.launch import launch
+from paceline.spec import ModelFile, RunSpec
+from paceline.systems import local_system
+
+if __name__ == "__main__":
+    fields = json.loads(sys.argv[1])
+    if "model" in fields:
+        fields["model"] = ModelFile.from_text(fields["model"])
+    spec = complete(RunSpec.model_validate({**fields, "instrumented": True}))
+    record = launch(PlannedRun(spec, 0), "traced", local_system(), lambda _event: None)
+    assert record.ok, f"{record.reason}\n{record.log_tail}"
+    print(json.dumps([asdict(part) for part in record.breakdown]))  # noqa: T201

@@ -1,0 +1,70 @@
+"""Traces as Perfetto reads them, and sentences about a breakdown."""
+
+import json
+
+import pytest
+
+from paceline.analysis.explanation import explain, serial_fraction
+from paceline.analysis.rows import summarise
+from paceline.analysis.traces import to_trace
+from paceline.breakdown import RankBreakdown
+from paceline.record import TraceSpan
+
+
+def part(rank, **seconds):
+    usual = dict.fromkeys(
+        ("input", "forward", "backward", "exposed", "waiting", "optimizer", "other", "communication", "overlapped"), 0.0
+    )
+    return RankBreakdown(rank=rank, steps=20, **{**usual, "sent_bytes": 0.0, **seconds})
+
+
+def test_a_trace_has_a_process_per_rank_and_nested_spans_on_each_thread(make_record):
+    spans = (
+        TraceSpan(rank=0, track="training", kind="step", name="step 1", start=0, duration=100),
+        TraceSpan(rank=0, track="training", kind="forward", name="forward", start=10, duration=30),
+        TraceSpan(rank=0, track="communication", kind="communication", name="a", start=20, duration=50, bytes=8),
+        TraceSpan(rank=0, track="communication", kind="communication", name="b", start=40, duration=50),
+    )
+    trace = json.loads(json.dumps(to_trace(make_record().model_copy(update={"trace": spans}))))
+    complete = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    names = [event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"]
+    assert names == ["rank 0 (worker)", "training", "communication", "communication 2"]
+    assert {(event["name"], event["tid"]) for event in complete} == {("step 1", 0), ("forward", 0), ("a", 1), ("b", 2)}
+    assert all({"name", "cat", "ph", "ts", "dur", "pid", "tid"} <= event.keys() for event in complete)
+    assert [event["args"] for event in complete if event["name"] == "a"] == [{"bytes": 8}]
+
+
+def test_the_serial_fraction_is_that_of_karp_and_flatt():
+    assert serial_fraction(1.5, 2) == pytest.approx(1 / 3)
+    assert serial_fraction(4.0, 4) == 0.0
+    assert serial_fraction(1.0, 1) is None
+
+
+def rows_of(make_record, speed, ranks):
+    noted = make_record(speed, workers=2, instrumented=True).model_copy(update={"breakdown": tuple(ranks)})
+    return summarise([make_record(1000.0), make_record(speed, workers=2), noted])
+
+
+def test_why_it_does_not_scale_is_said_with_the_parts_of_the_breakdown(make_record):
+    ranks = [part(rank, step=0.1, forward=0.02, backward=0.01, exposed=0.064, waiting=0.006 * (1 - rank),
+                  communication=0.064, sent_bytes=57.6e6) for rank in (0, 1)]  # fmt: skip
+    rows = rows_of(make_record, 800.0, ranks)
+    said = " ".join(explain(rows[1], rows))
+    assert "One worker is faster: 2 workers reach 0.80 times its speed." in said
+    assert "64 % of the step is exposed communication: 57.6 MB per step at 900 MB/s." in said
+    assert "3 % of the step is waiting for slower ranks, mostly for rank 1." in said
+    # 67 ms per step against 60 ms of computing for 100 samples, half of which two workers save.
+    assert "pay from a global batch of about 223 on" in said
+
+
+def test_a_good_speed_up_is_said_with_what_is_left_of_the_ideal(make_record):
+    rows = rows_of(make_record, 1600.0, [part(rank, step=0.06, forward=0.02, backward=0.04) for rank in (0, 1)])
+    said = " ".join(explain(rows[1], rows))
+    assert "2 workers are 1.60 times as fast as one, 80 % of ideal; as if 25 % of the work did not speed up." in said
+    assert "Computation is 100 % of a step of 60 ms." in said
+
+
+def test_without_a_breakdown_it_says_how_to_get_one(make_record):
+    rows = summarise([make_record(1000.0), make_record(1500.0, workers=2)])
+    assert explain(rows[1], rows)[-1] == "Where the time goes is not known: run it with --breakdown."
+    assert explain(rows[0], rows) == []
