@@ -101,10 +101,11 @@ def _few_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Ar
     """The kernel's gradient as one matrix product of shifted inputs, which XLA's own form of it is slow at on CPU."""
     x, kernel = kept
     (n, high, wide, channels), (size, _, _, outputs) = x.shape, kernel.shape
-    before, after = (size - 1) // 2, size // 2
-    padded = jnp.pad(x, ((0, 0), (before, after), (before, after), (0, 0))).transpose(3, 0, 1, 2)
+    edges = ((size - 1) // 2, size // 2)
+    padded = jnp.pad(x.transpose(3, 0, 1, 2), ((0, 0), (0, 0), edges, edges))
     shifted = [padded[:, :, i : i + high, j : j + wide].reshape(channels, -1) for i in range(size) for j in range(size)]
-    product = jnp.concatenate(shifted) @ gradient.reshape(n * high * wide, outputs)
+    columns = jnp.stack(shifted).reshape(size * size * channels, -1)
+    product = columns @ gradient.reshape(n * high * wide, outputs)
     (x_gradient,) = jax.vjp(lambda given: _convolve(given, kernel), x)[1](gradient)
     return x_gradient, product.reshape(kernel.shape)
 
