@@ -77,7 +77,7 @@ def _schedule(spec: RunSpec) -> list[tuple[int, int]]:
     samples = sample_count(spec, probe)
     order = BatchOrder(samples, spec.dataset_copies, spec.samples_per_step, spec.seed)
     if spec.instrumented:
-        return [(0, min(INSTRUMENTED_STEPS, order.steps_per_epoch))]
+        return list(order.schedule(None, INSTRUMENTED_STEPS))
     return list(order.schedule(spec.epochs, spec.steps))
 
 

@@ -76,6 +76,7 @@ def trace(
     job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter, tape: Tape
 ) -> RankPart:
     """The training of one process of an instrumented run: no evaluation, each step a span around what happens in it."""
+    losses: list[float] | None = []
     for epoch, steps in schedule:
         job.align()
         job.start_epoch(epoch)
@@ -85,10 +86,12 @@ def trace(
             job.wait()
             tape.add(Span("step", f"step {first + 1}", began, job.clock()))
             report(kind="step", epoch=epoch, step=first + 1, steps=steps, samples_per_second=0.0)
+        own = job.losses()
+        losses = None if own is None else [*(losses or []), *own]
     job.align()
     stamps = [span.start for span in tape.spans if span.kind == "step"]
     ended = max((span.end for span in tape.spans if span.kind == "step"), default=0)
-    part = EpochPart(0, [*stamps, ended], ended, 0.0, job.losses(), None)
+    part = EpochPart(0, [*stamps, ended], ended, 0.0, losses, None)
     return replace(_part([part], job.details()), spans=tape.spans)
 
 
