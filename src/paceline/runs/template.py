@@ -72,10 +72,18 @@ class Template:
         ).encode()
         socket.send_fds(self._channel, [request], list(inherited.fds(rank)))
         while True:
-            reply = json.loads(self._channel.recv(MESSAGE_BYTES))
-            if "started" in reply:
-                return Forked(reply["started"], self)
-            self.codes[reply["ended"]] = reply["code"]
+            started = self.take(json.loads(self._channel.recv(MESSAGE_BYTES)))
+            if started is not None:
+                return Forked(started, self)
+
+    def take(self, said: dict[str, int]) -> int | None:
+        """Notes what the template said; gives the number of a process that started."""
+        if "started" not in said:
+            self.codes[said["ended"]] = said["code"]
+            return None
+        # The system gives numbers out again: what an earlier process of this number ended with says nothing now.
+        self.codes.pop(said["started"], None)
+        return said["started"]
 
     def hear(self) -> None:
         """Takes in what it said about processes that ended."""
@@ -83,8 +91,7 @@ class Template:
             said = self._channel.recv(MESSAGE_BYTES)
             if not said:
                 raise ChildProcessError("the template process ended; its runs ended with it")
-            reply = json.loads(said)
-            self.codes[reply["ended"]] = reply["code"]
+            self.take(json.loads(said))
 
     def close(self) -> None:
         """Ends it; processes that it forked end with it."""
