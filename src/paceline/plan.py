@@ -216,7 +216,7 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         raise SpecError(_other_kind(spec, chosen, probe(spec).framework))
     if spec.model is not None and chosen.cut_by and not _can_be_cut(chosen.cut_by, probe(spec)):
         return (
-            f"{chosen.name} does not know how to cut {spec.model.label}, which is no nn.Sequential; "
+            f"{chosen.name} does not know how to cut {spec.model.label}, which is no plain sequence of layers; "
             f"add a function {chosen.cut_by} to {spec.model.path.name} (docs/workloads.md)"
         )
     # The strategy's own words come first: they say why, where the general ones only say that.

@@ -16,11 +16,8 @@ STEPS_PER_EXECUTION = ("steps_per_execution", 1, "training steps in one call of 
 
 
 def environment(_spec: RunSpec, _process: object) -> dict[str, str]:
-    """Keras on TensorFlow, whatever the user's own settings say.
-
-    NumPy computes nothing in a run, and threads that its library starts on import would keep a template from forking.
-    """
-    return {"KERAS_BACKEND": "tensorflow", "OPENBLAS_NUM_THREADS": "1"}
+    """Keras on TensorFlow, whatever the user's own settings say."""
+    return {"KERAS_BACKEND": "tensorflow"}
 
 
 def check(spec: RunSpec) -> str | None:

@@ -9,7 +9,7 @@ from paceline.strategies import strategy
 from paceline.strategies.base import Process, Role
 from paceline.units import format_count
 
-_THREAD_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_THREAD_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # glibc returns large freed blocks to the system and fetches them again in every step; these limits keep them. Measured
 # on a 2-core EPYC guest: 1.3 to 1.5 times the images/s of the small CNN, and most of the run-to-run noise gone.
 TUNED_ALLOCATOR = {
@@ -63,7 +63,8 @@ def process_environment(spec: RunSpec, process: Process, base: Mapping[str, str]
     env = {name: value for name, value in base.items() if name not in _FOREIGN}
     threads = str(max(1, len(process.cores)))
     env |= dict.fromkeys(_THREAD_POOLS, threads)
-    env |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
+    # NumPy's own pool, which no strategy computes with, starts its threads when it is imported; see `template.py`.
+    env |= {"OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
     if spec.allocator == "tuned":
         env |= TUNED_ALLOCATOR
     if spec.device == "cpu":

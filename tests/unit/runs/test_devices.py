@@ -79,7 +79,7 @@ def test_on_a_gpu_the_cores_are_not_what_is_short(make_spec):
 
 def test_thread_pools_are_as_large_as_the_cores_of_the_process(make_spec):
     env = process_environment(make_spec(), Process(0, 1, "worker", 0, (2, 3, 4)), {"OMP_NUM_THREADS": "64"})
-    pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
     assert {env[pool] for pool in pools} == {"3"}
 
 
