@@ -13,7 +13,7 @@ from paceline.plan import PlannedRun, complete, refusal
 from paceline.record import Record
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
-from paceline.runs.template import templates
+from paceline.runs.template import ForkStarter, templates
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -56,6 +56,9 @@ class Trainer:
     def __call__(self, workload: str, **fields: Any) -> Trained:
         return self.again(complete(RunSpec.parse({"steps": STEPS, **WORKLOADS[workload], **fields}, "contract")))
 
+    def starter(self, spec: RunSpec) -> ForkStarter:
+        return self._templates.starter(strategy(spec.strategy))
+
     def again(self, spec: RunSpec) -> Trained:
         key = spec.key()
         if key not in self._done:
@@ -63,7 +66,7 @@ class Trainer:
             if reason is not None:
                 pytest.skip(reason)
             weights_file, run = self._folder / f"{key}.npz", PlannedRun(spec, 0)
-            start = self._templates.starter(strategy(spec.strategy))
+            start = self.starter(spec)
             record = launch(run, "contract", local_system(), lambda _event: None, weights_to=weights_file, start=start)
             assert record.ok, f"{record.reason}\n{record.log_tail}"
             self._done[key] = Trained(record, dict(np.load(weights_file)) if weights_file.exists() else {})

@@ -84,4 +84,5 @@ def test_a_breakdown_is_of_the_same_training(strategy: Strategy, workers: int, t
     noted = instrumented(strategy, workers, trained).losses
     timed = trained.again(spec_of(strategy, workers)).losses
     assert len(noted) > 0
-    np.testing.assert_allclose(noted, timed[: len(noted)], rtol=strategy.tolerance)
+    shared = min(len(noted), len(timed))
+    np.testing.assert_allclose(noted[:shared], timed[:shared], rtol=strategy.tolerance)
