@@ -8,6 +8,7 @@ those of one host, so starts can be compared across ranks.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from paceline.spans import Span
 
@@ -16,12 +17,14 @@ PARTS = ("input", "forward", "backward", "exposed", "waiting", "optimizer", "oth
 _PHASES = ("input", "forward", "backward", "optimizer")
 # Steps at the start that count for nothing: pools fill, buckets are regrouped.
 WARM_UP_STEPS = 3
+# A step this many times as long as the middle one was held up by something outside of the run.
+STALL = 3.0
 NANOSECONDS = 1e9
 
 
 @dataclass(frozen=True)
 class RankBreakdown:
-    """Seconds of a rank's middle step. `communication` is all transfer, hidden or not: overlapped plus exposed."""
+    """Seconds of a rank's usual step. `communication` is all transfer, hidden or not: overlapped plus exposed."""
 
     rank: int
     step: float
@@ -39,24 +42,20 @@ class RankBreakdown:
 
 
 def break_down(spans: Mapping[int, Sequence[Span]]) -> list[RankBreakdown]:
-    """For each rank that made steps, the median over its steps after warm-up."""
+    """For each rank that made steps, the mean over its steps after warm-up."""
     arrivals = last_arrivals(spans)
     found = []
     for rank, own in spans.items():
         steps = sorted((span for span in own if span.kind == "step"), key=lambda span: span.start)[WARM_UP_STEPS:]
         parts = [_one_step(step, own, arrivals) for step in steps]
         if parts:
-            # The step whose length is the middle one: medians of parts taken apart would not add up.
-            middle = median_low([part["step"] for part in parts])
-            near = sorted(parts, key=lambda part: abs(part["step"] - middle))[: max(1, len(parts) // 2)]
-            means = {name: sum(part[name] for part in near) / len(near) for name in parts[0]}
+            # Means, because medians of parts taken apart would not add up, and because some strategies send in some
+            # steps only; without steps that something else held up.
+            longest = STALL * median(part["step"] for part in parts)
+            usual = [part for part in parts if part["step"] <= longest]
+            means = {name: sum(part[name] for part in usual) / len(usual) for name in parts[0]}
             found.append(RankBreakdown(rank=rank, steps=len(parts), **means))
     return found
-
-
-def median_low(values: Sequence[float]) -> float:
-    """The middle value, one that is really there."""
-    return sorted(values)[(len(values) - 1) // 2]
 
 
 def last_arrivals(spans: Mapping[int, Sequence[Span]]) -> dict[str, int]:
