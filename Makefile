@@ -28,6 +28,7 @@ docs: $(VENV)/all
 	$(BIN)/python tools/write_docs.py
 
 $(VENV)/all: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) with PyTorch, TensorFlow and JAX (about 3 GB); this takes some minutes, once"
 	$(FOUND) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,tensorflow,jax,dev]'
 	touch $@

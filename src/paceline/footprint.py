@@ -21,10 +21,17 @@ class LayerFacts:
     parameters: int
     forward_flops: int
     output_elements: int
+    # Numbers of four bytes that stay for the backward pass; the output alone where nothing is said.
+    kept_elements: int | None = None
     # How many arrays the parameters are in.
     tensors: int = 0
     # Their names and shapes in the neutral layout; empty where only the counts are known.
     arrays: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def kept(self) -> int:
+        """What it keeps of one sample for the backward pass."""
+        return self.output_elements if self.kept_elements is None else self.kept_elements
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,8 @@ class ModelFacts:
 
     @property
     def activation_bytes(self) -> int:
-        """Outputs of all layers for one sample, kept for the backward pass."""
-        return sum(layer.output_elements for layer in self.layers) * FLOAT_BYTES
+        """What stays of one sample for the backward pass: its inputs, and what each layer keeps."""
+        return (self.input_elements + sum(layer.kept for layer in self.layers)) * FLOAT_BYTES
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from paceline.runs.launch import launch
 from paceline.runs.probe import probe
 from paceline.runs.template import Templates, templates
 from paceline.spec import RunSpec
-from paceline.strategies import Strategy, strategies
+from paceline.strategies import Strategy, strategies, strategy
+from paceline.strategies.base import Context, Process, Rendezvous
 from paceline.systems import local_system
 
 WORKERS = 2
@@ -107,3 +108,30 @@ def test_bytes_held_are_exactly_those_of_the_tensors(chosen: Strategy, made: Tem
     promised = per_process(chosen, spec)
     held = [rank.details["held_bytes"] for rank in record.ranks]
     assert [(part["parameters"], part["optimizer"]) for part in held] == promised
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("workload", ["mnist-small", "mnist-large", "mlp", "transformer"])
+def test_bytes_of_activations_are_those_that_autograd_keeps(workload: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from paceline.frameworks.torch_training import ResidentData, build, cross_entropy
+
+    spec = complete(RunSpec(workload=workload, strategy="torch-single", global_batch=16, steps=1))
+    context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("", 0, None, tmp_path))
+    module, device = build(context, torch.device("cpu")), torch.device("cpu")
+    data = ResidentData.load(context.data, device, channels_last=True)
+    inputs, targets = data.batch(data.train, torch.arange(16))
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss = cross_entropy(module(inputs), targets)
+    promised = strategy("torch-single").footprint(spec, spec_facts(spec)).groups[0].activation_bytes
+    assert loss.requires_grad
+    assert sum(kept.values()) - targets.nbytes == pytest.approx(promised, rel=1e-3)

@@ -59,6 +59,7 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
                 parameters=sum(weight.size for weight in layer.weights(given).values()),
                 forward_flops=layer.flops(given),
                 output_elements=math.prod(layer.output(given)),
+                kept_elements=layer.kept(given),
                 tensors=len(layer.weights(given)),
                 arrays=tuple((part, weight.shape) for part, weight in layer.weights(given).items()),
             )

@@ -176,12 +176,17 @@ def pipeline_footprint(spec: RunSpec, knobs: Mapping[str, Scalar], model: ModelF
     """Every rank of every replica, in rank order: stages of a pipeline are neighbours."""
     pipeline = Pipeline.of(spec, knobs)
     stages = cut_by_flops(model.layers, pipeline.stages)
-    return in_groups(_worker(spec, pipeline, rank % pipeline.workers, stages) for rank in range(spec.workers))
+    return in_groups(
+        _worker(spec, pipeline, rank % pipeline.workers, stages, model.input_elements) for rank in range(spec.workers)
+    )
 
 
-def _worker(spec: RunSpec, pipeline: Pipeline, worker: int, stages: Sequence[Sequence[LayerFacts]]) -> RankFootprint:
+def _worker(
+    spec: RunSpec, pipeline: Pipeline, worker: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int
+) -> RankFootprint:
     own = range(worker, pipeline.stages, pipeline.workers)
-    held = ModelFacts(tuple(layer for stage in own for layer in stages[stage]))
+    # Only the first stage reads the samples themselves; what others are given is in their buffers, below.
+    held = ModelFacts(tuple(layer for stage in own for layer in stages[stage]), 0 if worker else input_elements)
     per_microbatch = pipeline.samples / pipeline.microbatches
     # PyTorch keeps a buffer for each micro-batch that is received, of activations and of gradients.
     edges = [stages[stage - 1][-1] for stage in own if stage] + [

@@ -41,6 +41,9 @@ class Layer(Protocol):
     def flops(self, shape: Shape) -> int:
         """Floating-point operations of the forward pass for one sample."""
 
+    def kept(self, shape: Shape) -> int:
+        """Numbers of four bytes that stay for the backward pass of one sample, its input aside."""
+
 
 @dataclass(frozen=True)
 class Conv:
@@ -62,6 +65,10 @@ class Conv:
     def flops(self, shape: Shape) -> int:
         """A multiply and an add per kernel element and output element."""
         return 2 * self.kernel**2 * shape[0] * math.prod(self.output(shape))
+
+    def kept(self, shape: Shape) -> int:
+        """Its output; ReLU works in place."""
+        return math.prod(self.output(shape))
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,10 @@ class MaxPool:
         """One comparison per input element."""
         return math.prod(shape)
 
+    def kept(self, shape: Shape) -> int:
+        """Its output, and where in its square each number came from, in eight bytes."""
+        return 3 * math.prod(self.output(shape))
+
 
 @dataclass(frozen=True)
 class Flatten:
@@ -101,6 +112,10 @@ class Flatten:
 
     def flops(self, shape: Shape) -> int:
         """None."""
+        return 0
+
+    def kept(self, shape: Shape) -> int:
+        """The same numbers in another shape."""
         return 0
 
 
@@ -122,6 +137,10 @@ class Dense:
     def flops(self, shape: Shape) -> int:
         """A multiply and an add per weight and position."""
         return 2 * math.prod(shape) * self.units
+
+    def kept(self, shape: Shape) -> int:
+        """Its output; ReLU works in place."""
+        return math.prod(self.output(shape))
 
 
 @dataclass(frozen=True)
@@ -146,6 +165,10 @@ class Embed:
         """The addition."""
         return shape[0] * self.width
 
+    def kept(self, shape: Shape) -> int:
+        """Its output, and the tokens' other four bytes."""
+        return math.prod(self.output(shape)) + math.prod(shape)
+
 
 @dataclass(frozen=True)
 class Norm:
@@ -162,6 +185,10 @@ class Norm:
     def flops(self, shape: Shape) -> int:
         """Mean, variance, scale, shift."""
         return 8 * math.prod(shape)
+
+    def kept(self, shape: Shape) -> int:
+        """Its output, and a mean and a deviation for each position."""
+        return math.prod(shape) + 2 * math.prod(shape[:-1])
 
 
 @dataclass(frozen=True)
@@ -192,3 +219,12 @@ class Block:
         length, width = shape
         dense = 2 * length * width * width * (4 + 2 * MLP_OVER_WIDTH)
         return dense + 4 * length * length * width
+
+    def kept(self, shape: Shape) -> int:
+        """Outputs of both norms, of the dense layers (but those that are only added), of the attention and of GELU.
+
+        Beside them a mean and a deviation for each position and norm, and the attention's sums for each head.
+        """
+        length, width = shape
+        # Two norms, three of the first dense layer, the attention's, the sum after it, the block's own.
+        return length * (width * (2 + 3 + 1 + 1 + 1 + 2 * MLP_OVER_WIDTH) + 2 * 2 + self.heads)

@@ -35,6 +35,8 @@ Kind = Literal["shape", "dense", "conv", "attention", "other"]
 # In a transformer block, what its columns are; the other kernels are by rows, and norms whole.
 _BLOCK_COLUMNS, _BLOCK_ROWS = ("qkv", "up"), ("out", "down")
 _SUMS_OF_A_BLOCK = 2
+# Activations of a block's width that are not divided: of two norms, of the sum between, and the block's own.
+_WHOLE_OF_A_BLOCK = 4
 
 
 @dataclass(frozen=True)
@@ -154,14 +156,16 @@ def _held(split: Split, ways: int) -> LayerFacts:
     arrays = tuple((name, _shape(split.part, name, shape, ways)) for name, shape in layer.arrays)
     divided = split.part != "whole" or (split.kind == "shape" and split.takes_split)
     sizes = [math.prod(shape) for _, shape in arrays]
-    kept = layer.output_elements // (ways if split.gives_split else 1)
+    # Norms, sums and the block's output are whole on every worker.
+    whole = _WHOLE_OF_A_BLOCK * layer.output_elements if split.part == "heads" else 0
+    parts = ways if split.gives_split or split.part == "heads" else 1
     return replace(
         layer,
         arrays=arrays,
         parameters=sum(sizes) if arrays else layer.parameters,
         forward_flops=layer.forward_flops // (ways if divided else 1),
         # An input that was put together is kept for the backward pass beside the output.
-        output_elements=kept + (split.input_elements if split.gathers_input else 0),
+        kept_elements=whole + (layer.kept - whole) // parts + (split.input_elements if split.gathers_input else 0),
     )
 
 
