@@ -20,6 +20,8 @@ class Figure:
     question: str
     applies: Callable[[Sequence[Row]], bool]
     draw: Callable[[Sequence[Row]], altair.TopLevelMixin]
+    # Where it stands in a report: what decides comes first.
+    place: int
 
 
 def themed(chart: altair.TopLevelMixin) -> altair.TopLevelMixin:

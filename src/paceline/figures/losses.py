@@ -15,6 +15,8 @@ from paceline.units import format_count
 WIDEST, THINNEST = 8.0, 1.8
 KINDS = ("synchronous", "asynchronous")
 LEAST_SHOWN = 1e-4
+# One dash as long as any picture: short ones without gaps between them show seams.
+SOLID = [10_000, 0]
 
 
 def applies(rows: Sequence[Row]) -> bool:
@@ -56,7 +58,7 @@ def _line(row: Row, varying: list[str], frameworks: list[str], both: bool) -> al
         color=altair.Color("framework:N", title=None, scale=altair.Scale(
             domain=frameworks, range=list(PALETTE[: len(frameworks)]))),
         strokeDash=altair.StrokeDash("kind:N", title=None, legend=altair.Legend() if both else None,
-                                     scale=altair.Scale(domain=list(KINDS), range=[[1, 0], [5, 3]])),
+                                     scale=altair.Scale(domain=list(KINDS), range=[SOLID, [5, 3]])),
         detail="series:N",
         tooltip=[f"{name}:N" for name in ("series", "step", "loss")],
     )  # fmt: skip
@@ -92,4 +94,4 @@ def _subtitle(rows: Sequence[Row]) -> str:
     )
 
 
-FIGURE = Figure("losses", "Do they all learn the same?", applies, draw)
+FIGURE = Figure("losses", "Do they all learn the same?", applies, draw, place=2)

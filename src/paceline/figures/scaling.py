@@ -89,4 +89,4 @@ def _ideal(rows: list[Row], workers: list[int], top: float) -> list[dict[str, fl
     return [{"workers": 1, "rate": single}, {"workers": last, "rate": single * last}]
 
 
-FIGURE = Figure("scaling", "Does adding workers pay?", applies, draw)
+FIGURE = Figure("scaling", "Does adding workers pay?", applies, draw, place=1)
