@@ -2,8 +2,7 @@
 
 python benchmarks/bare/bare_jax.py DATA.npz EPOCHS BATCH
 
-Prints seconds, CPU seconds and mean loss of
-every epoch as JSON.
+Prints seconds, CPU seconds and mean loss of every epoch as JSON.
 """
 
 import json

@@ -21,12 +21,12 @@ class LayerFacts:
     parameters: int
     forward_flops: int
     output_elements: int
-    # Numbers of four bytes that stay for the backward pass; the output alone where nothing is said.
-    kept_elements: int | None = None
     # How many arrays the parameters are in.
     tensors: int = 0
     # Their names and shapes in the neutral layout; empty where only the counts are known.
     arrays: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    # Numbers of four bytes that stay for the backward pass; the output alone where nothing is said.
+    kept_elements: int | None = None
 
     @property
     def kept(self) -> int:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from paceline.record import Record
+from paceline.runs.template import Templates, templates
 from paceline.store import Store
 
 # Long enough for any single command of these tests on a slow and busy machine; only a hang takes longer.
@@ -174,3 +175,10 @@ def tool(tmp_path: Path) -> Iterator[Tool]:
 def shared_tool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
     """The same for a whole file of tests, where one run serves many of them."""
     yield from _open_tool(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Templates]:
+    """Processes with their framework imported, for tests of many short runs."""
+    with templates() as started:
+        yield started

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from paceline.record import Status
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
 from paceline.runs.processes import Inherited, RunProcess
-from paceline.runs.template import Templates, templates
+from paceline.runs.template import Templates
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
 from paceline.systems import local_system
@@ -37,12 +36,6 @@ def victims() -> list[Any]:
             marks = getattr(pytest.mark, chosen.framework)
             found.append(pytest.param(chosen, rank, role.name, id=f"{chosen.name}-{role.name}", marks=marks))
     return found
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Templates]:
-    with templates() as started:
-        yield started
 
 
 @pytest.mark.parametrize(("chosen", "rank", "role"), victims())

@@ -6,7 +6,6 @@ a few.
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from paceline.plan import PlannedRun, complete, refusal
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
 from paceline.runs.processes import Inherited, RunProcess
-from paceline.runs.template import Templates, templates
+from paceline.runs.template import Templates
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
 from paceline.systems import local_system
@@ -34,12 +33,6 @@ HERE = [
     for chosen in strategies().values()
     if chosen.framework is not None and refusal(short_run(chosen), local_system(), probe) is None
 ]
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Templates]:
-    with templates() as started:
-        yield started
 
 
 @pytest.mark.timeout(60 + 30 * RUNS)

@@ -14,7 +14,7 @@ import pytest
 from paceline.plan import PlannedRun, complete, refusal, spec_facts
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
-from paceline.runs.template import Templates, templates
+from paceline.runs.template import Templates
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.strategies.base import Context, Process, Rendezvous
@@ -92,12 +92,6 @@ def per_process(chosen: Strategy, spec: RunSpec) -> list[tuple[float, float]]:
     each = [role.workers_each for role in chosen.roles(spec) for _ in range(role.processes)]
     shares = [[next(ranks) for _ in range(workers)] for workers in each]
     return [(sum(share[0] for share in mine), sum(share[1] for share in mine)) for mine in shares]
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Templates]:
-    with templates() as started:
-        yield started
 
 
 @pytest.mark.parametrize("chosen", cases([one for one in REAL if runs_here(one)]))

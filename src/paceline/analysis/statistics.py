@@ -1,6 +1,6 @@
 """The statistics that tables and comparisons need, on plain lists. Nothing here knows what the numbers mean."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
@@ -49,30 +49,24 @@ def variation(values: Sequence[float]) -> float | None:
     return stdev(values) / fmean(values)
 
 
-def bootstrap(
-    values: Sequence[float], statistic: Callable[[np.ndarray], np.ndarray] | None = None, seed: int = 0
-) -> Interval | None:
-    """The interval of a statistic (the median unless said otherwise) by resampling (Efron, 1979).
-
-    `statistic` is given one resample per row. None with fewer than two values: one run says nothing of the next.
-    """
-    if len(values) < 2:
-        return None
-    generator, known = np.random.default_rng(seed), np.asarray(values, float)
-    drawn = known[generator.integers(0, len(known), (RESAMPLES, len(known)))]
-    return _middle_part(statistic(drawn) if statistic else np.median(drawn, axis=1))
+def bootstrap(values: Sequence[float]) -> Interval | None:
+    """The interval of the median by resampling (Efron, 1979); None of one value, which says nothing of the next."""
+    return _middle_part(_medians(values, np.random.default_rng(0))) if len(values) > 1 else None
 
 
-def bootstrap_ratio(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Interval | None:
+def bootstrap_ratio(first: Sequence[float], second: Sequence[float]) -> Interval | None:
     """The interval of the ratio of two medians, each side resampled by itself."""
     if len(first) < 2 or len(second) < 2:
         return None
-    generator = np.random.default_rng(seed)
-    above, below = (
-        np.median(known[generator.integers(0, len(known), (RESAMPLES, len(known)))], axis=1)
-        for known in (np.asarray(first, float), np.asarray(second, float))
-    )
-    return _middle_part(above / below)
+    generator = np.random.default_rng(0)
+    return _middle_part(_medians(first, generator) / _medians(second, generator))
+
+
+def _medians(values: Sequence[float], generator: np.random.Generator) -> np.ndarray:
+    """Of each resample."""
+    known = np.asarray(values, float)
+    medians: np.ndarray = np.median(known[generator.integers(0, len(known), (RESAMPLES, len(known)))], axis=1)
+    return medians
 
 
 def _middle_part(values: np.ndarray) -> Interval:

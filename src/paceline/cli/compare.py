@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -77,7 +78,7 @@ def _table(found: list[Comparison]) -> Table:
         interval = f"{one.interval.low:.2f} to {one.interval.high:.2f}" if one.interval else "–"
         table.add_row(
             one.measure,
-            *(format_rate(sorted(values)[len(values) // 2]) for values in (one.first_values, one.second_values)),
+            *(format_rate(median(values)) for values in (one.first_values, one.second_values)),
             f"{len(one.first_values)}, {len(one.second_values)}",
             f"{one.ratio:.3f}",
             interval,

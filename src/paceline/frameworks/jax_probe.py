@@ -11,6 +11,7 @@ from paceline.frameworks.jax_optimizer import Tree
 from paceline.frameworks.jax_training import arrays_of, cross_entropy, own_pair
 from paceline.plan import OwnFacts
 from paceline.strategies.base import Context
+from paceline.workloads.own import telling_samples
 
 SAMPLES = 2
 
@@ -22,7 +23,7 @@ def look_at_jax(context: Context, built: Any) -> OwnFacts:
     params, apply = own_pair(context, built)
     count = _trainable(own.label, params)
     inputs, targets = arrays_of(context, train=True)
-    samples = _telling_samples(targets)
+    samples = telling_samples(targets)
     _pass_through(context, (params, apply), jnp.asarray(inputs[samples]), jnp.asarray(targets[samples]))
     cuts = ("plan",) if own.plan is not None else ()
     return OwnFacts("jax", count, len(context.data.train_inputs), cuts=cuts)
@@ -40,11 +41,6 @@ def _trainable(label: str, params: Tree) -> int:
     if not leaves:
         raise ModelError(f"init(key) of {label} gives no parameters; there is nothing to train")
     return sum(int(leaf.size) for leaf in leaves)
-
-
-def _telling_samples(targets: np.ndarray) -> np.ndarray:
-    """The first sample and one of the highest class, which a model with too few outputs cannot take."""
-    return np.array([0, int(targets.reshape(len(targets), -1).max(axis=1).argmax())])
 
 
 def _pass_through(context: Context, pair: tuple[Tree, Any], inputs: jax.Array, targets: jax.Array) -> None:

@@ -16,7 +16,7 @@ from paceline.frameworks.jax_training import Layout, own_pair, path_name
 from paceline.strategies.base import Context
 from paceline.workloads.base import model_facts, trace
 from paceline.workloads.layers import Block, Dense, Flatten
-from paceline.workloads.own import build_own
+from paceline.workloads.own import build_own, call_own
 from paceline.workloads.splits import Rows, Split, part_of_array
 
 Shape = tuple[int, ...]
@@ -110,10 +110,7 @@ def _dimension(part: str, shape: Shape) -> int:
 
 def _checked_plan(label: str, function: Any, params: Any, shapes: dict[str, Shape], ways: int) -> dict[str, str]:
     what = f"plan(params) of {label}"
-    try:
-        given = function(params)
-    except Exception as error:
-        raise ModelError(f"{what} fails with {type(error).__name__}: {error}; mend it and run again") from error
+    given = call_own(what, function, params)
     leaves = jax.tree_util.tree_leaves_with_path(given)
     plan = {path_name(path): leaf for path, leaf in leaves}
     if not plan:

@@ -23,7 +23,7 @@ from paceline.frameworks.jax_optimizer import Transformation, Tree, make_optimiz
 from paceline.spec import Precision
 from paceline.strategies.base import Context, Evaluation
 from paceline.workloads.base import Weights
-from paceline.workloads.own import OWN_DATA, build_own
+from paceline.workloads.own import OWN_DATA, build_own, call_own
 
 EVALUATION_BATCH = 512
 IMAGE_DIMENSIONS = 4
@@ -121,12 +121,7 @@ def own_pair(context: Context, built: Any) -> tuple[Tree, Apply]:
             f"return (init, apply) with init(key) giving the parameters and apply(params, inputs) the outputs"
         )
     init, apply = built
-    try:
-        return init(jax.random.key(context.spec.seed)), apply
-    except Exception as error:
-        raise ModelError(
-            f"init(key) of {own.label} fails with {type(error).__name__}: {error}; mend it and run again"
-        ) from error
+    return call_own(f"init(key) of {own.label}", init, jax.random.key(context.spec.seed)), apply
 
 
 def cross_entropy(outputs: Array, targets: Array) -> Array:

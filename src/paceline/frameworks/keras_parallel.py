@@ -20,6 +20,7 @@ from paceline.frameworks.jax_training import JaxJob, Layout, Network
 from paceline.frameworks.keras_model import build_layers, build_model, loss_function, named_variables, set_precision
 from paceline.strategies.base import Context
 from paceline.workloads.base import model_facts
+from paceline.workloads.own import call_own
 from paceline.workloads.splits import Rows, part_of_array
 
 BATCH, MODEL = "batch", "model"
@@ -111,10 +112,7 @@ def _own_axes(context: Context, model: keras.Model, ways: int) -> dict[str, Axes
 
 def _checked_plan(label: str, function: Any, model: keras.Model, shapes: Mapping[str, Any]) -> dict[str, str]:
     what = f"plan(model) of {label}"
-    try:
-        given = function(model)
-    except Exception as error:
-        raise ModelError(f"{what} fails with {type(error).__name__}: {error}; mend it and run again") from error
+    given = call_own(what, function, model)
     if not isinstance(given, dict) or not given:
         raise ModelError(f'{what} must return {{"path of a variable": "columns" or "rows"}}, and returned {given!r}')
     found: dict[str, str] = {}

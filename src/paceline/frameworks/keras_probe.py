@@ -12,6 +12,7 @@ from paceline.errors import ModelError
 from paceline.frameworks.keras_model import keras_inputs, loss_function, make_variables
 from paceline.plan import OwnFacts
 from paceline.strategies.base import Context
+from paceline.workloads.own import telling_samples
 
 SAMPLES = 2
 # Keras puts what went wrong in bold, between where and a list of all arguments.
@@ -22,18 +23,13 @@ def look_at_keras(context: Context, model: keras.Model) -> OwnFacts:
     """Facts of the model; raises `ModelError` when it does not fit its data."""
     own, data = context.own, context.data
     assert own is not None
-    chosen = _telling_samples(data.train_targets)
+    chosen = telling_samples(data.train_targets)
     _pass_through(context, model, keras_inputs(context, data.train_inputs[chosen]), data.train_targets[chosen])
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     if not parameters:
         raise ModelError(f"{own.label} returned a model without trainable weights; there is nothing to train")
     cuts = tuple(name for name, function in (("stages", own.stages), ("plan", own.plan)) if function is not None)
     return OwnFacts("keras", parameters, len(data.train_inputs), isinstance(model, keras.Sequential), cuts)
-
-
-def _telling_samples(targets: np.ndarray) -> list[int]:
-    """The first sample and one of the highest class, which a model with too few outputs cannot take."""
-    return [0, int(targets.reshape(len(targets), -1).max(axis=1).argmax())]
 
 
 def _pass_through(context: Context, model: keras.Model, inputs: np.ndarray, targets: np.ndarray) -> None:

@@ -2,6 +2,7 @@
 
 from paceline.footprint import FLOAT_BYTES
 from paceline.spec import Execution, Optimizer, Precision, RunSpec
+from paceline.strategies.base import Knob
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 # Eager stands for the usual way, a traced function; compiled is the same function through XLA.
@@ -11,8 +12,7 @@ PRELOAD = ("tensorflow", "keras", "paceline.frameworks.tf_training")
 # Keras optimizers count steps in one int64 and keep the learning rate in a variable.
 COUNTER_BYTES = 8 + FLOAT_BYTES
 
-# Name, default and meaning of a knob.
-STEPS_PER_EXECUTION = ("steps_per_execution", 1, "training steps in one call of the traced function")
+STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "training steps in one call of the traced function")
 
 
 def environment(_spec: RunSpec, _process: object) -> dict[str, str]:
@@ -26,7 +26,7 @@ def check(spec: RunSpec) -> str | None:
         return "optimizer lbfgs is not there in TensorFlow; use adam, sgd or adagrad, or a PyTorch strategy"
     if spec.memory_format == "contiguous":
         return "TensorFlow on CPU has convolutions for channels_last images only; leave out memory_format contiguous"
-    if int(spec.knobs.get(STEPS_PER_EXECUTION[0], 1)) < 1:
+    if int(spec.knobs.get(STEPS_PER_EXECUTION.name, 1)) < 1:
         return f"knob steps_per_execution of {spec.strategy} must be at least 1"
     return None
 

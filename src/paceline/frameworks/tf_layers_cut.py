@@ -16,7 +16,7 @@ from paceline.frameworks.keras_model import keras_inputs
 from paceline.strategies.base import Context
 from paceline.workloads.base import model_facts
 from paceline.workloads.cuts import cut, most_stages
-from paceline.workloads.own import OwnModel
+from paceline.workloads.own import OwnModel, call_own
 
 TRIED_SAMPLES = 2
 # The stages make the same operations as the whole, so only the order of sums may differ.
@@ -100,10 +100,7 @@ def _counted(units: Sequence[Sequence[keras.layers.Layer]], inputs: tf.Tensor) -
 def _own_stages(own: OwnModel, function: Any, model: keras.Model, count: int) -> list[keras.Model]:
     """What the file's `stages` returns, checked."""
     what = f"stages(model, {count}) of {own.label}"
-    try:
-        stages = function(model, count)
-    except Exception as error:
-        raise ModelError(f"{what} fails with {type(error).__name__}: {error}; mend it and run again") from error
+    stages = call_own(what, function, model, count)
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, keras.layers.Layer) for stage in stages):
         returned = [type(stage).__name__ for stage in stages] if isinstance(stages, list | tuple) else type(stages)
         raise ModelError(f"{what} must return a list of Keras models or layers, and returned {returned}")

@@ -16,7 +16,7 @@ from paceline.frameworks.torch_training import IMAGE_DIMENSIONS, ResidentData, b
 from paceline.frameworks.torch_units import TIMED_SAMPLES, TRIED_SAMPLES, Unit, costs_of, units_of
 from paceline.strategies.base import Context
 from paceline.workloads.cuts import cut, most_stages
-from paceline.workloads.own import OwnModel
+from paceline.workloads.own import OwnModel, call_own
 
 # The pieces make the same operations as the whole, so only the order of sums may differ.
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
@@ -109,10 +109,7 @@ def _stretches(context: Context, units: Sequence[Unit], costs: Sequence[float], 
 def _own_stages(own: OwnModel, function: Any, module: nn.Module, count: int) -> list[nn.Module]:
     """What the file's `stages` returns, checked."""
     what = f"stages(model, {count}) of {own.label}"
-    try:
-        stages = function(module, count)
-    except Exception as error:
-        raise ModelError(f"{what} fails with {type(error).__name__}: {error}; mend it and run again") from error
+    stages = call_own(what, function, module, count)
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, nn.Module) for stage in stages):
         raise ModelError(f"{what} must return a list of modules, and returned {_described(stages)}")
     if len(stages) != count:

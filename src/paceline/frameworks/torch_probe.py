@@ -7,6 +7,7 @@ from paceline.errors import ModelError
 from paceline.frameworks.torch_training import ResidentData, loss_function
 from paceline.plan import OwnFacts
 from paceline.strategies.base import Context
+from paceline.workloads.own import telling_samples
 
 SAMPLES = 2
 
@@ -19,16 +20,10 @@ def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
     if not parameters:
         raise ModelError(f"{own.label} returned a module without trainable parameters; there is nothing to train")
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last=True)
-    inputs, targets = data.batch(data.train, _telling_samples(data.train[1]))
+    inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
     _pass_through(context, module, inputs, targets)
     cuts = tuple(name for name, function in (("stages", own.stages), ("plan", own.plan)) if function is not None)
     return OwnFacts("torch", parameters, len(context.data.train_inputs), isinstance(module, nn.Sequential), cuts)
-
-
-def _telling_samples(targets: torch.Tensor) -> torch.Tensor:
-    """The first sample and one of the highest class, which a model with too few outputs cannot take."""
-    highest = int(targets.reshape(len(targets), -1).amax(dim=1).argmax()) if len(targets) else 0
-    return torch.tensor([0, highest])
 
 
 def _pass_through(context: Context, module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:

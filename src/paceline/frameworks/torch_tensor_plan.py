@@ -17,6 +17,7 @@ from paceline.frameworks.torch_cut import CLOSE
 from paceline.frameworks.torch_training import ResidentData
 from paceline.frameworks.torch_units import TRIED_SAMPLES, plain_sequence
 from paceline.strategies.base import Context
+from paceline.workloads.own import call_own
 
 STYLES = {"columns": ColwiseParallel, "rows": RowwiseParallel}
 # They treat every feature by itself, so that it does not matter who holds which.
@@ -70,10 +71,7 @@ def _pairs(children: list[tuple[str, nn.Module]], ways: int) -> Iterator[tuple[s
 
 def _checked_plan(label: str, function: Any, module: nn.Module, ways: int) -> dict[str, str]:
     what = f"plan(model) of {label}"
-    try:
-        plan = function(module)
-    except Exception as error:
-        raise ModelError(f"{what} fails with {type(error).__name__}: {error}; mend it and run again") from error
+    plan = call_own(what, function, module)
     if not isinstance(plan, dict) or not plan:
         raise ModelError(f'{what} must return {{"layer name": "columns" or "rows"}}, and returned {plan!r}')
     modules = dict(module.named_modules())

@@ -8,18 +8,12 @@ from paceline.footprint import Footprint, ModelFacts, all_reduce
 from paceline.frameworks import jax_facts
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Job, Strategy, on_one_worker
-from paceline.systems import System
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is on every worker; the gradients go around once."""
     messages = all_reduce("gradients", model.parameter_bytes, spec.workers)
     return jax_facts.worker_footprint(spec, model, messages, held=model.parameters)
-
-
-def check(spec: RunSpec, _system: System) -> str | None:
-    """What no JAX strategy offers."""
-    return jax_facts.check_fields(spec)
 
 
 def open_job(context: Context) -> Job:
@@ -41,7 +35,7 @@ STRATEGY = Strategy(
     about="each device holds the whole model; XLA averages the gradients of a divided batch",
     use_when="the model fits on one device and computation outweighs sending its gradients",
     footprint=footprint,
-    check=check,
+    check=lambda spec, _system: jax_facts.check_fields(spec),
     open_job=open_job,
     knobs=(jax_facts.STEPS_PER_EXECUTION, jax_facts.PROCESSES),
     precisions=jax_facts.PRECISIONS,

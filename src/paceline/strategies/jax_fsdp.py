@@ -10,7 +10,6 @@ from paceline.footprint import FLOAT_BYTES, Footprint, ModelFacts, all_gather, a
 from paceline.frameworks import jax_facts
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Job, Strategy, on_one_worker
-from paceline.systems import System
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -27,11 +26,6 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     return jax_facts.worker_footprint(
         spec, model, messages, held=whole + divided / ways, gathered_bytes=divided * FLOAT_BYTES if ways > 1 else 0
     )
-
-
-def check(spec: RunSpec, _system: System) -> str | None:
-    """What no JAX strategy offers."""
-    return jax_facts.check_fields(spec)
 
 
 def open_job(context: Context) -> Job:
@@ -60,7 +54,7 @@ STRATEGY = Strategy(
     about="parameters and optimizer state are divided over the devices and gathered in each step",
     use_when="the model with its gradients and optimizer state does not fit on one device",
     footprint=footprint,
-    check=check,
+    check=lambda spec, _system: jax_facts.check_fields(spec),
     open_job=open_job,
     knobs=(jax_facts.STEPS_PER_EXECUTION, jax_facts.PROCESSES),
     precisions=jax_facts.PRECISIONS,

@@ -4,17 +4,11 @@ from paceline.footprint import Footprint, ModelFacts
 from paceline.frameworks import jax_facts
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Job, Strategy, on_one_worker
-from paceline.systems import System
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is here and nothing is sent."""
     return jax_facts.worker_footprint(spec, model, (), held=model.parameters)
-
-
-def check(spec: RunSpec, _system: System) -> str | None:
-    """What no JAX strategy offers."""
-    return jax_facts.check_fields(spec)
 
 
 def open_job(context: Context) -> Job:
@@ -35,7 +29,7 @@ STRATEGY = Strategy(
     about="one worker, no communication; every step compiled by XLA",
     use_when="the model is small, or as the baseline of the other JAX strategies",
     footprint=footprint,
-    check=check,
+    check=lambda spec, _system: jax_facts.check_fields(spec),
     open_job=open_job,
     knobs=(jax_facts.STEPS_PER_EXECUTION,),
     precisions=jax_facts.PRECISIONS,

@@ -6,7 +6,7 @@ Every device fetches the variables for its share of the batch; gradients are sum
 from paceline.footprint import Footprint, ModelFacts, RankFootprint, exchange, training_flops
 from paceline.frameworks import tf_facts
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Job, Knob, Role, Strategy, on_one_worker
+from paceline.strategies.base import Context, Job, Role, Strategy, on_one_worker
 from paceline.systems import System
 
 
@@ -67,7 +67,7 @@ STRATEGY = Strategy(
     footprint=footprint,
     check=check,
     open_job=open_job,
-    knobs=(Knob(*tf_facts.STEPS_PER_EXECUTION),),
+    knobs=(tf_facts.STEPS_PER_EXECUTION,),
     precisions=tf_facts.PRECISIONS,
     environment=tf_facts.environment,
     roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),

@@ -16,7 +16,7 @@ from paceline.workloads.splits import Rows, tensor_footprint, why_not_split
 
 KNOBS = (
     Knob("tensor", 1, "devices that split each layer between them; the others are replicas of those"),
-    Knob(*tf_facts.STEPS_PER_EXECUTION),
+    tf_facts.STEPS_PER_EXECUTION,
 )
 
 

@@ -15,7 +15,7 @@ from paceline.workloads.cuts import pipeline_footprint, why_not_cut
 
 KNOBS = (
     Knob("microbatches", 1, "parts of the batch that follow one another through the devices"),
-    Knob(*tf_facts.STEPS_PER_EXECUTION),
+    tf_facts.STEPS_PER_EXECUTION,
 )
 
 

@@ -18,7 +18,7 @@ KNOBS = (
         ("auto", "nccl", "hierarchical_copy", "one_device"),
     ),
     Knob("loop", "custom", "a loop of one's own, or Keras' fit as the studies used it", ("custom", "fit")),
-    Knob(*tf_facts.STEPS_PER_EXECUTION),
+    tf_facts.STEPS_PER_EXECUTION,
 )
 
 

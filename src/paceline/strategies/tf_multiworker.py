@@ -17,7 +17,7 @@ KNOBS = (
         "who sums the gradients: TensorFlow's ring over gRPC, or NCCL",
         ("auto", "ring", "nccl"),
     ),
-    Knob(*tf_facts.STEPS_PER_EXECUTION),
+    tf_facts.STEPS_PER_EXECUTION,
 )
 
 

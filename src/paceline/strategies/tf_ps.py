@@ -14,7 +14,7 @@ from paceline.systems import System
 KNOBS = (
     Knob("servers", 1, "processes that keep the variables; each variable is on one of them, large ones dealt first"),
     Knob("ahead", 4, "steps handed out before the oldest is back; as far as workers can be apart"),
-    Knob(*tf_facts.STEPS_PER_EXECUTION),
+    tf_facts.STEPS_PER_EXECUTION,
 )
 
 

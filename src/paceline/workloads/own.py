@@ -46,7 +46,7 @@ class OwnModel:
             raise ModelError(
                 f"{self.label} has no function data; add one, or give --dataset, or --input-shape and --classes"
             )
-        arrays = _call(self.data, f"data() of {self.label}")
+        arrays = call_own(f"data() of {self.label}", self.data)
         if not isinstance(arrays, tuple | list) or len(arrays) != _ARRAYS:
             raise ModelError(
                 f"data() of {self.label} must return four arrays: "
@@ -97,7 +97,7 @@ def load_own(file: ModelFile) -> OwnModel:
     assert loader is not None and loader.loader is not None
     module = importlib.util.module_from_spec(loader)
     sys.modules[name] = module
-    _call(lambda: loader.loader.exec_module(module), f"model file {file.path}")  # type: ignore[union-attr]
+    call_own(f"model file {file.path}", loader.loader.exec_module, module)
     build = getattr(module, file.function, None)
     if not callable(build):
         raise ModelError(
@@ -109,12 +109,18 @@ def load_own(file: ModelFile) -> OwnModel:
 
 def build_own(own: OwnModel) -> Any:
     """The model that the file's function returns."""
-    return _call(own.build, f"{own.label}")
+    return call_own(own.label, own.build)
 
 
-def _call(function: Callable[[], Any], what: str) -> Any:
+def telling_samples(targets: np.ndarray) -> np.ndarray:
+    """The first sample and one of the highest class, which a model with too few outputs cannot take."""
+    return np.array([0, int(targets.reshape(len(targets), -1).max(axis=1).argmax())])
+
+
+def call_own(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of the user's file returns; if it fails, a `ModelError` says what, how and in which line."""
     try:
-        return function()
+        return function(*arguments)
     except (Exception, SystemExit) as error:
         place = _own_line(error)
         raise ModelError(f"{what} fails with {type(error).__name__}: {error}{place}; mend it and run again") from error
