@@ -263,10 +263,18 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     ):
         if wanted not in offered:
             return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
-    if spec.device != "cpu" and not system.gpus:
+    if spec.device == "cpu":
+        return "precision tf32 exists on CUDA devices only; use fp32 or bf16" if spec.precision == "tf32" else None
+    return _missing_gpus(spec, chosen, system)
+
+
+def _missing_gpus(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
+    workers, slices = spec.workers, spec.slices or spec.workers
+    if not system.gpus:
         return f"device {spec.device} was asked for and this machine has no CUDA device"
-    if spec.device == "cuda" and len(system.gpus) < spec.workers and not chosen.shares_gpu:
-        return f"{spec.workers} workers need as many GPUs and this machine has {len(system.gpus)}"
-    if spec.device == "cpu" and spec.precision == "tf32":
-        return "precision tf32 exists on CUDA devices only; use fp32 or bf16"
-    return None
+    if spec.device == "cuda":
+        short = len(system.gpus) < workers and not chosen.shares_gpu
+        return f"{workers} workers need as many GPUs and this machine has {len(system.gpus)}" if short else None
+    if system.no_slices is None and workers > slices:
+        return f"{workers} workers need as many slices and the GPU is cut into {slices}; use --slices {workers}"
+    return system.no_slices

@@ -101,6 +101,7 @@ STRATEGY = Strategy(
     footprint=footprint,
     check=check,
     open_job=open_job,
+    devices=("cpu", "cuda"),
     knobs=KNOBS,
     precisions=jax_facts.PRECISIONS,
     executions=jax_facts.EXECUTIONS,

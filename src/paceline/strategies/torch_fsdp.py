@@ -32,7 +32,7 @@ KNOBS = (
 )
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """Groups of equal size, and an optimizer that works on parts."""
     replicas = int(STRATEGY.knob_values(spec)["hsdp_replicas"])
     if replicas < 1 or spec.workers % replicas:
@@ -41,7 +41,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
         return f"hsdp_replicas {replicas} leave one worker in each group and nothing to divide; use fewer, or torch-ddp"
     if spec.optimizer.name == "lbfgs":
         return "torch-fsdp divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
-    return None
+    return torch_facts.check_sharding(spec, system)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:

@@ -76,9 +76,9 @@ def _exchanged_between_rows(spec: RunSpec, part: ModelFacts, rows: int) -> tuple
     return tuple(found)
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """The workers must divide into rows, and the model over a row."""
-    return why_not_split(spec, STRATEGY.knob_values(spec), spec_layers)
+    return why_not_split(spec, STRATEGY.knob_values(spec), spec_layers) or torch_facts.check_sharding(spec, system)
 
 
 def open_job(context: Context) -> Job:
