@@ -51,6 +51,8 @@ class Line:
 class FastLoop(Loop):
     """A loop on the GPU with everything that makes it fast."""
 
+    # Half precision rounds in another order when it is compiled in another shape.
+    tolerance: float = 0.03
     dataset: str = "synthetic"
 
     def spec(self) -> RunSpec:
@@ -77,7 +79,9 @@ def fast(dataset: str, quick: bool, say: Callable[[str], None]) -> list[Line]:
     lines = []
     for workload, least in LEAST_IMAGES_PER_SECOND.items():
         epochs = 6 if quick else 14
-        loop = FastLoop(workload, "torch-single", 1, BATCH, 60_000, epochs, (("bare_gpu", LEAST_RATIO),), dataset)
+        loop = FastLoop(
+            workload, "torch-single", 1, BATCH, 60_000, epochs, (("bare_gpu", LEAST_RATIO),), dataset=dataset
+        )
         with tempfile.TemporaryDirectory() as folder:
             views = compare_with(loop, Path(folder), str(free_port()))
         images = 60_000 // BATCH * BATCH

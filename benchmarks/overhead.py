@@ -58,6 +58,8 @@ class Loop:
     epochs: int
     # Scripts of the folder `bare`, and how near to each the loop must come.
     targets: tuple[tuple[str, float], ...]
+    # How far the losses may be apart.
+    tolerance: float = LOSS_TOLERANCE
 
     @property
     def bare(self) -> list[str]:
@@ -163,7 +165,7 @@ def check_same_work(loop: Loop, views: Views) -> None:
     """Rounding differences grow with training, so later epochs tell nothing about the work done."""
     for bare in loop.bare:
         for ours, theirs in zip(views["paceline"][:WARM_UP_EPOCHS], views[bare][:WARM_UP_EPOCHS], strict=True):
-            if abs(ours[LOSS] - theirs[LOSS]) > LOSS_TOLERANCE * abs(theirs[LOSS]):
+            if abs(ours[LOSS] - theirs[LOSS]) > loop.tolerance * abs(theirs[LOSS]):
                 raise RuntimeError(f"{loop.name}: the loss is {ours[LOSS]:.6f} here and {theirs[LOSS]:.6f} in {bare}")
 
 

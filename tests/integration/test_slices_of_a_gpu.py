@@ -114,10 +114,11 @@ def test_a_late_rank_is_waiting_in_the_kernels_of_the_other(tmp_path: Path) -> N
 
 def test_a_quarter_of_the_gpu_is_slower_than_all_of_it() -> None:
     whole, slice_of_it = (
-        run(workload="mnist-large", strategy="torch-single", steps=30, **fields)
+        run(workload="mnist-large", strategy="torch-single", steps=None, epochs=3, **fields)
         for fields in ({"slices": 1}, {"slices": 4})
     )
-    assert slice_of_it.steady_step_seconds > 1.3 * whole.steady_step_seconds
+    # The host launches steps ahead of the GPU, so only whole epochs tell.
+    assert slice_of_it.epochs[-1].seconds > 1.3 * whole.epochs[-1].seconds
 
 
 def test_more_memory_than_a_slice_has_is_out_of_memory(tmp_path: Path) -> None:
