@@ -27,6 +27,8 @@ class Span:
     match: str = ""
     # Whether the end is that of the transfer; otherwise it is when someone looked.
     exact: bool = True
+    # Where one process drives several workers: whose it is.
+    worker: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

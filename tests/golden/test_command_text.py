@@ -35,6 +35,7 @@ def test_the_tables_are_as_stored_at_this_width(
         "show.csv": ["--csv"],
         "show.json": ["--json"],
         "show-one-study.txt": ["--study", "scaling"],
+        "show-statistics.txt": ["--statistics", "--study", "scaling"],
         "show-more.txt": ["--energy", "--memory", "--convergence", "--price-per-device-hour", "2.5"],
         "show-oversubscribed.txt": ["--study", "scaling", "--oversubscribed"],
     }.items(),

@@ -36,9 +36,9 @@ def put_on(tape: Tape, events: Sequence[Event], offset: int) -> None:
     kernels = [event for event in events if event.get("cat") in GPU_EVENTS]
     computing = [_computation(event, host, launched, offset) for event in kernels if not is_transfer(event)]
     transfers = _transfers([event for event in kernels if is_transfer(event)], offset)
-    standing = list(_standing(transfers, [span for span in computing if span is not None]))
+    busy = [span for span in computing if span is not None]
     rest = [replace(span, kind="launch") if span.kind in PHASES else span for span in tape.spans]
-    tape.spans[:] = [*rest, *(span for span in computing if span is not None), *transfers, *standing]
+    tape.spans[:] = [*rest, *busy, *transfers, *standing(transfers, busy)]
 
 
 def is_transfer(event: Event) -> bool:
@@ -93,7 +93,7 @@ def _transfers(events: Sequence[Event], offset: int) -> list[Span]:
     return found
 
 
-def _standing(transfers: Sequence[Span], computing: Iterable[Span]) -> list[Span]:
+def standing(transfers: Sequence[Span], computing: Iterable[Span]) -> list[Span]:
     """When a transfer ran and nothing else did."""
     busy = union((span.start, span.end) for span in computing)
     found = []
