@@ -40,6 +40,34 @@ TRANSFORMER = {
     "workload": "transformer", "options": {"depth": 2, "width": 32, "heads": 4}, "input_shape": [16], "classes": 32,
     "train_samples": 64, "global_batch": 16, "steps": STEPS,
 }  # fmt: skip
+MLP = {"workload": "mlp", "options": {"depth": 3, "width": 32}, "train_samples": 256, "steps": STEPS}
+DECAYING = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
+# What other words of a script depend on, several at a time.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "accumulated": (
+        "torch-ddp",
+        {"local_batch": 16, "dataset_copies": 2, "knobs": {"accumulation": 4, "bucket_mb": 1.0}},
+    ),
+    "interleaved": (
+        "torch-pipeline",
+        {"global_batch": 32, "knobs": {"schedule": "interleaved"}, "optimizer": DECAYING},
+    ),
+    "divided-state": ("torch-zero", {"global_batch": 32, "optimizer": DECAYING}),
+    "whole-shards": (
+        "torch-fsdp",
+        {"global_batch": 32, "knobs": {"wrap": "whole", "reshard_after_forward": False}, "optimizer": DECAYING},
+    ),
+    "half": ("torch-single", {"global_batch": 32, "precision": "bf16", "optimizer": {"name": "adagrad", "lr": 0.05}}),
+    "keras-adagrad": ("tf-single", {"global_batch": 32, "optimizer": {"name": "adagrad", "lr": 0.05}}),
+    "keras-decay": ("tf-mirrored", {"local_batch": 16, "execution": "compiled", "optimizer": DECAYING}),
+    "jax-adagrad": ("jax-single", {"local_batch": 32, "optimizer": {"name": "adagrad", "lr": 0.05}}),
+    "jax-decay": (
+        "jax-fsdp",
+        {"global_batch": 32, "optimizer": DECAYING, "dataset": "synthetic", "input_shape": [3, 8, 8], "classes": 4},
+    ),
+}
+# Half precision rounds to 3 digits, and not always alike.
+VARIANT_TOLERANCES = {"half": 1e-2}
 TORCH_MODEL = """
 import numpy as np
 import torch
@@ -149,9 +177,14 @@ model.save_weights("start.weights.h5")
 """
 
 
+def case(name: str, *values: Any) -> Any:
+    """A script, under the mark of its framework."""
+    return pytest.param(name, *values, marks=getattr(pytest.mark, str(strategy(name).framework)))
+
+
 def cases() -> list[Any]:
-    """Every script, under the mark of its framework."""
-    return [pytest.param(name, marks=getattr(pytest.mark, str(strategy(name).framework))) for name in scripts()]
+    """Every script."""
+    return [case(name) for name in scripts()]
 
 
 class Bench:
@@ -282,7 +315,16 @@ def test_a_script_loses_what_pacelines_run_of_the_users_model_loses(bench: Bench
     assert losses == pytest.approx(bench.measured(spec), rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", [case for case in cases() if case.values[0] in WITH_TRANSFORMER])
+@pytest.mark.parametrize(("name", "variant"), [case(name, variant) for variant, (name, _) in VARIANTS.items()])
+def test_a_script_with_other_settings_still_loses_what_pacelines_run_loses(
+    bench: Bench, name: str, variant: str
+) -> None:
+    spec = bench.spec(name, **MLP, **VARIANTS[variant][1])
+    losses, _ = bench.scripted(spec, "--initial-weights", start(bench, spec))
+    assert losses == pytest.approx(bench.measured(spec), rel=VARIANT_TOLERANCES.get(variant, TOLERANCE))
+
+
+@pytest.mark.parametrize("name", [case(name) for name in WITH_TRANSFORMER])
 def test_a_script_loses_what_pacelines_run_of_the_transformer_loses(bench: Bench, name: str) -> None:
     spec = bench.spec(name, **TRANSFORMER)
     losses, _ = bench.scripted(spec, "--initial-weights", start(bench, spec))

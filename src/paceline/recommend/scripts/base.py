@@ -80,5 +80,7 @@ class Script:
     knobs: tuple[str, ...] = ()
     # What else there is to know before it is started, in sentences.
     notes: str = ""
+    # Whether it looks at the test set in the end.
+    tests: bool = True
     # What its template is given beside what all are.
     values: Callable[[Source], Mapping[str, Any]] = field(default=lambda _source: {})

@@ -45,5 +45,6 @@ SCRIPT = Script(
     start=torchrun,
     knobs=("schedule", "microbatches", "stages_per_worker"),
     values=values,
+    tests=False,
     notes="It tells the loss of training; the checkpoint is that of the whole model.",
 )

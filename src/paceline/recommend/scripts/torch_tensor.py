@@ -3,44 +3,40 @@
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.errors import SpecError
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.torch_text import module_names, optimizer_text, torchrun
 from paceline.workloads.base import model_facts
-from paceline.workloads.splits import Split, split_layers
+from paceline.workloads.splits import split_layers
 
-COLUMNS, GATHERED_COLUMNS, ROWS = (
-    "ColwiseParallel()",
-    "ColwiseParallel(output_layouts=Replicate())",
-    "RowwiseParallel()",
-)
+STYLES = {"columns": "ColwiseParallel()", "rows": "RowwiseParallel()"}
+# Where nothing follows that could take parts of the features.
+GATHERED = "ColwiseParallel(output_layouts=Replicate())"
 
 
 def values(source: Source) -> Mapping[str, Any]:
     """The plan of a built-in model is written out; a user's is made when the script runs."""
-    plan = dict[str, str]()
+    plan, blocks = dict[str, str](), list[int]()
     if source.spec.model is None:
         layers, shape = source.built_in
         splits = split_layers(model_facts(layers, shape), source.spec.workers, split_convolutions=False)
         for name, split in zip(module_names(layers, shape), splits, strict=True):
-            plan |= styles(name, split)
+            if split.part == "heads":
+                blocks.append(int(name))
+            elif split.part in STYLES:
+                plan[name] = GATHERED if split.gathers_output else STYLES[split.part]
+        if not plan and not blocks:
+            raise SpecError(
+                f"a script cannot be written: of {source.spec.workload} only convolutions divide over "
+                f"{source.spec.workers} workers, and DTensor does not know those; use another number of workers"
+            )
     return {
         "plan": plan,
+        # They follow each other.
+        "blocks": f"range({blocks[0]}, {blocks[-1] + 1})" if blocks else "",
         # The fused form of SGD does not know divided tensors.
         "optimizer": optimizer_text(source.spec.optimizer, "parameters", fused=False),
     }
-
-
-def styles(name: str, split: Split) -> dict[str, str]:
-    """How `parallelize_module` is to divide one layer's modules."""
-    match split.part:
-        case "heads":
-            inside = {"qkv": COLUMNS, "out": ROWS, "up": COLUMNS, "down": ROWS}
-            return {f"{name}.{module}": style for module, style in inside.items()}
-        case "columns":
-            return {name: GATHERED_COLUMNS if split.gathers_output else COLUMNS}
-        case "rows":
-            return {name: ROWS}
-    return {}
 
 
 SCRIPT = Script(

@@ -23,7 +23,7 @@ def values_of(source: Source, script: Script, file_name: str, why: str) -> Mappi
         "call": call,
         "knobs": source.knobs,
         "docstring": docstring(source, script, file_name, why),
-        "constants": list(constants(source)),
+        "constants": list(constants(source, script)),
         "own": spec.model is not None,
         "own_functions": source.own_functions,
         "build": f"own.{spec.model.function}()" if spec.model is not None else "build()",
@@ -72,7 +72,7 @@ def optimizer_words(optimizer: Optimizer) -> Iterator[str]:
         yield f"weight decay {optimizer.weight_decay:g}"
 
 
-def constants(source: Source) -> Iterator[str]:
+def constants(source: Source, script: Script) -> Iterator[str]:
     """Assignments, with a comment above those that need one."""
     spec = source.spec
     yield f"GLOBAL_BATCH = {spec.global_batch}" if spec.global_batch else f"LOCAL_BATCH = {spec.local_batch}"
@@ -82,7 +82,8 @@ def constants(source: Source) -> Iterator[str]:
         yield "# The data set is gone through this many times in an epoch."
         yield f"COPIES = {spec.dataset_copies}"
     yield from _data_sizes(spec)
-    yield f"TEST_BATCH = {EVALUATION_BATCH}"
+    if script.tests:
+        yield f"TEST_BATCH = {EVALUATION_BATCH}"
     yield f"LOG_EVERY = {steps_per_line(spec)}"
     yield from _places(source)
 
