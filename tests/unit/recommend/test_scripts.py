@@ -247,6 +247,13 @@ def test_an_optimizer_without_a_script_is_refused() -> None:
     assert said == "a script cannot be written for optimizer lbfgs; use adam, sgd or adagrad"
 
 
+def test_what_only_paceline_sets_up_is_refused() -> None:
+    said = refused(strategy="torch-ddp", workers=2, execution="graph", device="cuda")
+    assert said == "a script cannot be written for execution graph; use eager or compiled"
+    said = refused(strategy="torch-ddp", workers=2, device="cuda-slice")
+    assert said == "a script cannot be written for device cuda-slice; use cpu or cuda"
+
+
 def test_a_file_that_imports_everything_from_another_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("from elsewhere import *\n")

@@ -21,6 +21,8 @@ from paceline.systems import Gpu, System, local_system
 from paceline.systems.local import FRAMEWORKS
 
 FILE_NAME = "train.py"
+# CUDA graphs and slices of a GPU are Paceline's own doing.
+EXECUTIONS, DEVICES = ("eager", "compiled"), ("cpu", "cuda")
 _OF_FRAMEWORK: dict[str | None, Callable[[Source], Mapping[str, Any]]] = {
     "torch": torch_values,
     "tensorflow": keras_values,
@@ -60,6 +62,9 @@ def script_of(name: str) -> Script:
 
 
 def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
+    for what, wanted, offered in (("execution", spec.execution, EXECUTIONS), ("device", spec.device, DEVICES)):
+        if wanted not in offered:
+            raise SpecError(f"a script cannot be written for {what} {wanted}; use {' or '.join(offered)}")
     reason = refusal(spec, _machine_with_everything(spec), probe)
     if reason is not None:
         raise SpecError(f"a script cannot be written: {reason}")

@@ -24,8 +24,8 @@ def torch_values(source: Source) -> Mapping[str, Any]:
         "channels_last": source.has_images and spec.memory_format == "channels_last",
         "is_bf16": spec.precision == "bf16",
         "allows_tf32": spec.precision != "fp32",
-        "is_compiled": "compiled" in spec.execution,
-        "called": "compiled" if "compiled" in spec.execution else "model",
+        "is_compiled": spec.execution == "compiled",
+        "called": "compiled" if spec.execution == "compiled" else "model",
         "channels_at_end": False,
         # Whether a user's file is loaded with the script, or later.
         "is_global": True,
