@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 Printed = Callable[..., str]
 Same = Callable[[str, str], None]
 HELP = {"help.txt": ["--help"]} | {
-    f"{name}-help.txt": [name, "--help"] for name in ("doctor", "strategies", "run", "show", "report")
+    f"{name}-help.txt": [name, "--help"] for name in ("doctor", "strategies", "run", "show", "report", "script")
 }
 
 
@@ -72,3 +73,9 @@ def test_a_plan_is_as_stored(printed: Printed, same_as_stored: Same, tmp_path: P
     words = ("--strategy", "fake", "--workers", "1,2", "--global-batch", "64,128", "--device", "cpu,cuda")
     same_as_stored(printed("run", *words, "--repeats", "2", "--dry-run"), "dry-run.txt")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_script_is_as_stored(printed: Printed, same_as_stored: Same) -> None:
+    words = ("--strategy", "torch-ddp", "--workers", "2", "--global-batch", "256", "--epochs", "2")
+    text = printed("script", *words, "--input-shape", "1x28x28", "--classes", "10")
+    same_as_stored(text.replace(f"Paceline {version('paceline')}", "Paceline 0.0.0"), "script-torch-ddp.txt")
