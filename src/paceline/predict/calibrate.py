@@ -41,7 +41,7 @@ from paceline.systems.local import System
 STUDY = "calibration"
 LOCAL_BATCHES = (16, 64, 256)
 # Each run should compute for about so long, in so many epochs: short ones, so that a burst of other load spoils few.
-RUN_SECONDS, EPOCHS = 3.0, 13
+RUN_SECONDS, EPOCHS = 2.0, 13
 STEPS_OF_AN_EPOCH = (1, 16)
 CROWDED_BATCH, CROWDED_ROUNDS = 64, 2
 # Workers that never meet: how long they compute side by side.
@@ -49,6 +49,8 @@ NEVER = 10**9
 # Wall clock this much above CPU seconds was spent waiting for a core that something else had.
 UNDISTURBED = 1.3
 LEAST_DEVIATION = 0.02
+# One of each kind; others are taken to be like the one whose last word or family they share.
+TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
 TINY: dict[str, Scalar] = {"depth": 2, "width": 16}
 TINY_BATCH, TINY_EPOCHS = 64, 6
 MOST_RANKS = 8
@@ -205,12 +207,12 @@ class Calibrator:
         known = hardware.model_copy(update={"calibration": calibration})
         predictor = Predictor(known, facts, TINY_BATCH, data_bytes=data_bytes(base))
         found: list[tuple[str, float, float]] = []
-        for chosen in strategies().values():
+        for chosen in map(strategy, TIMED):
             spec = complete(base.model_copy(update={
                 "strategy": chosen.name, "workers": cores, "epochs": TINY_EPOCHS, "steps": None,
                 "train_samples": TINY_BATCH * STEPS_OF_AN_EPOCH[1],
             }))  # fmt: skip
-            if chosen.framework != "torch" or refusal(spec, self.system, probe) is not None:
+            if refusal(spec, self.system, probe) is not None:
                 continue
             self.say(f"{chosen.name}: its own share of a step")
             record = self._run(spec, 0)

@@ -133,6 +133,16 @@ class Predictor:
         calibration = self.hardware.calibration
         return {one.strategy: one for one in calibration.overheads} if calibration else {}
 
+    def overhead(self, chosen: Strategy) -> StrategyOverhead | None:
+        """Of a strategy's own software: as it was timed, or as that of one with its last word or family."""
+        known = self._overheads
+        if not known or chosen.framework != "torch":
+            return None
+        last = chosen.name.rpartition("-")[2]
+        like = [one for name, one in known.items() if name == chosen.name or name.rpartition("-")[2] == last]
+        like += [one for name, one in known.items() if strategy(name).family == chosen.family]
+        return like[0] if like else None
+
     @cached_property
     def digest(self) -> str:
         """Of the model."""
@@ -153,7 +163,7 @@ class Predictor:
         parted = stages.microbatches if stages else int(knobs.get("accumulation", 1))
         passes = self.passes(chosen, spec.precision, samples / parted)
         costs = self._transfers(chosen, spec, str(knobs.get("algorithm", "auto")))
-        overhead = self._overheads.get(spec.strategy)
+        overhead = self.overhead(chosen)
         scene = Scene(
             hardware=self.hardware,
             costs=costs,
@@ -171,7 +181,7 @@ class Predictor:
         return Prediction(
             spec=spec,
             parts=parts,
-            deviation=self._deviation(parts, passes, costs, spec.workers, spec.strategy),
+            deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
             memory_bytes=self._memory(footprint, chosen, spec, samples / parted),
             memory_limit_bytes=self._memory_limit(),
             joules_per_step=self._joules(parts, footprint),
@@ -222,13 +232,14 @@ class Predictor:
         shared = known.get(together, 1.0)
         return shared * max(1.0, busy * spec.cores_per_worker / cores)
 
-    def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, name: str) -> float:
+    def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
         step = parts.step or 1.0
         computing = passes.deviation * (parts.compute + parts.bubble) / step
         if workers == 1:
             return combined(computing, self._repeats)
         known = costs.residual("all-reduce", workers)
-        together = TOGETHER if name in self._overheads or self.hardware.kind == "cuda" else UNKNOWN_SOFTWARE
+        known_software = self.hardware.kind == "cuda" or self.overhead(chosen) is not None
+        together = TOGETHER if known_software else UNKNOWN_SOFTWARE
         moving = (UNMEASURED_TRANSFERS if known is None else known) * parts.exposed / step
         return combined(computing, moving, self._repeats, together)
 
@@ -243,7 +254,7 @@ class Predictor:
         if framework not in known:
             return Estimate.around(held + self.hardware.device.reserved_bytes.value, 2 * MEMORY_DEVIATION)
         beyond = known[framework].base_bytes + known[framework].transient * transient_bytes(self.model) * samples
-        overhead = self._overheads.get(spec.strategy)
+        overhead = self.overhead(chosen)
         beyond += overhead.held_bytes if overhead and spec.workers > 1 else 0.0
         return Estimate.around(held + beyond + self.data_bytes, MEMORY_DEVIATION)
 
