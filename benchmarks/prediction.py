@@ -19,6 +19,7 @@ from paceline.execute import Silent, execute
 from paceline.footprint import ModelFacts
 from paceline.plan import Plan, PlannedRun, complete, spec_facts
 from paceline.predict.calibrate import Calibrator
+from paceline.predict.measured import measured_step
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import Question
 from paceline.predict.validate import Row, summarise, validate_records
@@ -68,13 +69,16 @@ HELD_OUT = [
     run_of("transformer", "torch-tensor", 2, 16, 6),
     run_of("mnist-large", "torch-ddp", 2, 64, 3),
 ]  # fmt: skip
-# Answers are compared with all of these, each run for real.
-GRID = [
-    run_of("mnist-small", name, workers, 256, 10)
-    for name in ("torch-ddp", "torch-zero", "torch-fsdp", "torch-local-sgd", "torch-pipeline", "torch-tensor",
-                 "torch-layers", "torch-ps-sync")
-    for workers in (1, 2)
-]  # fmt: skip
+# Questions whose whole grid is run, to see what following the advice costs: every one of these strategies.
+SEVERAL = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-layers", "torch-ps-sync")
+QUESTIONS = (("mnist-small", 256, 10), ("mlp", 256, 10), ("transformer", 32, 6))
+GRID = {
+    (workload, batch): [
+        run_of(workload, name, workers, batch, steps)
+        for name, workers in (("torch-single", 1), *((name, 2) for name in SEVERAL))
+    ]
+    for workload, batch, steps in QUESTIONS
+}
 
 
 def calibrated(path: Path, store: Store, say: Console) -> Hardware:
@@ -132,6 +136,32 @@ def report(rows: list[Row], console: Console) -> None:
     )
 
 
+def advice(store: Store, hardware: Hardware, console: Console) -> None:
+    """The measured time of what is recommended, over that of the best in the whole grid."""
+    losses = []
+    for (workload, batch), specs in GRID.items():
+        steps = {}
+        for record in made(specs, store, console):
+            step = measured_step(record)
+            if step is not None:
+                steps[record.spec.strategy, record.spec.workers] = step.wall_seconds
+        question = Question(
+            hardware=hardware, workload=workload, global_batches=(batch,), workers=(1, 2),
+            strategies=("torch-single", *SEVERAL),
+        )  # fmt: skip
+        pick = recommend(question).pick
+        if pick is None or not steps:
+            continue
+        best = min(steps, key=lambda place: steps[place])
+        chosen = pick.spec.strategy, pick.spec.workers
+        losses.append(steps[chosen] / steps[best] - 1)
+        console.print(
+            f"advice: {workload} batch {batch}: {chosen[0]} x{chosen[1]} at {steps[chosen] * 1e3:.1f} ms, best "
+            f"{best[0]} x{best[1]} at {steps[best] * 1e3:.1f} ms: {losses[-1]:.1%} lost, 0 of {len(steps)} runs used"
+        )
+    console.print(f"advice: mean loss {mean(losses):.1%} (at most 3 %), worst {max(losses):.1%} (at most 10 %)")
+
+
 def speed(console: Console) -> None:
     hardware = load_hardware("8xh100-nvlink")
     spec = complete(RunSpec(workload="mnist-large", strategy="torch-ddp", device="cuda", global_batch=512, steps=1))
@@ -175,6 +205,8 @@ def main() -> None:
                 rows = validate_records(made(HELD_OUT[:: 3 if given.quick else 1], store, console), hardware)
                 show(rows, console)
                 report(rows, console)
+                if not given.quick:
+                    advice(store, hardware, console)
     speed(console)
 
 

@@ -1,7 +1,7 @@
 """`paceline predict`: what runs that nobody made would do, with where the truth may lie."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -102,36 +102,58 @@ def _print(question: Question, found: Sequence[Prediction], refused: dict[str, s
         f"\n[bold]{escape(first.workload)}[/] ({question.facts.parameters:,} parameters) on "
         f"[bold]{escape(hardware.name)}[/], {first.precision}: predicted, with 90 % intervals"
     )
-    console.print(_table(found))
+    console.print(_times(found))
+    console.print()
+    console.print(_spent(found))
     console.print(f"[dim]computation from {escape(found[0].source)}; {escape(hardware.about)}[/]")
     if not all(one.fits for one in found):
-        console.print(f"[red]![/] does not fit: a worker has {format_bytes(found[0].memory_limit_bytes)}")
+        console.print(f"[red]no[/]: a worker has {format_bytes(found[0].memory_limit_bytes)}")
     for name, reason in refused.items():
         console.print(f"[yellow]left out[/] {escape(name)}: {escape(reason)}")
 
 
-def _table(found: Sequence[Prediction]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    priced = any(one.cost_per_epoch for one in found)
+def _times(found: Sequence[Prediction]) -> Table:
+    """Steps and their parts."""
     parts = [name for name in PARTS if any(_share(one, name) >= LEAST_SHARE for one in found)]
-    table.add_column("strategy", overflow="fold", min_width=10)
-    table.add_column("wor-\nkers", justify="right", no_wrap=True)
-    for name in ("batch", "step", "samples/s", "90 %", "effi-\nciency", *(PARTS[part] for part in parts), "memory",
-                 "J per\nepoch", *(["cost\nper\nepoch"] if priced else [])):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _table(["step", "samples/s", "90 %", "effi-\nciency", *(PARTS[part] for part in parts)])
     for one in found:
-        rate = one.samples_per_second
         table.add_row(
-            escape(one.spec.strategy), str(one.spec.workers), f"{one.spec.samples_per_step:,}",
-            format_seconds(one.parts.step), format_rate(rate.value),
-            f"{format_rate(rate.low)}–{format_rate(rate.high)}",
+            *_name(one), format_seconds(one.parts.step), format_rate(one.samples_per_second.value),
+            _ends(one.samples_per_second, format_rate),
             "–" if one.efficiency is None else format_percent(one.efficiency),
             *(format_percent(_share(one, part)) for part in parts),
-            format_bytes(one.memory_bytes.value) + ("" if one.fits else " [red]![/]"),
-            format_rate(one.joules_per_epoch.value),
-            *([format_money(one.cost_per_epoch.value)] if priced and one.cost_per_epoch else []),
         )  # fmt: skip
     return table
+
+
+def _spent(found: Sequence[Prediction]) -> Table:
+    """What an epoch takes."""
+    priced = any(one.cost_per_epoch for one in found)
+    table = _table(["epoch", "90 %", "memory", "fits", "J per\nepoch", *(["cost per\nepoch"] if priced else [])])
+    for one in found:
+        table.add_row(
+            *_name(one), format_seconds(one.epoch_seconds.value), _ends(one.epoch_seconds, format_seconds),
+            format_bytes(one.memory_bytes.value), "yes" if one.fits else "[red]no[/]",
+            format_rate(one.joules_per_epoch.value),
+            *([format_money(one.cost_per_epoch.value)] if one.cost_per_epoch else []),
+        )  # fmt: skip
+    return table
+
+
+def _table(headers: Sequence[str]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("strategy", overflow="fold", min_width=10)
+    for name in ("wor-\nkers", "batch", *headers):
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _name(one: Prediction) -> tuple[str, str, str]:
+    return escape(one.spec.strategy), str(one.spec.workers), f"{one.spec.samples_per_step:,}"
+
+
+def _ends(estimate: Estimate, form: Callable[[float], str]) -> str:
+    return f"{form(estimate.low)} – {form(estimate.high)}"
 
 
 def _share(one: Prediction, part: str) -> float:

@@ -111,7 +111,7 @@ def ranked(answer: Answer) -> Answer:
     ]
     equals = [one for one in told if one.tied and one.caveat is None] or told[:1]
     pick = min(equals, key=lambda one: simplicity(one.spec.strategy, one.spec.workers))
-    return replace(answer, ranked=tuple(told), pick=pick)
+    return replace(answer, ranked=(pick, *(one for one in told if one is not pick)), pick=pick)
 
 
 def _candidate(

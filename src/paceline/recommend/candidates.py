@@ -25,7 +25,7 @@ def worker_counts(asked: Sequence[int]) -> tuple[int, ...]:
 
 def needs_company(chosen: Strategy, workers: int) -> bool:
     """Whether one worker alone would be the same as no strategy, with more in the way."""
-    return workers == 1 and chosen.family not in ("single", "data")
+    return workers == 1 and chosen.family not in ("single", "data", "fake")
 
 
 def variants(chosen: Strategy, question: Question, workers: int) -> Iterator[dict[str, Scalar]]:

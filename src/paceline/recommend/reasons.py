@@ -17,6 +17,7 @@ LEAST_SHARE = 0.02
 # Batches beyond this many doublings of one sample are no answer.
 DOUBLINGS = 20
 MOST_FACTS = 2
+BY_TIME = ("throughput", "time-to-accuracy")
 
 
 @cache
@@ -96,9 +97,11 @@ def _parts(one: Prediction) -> Iterator[str]:
 def _against_one(answer: Answer, pick: Candidate) -> Iterator[str]:
     """One worker, said plainly, with the batch from which on two would pay; or what more workers bring."""
     if pick.spec.workers == 1:
-        if max(answer.question.workers) > 1:
+        if max(answer.question.workers) > 1 and answer.objective.name in BY_TIME:
             yield "One worker is enough: more of them gain less than they cost each other."
             yield break_even(answer.question, pick)
+        elif max(answer.question.workers) > 1:
+            yield "One worker is enough: each further one spends some of its time on the others."
         return
     speedup, efficiency = pick.prediction.speedup, pick.prediction.efficiency
     if speedup is not None and efficiency is not None:
