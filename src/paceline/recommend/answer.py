@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
@@ -30,6 +31,8 @@ class Candidate:
     tied: bool = False
     measured: float | None = None
     records: tuple[int, ...] = ()
+    # Samples per second of earlier runs of it, where there are any.
+    seen: float | None = None
     # What must be known beside the number.
     caveat: str | None = None
 
@@ -115,7 +118,11 @@ def ranked(answer: Answer) -> Answer:
 
 
 def _candidate(
-    question: Question, wanted: Objective, spec: RunSpec, evidence: dict[str, list[int]], critical_batch: float | None
+    question: Question,
+    wanted: Objective,
+    spec: RunSpec,
+    evidence: dict[str, list[tuple[int, float]]],
+    critical_batch: float | None,
 ) -> Candidate:
     prediction = question.predictor.predict(spec)
     value = wanted.of(prediction)
@@ -124,7 +131,9 @@ def _candidate(
         # 1 + batch / critical batch times as many samples (McCandlish et al., "An Empirical Model of Large-Batch
         # Training", 2018).
         value = value.times(1 + spec.samples_per_step / critical_batch)
-    return Candidate(prediction, value, caveat=caveat, records=tuple(evidence.get(_identity(spec), ())))
+    found = evidence.get(_identity(spec), [])
+    seen = median(rate for _, rate in found) if found else None
+    return Candidate(prediction, value, caveat=caveat, records=tuple(number for number, _ in found), seen=seen)
 
 
 def _too_large(one: Prediction) -> str | None:
@@ -141,12 +150,13 @@ def _identity(spec: RunSpec) -> str:
     return f"{fields} {spec.samples_per_step}"
 
 
-def _evidence(records: Iterable[Record]) -> dict[str, list[int]]:
-    """Good runs by configuration: their numbers in the results file."""
-    found: dict[str, list[int]] = {}
+def _evidence(records: Iterable[Record]) -> dict[str, list[tuple[int, float]]]:
+    """Good runs by configuration: their numbers in the results file, and samples per second."""
+    found: dict[str, list[tuple[int, float]]] = {}
     for record in records:
-        if record.ok and not record.spec.instrumented and record.id is not None:
-            found.setdefault(_identity(record.spec), []).append(record.id)
+        if record.ok and not record.spec.instrumented and record.id is not None and record.steady is not None:
+            place = found.setdefault(_identity(record.spec), [])
+            place.append((record.id, record.steady.samples_per_second))
     return found
 
 

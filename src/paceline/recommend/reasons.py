@@ -10,7 +10,7 @@ from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, Answer, Candidate
 from paceline.strategies import strategy
-from paceline.units import format_bytes, format_count, format_percent, format_seconds
+from paceline.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 # A part below this share of a step is not worth a word.
 LEAST_SHARE = 0.02
@@ -49,7 +49,8 @@ def explain(answer: Answer) -> list[str]:
     said += _faster_but(answer, pick)
     said += facts_about(pick.spec.strategy)[:MOST_FACTS]
     if pick.records:
-        said.append(f"Measured here: {_runs(pick.records)}.")
+        rate = f": {format_rate(pick.seen)} samples/s" if pick.seen is not None else ""
+        said.append(f"Measured in {_runs(pick.records)}{rate}.")
     return said
 
 

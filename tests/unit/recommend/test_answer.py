@@ -1,5 +1,6 @@
 """Ranked answers: what is picked, what ties, what is left out and why."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from paceline.recommend.answer import TIE, recommend, with_measurements
 from paceline.recommend.candidates import worker_counts
 from paceline.recommend.objectives import OBJECTIVES, objective
 from paceline.recommend.reasons import break_even, explain, facts_about
+from paceline.record import Epoch, Record
 from paceline.systems.files import load_hardware
 
 
@@ -99,6 +101,14 @@ def test_what_was_measured_is_ranked_by_what_it_did() -> None:
     assert again.pick is not None and again.pick.spec == slowest.spec
     assert again.pick.records[-1] == 7
     assert "measured" in explain(again)[0]
+
+
+def test_earlier_runs_of_the_pick_are_named(make_record: Callable[..., Record]) -> None:
+    asked = question()
+    (spec,) = asked.specs("torch-single", {}, (1,))
+    epoch = Epoch(number=0, seconds=2.0, steps=10, samples=2560, cpu_seconds=1.0, train_loss=1.0)
+    answer = recommend(asked, records=[make_record(spec=spec, id=12, epochs=(epoch,))])
+    assert "Measured in run 12: 1,280 samples/s." in explain(answer)
 
 
 def test_wide_ranges_of_workers_are_looked_at_in_powers_of_two() -> None:
