@@ -199,13 +199,17 @@ def _gathering(
     for name, seconds in zip(names, forward, strict=True):
         gathered = [add(True, scene.cost(one) * one.count, earlier) for one in early[name]]
         done, earlier = add(False, seconds, *gathered, *before, done), done
+    scattered: list[Message] = []
     for name, seconds in zip(reversed(names), reversed(backward), strict=True):
         gathers = [one for one in late[name] if one.kind == "all-gather"]
         gathered = [add(True, scene.cost(one) * one.count, earlier) for one in gathers]
+        # What the layer before has made leaves behind what the next one needs.
+        for one in scattered:
+            add(True, scene.cost(one) * one.count, done)
         done, earlier = add(False, seconds, *gathered, done), done
-        for one in late[name]:
-            if one.kind != "all-gather":
-                add(True, scene.cost(one) * one.count, done)
+        scattered = [one for one in late[name] if one.kind != "all-gather"]
+    for one in scattered:
+        add(True, scene.cost(one) * one.count, done)
     for one in whole:
         if one.phase == "backward":
             add(True, scene.cost(one) * one.count, *(() if one.kind == "all-gather" else (done,)))
