@@ -1,12 +1,13 @@
 """How good predictions are here: calibrates, runs configurations that were not used for it, and compares.
 
-python benchmarks/prediction.py [--quick] [--db FILE] [--system FILE] [--speed-only]
+python benchmarks/prediction.py [--quick] [--db FILE] [--system FILE] [--record FOLDER] [--speed-only]
 
 With --db and --system, runs and measurements that are there are used again. Step times are compared by wall clock, or
 by CPU seconds of all processes where other programs disturbed a run; each row says which.
 """
 
 import argparse
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -136,6 +137,21 @@ def report(rows: list[Row], console: Console) -> None:
     )
 
 
+def keep(rows: list[Row], hardware: Hardware, folder: Path) -> None:
+    """The system and what was measured, for `tests/validation` and the guide."""
+    (folder / "system.toml").write_text(to_toml(hardware.model_dump(mode="json", exclude_none=True)))
+    kept = [
+        {
+            "spec": row.spec.model_dump(mode="json", include={"workload", "strategy", "workers", "global_batch",
+                                                              "options", "train_samples", "epochs", "dataset"}),
+            "basis": row.basis, "measured_seconds": row.measured, "predicted_seconds": row.predicted.value,
+            "peak_bytes": row.memory_measured, "held_bytes": row.held_measured,
+        }
+        for row in rows
+    ]  # fmt: skip
+    (folder / "recorded.json").write_text(json.dumps({"rows": kept}, indent=1) + "\n")
+
+
 def advice(store: Store, hardware: Hardware, console: Console) -> None:
     """The measured time of what is recommended, over that of the best in the whole grid."""
     losses = []
@@ -195,6 +211,7 @@ def main() -> None:
     options.add_argument("--quick", action="store_true", help="every third held-out configuration only")
     options.add_argument("--db", type=Path)
     options.add_argument("--system", type=Path)
+    options.add_argument("--record", type=Path, help="folder to keep the system and the held-out rows in")
     options.add_argument("--speed-only", action="store_true")
     given, console = options.parse_args(), Console(width=150, highlight=False)
     if not given.speed_only:
@@ -205,6 +222,8 @@ def main() -> None:
                 rows = validate_records(made(HELD_OUT[:: 3 if given.quick else 1], store, console), hardware)
                 show(rows, console)
                 report(rows, console)
+                if given.record:
+                    keep(rows, hardware, given.record)
                 if not given.quick:
                     advice(store, hardware, console)
     speed(console)

@@ -92,6 +92,11 @@ def recommend(
     return ranked(Answer(question, wanted, tuple(found.values()), excluded, predictions))
 
 
+def _plainness(one: Candidate) -> tuple[float, ...]:
+    """Fewer workers, a plainer family, fewer settings, less to send."""
+    return (*simplicity(one.spec.strategy, one.spec.workers), len(one.spec.knobs), one.prediction.parts.transfers)
+
+
 def _specs(question: Question, name: str) -> Iterator[RunSpec]:
     for workers in question.workers:
         if needs_company(strategy(name), workers) and len(question.workers) > 1:
@@ -113,7 +118,7 @@ def ranked(answer: Answer) -> Answer:
         for one in order
     ]
     equals = [one for one in told if one.tied and one.caveat is None] or told[:1]
-    pick = min(equals, key=lambda one: simplicity(one.spec.strategy, one.spec.workers))
+    pick = min(equals, key=_plainness)
     return replace(answer, ranked=(pick, *(one for one in told if one is not pick)), pick=pick)
 
 
