@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.data import data_source
 from paceline.errors import SpecError, nearest
-from paceline.footprint import ModelFacts
+from paceline.footprint import LayerFacts, ModelFacts
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.strategies.base import data_request, spec_layers
@@ -67,6 +67,24 @@ class OwnFacts:
     # Whether it is a plain sequence of modules, and which functions for cutting it its file has.
     sequential: bool = False
     cuts: tuple[str, ...] = ()
+    # Its layers in the order of a forward pass, as counts; none where it could not be followed layer by layer.
+    layers: tuple[LayerFacts, ...] = ()
+    input_elements: int = 0
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "OwnFacts":
+        """As another process told it."""
+        layers = tuple(LayerFacts(**{**layer, "arrays": _shapes(layer["arrays"])}) for layer in values.pop("layers"))
+        return cls(**{**values, "cuts": tuple(values["cuts"])}, layers=layers)
+
+    @property
+    def model(self) -> ModelFacts | None:
+        """What footprints are made of, if it is known."""
+        return ModelFacts(self.layers, self.input_elements) if self.layers else None
+
+
+def _shapes(arrays: list[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, tuple(shape)) for name, shape in arrays)
 
 
 Probe = Callable[[RunSpec], OwnFacts]

@@ -10,7 +10,19 @@ import pytest
 Printed = Callable[..., str]
 Same = Callable[[str, str], None]
 HELP = {"help.txt": ["--help"]} | {
-    f"{name}-help.txt": [name, "--help"] for name in ("doctor", "strategies", "run", "show", "report", "script")
+    f"{name}-help.txt": [name, "--help"]
+    for name in (
+        "doctor",
+        "strategies",
+        "run",
+        "show",
+        "report",
+        "calibrate",
+        "predict",
+        "recommend",
+        "script",
+        "validate",
+    )
 }
 
 

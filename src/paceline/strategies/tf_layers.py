@@ -31,7 +31,8 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
                 else 0,
             )
             for group in pipeline.groups
-        )
+        ),
+        pipeline.stages,
     )
 
 

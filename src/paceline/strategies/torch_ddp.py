@@ -14,6 +14,7 @@ from paceline.footprint import (
     ModelFacts,
     RankFootprint,
     all_reduce,
+    during,
     optimizer_bytes,
     training_flops,
 )
@@ -69,11 +70,12 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is on every worker; the gradients go around once."""
     size, local, knobs = model.parameter_bytes, spec.samples_per_step // spec.workers, STRATEGY.knob_values(spec)
     beside, messages = _sending(spec, model, knobs)
+    first, most = _piece_bytes(knobs)
     worker = RankFootprint(
         role="worker",
         ranks=spec.workers,
         flops=training_flops(model, local),
-        messages=messages,
+        messages=during(messages, "backward", hidden=True, piece_bytes=most, first_piece_bytes=first),
         parameter_bytes=size,
         gradient_bytes=(size if knobs["gradient_as_bucket_view"] else 2 * size) + beside,
         optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
@@ -103,6 +105,12 @@ def _sending(spec: RunSpec, model: ModelFacts, knobs: dict[str, Any]) -> tuple[f
     ]
     # The error that is added in the next step, and a copy of the gradients to find it.
     return 2 * size + left + right, tuple(message for sent in messages for message in sent)
+
+
+def _piece_bytes(knobs: dict[str, Any]) -> tuple[float, float]:
+    """Most bytes of the first bucket and of the others: PyTorch's own first one is small, to start early."""
+    most = float(knobs["bucket_mb"]) * MEBIBYTE
+    return (MEBIBYTE if knobs["bucket_mb"] == DEFAULT_BUCKET_MB else most), most
 
 
 def _is_worth_factors(array: Array, rank: int) -> bool:

@@ -72,8 +72,8 @@ def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
         raise SpecError("a script cannot be written for optimizer lbfgs; use adam, sgd or adagrad")
     left_out = [name for name in spec.knobs if name not in script.knobs]
     if left_out:
-        offered = f"; it heeds {', '.join(script.knobs)}" if script.knobs else ""
-        raise SpecError(f"the script for {script.name} cannot set knob {left_out[0]}; leave it out{offered}")
+        heeded = f"; it heeds {', '.join(script.knobs)}" if script.knobs else ""
+        raise SpecError(f"the script for {script.name} cannot set knob {left_out[0]}; leave it out{heeded}")
 
 
 def _machine_with_everything(spec: RunSpec) -> System:
