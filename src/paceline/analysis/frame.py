@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scaling", "global_batch", "local_batch")
 
 # Fields of a row that are left out or become columns of their own.
-_NESTED = ("spec", "losses", "breakdown", "expense", "convergence", "memory")
+_NESTED = ("spec", "losses", "epochs", "breakdown", "expense", "convergence", "memory")
 
 
 def flat(row: Row) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.analysis.convergence import Convergence, converged, default_target
 from paceline.analysis.energy import Expense, spent
+from paceline.analysis.epochs import EpochSummary, epoch_summaries
 from paceline.analysis.labels import setting
 from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import Interval, bootstrap, middle, olympic_mean, spread, variation
@@ -46,6 +47,7 @@ class Row:
     oversubscribed: bool
     # Of its first good run, step by step; with one seed the others differ by rounding only.
     losses: tuple[float | None, ...] = ()
+    epochs: tuple[EpochSummary, ...] = ()
     # What it took beside time, how soon it was good enough, and what each process held.
     expense: Expense = field(default_factory=Expense)
     convergence: Convergence = field(default_factory=Convergence)
@@ -115,6 +117,7 @@ def _row(key: str, records: list[Record]) -> Row:
         peak_memory_bytes=_median_of(good, lambda record: max(rank.peak_memory_bytes for rank in record.ranks)),
         oversubscribed=any(finding.code == OVERSUBSCRIBED for record in good for finding in record.findings),
         losses=good[0].losses if good else (),
+        epochs=epoch_summaries(good),
     )
 
 
