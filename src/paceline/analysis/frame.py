@@ -28,6 +28,7 @@ def flat(row: Row) -> dict[str, Any]:
             value = getattr(row, field.name)
             values[field.name] = None if isinstance(value, float) and not math.isfinite(value) else value
     values["status"] = str(row.status)
+    values["shrunk"] = row.spec.shrunk.text if row.spec.shrunk else None
     values |= asdict(row.expense) | asdict(row.convergence) | heaviest(row.memory)
     values |= {f"{part}_seconds": value for part, value in mean_of(row.breakdown).items()}
     return values | {name: value for name, value in flatten(row.spec).items() if name not in values}

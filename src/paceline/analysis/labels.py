@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 # Fields that every table and figure shows anyway, or that follow from others.
 _SHOWN = frozenset(
-    {"strategy", "workers", "workload", "dataset", "dataset_copies", "global_batch", "local_batch", "model"}
+    {"strategy", "workers", "workload", "dataset", "dataset_copies", "global_batch", "local_batch", "model", "shrunk"}
 )
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
 
@@ -53,7 +53,8 @@ def setting(spec: RunSpec) -> str:
     """What a group of comparable runs has in common, as a title."""
     batch = f"global batch {spec.global_batch}" if spec.scaling == "strong" else f"batch {spec.local_batch} per worker"
     length = f"{spec.epochs} epochs" if spec.epochs else f"{spec.steps} steps"
-    return f"{spec.workload} on {data_name(spec)} · {spec.scaling} scaling, {batch} · {length}"
+    shrunk = f" · {spec.shrunk.text}" if spec.shrunk else ""
+    return f"{spec.workload} on {data_name(spec)} · {spec.scaling} scaling, {batch} · {length}{shrunk}"
 
 
 def groups(rows: Sequence["Row"]) -> dict[str, list["Row"]]:
@@ -62,3 +63,17 @@ def groups(rows: Sequence["Row"]) -> dict[str, list["Row"]]:
     for row in rows:
         grouped.setdefault(setting(row.spec), []).append(row)
     return grouped
+
+
+def unmeasured(rows: Sequence["Row"]) -> list[tuple[str, str, str]]:
+    """Name with worker counts, status and reason of rows without a result; what is said of several is said once."""
+    varying = varying_fields(rows)
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for row in rows:
+        if not row.measured:
+            status, reason = str(row.status).replace("_", " "), row.reason or "no reason given"
+            found.setdefault((series_name(row, varying), status, reason), []).append(row.spec.workers)
+    return [
+        (f"{name} {', '.join(f'x{count}' for count in counts)}", status, reason)
+        for (name, status, reason), counts in found.items()
+    ]

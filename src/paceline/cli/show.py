@@ -14,7 +14,7 @@ from rich.table import Table
 from paceline.analysis.findings import Gathered, gather
 from paceline.analysis.frame import flat_rows
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.labels import groups, series_name, unmeasured, varying_fields
 from paceline.analysis.rows import Row, Wishes, summarise
 from paceline.cli.breakdown_table import print_breakdown
 from paceline.cli.more_tables import TABLES
@@ -110,11 +110,8 @@ def print_results(
         console.print(f"\n[bold]{escape(title)}[/]")
         if any(row.measured for row in group):
             console.print(_table(group))
-        for row in group:
-            if not row.measured:
-                name = f"{series_name(row, varying_fields(group))} x{row.spec.workers}"
-                status = str(row.status).replace("_", " ")
-                console.print(f"[yellow]{status}[/] {escape(name)}: {escape(row.reason or 'no reason given')}")
+        for name, status, reason in unmeasured(group):
+            console.print(f"[yellow]{status}[/] {escape(name)}: {escape(reason)}")
         if sentence := headline(group):
             console.print(escape(sentence))
         if breakdown:

@@ -48,7 +48,7 @@ def launch(
             "host": "127.0.0.1",
             "port": listener.getsockname()[1],
             "keep_weights": weights_to is not None,
-            "schedule": _schedule(spec),
+            "schedule": schedule(spec),
         }
         (folder / "spec.json").write_text(json.dumps(orders))
         environments = [process_environment(spec, process, os.environ) for process in processes]
@@ -73,7 +73,8 @@ def launch(
     )  # fmt: skip
 
 
-def _schedule(spec: RunSpec) -> list[tuple[int, int]]:
+def schedule(spec: RunSpec) -> list[tuple[int, int]]:
+    """(Epoch, steps in it) of the run; an instrumented one makes a few steps only."""
     samples = sample_count(spec, probe)
     order = BatchOrder(samples, spec.dataset_copies, spec.samples_per_step, spec.seed)
     if spec.instrumented:
