@@ -45,6 +45,7 @@ class Row:
     steady_step_seconds: float | None
     peak_memory_bytes: float | None
     oversubscribed: bool
+    parameters: int | None = None
     # Of its first good run, step by step; with one seed the others differ by rounding only.
     losses: tuple[float | None, ...] = ()
     epochs: tuple[EpochSummary, ...] = ()
@@ -58,6 +59,14 @@ class Row:
     speedup: float | None = None
     efficiency: float | None = None
     baseline: str | None = None
+
+    @property
+    def speedup_range(self) -> tuple[float, float] | None:
+        """The slowest and the fastest repeat over the median of one worker."""
+        if self.speedup is None or not self.samples_per_second:
+            return None
+        alone = self.samples_per_second / self.speedup
+        return (self.samples_per_second_low or 0.0) / alone, (self.samples_per_second_high or 0.0) / alone
 
     @property
     def measured(self) -> bool:
@@ -116,6 +125,7 @@ def _row(key: str, records: list[Record]) -> Row:
         steady_step_seconds=_median_of(good, lambda record: record.steady_step_seconds),
         peak_memory_bytes=_median_of(good, lambda record: max(rank.peak_memory_bytes for rank in record.ranks)),
         oversubscribed=any(finding.code == OVERSUBSCRIBED for record in good for finding in record.findings),
+        parameters=next((record.parameters for record in good if record.parameters), None),
         losses=good[0].losses if good else (),
         epochs=epoch_summaries(good),
     )
