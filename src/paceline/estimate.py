@@ -19,8 +19,8 @@ from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
 
-# The first is slow and is kept apart; the others are the pace.
-MEASURED_STEPS = 6
+# The first are slow and are kept apart; the others are the pace.
+MEASURED_STEPS, SLOW_STEPS = 10, 2
 # Nobody waits longer than this to hear how long something takes.
 PATIENCE_SECONDS = 90.0
 # What decides how long a run trains, and what decides nothing.
@@ -123,13 +123,14 @@ def pace(record: Record) -> Pace:
 
 
 def _step_seconds(record: Record) -> float:
-    """Of epochs after the first where there are any; else of all steps but the first."""
+    """Of epochs after the first where there are enough; else of all steps but the first ones, of the slowest rank."""
     later = record.epochs[1:]
     if later and sum(epoch.steps for epoch in later) >= MEASURED_STEPS:
         return sum(epoch.seconds for epoch in later) / sum(epoch.steps for epoch in later)
     steps, seconds = sum(epoch.steps for epoch in record.epochs), sum(epoch.seconds for epoch in record.epochs)
-    first = record.startup.first_step_seconds if record.startup else 0.0
-    return max(0.0, seconds - first) / (steps - 1) if steps > 1 else seconds
+    slow = SLOW_STEPS if steps > 2 * SLOW_STEPS else min(1, steps - 1)
+    first = max((sum(own[:slow]) for own in record.step_seconds.values()), default=0.0)
+    return max(0.0, seconds - first) / (steps - slow)
 
 
 def _known(stored: Iterable[Record], kinds: dict[str, RunSpec]) -> dict[str, list[Record]]:

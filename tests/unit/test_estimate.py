@@ -34,7 +34,7 @@ def ran(spec, step=STEP, forked=False):
     )
     return Record(
         study="trial", spec=spec, repeat=0, status=Status.OK, started_at="2026-01-01", wall_seconds=wall,
-        epochs=tuple(epochs), startup=startup,
+        epochs=tuple(epochs), startup=startup, step_seconds={0: (FIRST_STEP, *[step] * (sum(lengths) - 1))},
     )  # fmt: skip
 
 

@@ -84,6 +84,15 @@ def shortened(titles: Sequence[str]) -> tuple[list[str], str]:
     return short, ", ".join(part for part, same in zip(parts[0], shared, strict=True) if same)
 
 
+def series_by_speed(rows: Sequence["Row"], varying: Sequence[str]) -> list[str]:
+    """Names of the series, the fastest first: the same series has the same colour in every figure."""
+    best: dict[str, float] = {}
+    for row in rows:
+        name = series_name(row, varying)
+        best[name] = max(best.get(name, 0.0), row.samples_per_second or 0.0)
+    return sorted(best, key=lambda name: -best[name])
+
+
 def strategies_of(rows: Sequence["Row"]) -> list[str]:
     """Names of the strategies that were measured, in the order of the rows."""
     return list(dict.fromkeys(row.spec.strategy for row in rows if row.measured))

@@ -18,10 +18,10 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 INK, SOFT, FAINT, GRID = "#222222", "#595959", "#888888", "#e5e5e5"
 # Series beyond what colours can tell apart.
 OTHERS = "#b5b5b5"
-PANEL_WIDTH, PANEL_HEIGHT = 560, 300
+PANEL_WIDTH, PANEL_HEIGHT = 660, 300
 SMALL_WIDTH, SMALL_HEIGHT = 250, 220
 # Characters of a subtitle line above one panel, several panels and a small one.
-SUBTITLE_CHARACTERS, WIDE_SUBTITLE_CHARACTERS, SMALL_SUBTITLE_CHARACTERS = 100, 130, 44
+SUBTITLE_CHARACTERS, WIDE_SUBTITLE_CHARACTERS, SMALL_SUBTITLE_CHARACTERS = 112, 130, 44
 # Series that others printed end so, and are drawn in ink.
 PUBLISHED = "(published)"
 # More settings than this are chosen from a list instead of drawn side by side.

@@ -5,7 +5,7 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.labels import groups, series_by_speed, series_name, varying_fields
 from paceline.analysis.published import published_beside
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
@@ -39,7 +39,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     usable = _usable(rows)
     shown = [row for own in usable.values() for row in own]
     varying = varying_fields(shown)
-    names = list(dict.fromkeys(series_name(row, varying) for row in shown))
+    names = series_by_speed(shown, varying)
     printed = {one.source: one for row in shown for one in published_beside(row.spec)}
     names += [f"{source} {PUBLISHED}" for source in printed]
     values = {title: _values(own, varying) for title, own in usable.items()}

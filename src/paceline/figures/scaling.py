@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.labels import groups, series_by_speed, series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
     PALETTE,
@@ -43,11 +43,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     usable = _usable(rows)
     shown = [row for own in usable.values() for row in own]
     varying = varying_fields(shown)
-    best: dict[str, float] = {}
-    for row in shown:
-        name = series_name(row, varying)
-        best[name] = max(best.get(name, 0.0), row.samples_per_second or 0.0)
-    names = sorted(best, key=lambda name: -best[name])
+    names = series_by_speed(shown, varying)
     values = {title: _values(own, varying) for title, own in usable.items()}
     drawing = per_setting(values, lambda base, title: _panel(base, title, names))
     how = [f"Dots: median of repeats, {RANGE_NOTE}", "Dashed: the fastest single worker times the workers"]
