@@ -54,9 +54,11 @@ def _what(best: Row, own: Sequence[Row], measured: dict[str, list[Row]], title: 
         gain += f"; more workers do not pay here (at most {format_rate(_rate(several))} samples/s with several)"
     if len(measured) == 1:
         return f"Use {name} with {workers}: {gain}."
+    short = dict(zip(measured, shortened(list(measured))[0], strict=True))[title]
+    if len({row.spec.strategy for rows in measured.values() for row in rows}) == 1:
+        return f"In the largest of {len(measured)} settings, {short}, use {name} with {workers}: {gain}."
     wins = Counter(max(rows, key=_rate).spec.strategy for rows in measured.values())
     most, count = wins.most_common(1)[0]
-    short = dict(zip(measured, shortened(list(measured))[0], strict=True))[title]
     return (
         f"{most} is the fastest in {count} of {len(measured)} settings; in the largest, {short}, use {name} with "
         f"{workers}: {gain}."

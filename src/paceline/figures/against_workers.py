@@ -72,6 +72,8 @@ def applies_to(form: Form) -> Callable[[Sequence[Row]], bool]:
     def applies(rows: Sequence[Row]) -> bool:
         return bool(_usable(rows, form))
 
+    what = f"two levels of {form.factor.name} size" if form.by_level else "two epochs"
+    applies.__doc__ = f"When one strategy has {what} and two worker counts, all else the same."
     return applies
 
 
@@ -93,7 +95,7 @@ def drawn_as(form: Form) -> Callable[[Sequence[Row]], altair.TopLevelMixin]:
         how += ["Logarithmic axis"] if wide else []
         left_out = len({value["panel"] for value in everything}) - len(kinds)
         how += [f"The {MOST_PANELS} fastest; {left_out} more are in the table"] if left_out else []
-        return finished(drawing, rows, form.title, how, columns=min(COLUMNS, len(kinds)), share="y")
+        return finished(drawing, rows, form.title, how, columns=min(COLUMNS, len(kinds)), share=("y",))
 
     return draw
 

@@ -60,9 +60,9 @@ def themed(chart: altair.TopLevelMixin) -> altair.TopLevelMixin:
 
 def finished(
     drawing: "Drawing", rows: Sequence[Row], title: str, how: Iterable[str], *, columns: int = 1,
-    share: str | None = None,
+    share: Sequence[str] = (),
 ) -> altair.TopLevelMixin:  # fmt: skip
-    """The panels under one title, with how to read them and what was shrunk; `share` names a scale that all share."""
+    """The panels under one title, with how to read them and what was shrunk; `share` names scales that all share."""
     words = ". ".join([*how, *([f"All: {drawing.common}"] if drawing.common else []), *shrunk_notes(rows)])
     line = SUBTITLE_CHARACTERS if columns == 1 else WIDE_SUBTITLE_CHARACTERS
     chart = altair.concat(*drawing.panels, columns=columns, spacing={"row": 28, "column": 44})
@@ -70,8 +70,8 @@ def finished(
     text: Any = title if drawing.choice is None else altair.ExprRef(f"[{json.dumps(title)}, {CHOICE}]")
     chart = chart.properties(title=altair.TitleParams(text, subtitle=wrapped(words, line), fontSize=15, offset=14))
     chart = chart.resolve_scale(**dict.fromkeys(("color", "shape", "strokeDash"), "independent"))
-    if share is not None:
-        chart = chart.resolve_scale(**{share: "shared"})
+    if share:
+        chart = chart.resolve_scale(**dict.fromkeys(share, "shared"))
     return themed(chart.add_params(drawing.choice) if drawing.choice is not None else chart)
 
 

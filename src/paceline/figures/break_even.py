@@ -46,7 +46,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
         RANGE_NOTE.capitalize(),
         *crowded_notes(shown),
     ]
-    return finished(drawing, rows, "Speed-up against batch", how, columns=min(COLUMNS, len(names)), share="y")
+    return finished(drawing, rows, "Speed-up against batch", how, columns=min(COLUMNS, len(names)), share=("x", "y"))
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -66,7 +66,7 @@ def _values(rows: list[Row]) -> list[Value]:
         for count in sorted({row.spec.workers for row in rows}):
             line = [row for row in rows if row.spec.strategy == name and row.spec.workers == count]
             points = [_point(row) for row in sorted(line, key=BATCH.level)]
-            if points:
+            if len(points) > 1:
                 pays = pays_from([(float(point["batch"]), float(point["speedup"])) for point in points])
                 points[-1] |= {"label": f"{count} workers: {pays}"}
                 ends[_series(count)] = points[-1]

@@ -26,7 +26,7 @@ WIDTH = 330
 THEORY = "theoretical"
 # The panels: the quantity, its axis, how numbers on it are written.
 SPEEDUP, TIME = "speedup", "time"
-AXES = {SPEEDUP: ("times one worker", ".1f"), TIME: ("training time, one worker = 100 %", ".0%")}
+AXES = {SPEEDUP: ("times one worker, last epoch", ".1f"), TIME: ("time of all epochs, one worker = 100 %", ".0%")}
 
 
 def applies(rows: Sequence[Row]) -> bool:
@@ -35,7 +35,7 @@ def applies(rows: Sequence[Row]) -> bool:
 
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
-    """Two panels: speed-up against the line of the ideal, and time against its share."""
+    """Two panels: speed-up of the last epoch against the ideal, and time of the whole training, as the paper has it."""
     usable = _usable(rows)
     shown = [row for own in usable.values() for row in own]
     varying = varying_fields(shown)
@@ -63,13 +63,12 @@ def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _values(rows: list[Row], varying: Sequence[str]) -> list[Value]:
-    made = [_point(row, series_name(row, varying)) for row in rows]
+    made = [_point(row, rows, series_name(row, varying)) for row in rows]
     printed = {one.workers: one for row in rows for one in published_beside(row.spec)}
     made += [
         {
-            "series": f"{one.source} {PUBLISHED}", "workers": one.workers, SPEEDUP: one.efficiency * one.workers,
-            TIME: 1 / (one.efficiency * one.workers), "share": f"{one.efficiency * 100:.2f} %",
-            "seconds": f"{one.seconds:.2f} s", "machine": "own cores",
+            "series": f"{one.source} {PUBLISHED}", "workers": one.workers, TIME: 1 / (one.efficiency * one.workers),
+            "share_of_time": f"{one.efficiency * 100:.2f} %", "seconds": f"{one.seconds:.2f} s", "machine": "own cores",
         }
         for one in printed.values()
     ]  # fmt: skip
@@ -78,37 +77,42 @@ def _values(rows: list[Row], varying: Sequence[str]) -> list[Value]:
     return _labelled(made) + theory
 
 
-def _point(row: Row, series: str) -> Value:
-    speedup = row.speedup or 0.0
-    low, high = row.speedup_range or (speedup, speedup)
-    seconds = row.epochs[-1].elapsed_seconds.middle if row.epochs else 0.0
-    return {
-        "series": series, "workers": row.spec.workers, SPEEDUP: speedup, TIME: 1 / speedup if speedup else None,
-        "share": format_percent(speedup / row.spec.workers), "seconds": format_seconds(seconds),
-        "machine": machine(row), f"{SPEEDUP}_low": low, f"{SPEEDUP}_high": high, f"{TIME}_low": 1 / (high or 1.0),
-        f"{TIME}_high": 1 / (low or 1.0),
+def _point(row: Row, rows: Sequence[Row], series: str) -> Value:
+    low, high = row.speedup_range or (row.speedup, row.speedup)
+    value: Value = {
+        "series": series, "workers": row.spec.workers, "machine": machine(row), SPEEDUP: row.speedup,
+        f"{SPEEDUP}_low": low, f"{SPEEDUP}_high": high, "share": format_percent((row.speedup or 0) / row.spec.workers),
     }  # fmt: skip
+    alone = next((one for one in rows if one.spec.workers == 1 and one.spec.strategy == row.baseline), None)
+    if alone is not None and alone.epochs and row.epochs:
+        took, single = row.epochs[-1].elapsed_seconds, alone.epochs[-1].elapsed_seconds.middle
+        value |= {
+            TIME: took.middle / single, f"{TIME}_low": took.low / single, f"{TIME}_high": took.high / single,
+            "seconds": format_seconds(took.middle),
+            "share_of_time": format_percent(single / took.middle / row.spec.workers),
+        }  # fmt: skip
+    return value
 
 
 def _labelled(values: list[Value]) -> list[Value]:
-    """Each line's last point says what it is; lines of more workers than colours say nothing."""
-    last = {value["series"]: value for value in sorted(values, key=lambda one: one["workers"])}
-    told = dict(sorted(last.items(), key=lambda item: -item[1][SPEEDUP])[: len(PALETTE)])
+    """Each line's last point says what it is; of more lines than colours only the fastest do."""
     for quantity in (SPEEDUP, TIME):
-        top = max(
-            max(value["workers"] for value in values) if quantity == SPEEDUP else 1.0,
-            *(value[quantity] for value in values),
-        )
-        for name, at in kept_apart(
-            {name: one[quantity] for name, one in told.items()}, SMALL_HEIGHT, (0.0, top)
-        ).items():
-            end = last[name]
-            alone = next(
-                (value["seconds"] for value in values if value["series"] == name and value["workers"] == 1), ""
-            )
-            note = end["share"] if quantity == SPEEDUP else f"{alone} → {end['seconds']}" if alone else end["seconds"]
-            end |= {f"{quantity}_label": f"{name} {note}", f"{quantity}_at": at}
+        known = [value for value in values if value.get(quantity) is not None]
+        last = {value["series"]: value for value in sorted(known, key=lambda one: one["workers"])}
+        best = sorted(last, key=lambda name: last[name][quantity], reverse=quantity == SPEEDUP)[: len(PALETTE)]
+        ideal = float(max(value["workers"] for value in values)) if quantity == SPEEDUP else 1.0
+        top = max([ideal, *(value[quantity] for value in known)])
+        apart = kept_apart({name: last[name][quantity] for name in best}, SMALL_HEIGHT, (0.0, top))
+        for name, at in apart.items():
+            last[name] |= {f"{quantity}_at": at, f"{quantity}_label": _label(name, quantity, last[name], known)}
     return values
+
+
+def _label(name: str, quantity: str, end: Value, values: Sequence[Value]) -> str:
+    if quantity == SPEEDUP:
+        return f"{name} {end['share']}"
+    alone = [value["seconds"] for value in values if value["series"] == name and value["workers"] == 1]
+    return f"{name} {' → '.join([*alone, end['seconds']])} ({end['share_of_time']})"
 
 
 def _panel(base: altair.Chart, title: str, names: Sequence[str], quantity: str) -> altair.LayerChart:
@@ -117,9 +121,10 @@ def _panel(base: altair.Chart, title: str, names: Sequence[str], quantity: str) 
     x = workers_axis()
     theory = base.transform_filter(f"datum.series == '{THEORY}'")
     base = base.transform_filter(f"datum.series != '{THEORY}'").encode(x=x, color=colours(names, legend=None))
+    base = base.transform_filter(f"isValid(datum.{quantity})")
     dots = base.mark_point(size=65, filled=True, opacity=1).encode(
         y=y, shape=machine_shape(), tooltip=["series:N", "workers:O", altair.Tooltip(f"{quantity}:Q", format=".3~g"),
-                                             "share:N", "seconds:N", "machine:N"],
+                                             "share:N", "share_of_time:N", "seconds:N", "machine:N"],
     )  # fmt: skip
     labels = (
         base.transform_filter(f"isValid(datum.{quantity}_label)")

@@ -89,7 +89,7 @@ def _panel(base: altair.Chart, title: str, names: Sequence[str], quantity: str, 
     target = base.transform_filter(f"datum.series == '{TARGET}'").mark_rule(strokeDash=[2, 3], color=SOFT)
     base = base.transform_filter(f"datum.series != '{TARGET}'").encode(x=x, color=colour)
     band = base.mark_area(opacity=0.18).encode(y=altair.Y(f"{quantity}_low:Q"), y2=f"{quantity}_high:Q")
-    widths = altair.Scale(domain=list(names), range=_widths(len(names)))
+    widths = altair.Scale(type="ordinal", domain=list(names), range=_widths(len(names)))
     line = base.mark_line().encode(
         y=y,
         strokeWidth=altair.StrokeWidth("series:N", legend=None, scale=widths),
