@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.analysis.findings import Gathered, gather
 from paceline.analysis.rows import Row, summarise
+from paceline.errors import UserError
 from paceline.execute import Listener, Silent, execute, plan_study
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
@@ -14,6 +15,7 @@ from paceline.study import Study
 
 if TYPE_CHECKING:
     import altair
+    import pandas
     import polars
 
 
@@ -33,11 +35,28 @@ class Results:
         """What to know beside the numbers."""
         return gather(self.records, self.rows)
 
-    def table(self) -> "polars.DataFrame":
-        """One line per configuration: medians, spread, speed-up, efficiency."""
-        from paceline.analysis.frame import to_frame
+    def table(self, of: str = "configurations") -> "polars.DataFrame":
+        """One line per configuration (medians, spread, speed-up, efficiency), or per `runs`, `epochs`, `steps`."""
+        from paceline.analysis.tables import frame_of
 
-        return to_frame(self.rows)
+        return frame_of(self.records, of)
+
+    def to_pandas(self, of: str = "configurations") -> "pandas.DataFrame":
+        """The same table for pandas."""
+        try:
+            import pandas
+        except ImportError:
+            raise UserError("to_pandas() needs pandas, which is not installed: pip install pandas") from None
+        return pandas.DataFrame(self.table(of).to_dict(as_series=False))
+
+    def export(self, to: str, out: Path | str | None = None, of: str = "configurations") -> str:
+        """For another tool, by the name that `paceline export --to` has for it; gives the place."""
+        from paceline.export import exporter
+
+        chosen = exporter(to)
+        place = chosen.default_out if out is None else str(out)
+        chosen.write(self.records, place, of)
+        return place
 
     def figure(self, name: str = "scaling") -> "altair.TopLevelMixin":
         """A figure by name; it displays itself in a notebook and has `.save(path)`."""

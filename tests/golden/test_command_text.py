@@ -9,7 +9,7 @@ import pytest
 Printed = Callable[..., str]
 Same = Callable[[str, str], None]
 HELP = {"help.txt": ["--help"]} | {
-    f"{name}-help.txt": [name, "--help"] for name in ("doctor", "strategies", "run", "show", "report")
+    f"{name}-help.txt": [name, "--help"] for name in ("doctor", "strategies", "run", "show", "report", "export")
 }
 
 
