@@ -9,7 +9,8 @@ import pytest
 Printed = Callable[..., str]
 Same = Callable[[str, str], None]
 HELP = {"help.txt": ["--help"]} | {
-    f"{name}-help.txt": [name, "--help"] for name in ("doctor", "strategies", "run", "show", "report", "export")
+    f"{name}-help.txt": [name, "--help"]
+    for name in ("doctor", "strategies", "run", "show", "report", "export", "serve")
 }
 
 
