@@ -12,14 +12,17 @@ from paceline.execute import Listener, Silent, execute, plan_study
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
 from paceline.study import Study
+from paceline.units import format_count
 
 if TYPE_CHECKING:
     import altair
     import pandas
     import polars
 
+    from paceline.report.notebook import Gallery
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Results:
     """Records and what follows from them."""
 
@@ -59,10 +62,28 @@ class Results:
         return place
 
     def figure(self, name: str = "scaling") -> "altair.TopLevelMixin":
-        """A figure by name; it displays itself in a notebook and has `.save(path)`."""
+        """A figure by name as a chart of altair: it displays itself in a notebook and has `.save(path)`."""
         from paceline.figures import figure
 
         return figure(name).draw(self.rows)
+
+    def figures(self, *names: str) -> "Gallery":
+        """Pictures of every figure that these results can answer, or of the named ones, for a notebook."""
+        import vl_convert
+
+        from paceline.figures import figure, figures
+        from paceline.report.notebook import Gallery
+
+        chosen = [figure(name) for name in names] or [one for one in figures().values() if one.applies(self.rows)]
+        return Gallery({one.question: vl_convert.vegalite_to_svg(one.draw(self.rows).to_dict()) for one in chosen})
+
+    def _repr_html_(self) -> str:
+        from paceline.report.notebook import results_html
+
+        return results_html(self.records, self.rows)
+
+    def __repr__(self) -> str:
+        return f"{format_count(len(self.records), 'run')} of {format_count(len(self.rows), 'configuration')}"
 
     def report(self, path: Path | str = "paceline-report.html") -> Path:
         """Writes the report page."""

@@ -90,6 +90,10 @@ def test_studies_wait_for_each_other_and_can_be_stopped_running_or_waiting(serve
         server.post("/start", LONG)
     wait_until(server.tool.running_workers, "a worker")
     assert [job["state"] for job in server.jobs()] == ["running", "waiting"]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.post("/start/plan", SHORT)
+    with refused.value as answer:
+        assert "a study is running, and a plan may measure a few steps" in answer.read().decode()
     server.post("/stop/2", {})
     server.post("/stop/1", {})
     server.wait_for("stopped", 1)

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from paceline.units import format_bytes, format_rate, format_seconds
 from paceline.web.form import command
+from paceline.web.shelf import Choice
 
 State = Literal["waiting", "running", "stopping", "done", "some failed", "stopped", "refused", "broken"]
 # What the exit code of `paceline run` says.
@@ -46,6 +47,8 @@ class Job:
     # Runs that ended, newest last; and what the command said that was not progress.
     ended: deque[dict[str, str]] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     said: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    # Workloads, strategies and worker counts of its runs.
+    ran: dict[str, tuple[str, ...]] = field(default_factory=dict)
     process: asyncio.subprocess.Process | None = None
 
     @property
@@ -57,6 +60,7 @@ class Job:
         """For the page: plain values."""
         return {
             "number": self.number, "command": command(self.words), "state": self.state, "open": self.open,
+            "query": Choice({"study": (self.study,), **self.ran}).query,
             "study": self.study, "total": self.total, "made": self.made, "stored": self.stored,
             "skipped": self.skipped, "now": self._now(), "ended": list(self.ended), "said": "\n".join(self.said),
         }  # fmt: skip
@@ -85,6 +89,8 @@ class Job:
     def _hear_started(self, event: dict[str, Any]) -> None:
         self.label = f"{event['workload']} {event['strategy']} x{event['workers']}"
         self.now = f"{self.label}, starting"
+        for name in ("workload", "strategy", "workers"):
+            self.ran[name] = tuple(dict.fromkeys((*self.ran.get(name, ()), str(event[name]))))
 
     def _hear_progress(self, event: dict[str, Any]) -> None:
         rate = format_rate(event["samples_per_second"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Lock
 from urllib.parse import urlencode
 
+from paceline.analysis.rows import Row, summarise
 from paceline.record import Record
 from paceline.store import Store
 
@@ -46,6 +47,8 @@ class Content:
     version: str
     records: tuple[Record, ...] = ()
     members: Mapping[str, set[str]] = field(default_factory=dict)
+    # Rows by the filters they were asked for with; pages and their figures ask for the same ones.
+    _rows: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
 
     def chosen(self, choice: Choice) -> list[Record]:
         """The records that the filters leave."""
@@ -59,6 +62,17 @@ class Content:
             and choice.takes("strategy", record.spec.strategy)
             and choice.takes("workers", str(record.spec.workers))
         ]
+
+    def rows(self, choice: Choice) -> list[Row]:
+        """One per configuration of the chosen records."""
+        if choice.query not in self._rows:
+            self._rows[choice.query] = summarise(self.chosen(choice))
+        return self._rows[choice.query]
+
+    @property
+    def configurations(self) -> int:
+        """How many there are."""
+        return len({record.key for record in self.records if not record.spec.instrumented})
 
     def offered(self) -> dict[str, list[str]]:
         """The values of each filter that there are."""

@@ -42,6 +42,7 @@ def test_a_run_is_followed_from_its_plan_to_its_end() -> None:
     assert (shown["study"], shown["made"], shown["total"], shown["stored"], shown["skipped"]) == ("quick", 1, 2, 3, 1)
     assert shown["ended"] == [{"status": "ok", "name": "mlp fake x2", "result": "2,000 samples/s", "took": "1.5 s"}]
     assert "left" in shown["now"]
+    assert shown["query"] == "?study=quick&workload=mlp&strategy=fake&workers=2"
 
 
 def test_a_run_that_fails_is_told_with_its_reason() -> None:

@@ -10,11 +10,12 @@ from starlette.routing import Route
 from paceline.analysis.cells import COLUMNS, row_name
 from paceline.analysis.comparison import MEASURES, Comparison, compared
 from paceline.analysis.labels import flatten, setting, varying_fields
-from paceline.analysis.rows import Row, summarise
+from paceline.analysis.rows import Row
 from paceline.errors import UserError
 from paceline.record import Record
 from paceline.spec import RunSpec
 from paceline.web.drawings import applying
+from paceline.web.shelf import Choice
 from paceline.web.site import Page, site_of
 
 
@@ -32,7 +33,7 @@ def show(request: Request) -> Response:
     """The page: of the two that were chosen, or with lists to choose from."""
     site = site_of(request)
     content = site.shelf.content()
-    rows = summarise(content.records)
+    rows = content.rows(Choice())
     names = _names(rows)
     keys = [key for key in request.query_params.getlist("run") if key]
     if len(keys) > 2:

@@ -1,7 +1,6 @@
 """The first page: what runs now, and every study in the results file with its answer."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -10,8 +9,6 @@ from starlette.routing import Route
 
 from paceline.analysis.headline import headline
 from paceline.analysis.labels import groups
-from paceline.analysis.rows import summarise
-from paceline.record import Record
 from paceline.web.shelf import Choice, Content
 from paceline.web.site import Page, choice_of, site_of
 
@@ -30,13 +27,17 @@ class Summary:
     answers: list[tuple[str, str]]
 
 
-def _summary(name: str, records: Sequence[Record]) -> Summary:
+def _summary(name: str, content: Content) -> Summary:
+    choice = Choice({"study": (name,)})
+    records = content.chosen(choice)
     counts = Counter(str(record.status) for record in records)
     skipped = counts["skipped"]
-    answers = [(sentence, title) for title, rows in groups(summarise(records)).items() if (sentence := headline(rows))]
+    answers = [
+        (sentence, title) for title, rows in groups(content.rows(choice)).items() if (sentence := headline(rows))
+    ]
     return Summary(
         name=name,
-        query=Choice({"study": (name,)}).query,
+        query=choice.query,
         configurations=len({record.key for record in records}),
         runs=counts["ok"],
         not_well=len(records) - counts["ok"] - skipped,
@@ -47,7 +48,7 @@ def _summary(name: str, records: Sequence[Record]) -> Summary:
 
 
 def _summaries(content: Content) -> list[Summary]:
-    found = [_summary(name, content.chosen(Choice({"study": (name,)}))) for name in content.members]
+    found = [_summary(name, content) for name in content.members]
     return sorted(found, key=lambda summary: summary.last, reverse=True)
 
 

@@ -14,7 +14,7 @@ from paceline.analysis.cells import COLUMNS, Cell, cells, row_name, used_columns
 from paceline.analysis.findings import gather
 from paceline.analysis.headline import headline
 from paceline.analysis.labels import groups, series_name, varying_fields
-from paceline.analysis.rows import Row, summarise
+from paceline.analysis.rows import Row
 from paceline.api import Results
 from paceline.export import exporters
 from paceline.web.shelf import FILTERS
@@ -67,15 +67,14 @@ def show(request: Request) -> Response:
     """The page."""
     site, choice = site_of(request), choice_of(request)
     content = site.shelf.content()
-    records = content.chosen(choice)
-    rows = summarise(records)
+    records, rows = content.chosen(choice), content.rows(choice)
     values = {
         "filters": FILTERS,
         "offered": content.offered(),
         "choice": choice,
         "tables": [table_of(title, group) for title, group in groups(rows).items()],
         "findings": gather(records, rows),
-        "total": len({record.key for record in content.records if not record.spec.instrumented}),
+        "total": content.configurations,
         "shown": len(rows),
         "downloads": sorted(MEDIA),
         "version_seen": content.version,

@@ -19,7 +19,7 @@ from paceline.web.site import Page, Site, no_content, posted, site_of
 from paceline.workloads import workloads
 
 # What most people set comes first; the remaining options are folded away.
-FIRST = ("workers", "global_batch", "local_batch", "epochs", "steps", "repeats", "knob", "breakdown")
+FIRST = ("scale", "workers", "global_batch", "local_batch", "epochs", "steps", "repeats", "knob", "breakdown")
 # Who just wants to see something presses the button.
 OFFERED_FIRST = "quick"
 # Of no use here: the server has its results file and shows progress itself.
@@ -85,6 +85,11 @@ async def plan(request: Request) -> Response:
     """What the study would run, as `--dry-run` prints it."""
     fields = await posted(request)
     site = site_of(request)
+    if any(job.open for job in site.jobs.all):
+        words = (
+            "a study is running, and a plan may measure a few steps, which would disturb it; ask again when it is done"
+        )
+        return PlainTextResponse(words, status_code=409)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "paceline", *_words(site, fields), "--dry-run",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

@@ -22,13 +22,12 @@ function post(address, fields) {
 /* Live studies */
 
 function drawJob(job) {
-  const query = "?study=" + encodeURIComponent(job.study);
   const stop = make("button", { type: "button", onclick: (event) => {
     event.target.disabled = true;
     post("/stop/" + job.number, { quiet: "1" });
   } }, "Stop");
   const links = make("span", { class: "links" },
-    make("a", { href: "/results" + query }, "Results"), make("a", { href: "/figures" + query }, "Figures"));
+    make("a", { href: "/results" + job.query }, "Results"), make("a", { href: "/figures" + job.query }, "Figures"));
   const count = job.total ? `${job.made} of ${job.total} runs` : "";
   const more = [count, job.stored ? `${job.stored} were stored already` : "", job.skipped ? `${job.skipped} skipped` : ""];
   const finished = job.ended.slice(-40).reverse().map((run) => make("li", {},
@@ -160,7 +159,9 @@ function prepareFigures(scope) {
 
 addEventListener("message", (event) => {
   const frame = [...document.querySelectorAll(".picture iframe")].find((one) => one.contentWindow === event.source);
-  if (frame && event.data.height > 0) frame.height = Math.min(event.data.height, 20000);
+  if (!frame || !(event.data.height > 0)) return;
+  frame.height = Math.min(event.data.height, 20000);
+  frame.dataset.drawn = "yes";
 });
 
 /* The form for a new study */
