@@ -25,7 +25,7 @@ State = Literal["waiting", "running", "stopping", "done", "some failed", "stoppe
 ENDINGS: dict[int, State] = {0: "done", 1: "some failed", 2: "refused", 130: "stopped"}
 # How long a study may take to end its run and store what it has before it is killed.
 PATIENCE_SECONDS = 20.0
-KEPT_LINES = 200
+KEPT_LINES = 40
 LONGEST_LINE_BYTES = 1 << 20
 
 

@@ -30,7 +30,7 @@ function drawJob(job) {
     make("a", { href: "/results" + job.query }, "Results"), make("a", { href: "/figures" + job.query }, "Figures"));
   const count = job.total ? `${job.made} of ${job.total} runs` : "";
   const more = [count, job.stored ? `${job.stored} were stored already` : "", job.skipped ? `${job.skipped} skipped` : ""];
-  const finished = job.ended.slice(-40).reverse().map((run) => make("li", {},
+  const finished = job.ended.slice().reverse().map((run) => make("li", {},
     make("b", { class: run.status }, run.status), ` ${run.name}: ${run.result} `, make("span", { class: "soft" }, `(${run.took})`)));
   return make("article", { class: "job " + job.state.replace(" ", "-"), "data-number": job.number },
     make("p", { class: "line" }, make("strong", { class: "state" }, job.state), make("span", {}, job.study),
@@ -67,8 +67,8 @@ function listen() {
   const jobs = document.querySelector("[data-live=jobs]");
   const part = document.querySelector("[data-part]");
   if (!jobs && !part) return;
-  const source = new EventSource("/events");
-  source.onmessage = (message) => {
+  let source = null;
+  const hear = (message) => {
     const state = JSON.parse(message.data);
     if (jobs) jobs.replaceChildren(...state.jobs.slice().reverse().map(drawJob));
     if (part && part.dataset.version !== state.results) {
@@ -76,7 +76,16 @@ function listen() {
       else offerNews(part);
     }
   };
-  addEventListener("pagehide", () => source.close());
+  // Only while somebody looks: a browser holds few connections to one host, and every open page would keep one.
+  const follow = () => {
+    source?.close();
+    source = document.hidden ? null : new EventSource("/events");
+    if (source) source.onmessage = hear;
+  };
+  document.addEventListener("visibilitychange", follow);
+  addEventListener("pagehide", () => source?.close());
+  addEventListener("pageshow", (event) => event.persisted && follow());
+  follow();
 }
 
 /* Filters */
@@ -175,7 +184,8 @@ function prepareStart() {
   let waiting = 0;
   const show = async () => {
     const chosen = form.querySelectorAll("input[name=strategy]:checked").length;
-    form.querySelector("[data-count]").textContent = chosen ? `${chosen} chosen` : "as the study says";
+    const otherwise = form.elements.study.value ? "as the study says" : "none chosen";
+    form.querySelector("[data-count]").textContent = chosen ? `${chosen} chosen` : otherwise;
     const answer = await post("/start/command", fields());
     if (answer.ok) command.textContent = await answer.text();
   };
