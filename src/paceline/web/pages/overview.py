@@ -29,7 +29,7 @@ class Summary:
 
 def _summary(name: str, content: Content) -> Summary:
     choice = Choice({"study": (name,)})
-    records = content.chosen(choice)
+    records = [record for record in content.chosen(choice) if not record.spec.instrumented]
     counts = Counter(str(record.status) for record in records)
     skipped = counts["skipped"]
     answers = [
