@@ -26,6 +26,7 @@ format: $(VENV)/all
 
 docs: $(VENV)/all
 	$(BIN)/python tools/write_docs.py
+	$(BIN)/python tools/write_guide.py
 
 $(VENV)/all: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) with PyTorch, TensorFlow and JAX (about 3 GB); this takes some minutes, once"

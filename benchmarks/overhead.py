@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.plan import complete
-from paceline.runs.devices import lay_out, process_environment
+from paceline.runs.devices import cores_each, lay_out, process_environment
 from paceline.spec import RunSpec
 from paceline.store import Store
 from paceline.strategies import strategy
@@ -58,6 +58,8 @@ class Loop:
     epochs: int
     # Scripts of the folder `bare`, and how near to each the loop must come.
     targets: tuple[tuple[str, float], ...]
+    # How far the losses may be apart.
+    tolerance: float = LOSS_TOLERANCE
 
     @property
     def bare(self) -> list[str]:
@@ -163,7 +165,7 @@ def check_same_work(loop: Loop, views: Views) -> None:
     """Rounding differences grow with training, so later epochs tell nothing about the work done."""
     for bare in loop.bare:
         for ours, theirs in zip(views["paceline"][:WARM_UP_EPOCHS], views[bare][:WARM_UP_EPOCHS], strict=True):
-            if abs(ours[LOSS] - theirs[LOSS]) > LOSS_TOLERANCE * abs(theirs[LOSS]):
+            if abs(ours[LOSS] - theirs[LOSS]) > loop.tolerance * abs(theirs[LOSS]):
                 raise RuntimeError(f"{loop.name}: the loss is {ours[LOSS]:.6f} here and {theirs[LOSS]:.6f} in {bare}")
 
 
@@ -184,11 +186,6 @@ def compare_loop(loop: Loop, rounds: int, folder: Path, say: Callable[[str], Non
 
     The control is the bare loop against itself: what it strays from 1 is what this machine cannot tell apart now.
     """
-    data, spec = write_data(loop, folder), loop.spec()
-    orders = data.with_suffix(".json")
-    orders.write_text(spec.model_dump_json())
-    places = lay_out(strategy(loop.strategy).roles(spec), local_system().cores, spec.cores_per_worker)
-    command = [sys.executable, str(HERE / "alternating.py"), str(orders), str(data), str(loop.epochs), *loop.bare]
     figures = {
         (bare, part): Figure(f"{loop.name}: {what} over {bare}", target)
         for bare, target in loop.targets
@@ -196,14 +193,25 @@ def compare_loop(loop: Loop, rounds: int, folder: Path, say: Callable[[str], Non
     }
     control = Figure(f"{loop.name}: {loop.bare[0]} over itself, CPU", None)
     for number in range(rounds):
-        port = str(free_port())
-        views = together([start(command, spec, place, port) for place in places])
-        check_same_work(loop, views)
+        views = compare_with(loop, folder, str(free_port()))
         for (bare, part), figure in figures.items():
             figure.ratios += ratios(views, bare, "paceline", part)
         control.ratios += ratios(views, loop.bare[0], "again", CPU_SECONDS)
         say(f"{loop.name}: process {number + 1} of {rounds}")
     return [*figures.values(), control]
+
+
+def compare_with(loop: Loop, folder: Path, port: str) -> Views:
+    """One set of processes in which all loops take turns; they must have done the same work."""
+    data, spec = write_data(loop, folder), loop.spec()
+    orders = data.with_suffix(".json")
+    orders.write_text(spec.model_dump_json())
+    roles = strategy(loop.strategy).roles(spec)
+    places = lay_out(roles, local_system().cores, cores_each(spec, roles, local_system().cores))
+    command = [sys.executable, str(HERE / "alternating.py"), str(orders), str(data), str(loop.epochs), *loop.bare]
+    views = together([start(command, spec, place, port) for place in places])
+    check_same_work(loop, views)
+    return views
 
 
 def together(processes: list[subprocess.Popen[bytes]]) -> Views:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from paceline.spans import Span
+from paceline.spans import MAIN, Span
 
 # In the order in which tables and figures show them; they add up to the step.
 PARTS = ("input", "forward", "backward", "exposed", "waiting", "optimizer", "other")
@@ -20,6 +20,7 @@ WARM_UP_STEPS = 3
 # A step this many times as long as the middle one was held up by something outside of the run.
 STALL = 3.0
 NANOSECONDS = 1e9
+Interval = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -70,16 +71,16 @@ def last_arrivals(spans: Mapping[int, Sequence[Span]]) -> dict[str, int]:
 
 def _one_step(step: Span, own: Sequence[Span], arrivals: Mapping[str, int]) -> dict[str, float]:
     inside = [span for span in own if span.start < step.end and span.end > step.start and span is not step]
-    phases = {kind: _union(_clip(span, step) for span in inside if span.kind == kind) for kind in _PHASES}
+    phases = {kind: union(_clip(span, step) for span in inside if span.kind == kind) for kind in _PHASES}
     blocked = _blocked(inside, step)
-    waiting = _union((start, min(end, arrivals.get(match, start))) for start, end, match in blocked)
-    standing = _union((start, end) for start, end, _ in blocked)
-    transfers = _union(
+    waiting = union((start, min(end, arrivals.get(match, start))) for start, end, match in blocked)
+    standing = union((start, end) for start, end, _ in blocked)
+    transfers = union(
         (max(span.start, step.start, arrivals.get(span.match, span.start)), min(span.end, step.end))
         for span in inside
         if span.kind == "communication" and span.exact
     )
-    computing = {kind: _length(_without(phase, standing)) for kind, phase in phases.items()}
+    computing = {kind: _length(without(phase, standing)) for kind, phase in phases.items()}
     exposed = _length(standing) - _length(waiting)
     total = step.end - step.start
     communication = max(_length(transfers), exposed)
@@ -92,9 +93,6 @@ def _one_step(step: Span, own: Sequence[Span], arrivals: Mapping[str, int]) -> d
     return {**{name: value / NANOSECONDS for name, value in nanoseconds.items()}, "sent_bytes": float(sent)}
 
 
-Interval = tuple[int, int]
-
-
 def _blocked(inside: Sequence[Span], step: Span) -> list[tuple[int, int, str]]:
     """When the training thread stood still, and for which transfer.
 
@@ -102,7 +100,7 @@ def _blocked(inside: Sequence[Span], step: Span) -> list[tuple[int, int, str]]:
     """
     seen = [(*_clip(span, step), span.match) for span in inside if span.kind == "blocked"]
     matched = {match for _, _, match in seen}
-    for phase in (span for span in inside if span.kind == "backward"):
+    for phase in (span for span in inside if span.kind == "backward" and span.track == MAIN):
         unseen = [
             span
             for span in inside
@@ -120,7 +118,7 @@ def _clip(span: Span, within: Span) -> Interval:
     return max(span.start, within.start), min(span.end, within.end)
 
 
-def _union(intervals: Iterable[Interval]) -> list[Interval]:
+def union(intervals: Iterable[Interval]) -> list[Interval]:
     """The same stretches without overlaps, in order."""
     joined: list[Interval] = []
     for start, end in sorted(pair for pair in intervals if pair[1] > pair[0]):
@@ -131,7 +129,7 @@ def _union(intervals: Iterable[Interval]) -> list[Interval]:
     return joined
 
 
-def _without(stretches: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
+def without(stretches: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
     """What of the stretches lies in none of the holes; both without overlaps."""
     left: list[Interval] = []
     for start, end in stretches:

@@ -114,7 +114,7 @@ def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
 def _starters(plan: Plan, made: Templates) -> dict[str, Starter]:
     """Runs of a framework that comes again share one import of it; a single run imports for itself."""
     chosen = {run.spec.strategy: strategy(run.spec.strategy) for run in plan.to_run}
-    runs = Counter(chosen[run.spec.strategy].framework for run in plan.to_run if run.spec.device == "cpu")
+    runs = Counter(chosen[run.spec.strategy].framework for run in plan.to_run)
     return {
         name: made.starter(one) if one.framework is not None and runs[one.framework] > 1 else start_fresh
         for name, one in chosen.items()

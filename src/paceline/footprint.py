@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 from paceline.spec import Optimizer
 
@@ -11,6 +12,8 @@ FLOAT_BYTES = 4
 BACKWARD_OVER_FORWARD = 2
 
 MessageKind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "send"]
+# The part of a step that a message belongs to; an update comes after the backward pass.
+Phase = Literal["forward", "backward", "update"]
 
 
 @dataclass(frozen=True)
@@ -41,27 +44,27 @@ class ModelFacts:
     layers: tuple[LayerFacts, ...]
     input_elements: int = 0
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Trainable numbers in the whole model."""
         return sum(layer.parameters for layer in self.layers)
 
-    @property
+    @cached_property
     def tensors(self) -> int:
         """Trainable arrays in the whole model."""
         return sum(layer.tensors for layer in self.layers)
 
-    @property
+    @cached_property
     def parameter_bytes(self) -> int:
         """The model's size in single precision."""
         return self.parameters * FLOAT_BYTES
 
-    @property
+    @cached_property
     def forward_flops(self) -> int:
         """Floating-point operations of one sample's forward pass."""
         return sum(layer.forward_flops for layer in self.layers)
 
-    @property
+    @cached_property
     def activation_bytes(self) -> int:
         """What stays of one sample for the backward pass: its inputs, and what each layer keeps."""
         return (self.input_elements + sum(layer.kept for layer in self.layers)) * FLOAT_BYTES
@@ -77,6 +80,17 @@ class Message:
     sent_bytes: float
     received_bytes: float
     count: float = 1
+    # Ranks that take part, and how far apart their numbers are: neighbours unless it says otherwise.
+    ranks: int = 2
+    apart: int = 1
+    phase: Phase = "update"
+    # Whether the rank goes on computing while it is under way.
+    hidden: bool = False
+    # The layer whose passes need it or make it; none where it is about the model as a whole.
+    layer: str | None = None
+    # Where it is cut into pieces that leave as the backward pass fills them: most bytes of a piece, and of the first.
+    piece_bytes: float | None = None
+    first_piece_bytes: float | None = None
 
 
 @dataclass(frozen=True)
@@ -109,10 +123,23 @@ class RankFootprint:
 
 
 @dataclass(frozen=True)
+class Stages:
+    """How the workers of one pipeline take turns: `workers` in a line, `replicas` lines side by side."""
+
+    workers: int
+    microbatches: int
+    schedule: str
+    stages_per_worker: int = 1
+    replicas: int = 1
+
+
+@dataclass(frozen=True)
 class Footprint:
     """One step of a run: its ranks in groups of equals, in rank order where it matters."""
 
     groups: tuple[RankFootprint, ...]
+    # Where layers are placed on workers that wait for each other.
+    stages: Stages | None = None
 
     @property
     def ranks(self) -> int:
@@ -130,7 +157,7 @@ class Footprint:
         return max(self.groups, key=lambda group: group.held_bytes)
 
 
-def in_groups(ranks: Iterable[RankFootprint]) -> Footprint:
+def in_groups(ranks: Iterable[RankFootprint], stages: Stages | None = None) -> Footprint:
     """From one footprint per rank, in rank order: neighbours that do the same become one group."""
     groups: list[RankFootprint] = []
     for rank in ranks:
@@ -138,7 +165,7 @@ def in_groups(ranks: Iterable[RankFootprint]) -> Footprint:
             groups[-1] = replace(rank, ranks=groups[-1].ranks + rank.ranks)
         else:
             groups.append(rank)
-    return Footprint(tuple(groups))
+    return Footprint(tuple(groups), stages)
 
 
 def training_flops(model: ModelFacts, samples: float) -> float:
@@ -164,24 +191,29 @@ def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int) -> flo
 def all_reduce(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
     """On a ring each rank sends 2 (n - 1) / n of the payload (Patarasuk and Yuan, 2009)."""
     moved = 2 * (ranks - 1) / ranks * payload_bytes
-    return _unless_alone(Message(name, "all-reduce", payload_bytes, moved, moved), ranks)
+    return _unless_alone(Message(name, "all-reduce", payload_bytes, moved, moved, ranks=ranks), ranks)
 
 
 def all_gather(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
     """Each rank passes on every part of the whole but one."""
     moved = (ranks - 1) / ranks * payload_bytes
-    return _unless_alone(Message(name, "all-gather", payload_bytes, moved, moved), ranks)
+    return _unless_alone(Message(name, "all-gather", payload_bytes, moved, moved, ranks=ranks), ranks)
 
 
 def reduce_scatter(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
     """Half of a ring all-reduce."""
     moved = (ranks - 1) / ranks * payload_bytes
-    return _unless_alone(Message(name, "reduce-scatter", payload_bytes, moved, moved), ranks)
+    return _unless_alone(Message(name, "reduce-scatter", payload_bytes, moved, moved, ranks=ranks), ranks)
 
 
 def exchange(name: str, sent_bytes: float, received_bytes: float, count: float = 1) -> Message:
     """Plain sends and receives between two ranks."""
     return Message(name, "send", max(sent_bytes, received_bytes), sent_bytes, received_bytes, count)
+
+
+def during(messages: Iterable[Message], phase: Phase, **fields: Any) -> tuple[Message, ...]:
+    """The same messages in a part of the step, with other fields where they are given."""
+    return tuple(replace(message, phase=phase, **fields) for message in messages)
 
 
 def _unless_alone(message: Message, ranks: int) -> tuple[Message, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.data import data_source
 from paceline.errors import SpecError, nearest
-from paceline.footprint import ModelFacts
+from paceline.footprint import LayerFacts, ModelFacts
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.strategies.base import data_request, spec_layers
@@ -67,6 +67,24 @@ class OwnFacts:
     # Whether it is a plain sequence of modules, and which functions for cutting it its file has.
     sequential: bool = False
     cuts: tuple[str, ...] = ()
+    # Its layers in the order of a forward pass, as counts; none where it could not be followed layer by layer.
+    layers: tuple[LayerFacts, ...] = ()
+    input_elements: int = 0
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "OwnFacts":
+        """As another process told it."""
+        layers = tuple(LayerFacts(**{**layer, "arrays": _shapes(layer["arrays"])}) for layer in values.pop("layers"))
+        return cls(**{**values, "cuts": tuple(values["cuts"])}, layers=layers)
+
+    @property
+    def model(self) -> ModelFacts | None:
+        """What footprints are made of, if it is known."""
+        return ModelFacts(self.layers, self.input_elements) if self.layers else None
+
+
+def _shapes(arrays: list[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, tuple(shape)) for name, shape in arrays)
 
 
 Probe = Callable[[RunSpec], OwnFacts]
@@ -263,10 +281,18 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     ):
         if wanted not in offered:
             return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
-    if spec.device != "cpu" and not system.gpus:
+    if spec.device == "cpu":
+        return "precision tf32 exists on CUDA devices only; use fp32 or bf16" if spec.precision == "tf32" else None
+    return _missing_gpus(spec, chosen, system)
+
+
+def _missing_gpus(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
+    workers, slices = spec.workers, spec.slices or spec.workers
+    if not system.gpus:
         return f"device {spec.device} was asked for and this machine has no CUDA device"
-    if spec.device == "cuda" and len(system.gpus) < spec.workers and not chosen.shares_gpu:
-        return f"{spec.workers} workers need as many GPUs and this machine has {len(system.gpus)}"
-    if spec.device == "cpu" and spec.precision == "tf32":
-        return "precision tf32 exists on CUDA devices only; use fp32 or bf16"
-    return None
+    if spec.device == "cuda":
+        short = len(system.gpus) < workers and not chosen.shares_gpu
+        return f"{workers} workers need as many GPUs and this machine has {len(system.gpus)}" if short else None
+    if system.no_slices is None and workers > slices:
+        return f"{workers} workers need as many slices and the GPU is cut into {slices}; use --slices {workers}"
+    return system.no_slices

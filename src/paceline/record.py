@@ -88,6 +88,21 @@ class Memory(Frozen):
     final_bytes: int
 
 
+class GpuUse(Frozen):
+    """What a GPU went through during a run, by NVML."""
+
+    name: str
+    # Mean share of the time in which it computed anything.
+    utilisation: float
+    # Middle clock of its multiprocessors while it was busy, and the highest that it has.
+    clock_mhz: float
+    most_clock_mhz: float
+    # What held its clock back, and in which share of the readings.
+    held_back: dict[str, float] = {}
+    # Processes that used it before the run began.
+    other_processes: int = 0
+
+
 class Rank(Frozen):
     """One process of the run."""
 
@@ -133,6 +148,7 @@ class Record(Frozen):
     findings: tuple[Finding, ...] = ()
     parameters: int | None = None
     energy: Energy | None = None
+    gpus: tuple[GpuUse, ...] = ()
     # Of an instrumented run: where each rank's time went, and the spans of a few steps.
     breakdown: tuple[RankBreakdown, ...] = ()
     trace: tuple[TraceSpan, ...] = ()

@@ -1,14 +1,15 @@
 """Spans: what one rank did from when to when, noted in instrumented steps. Breakdowns and traces are made of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from time import perf_counter_ns
 from typing import Any, Literal
 
 # What a stretch of time is for. `step` spans hold all others of their track; `blocked` is the training thread waiting
-# for communication, and `communication` the transfer itself, on whatever thread it runs.
-Kind = Literal["step", "input", "forward", "backward", "optimizer", "communication", "blocked"]
+# for communication, and `communication` the transfer itself, on whatever thread it runs. `launch` is a host that hands
+# work to a GPU; what becomes of it there is in the other spans.
+Kind = Literal["step", "input", "forward", "backward", "optimizer", "communication", "blocked", "launch"]
 MAIN = "training"
 
 
@@ -26,6 +27,8 @@ class Span:
     match: str = ""
     # Whether the end is that of the transfer; otherwise it is when someone looked.
     exact: bool = True
+    # Where one process drives several workers: whose it is.
+    worker: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -37,6 +40,15 @@ class Tape:
     """The spans of one process."""
 
     spans: list[Span] = field(default_factory=list)
+    # What has yet to put something on the tape when all steps are made.
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+
+    def complete(self) -> list[Span]:
+        """All spans, once the steps are made."""
+        for finish in self.at_end:
+            finish()
+        self.at_end.clear()
+        return self.spans
 
     @contextmanager
     def span(self, kind: Kind, name: str = "") -> Iterator[Span]:

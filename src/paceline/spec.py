@@ -19,6 +19,8 @@ Allocator = Literal["tuned", "default"]
 # Raised when the meaning of a field or a default changes, so that old records never answer for new runs.
 KEY_VERSION = 1
 KEY_LENGTH = 16
+# MPS takes whole percentages of the multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), and no GPU can be cut finer.
+MOST_SLICES = 100
 # How long a run may take and wait is not part of what it measures.
 _OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
 
@@ -102,6 +104,9 @@ class RunSpec(Frozen):
     execution: Execution = "eager"
     memory_format: MemoryFormat = "channels_last"
     device: Device = "cpu"
+    # Of device cuda-slice: into how many equal slices the GPU is cut, one for each worker. All runs of a study have the
+    # same, so that a worker's slice does not change with their number.
+    slices: int | None = Field(default=None, ge=1, le=MOST_SLICES)
     cores_per_worker: int = Field(default=1, ge=1)
     allocator: Allocator = "tuned"
     # A short run that notes where the time goes, and whose own times count for nothing else.
@@ -118,6 +123,10 @@ class RunSpec(Frozen):
             )
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give exactly one of epochs and steps")
+        if self.slices is not None and self.device != "cuda-slice":
+            raise ValueError(
+                f"slices {self.slices} go with device cuda-slice, not {self.device}; leave one of them out"
+            )
         if self.input_shape is not None and (not self.input_shape or min(self.input_shape) < 1):
             raise ValueError(f"input_shape {self.input_shape} must have sizes of at least 1, such as [3, 32, 32]")
         return self

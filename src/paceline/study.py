@@ -95,7 +95,16 @@ class Study(Frozen):
                 _put(fields, path, value)
             spec = RunSpec.parse(fields, f"study {self.name}")
             specs.setdefault(spec.key(), spec)
-        return list(specs.values())
+        return _with_equal_slices(list(specs.values()))
+
+
+def _with_equal_slices(specs: list[RunSpec]) -> list[RunSpec]:
+    """Where nothing was said, a GPU is cut for the most workers of the study: 1, 2 and 4 are then a true series."""
+    most = max((spec.workers for spec in specs if spec.device == "cuda-slice"), default=1)
+    return [
+        spec.model_copy(update={"slices": most}) if spec.device == "cuda-slice" and spec.slices is None else spec
+        for spec in specs
+    ]
 
 
 def built_in_studies() -> dict[str, Path]:

@@ -1,38 +1,104 @@
-"""The same promise on a CUDA device: what fits on the GPUs at hand follows one worker on the same global batch."""
+"""The same promise on CUDA devices: whole GPUs, slices of one, recorded steps, other precisions."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 
+from paceline.spec import Execution, Precision
 from paceline.strategies import Strategy, strategies
 from paceline.systems import local_system
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not local_system().gpus, reason="needs a CUDA device")]
+HERE = local_system()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HERE.gpus, reason="needs a CUDA device")]
+needs_slices = pytest.mark.skipif(HERE.no_slices is not None, reason=f"a GPU cannot be cut here: {HERE.no_slices}")
 
-SYNCHRONOUS = [chosen for chosen in strategies().values() if chosen.synchronous and chosen.framework == "torch"]
+SYNCHRONOUS = [
+    chosen
+    for chosen in strategies().values()
+    if chosen.synchronous and chosen.framework in ("torch", "jax") and "cuda-slice" in chosen.devices
+]
+WORKLOADS = ["mnist-small", "transformer"]
+# How far 20 losses may stray from those in fp32: tf32 keeps 10 bits of a factor's fraction, bf16 keeps 7 of everything.
+PRECISIONS: dict[Precision, float] = {"tf32": 5e-3, "bf16": 5e-2}
+RECORDED: tuple[Execution, ...] = ("compiled", "graph", "compiled+graph")
 
 
 def cases() -> list[Any]:
     """Two and four workers for a strategy whose workers can share a GPU; as many workers as GPUs, at most 4, else."""
     found = []
     for chosen in SYNCHRONOUS:
-        alone = min(4, max(1, len(local_system().gpus)))
+        alone = min(4, max(1, len(HERE.gpus)))
         counts = (chosen.fixed_workers,) if chosen.fixed_workers else (2, 4) if chosen.shares_gpu else (alone,)
         found += [pytest.param(chosen, count, id=f"{chosen.name}-{count}") for count in counts]
     return found
 
 
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
-@pytest.mark.parametrize(("strategy", "workers"), cases())
-def test_loss_on_a_gpu_follows_one_worker(strategy: Strategy, workers: int, workload: str, trained: Any) -> None:
-    spread = trained(workload, strategy=strategy.name, workers=workers, device="cuda", **strategy.tested_with)
+def follows(trained: Any, strategy: Strategy, workload: str, **fields: Any) -> Any:
+    """Trains it and its reference on the same device, and holds the losses against each other."""
+    spread = trained(workload, strategy=strategy.name, **fields, **strategy.tested_with)
     single = trained.again(strategy.reference(spread.record.spec))
     assert len(single.losses) == len(spread.losses) == 20
     np.testing.assert_allclose(spread.losses, single.losses, rtol=strategy.tolerance)
+    return spread
 
 
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize(("strategy", "workers"), cases())
+def test_loss_on_a_gpu_follows_one_worker(strategy: Strategy, workers: int, workload: str, trained: Any) -> None:
+    follows(trained, strategy, workload, workers=workers, device="cuda")
+
+
+@needs_slices
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("strategy", [one for one in SYNCHRONOUS if not one.fixed_workers], ids=lambda one: one.name)
+def test_loss_on_slices_of_a_gpu_follows_one_worker(
+    strategy: Strategy, workers: int, workload: str, trained: Any
+) -> None:
+    spread = follows(trained, strategy, workload, workers=workers, device="cuda-slice", slices=4)
+    links = [rank.details.get("link_bytes_per_second") for rank in spread.record.ranks]
+    assert all(link > 0 for link in links if link is not None)
+    assert spread.record.energy.source == "nvml"
+    assert spread.record.gpus[0].clock_mhz > 0
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
 def test_loss_on_a_gpu_is_that_of_the_cpu(workload: str, trained: Any) -> None:
     there, here = (trained(workload, strategy="torch-single", device=device) for device in ("cuda", "cpu"))
     np.testing.assert_allclose(there.losses, here.losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("execution", RECORDED)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_compiled_and_recorded_steps_train_the_same(workload: str, execution: Execution, trained: Any) -> None:
+    plain = trained(workload, strategy="torch-single", device="cuda")
+    other = trained(workload, strategy="torch-single", device="cuda", execution=execution)
+    np.testing.assert_allclose(other.losses, plain.losses, rtol=1e-4)
+    for name, weight in plain.weights.items():
+        np.testing.assert_allclose(other.weights[name], weight, atol=2e-3)
+
+
+@needs_slices
+@pytest.mark.parametrize("execution", RECORDED)
+def test_recorded_steps_of_ddp_train_the_same(execution: Execution, trained: Any) -> None:
+    fields = {"strategy": "torch-ddp", "workers": 2, "device": "cuda-slice", "slices": 4}
+    plain, other = trained("mnist-small", **fields), trained("mnist-small", **fields, execution=execution)
+    np.testing.assert_allclose(other.losses, plain.losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("strategy", ["torch-single", "jax-single"])
+def test_other_precisions_stay_within_their_tolerance(strategy: str, precision: Precision, trained: Any) -> None:
+    exact = trained("mnist-small", strategy=strategy, device="cuda")
+    other = trained("mnist-small", strategy=strategy, device="cuda", precision=precision)
+    np.testing.assert_allclose(other.losses, exact.losses, rtol=PRECISIONS[precision])
+    assert not np.array_equal(other.losses, exact.losses)
+
+
+@needs_slices
+def test_recorded_steps_of_ddp_in_half_precision_stay_within_its_tolerance(trained: Any) -> None:
+    fields = {"strategy": "torch-ddp", "workers": 2, "device": "cuda-slice", "slices": 4}
+    exact = trained("mnist-small", **fields)
+    other = trained("mnist-small", **fields, execution="compiled+graph", precision="bf16")
+    np.testing.assert_allclose(other.losses, exact.losses, rtol=PRECISIONS["bf16"])

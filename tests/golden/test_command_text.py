@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,20 @@ Printed = Callable[..., str]
 Same = Callable[[str, str], None]
 HELP = {"help.txt": ["--help"]} | {
     f"{name}-help.txt": [name, "--help"]
-    for name in ("doctor", "strategies", "run", "show", "report", "export", "serve")
+    for name in (
+        "doctor",
+        "strategies",
+        "run",
+        "show",
+        "report",
+        "export",
+        "serve",
+        "calibrate",
+        "predict",
+        "recommend",
+        "script",
+        "validate",
+    )
 }
 
 
@@ -36,6 +50,7 @@ def test_the_tables_are_as_stored_at_this_width(
         "show.csv": ["--csv"],
         "show.json": ["--json"],
         "show-one-study.txt": ["--study", "scaling"],
+        "show-statistics.txt": ["--statistics", "--study", "scaling"],
         "show-more.txt": ["--energy", "--memory", "--convergence", "--price-per-device-hour", "2.5"],
         "show-oversubscribed.txt": ["--study", "scaling", "--oversubscribed"],
     }.items(),
@@ -72,3 +87,9 @@ def test_a_plan_is_as_stored(printed: Printed, same_as_stored: Same, tmp_path: P
     words = ("--strategy", "fake", "--workers", "1,2", "--global-batch", "64,128", "--device", "cpu,cuda")
     same_as_stored(printed("run", *words, "--repeats", "2", "--dry-run"), "dry-run.txt")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_script_is_as_stored(printed: Printed, same_as_stored: Same) -> None:
+    words = ("--strategy", "torch-ddp", "--workers", "2", "--global-batch", "256", "--epochs", "2")
+    text = printed("script", *words, "--input-shape", "1x28x28", "--classes", "10")
+    same_as_stored(text.replace(f"Paceline {version('paceline')}", "Paceline 0.0.0"), "script-torch-ddp.txt")

@@ -36,6 +36,12 @@ COMMANDS = {
     "model file": (["run", "--model", "absent.py:build"], "--model absent.py:build: there is no file"),
     "place": ([*FAKE, "--db", "/proc/x.db"], "results file /proc/x.db cannot be written"),
     "shown file": (["show", "--db", "absent.db"], "there is no results file absent.db; run a study first"),
+    "system": (["predict", "--system", "h300"], "there is no system 'h300'"),
+    "not calibrated": (["predict", "--system", "local"], "run paceline calibrate first"),
+    "objective": (["recommend", "--objective", "speed"], "there is no objective 'speed'"),
+    "measured elsewhere": (["recommend", "--measure", "2", "--system", "v100-pcie"], "--measure 2 runs here, on cores"),
+    "nothing predicted": (["predict", "--strategy", "torch-dp"], "nothing can be predicted: torch-dp x1"),
+    "framework": (["calibrate", "--frameworks", "theano"], "--frameworks 'theano' is unknown"),
     "reported file": (["report", "--db", "absent.db"], "there is no results file absent.db; run a study first"),
 }  # fmt: skip
 STUDIES = {

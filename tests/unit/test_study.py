@@ -232,3 +232,25 @@ def test_a_setting_given_beside_a_factor_of_whole_tables_is_refused_in_words():
     study = Study(fixed=FIXED, factors={"optimizer": [{"name": "adam"}, {"name": "sgd"}]})
     with pytest.raises(SpecError, match="optimizer must be a table of settings to replace lr in it"):
         study.with_tables({"optimizer": {"lr": [0.1]}})
+
+
+def test_a_gpu_is_cut_for_the_most_workers_of_the_study():
+    study = Study(fixed={**FIXED, "device": "cuda-slice"}, factors={"workers": [1, 2, 4]})
+    assert values(study, "workers", "slices") == [(1, 4), (2, 4), (4, 4)]
+
+
+def test_slices_that_were_asked_for_stay():
+    study = Study(fixed={**FIXED, "device": "cuda-slice", "slices": 8}, factors={"workers": [1, 2]})
+    assert values(study, "slices") == [(8,), (8,)]
+
+
+def test_runs_on_other_devices_have_no_slices():
+    study = Study(fixed=FIXED, factors={"workers": [1, 2], "device": ["cpu", "cuda-slice"]})
+    assert values(study, "device", "slices") == [
+        ("cpu", None), ("cuda-slice", 2), ("cpu", None), ("cuda-slice", 2),
+    ]  # fmt: skip
+
+
+def test_slices_without_a_device_that_has_them_are_refused():
+    with pytest.raises(SpecError, match="slices 4 go with device cuda-slice, not cpu"):
+        Study(fixed={**FIXED, "slices": 4}).specs()

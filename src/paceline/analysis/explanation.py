@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from paceline.analysis.rows import Row
+from paceline.analysis.thresholds import LEAST_GAIN
 from paceline.breakdown import RankBreakdown, mean_of
+from paceline.strategies import strategies
 from paceline.units import format_bytes, format_percent, format_seconds
 
 # A part below this share of the step is not worth a word.
 LEAST_SHARE = 0.02
-# A gain below this is called none.
-LEAST_GAIN = 1.02
 
 
 def serial_fraction(speedup: float, workers: int) -> float | None:
@@ -103,11 +103,23 @@ def _alike(other: Row, row: Row) -> bool:
 
 
 def _break_even(row: Row) -> list[str]:
-    """From which batch on the time saved in computing outweighs what the workers cost each other."""
+    """From where on the time saved in computing outweighs what the workers cost each other in each step."""
     parts, workers = mean_of(row.breakdown), row.spec.workers
-    per_sample = (parts["forward"] + parts["backward"]) * workers / row.spec.samples_per_step
+    computing = (parts["forward"] + parts["backward"]) * workers
     cost = parts["exposed"] + parts["waiting"]
-    if row.spec.scaling != "strong" or per_sample <= 0 or row.speedup is None or row.speedup >= LEAST_GAIN:
+    if row.spec.scaling != "strong" or computing <= 0 or row.speedup is None or row.speedup >= LEAST_GAIN:
         return []
-    batch = cost / (per_sample * (1 - 1 / workers))
-    return [f"At this cost per step {workers} workers pay from a global batch of about {max(1, round(batch)):,} on."]
+    # By how much a step must compute longer, with what is sent and waited for staying as it is.
+    growth = cost / (computing * (1 - 1 / workers))
+    if growth <= 1:
+        return []
+    batch = max(1, round(growth * row.spec.samples_per_step))
+    said = [
+        f"At this cost per step {workers} workers pay from a global batch of about {batch:,} on, or with a model that "
+        f"computes {growth:.1f} times as much for what it sends."
+    ]
+    chosen = strategies().get(row.spec.strategy)
+    if chosen is not None and chosen.family == "data" and parts["exposed"] > parts["waiting"]:
+        # In a ring each of n sends 2 (n - 1) / n of the gradients, and n workers save (n - 1) / n of the computing.
+        said.append("More workers would not change that: each sends more as it computes less, in the same measure.")
+    return said

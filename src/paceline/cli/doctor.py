@@ -34,6 +34,12 @@ def _hardware(system: System) -> list[tuple[bool, str, str, str]]:
         ),
         (True, "memory", format_bytes(system.memory_bytes), ""),
         (bool(gpus), "GPU", gpus or "none", "" if gpus else "strategies run on CPU cores; device cuda is skipped"),
+        (
+            system.no_slices is None,
+            "slices of a GPU",
+            "device cuda-slice: several workers on one GPU" if system.no_slices is None else "not here",
+            system.no_slices or "",
+        ),
     ]
 
 

@@ -10,6 +10,7 @@ from paceline.analysis.headline import headline
 from paceline.analysis.labels import groups, series_name, varying_fields
 from paceline.analysis.rows import summarise
 from paceline.analysis.selection import Selector
+from paceline.analysis.thresholds import thresholds
 from paceline.cli.terminal import Db, StudyName, output
 from paceline.errors import UserError
 from paceline.store import DEFAULT_PATH, Store
@@ -40,6 +41,11 @@ def explain(
         for row, sentences in said:
             name = f"{series_name(row, varying)} x{row.spec.workers}"
             console.print(f"[bold]{escape(name)}[/]: {escape(' '.join(sentences))}")
+    chosen = [row for row in rows if selector is None or selector.takes(row.spec)]
+    if told and (measured := thresholds(chosen)):
+        console.print("\n[bold]From where on it pays[/]")
+        for sentence in measured:
+            console.print(escape(sentence))
     if not told:
         raise UserError(
             "there is nothing to explain: no run with more than one worker is stored"

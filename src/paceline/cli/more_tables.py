@@ -24,6 +24,36 @@ _SOURCES = {
 }
 
 
+def print_statistics(rows: Sequence[Row]) -> None:
+    """How sure the throughput is, and what each step cost."""
+    known = [row for row in rows if row.measured]
+    if not known:
+        return
+    headers = ["runs", "median", "95 %\ninterval", "olym-\npic", "vari-\nation", "CPU ms\na step", "steady\nms",
+               "warm-\nup"]  # fmt: skip
+    table, names = _table("samples/s, last epoch", known, headers)
+    for row in known:
+        edges = row.samples_per_second_interval
+        table.add_row(
+            names[row.key], str(row.runs), _text(row.samples_per_second, format_rate),
+            f"{format_rate(edges[0])} to {format_rate(edges[1])}" if edges else "–",
+            _text(row.samples_per_second_olympic, format_rate), _text(row.variation, format_percent),
+            _text(row.cpu_seconds_per_step, _milliseconds), _text(row.steady_step_seconds, _milliseconds),
+            _text(row.warm_up_steps, lambda value: f"{value:.0f}"),
+        )  # fmt: skip
+    notes = [
+        "interval: bootstrap of the median; olympic: mean without the best and the worst; variation: standard "
+        "deviation over mean; steady: the middle step after warm-up, which lasts until the durations settle"
+    ]
+    if any(row.spec.device != "cpu" for row in known):
+        notes.append("on GPUs single steps are as the host launched them; epochs are as the GPU finished them")
+    _print(table, notes)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
+
+
 def print_energy(rows: Sequence[Row]) -> None:
     """Joules, and money where a price was given."""
     known = [row for row in rows if row.expense.energy_source or row.expense.cost_per_epoch is not None]
@@ -100,7 +130,7 @@ def print_convergence(rows: Sequence[Row]) -> None:
 
 
 TABLES: dict[str, Callable[[Sequence[Row]], None]] = {
-    "energy": print_energy, "memory": print_memory, "convergence": print_convergence,
+    "statistics": print_statistics, "energy": print_energy, "memory": print_memory, "convergence": print_convergence,
 }  # fmt: skip
 
 

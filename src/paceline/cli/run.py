@@ -53,9 +53,12 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     seed: Annotated[str | None, _option("Seed(s) of weights and order.", "N,...")] = None,
     optimizer: Annotated[list[str] | None, _option("Such as name=sgd or lr=0.01.", "NAME=VALUE", panel="How")] = None,
     precision: Annotated[str | None, _option("fp32, tf32, bf16.", "NAME,...", panel="How")] = None,
-    execution: Annotated[str | None, _option("eager, compiled.", "NAME,...", panel="How")] = None,
+    execution: Annotated[
+        str | None, _option("eager, compiled, graph, compiled+graph.", "NAME,...", panel="How")
+    ] = None,
     memory_format: Annotated[str | None, _option("channels_last, contiguous.", "NAME,...", panel="How")] = None,
-    device: Annotated[str | None, _option("cpu, cuda.", "NAME,...", panel="How")] = None,
+    device: Annotated[str | None, _option("cpu, cuda, cuda-slice.", "NAME,...", panel="How")] = None,
+    slices: Annotated[int | None, _option("Cut the GPU into so many (cuda-slice).", "N", panel="How")] = None,
     cores_per_worker: Annotated[str | None, _option("CPU cores of each worker.", "N,...", panel="How")] = None,
     allocator: Annotated[str | None, _option("tuned, default.", "NAME,...", panel="How")] = None,
     timeout: Annotated[str | None, _option("Time limit of one run, such as 90s or 10m.", "TIME", panel="How")] = None,
@@ -90,7 +93,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
                "execution": execution, "memory_format": memory_format, "device": device, "allocator": allocator},
         numbers={"dataset_copies": dataset_copies, "train_samples": train_samples, "workers": workers, "seed": seed,
                  "global_batch": global_batch, "local_batch": local_batch, "cores_per_worker": cores_per_worker},
-        plain={"epochs": epochs, "steps": steps, "classes": classes},
+        plain={"epochs": epochs, "steps": steps, "classes": classes, "slices": slices},
         input_shape=input_shape, timeout=timeout,
     )  # fmt: skip
     if model is not None:

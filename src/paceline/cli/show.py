@@ -45,6 +45,9 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     energy: Annotated[bool, _flag("energy", "Joules and, with a price, money.")] = False,
     memory: Annotated[bool, _flag("memory", "What each process held in memory.")] = False,
     convergence: Annotated[bool, _flag("convergence", "Time to a target accuracy, spread over seeds.")] = False,
+    statistics: Annotated[
+        bool, _flag("statistics", "Interval of the median, olympic mean, variation, CPU time, warm-up.")
+    ] = False,
     target: Annotated[
         float | None,
         typer.Option("--target-accuracy", metavar="SHARE", help="Such as 0.9; 95 % of what runs reach by default."),
@@ -66,7 +69,8 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     elif as_csv:
         typer.echo(as_csv_text(rows), nl=False)
     else:
-        asked = {"energy": energy or price is not None, "memory": memory, "convergence": convergence}
+        asked = {"statistics": statistics, "energy": energy or price is not None, "memory": memory,
+                 "convergence": convergence}  # fmt: skip
         asked["convergence"] |= target is not None
         print_results(records, rows, breakdown=breakdown, more=[name for name, wanted in asked.items() if wanted])
         if logs:

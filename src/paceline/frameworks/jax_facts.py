@@ -36,8 +36,8 @@ def check_fields(spec: RunSpec) -> str | None:
 
 
 def in_processes(spec: RunSpec) -> bool:
-    """Whether each worker has a process of its own."""
-    return bool(spec.knobs.get("processes", PROCESSES.default))
+    """Whether each worker has a process of its own; a slice of a GPU always has."""
+    return spec.device == "cuda-slice" or bool(spec.knobs.get("processes", PROCESSES.default))
 
 
 def roles(spec: RunSpec) -> tuple[Role, ...]:

@@ -35,7 +35,7 @@ def join(context: Context) -> None:
             coordinator_bind_address=address,
             num_processes=process.world,
             process_id=process.rank,
-            local_device_ids=None if spec.device == "cpu" else [process.index],
+            local_device_ids={"cpu": None, "cuda": [process.index], "cuda-slice": [0]}[spec.device],
             cluster_detection_method="deactivate",
             initialization_timeout=patience,
             shutdown_timeout_seconds=patience,

@@ -3,7 +3,8 @@
 Each is a compiled function of its own whose results are waited for, so nothing overlaps here, and a process waits for
 the slowest of its own devices within its passes. Where batches are divided, every device takes the gradients of its
 share without a word to the others (`shard_map`), as losses are means over equal shares; what XLA would send within the
-step is then a function by itself. Layers that are divided send in the middle of their passes and cannot be done so.
+step is then a function by itself. Layers that are divided send in the middle of
+their passes; `jax_profiled.py` watches those.
 """
 
 from typing import Any
@@ -22,11 +23,15 @@ from paceline.strategies.base import Context
 
 def jax_job(
     context: Context, layout: Layout, stride: int = 1,
-    *, network: Network | None = None, optimizer: Transformation | None = None,
+    *, network: Network | None = None, optimizer: Transformation | None = None, divided: bool = False,
 ) -> JaxJob:  # fmt: skip
-    """The usual job; in an instrumented run, one whose steps are noted one by one."""
+    """The usual job; in an instrumented run, one whose steps are noted. Divided layers send in mid-pass."""
     if context.tape is None:
         return JaxJob(context, layout, stride, network=network, optimizer=optimizer)
+    if divided:
+        from paceline.frameworks.jax_profiled import ProfiledJaxJob
+
+        return ProfiledJaxJob(context, layout, network=network, optimizer=optimizer)
     return NotedJaxJob(context, layout, network=network, optimizer=optimizer)
 
 

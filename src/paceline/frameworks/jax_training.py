@@ -20,6 +20,7 @@ from paceline.errors import ModelError
 from paceline.frameworks import jax_group
 from paceline.frameworks.jax_model import Apply, Place, build_apply
 from paceline.frameworks.jax_optimizer import Transformation, Tree, make_optimizer
+from paceline.frameworks.xla_operations import INPUT, UPDATE
 from paceline.spec import Precision
 from paceline.strategies.base import Context, Evaluation
 from paceline.workloads.base import Weights
@@ -208,11 +209,14 @@ class JaxJob:
 
     def _one_step(self, state: Tree, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Tree, Array]:
         params, kept, optimizer_state = state
-        rows = lax.dynamic_index_in_dim(order, number, keepdims=False)
-        inputs, targets = (array.at[rows].get(mode="promise_in_bounds") for array in data)
+        with jax.named_scope(INPUT):
+            rows = lax.dynamic_index_in_dim(order, number, keepdims=False)
+            inputs, targets = (array.at[rows].get(mode="promise_in_bounds") for array in data)
         (loss, kept), gradients = jax.value_and_grad(self._value, has_aux=True)(params, kept, inputs, targets)
-        change, optimizer_state = self._optimizer.update(gradients, optimizer_state, params)
-        return (jax.tree.map(jnp.add, params, change), kept, optimizer_state), loss
+        with jax.named_scope(UPDATE):
+            change, optimizer_state = self._optimizer.update(gradients, optimizer_state, params)
+            params = jax.tree.map(jnp.add, params, change)
+        return (params, kept, optimizer_state), loss
 
     def _several_steps(
         self, state: Tree, data: tuple[Array, Array], order: Array, first: Any, count: Any

@@ -53,6 +53,7 @@ def open_parallel(context: Context, rows: Rows, stride: int) -> JaxJob:
         stride,
         network=_network(context, model, variables),
         optimizer=_own_optimizer(context, variables),
+        divided=rows.ways > 1,
     )
     for variable in model.variables:
         # The job has them now; Keras' own trainer lets go of them in the same way.

@@ -1,9 +1,11 @@
 """What can be said about TensorFlow runs without importing TensorFlow first."""
 
 from paceline.footprint import FLOAT_BYTES
-from paceline.spec import Execution, Optimizer, Precision, RunSpec
+from paceline.spec import Device, Execution, Optimizer, Precision, RunSpec
 from paceline.strategies.base import Knob
 
+# Slices of a GPU have not been tried with TensorFlow.
+DEVICES: tuple[Device, ...] = ("cpu", "cuda")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 # Eager stands for the usual way, a traced function; compiled is the same function through XLA.
 EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled")

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from paceline.strategies.base import Context
+from paceline.workloads.cuts import BUCKET_BYTES
 
-# As in DistributedDataParallel: large enough to use the link well, small enough to start before the backward ends.
-BUCKET_BYTES = 25 * 1024**2
 # Dimensions of the mesh: between rows, and within a row.
 DATA, MODEL = "data", "model"
 

@@ -4,9 +4,10 @@ Bytes were compared with the loopback counters of a network namespace for gloo i
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import count, takewhile
+from itertools import count, pairwise, takewhile
 
 from paceline.footprint import LayerFacts, Message, ModelFacts, all_reduce, reduce_scatter
 from paceline.spec import RunSpec
@@ -46,6 +47,19 @@ def arrays_of(layers: Iterable[LayerFacts]) -> list[Array]:
     return found
 
 
+def shard_runs(arrays: Iterable[Array], shards: int) -> list[tuple[int, int]]:
+    """Ranks in order that hold as much as each other: how many, and numbers in the shard of each."""
+    alike = Counter(arrays)
+    chunks = [(array, math.ceil(array.rows / shards)) for array in alike]
+    # Behind its last full chunk an array may have one that is not full, and then none.
+    edges = {edge for array, chunk in chunks for edge in (array.rows // chunk, math.ceil(array.rows / chunk))}
+    cuts = sorted({0, shards, *(edge for edge in edges if edge < shards)})
+    return [
+        (end - start, sum(array.shard(shards, start) * count for array, count in alike.items()))
+        for start, end in pairwise(cuts)
+    ]
+
+
 def greedy_partition(model: ModelFacts, ranks: int) -> list[list[Array]]:
     """Whole parameters dealt out as `ZeroRedundancyOptimizer` does: the largest first, each to the emptiest rank."""
     parts: list[list[Array]] = [[] for _ in range(ranks)]
@@ -72,4 +86,4 @@ def broadcast(spec: RunSpec, name: str, payload_bytes: float, ranks: int, place:
     else:
         sends = int(place < ranks - 1)
     received = payload_bytes if place else 0
-    return (Message(name, "broadcast", payload_bytes, sends * payload_bytes, received),)
+    return (Message(name, "broadcast", payload_bytes, sends * payload_bytes, received, ranks=ranks),)

@@ -15,13 +15,18 @@ from paceline.spec import Optimizer as OptimizerSettings
 _DECORATED = ("add_param_group", "zero_grad")
 
 
-def make_optimizer(settings: OptimizerSettings, parameters: Iterable[torch.nn.Parameter], eager: bool) -> Optimizer:
+def make_optimizer(
+    settings: OptimizerSettings, parameters: Iterable[torch.nn.Parameter], eager: bool, graphed: bool = False
+) -> Optimizer:
     """The optimizer with the run's settings, in its fused form where there is one."""
     parameters = list(parameters)
     # The fused form of SGD does not know tensors that are divided over ranks.
     whole = not any(hasattr(parameter, "to_local") for parameter in parameters)
     kinds: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
-        "adam": (torch.optim.Adam, {"betas": settings.betas, "eps": settings.eps, "fused": True}),
+        "adam": (
+            torch.optim.Adam,
+            {"betas": settings.betas, "eps": settings.eps, "fused": True, "capturable": graphed},
+        ),
         "sgd": (torch.optim.SGD, {"momentum": settings.momentum, "fused": whole}),
         "adagrad": (torch.optim.Adagrad, {"eps": settings.eps}),
     }

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from paceline.errors import ModelError
+from paceline.frameworks.torch_trace import follow
 from paceline.frameworks.torch_training import ResidentData, loss_function
 from paceline.plan import OwnFacts
 from paceline.strategies.base import Context
@@ -23,7 +24,10 @@ def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
     _pass_through(context, module, inputs, targets)
     cuts = tuple(name for name, function in (("stages", own.stages), ("plan", own.plan)) if function is not None)
-    return OwnFacts("torch", parameters, len(context.data.train_inputs), isinstance(module, nn.Sequential), cuts)
+    return OwnFacts(
+        "torch", parameters, len(context.data.train_inputs), isinstance(module, nn.Sequential), cuts,
+        follow(module, inputs), inputs[0].numel(),
+    )  # fmt: skip
 
 
 def _pass_through(context: Context, module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:

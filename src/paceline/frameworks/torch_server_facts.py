@@ -1,7 +1,8 @@
 """How parameters are cut over servers, in numbers alone: footprints and processes count with the same cut."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from paceline.footprint import (
     FLOAT_BYTES,
@@ -68,12 +69,13 @@ class Traffic:
 def served_footprint(spec: RunSpec, model: ModelFacts, cut: Cut, settings: Optimizer, traffic: Traffic) -> Footprint:
     """Workers hold the model and no optimizer; each server holds its part of both, and a gradient of every worker."""
     size, local = model.parameter_bytes, spec.samples_per_step // spec.workers
+    leaving: dict[str, Any] = {"phase": "backward", "hidden": True, "piece_bytes": cut.most * FLOAT_BYTES}
     worker = RankFootprint(
         role="worker",
         ranks=spec.workers,
         flops=training_flops(model, local),
         messages=(
-            exchange("gradients", size, 0, traffic.pushes),
+            replace(exchange("gradients", size, 0, traffic.pushes), **leaving),
             exchange("parameters", 0, size, traffic.fetches),
             exchange("words", WORD_BYTES * cut.servers, 0, traffic.words),
             exchange("answers", 0, WORD_BYTES * cut.servers, traffic.answers),
@@ -83,16 +85,20 @@ def served_footprint(spec: RunSpec, model: ModelFacts, cut: Cut, settings: Optim
         optimizer_bytes=0,
         activation_bytes=model.activation_bytes * local,
     )
-    pieces = cut.pieces(model.parameters)
-    servers = (
-        _server([piece for piece in pieces if piece.server == server], spec.workers, settings, traffic)
-        for server in range(cut.servers)
-    )
+    servers = (_server(*part, spec.workers, settings, traffic) for part in _parts_of(cut, model.parameters))
     return Footprint((worker, *servers))
 
 
-def _server(pieces: list[Piece], workers: int, settings: Optimizer, traffic: Traffic) -> RankFootprint:
-    elements = sum(piece.elements for piece in pieces)
+def _parts_of(how: Cut, elements: int) -> Iterator[tuple[int, int]]:
+    """Pieces and elements of each server: one of full size in every whole stripe, and its share of the last one."""
+    whole, rest = divmod(elements, how.servers * how.most)
+    last = {piece.server: piece.elements for piece in how.pieces(rest)}
+    for server in range(how.servers):
+        share = last.get(server, 0)
+        yield whole + (share > 0), whole * how.most + share
+
+
+def _server(pieces: int, elements: int, workers: int, settings: Optimizer, traffic: Traffic) -> RankFootprint:
     size, words = elements * FLOAT_BYTES, WORD_BYTES * workers
     return RankFootprint(
         role="server",
@@ -108,6 +114,6 @@ def _server(pieces: list[Piece], workers: int, settings: Optimizer, traffic: Tra
         parameter_bytes=size,
         gradient_bytes=size * workers,
         # Each piece has an optimizer of its own, which counts its steps.
-        optimizer_bytes=optimizer_bytes(settings, elements, len(pieces)),
+        optimizer_bytes=optimizer_bytes(settings, elements, pieces),
         activation_bytes=0,
     )

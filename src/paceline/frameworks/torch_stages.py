@@ -121,12 +121,14 @@ def in_microbatches(context: Context, line: Line, pipeline: Pipeline) -> Train:
         for piece in line.pieces
     ]  # fmt: skip
     kinds: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
-    schedule = kinds[pipeline.schedule](
+    kind = kinds[pipeline.schedule]
+    schedule = kind(
         stages if pipeline.schedule == "interleaved" else stages[0],
         n_microbatches=count,
         # The mean over the batch is the sum of the micro-batches' shares of it.
         loss_fn=lambda outputs, targets: loss_of(outputs, targets) / count,
-        scale_grads=False,
+        # PyTorch 2.6 has no such choice and does not scale.
+        **({"scale_grads": False} if "scale_grads" in signature(kind).parameters else {}),
     )
     options = {"return_outputs": False} if "return_outputs" in signature(schedule.step).parameters else {}
 

@@ -3,7 +3,7 @@
 import gc
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter_ns
@@ -66,6 +66,10 @@ def torch_device(context: Context) -> torch.device:
         return torch.device("cpu")
     device = torch.device("cuda", context.process.index if context.spec.device == "cuda" else 0)
     torch.cuda.set_device(device)
+    if context.tape is not None:
+        from paceline.frameworks.torch_profiled import profile_gpu
+
+        profile_gpu(context.tape)
     return device
 
 
@@ -104,7 +108,9 @@ def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
     if own is not None and own.optimizer is not None:
         made: torch.optim.Optimizer = own.optimizer(module.parameters())
         return made
-    return make_optimizer(spec.optimizer, module.parameters(), eager=spec.execution == "eager")
+    return make_optimizer(
+        spec.optimizer, module.parameters(), eager=spec.execution == "eager", graphed="graph" in spec.execution
+    )
 
 
 def set_precision(spec: RunSpec) -> Callable[[], AbstractContextManager[Any]]:
@@ -133,13 +139,15 @@ class TorchJob:
         barrier: Callable[[], None] = lambda: None,
         leave: Callable[[], None] = lambda: None,
         share: tuple[int, int] | None = None,
+        compiled: bool | None = None,
     ) -> None:
         # `share` is (which, of how many equal parts) of each global batch and of the test set; the usual one is the
-        # worker's own.
+        # worker's own. `compiled` is whether to compile the whole of the model; usually as the run's execution says.
         spec = context.spec
         self._context, self._device = context, device
         self._module, self._optimizer = model, optimizer
-        self._model = torch.compile(model) if "compiled" in spec.execution else model
+        compiled = "compiled" in spec.execution if compiled is None else compiled
+        self._model = torch.compile(model) if compiled else model
         self._loss, self._barrier, self._leave = loss_function(context), barrier, leave
         self._precision = set_precision(spec)
         self._data = ResidentData.load(context.data, device, spec.memory_format == "channels_last")
@@ -171,11 +179,39 @@ class TorchJob:
     def step(self, first: int, count: int) -> None:
         """Forward, backward, update."""
         for number in range(first, first + count):
-            inputs, targets = self._data.batch(self._data.train, self._order[number])
-            self._optimizer.zero_grad(set_to_none=True)
-            loss = self._backward(inputs, targets)
-            self._update(loss)
-            self._losses.append(loss)
+            self._losses.append(self.train_on(self._order[number]))
+
+    def train_on(self, rows: Tensor) -> Tensor:
+        """One optimizer step on some samples; gives their loss."""
+        inputs, targets = self._data.batch(self._data.train, rows)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._backward(inputs, targets)
+        self._update(loss)
+        return loss
+
+    @property
+    def order(self) -> Tensor:
+        """The samples of each step of this epoch."""
+        return self._order
+
+    @property
+    def graphed(self) -> bool:
+        """Whether the run asks for its steps as a CUDA graph."""
+        return "graph" in self._context.spec.execution
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Whatever is trained within is forgotten: weights as they were, the optimizer as if it had made no step."""
+        kept = list(self._bare_module().state_dict().values())
+        copies = [tensor.detach().clone() for tensor in kept]
+        yield
+        with torch.no_grad():
+            for tensor, copy in zip(kept, copies, strict=True):
+                tensor.copy_(copy)
+            # The state of Adam and SGD starts from zeros.
+            for held in self._optimizer.state.values():
+                for tensor in _kept(held):
+                    tensor.zero_()
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Leaves the gradients of the mean loss in the parameters and gives that loss."""

@@ -40,8 +40,15 @@ def lay_out(roles: tuple[Role, ...], cores: tuple[int, ...], cores_per_worker: i
             want = min(role.workers_each * cores_per_worker, len(cores))
             mine = tuple(sorted({cores[(dealt + offset) % len(cores)] for offset in range(want)}))
             dealt += want
-            processes.append(Process(len(processes), world, role.name, index, mine))
+            processes.append(Process(len(processes), world, role.name, index, mine, role.workers_each))
     return tuple(processes)
+
+
+def cores_each(spec: RunSpec, roles: tuple[Role, ...], cores: tuple[int, ...]) -> int:
+    """CPU cores of a worker. One that computes on a GPU has several threads to feed it, so all cores are shared out."""
+    if spec.device == "cpu":
+        return spec.cores_per_worker
+    return max(spec.cores_per_worker, len(cores) // sum(role.processes * role.workers_each for role in roles))
 
 
 def oversubscription(roles: tuple[Role, ...], cores: tuple[int, ...], spec: RunSpec) -> Finding | None:
@@ -61,7 +68,8 @@ def oversubscription(roles: tuple[Role, ...], cores: tuple[int, ...], spec: RunS
 def process_environment(spec: RunSpec, process: Process, base: Mapping[str, str]) -> dict[str, str]:
     """The environment variables of one process."""
     env = {name: value for name, value in base.items() if name not in _FOREIGN}
-    threads = str(max(1, len(process.cores)))
+    # A worker that computes on a GPU needs its cores for the threads that feed it, not for pools that compute.
+    threads = str(1 if spec.device != "cpu" and process.role == "worker" else max(1, len(process.cores)))
     env |= dict.fromkeys(_THREAD_POOLS, threads)
     # NumPy's own pool, which no strategy computes with, starts its threads when it is imported; see `template.py`.
     env |= {"OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}

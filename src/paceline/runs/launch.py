@@ -3,22 +3,24 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from paceline.data.order import BatchOrder
 from paceline.plan import PlannedRun, sample_count
 from paceline.record import Record, Status
-from paceline.runs.devices import lay_out, oversubscription, process_environment
-from paceline.runs.energy import Meter, open_meter
+from paceline.runs.devices import cores_each, lay_out, oversubscription, process_environment
+from paceline.runs.energy import open_meter
 from paceline.runs.environment import environment
+from paceline.runs.gpus import findings_of, watch_gpus
 from paceline.runs.load import LoadMeter
 from paceline.runs.outcome import Ending, make_record
 from paceline.runs.probe import probe
 from paceline.runs.processes import POLL_SECONDS, Group, Prepared, Starter, held_port, run_folder, start_fresh, started
+from paceline.runs.slices import mps, slice_environment
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import System
@@ -30,6 +32,13 @@ INSTRUMENTED_STEPS = 25
 OnEvent = Callable[[dict[str, Any]], None]
 
 
+class Reader(Protocol):
+    """Something that looks at the machine now and then while a run goes on."""
+
+    def read(self, last: bool = False) -> None:
+        """If it is time to, or if it is the last chance."""
+
+
 def launch(
     run: PlannedRun, study: str, system: System, on_event: OnEvent,
     *, weights_to: Path | None = None, start: Starter = start_fresh,
@@ -37,11 +46,12 @@ def launch(
     """Runs it in processes of its own. `KeyboardInterrupt` ends it as interrupted and is the caller's to act on."""
     spec = run.spec
     roles = strategy(spec.strategy).roles(spec)
-    processes = lay_out(roles, system.cores, spec.cores_per_worker)
+    processes = lay_out(roles, system.cores, cores_each(spec, roles, system.cores))
     crowded = oversubscription(roles, system.cores, spec)
-    energy = open_meter(spec)
+    energy, gpus = open_meter(spec), watch_gpus(spec, time.perf_counter_ns)
+    readers = [reader for reader in (energy, gpus) if reader is not None]
     started_at, meter = datetime.now(UTC).isoformat(timespec="milliseconds"), LoadMeter()
-    with run_folder() as folder, held_port() as listener:
+    with run_folder() as folder, held_port() as listener, mps(spec) as sliced:
         orders = {
             "spec": spec.model_dump(mode="json"),
             "processes": [asdict(process) for process in processes],
@@ -51,26 +61,31 @@ def launch(
             "schedule": _schedule(spec),
         }
         (folder / "spec.json").write_text(json.dumps(orders))
-        environments = [process_environment(spec, process, os.environ) for process in processes]
+        environments = [
+            process_environment(spec, process, os.environ) | slice_environment(spec, process, system) | sliced
+            for process in processes
+        ]
         if isinstance(start, Prepared):
             start.prepare(environments)
         launched = time.perf_counter_ns()
         with started(folder, environments, listener, start) as group:
-            ending = watch(group, spec.timeout_seconds, on_event, energy)
-            if energy is not None:
-                energy.read(last=True)
+            ending = watch(group, spec.timeout_seconds, on_event, readers)
+            for reader in readers:
+                reader.read(last=True)
         ending = replace(ending.with_parts(folder, group), meter=energy)
         if weights_to is not None and (folder / "weights.npz").exists():
             weights_to.write_bytes((folder / "weights.npz").read_bytes())
+    uses = gpus.uses() if gpus is not None else ()
     findings = [
         finding
         for finding in (crowded, meter.finding(ending.cpu_seconds if start is not start_fresh else 0.0))
         if finding is not None
     ]
-    return make_record(
+    record = make_record(
         run, study, processes, ending, launched,
-        started_at=started_at, findings=findings, environment=environment(),
+        started_at=started_at, findings=[*findings, *findings_of(uses)], environment=environment(),
     )  # fmt: skip
+    return record.model_copy(update={"gpus": uses})
 
 
 def _schedule(spec: RunSpec) -> list[tuple[int, int]]:
@@ -81,14 +96,14 @@ def _schedule(spec: RunSpec) -> list[tuple[int, int]]:
     return list(order.schedule(spec.epochs, spec.steps))
 
 
-def watch(group: Group, timeout_seconds: float, on_event: OnEvent, energy: Meter | None = None) -> Ending:
+def watch(group: Group, timeout_seconds: float, on_event: OnEvent, readers: Sequence[Reader] = ()) -> Ending:
     """Until all have ended, one has failed, the time is up, or the user interrupts."""
     deadline, pending = time.monotonic() + timeout_seconds, b""
     try:
         while True:
             pending = _pass_on(pending + group.events(POLL_SECONDS), on_event)
-            if energy is not None:
-                energy.read()
+            for reader in readers:
+                reader.read()
             codes = group.exit_codes()
             if all(code is not None for code in codes):
                 return Ending(codes)

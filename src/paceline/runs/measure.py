@@ -92,7 +92,7 @@ def trace(
     stamps = [span.start for span in tape.spans if span.kind == "step"]
     ended = max((span.end for span in tape.spans if span.kind == "step"), default=0)
     part = EpochPart(0, [*stamps, ended], ended, 0.0, losses, None)
-    return replace(_part([part], job.details()), spans=tape.spans)
+    return replace(_part([part], job.details()), spans=tape.complete())
 
 
 def _part(epochs: list[EpochPart], details: dict[str, Any]) -> RankPart:

@@ -168,10 +168,10 @@ def _settled(ranks: list[tuple[float, ...]]) -> dict[str, Any]:
 
 def _traced(processes: Sequence[Process], parts: list[Part]) -> dict[str, Any]:
     """Of an instrumented run, where the time went; empty for the others."""
-    spans = {
-        process.rank: [Span(**span) for span in part.get("spans", ())]
-        for process, part in zip(processes, parts, strict=True)
-    }
+    spans: dict[int, list[Span]] = {}
+    for process, part in zip(processes, parts, strict=True):
+        for span in (Span(**span) for span in part.get("spans", ())):
+            spans.setdefault(process.rank if span.worker is None else span.worker, []).append(span)
     if not any(spans.values()):
         return {}
     return {"breakdown": tuple(break_down(spans)), "trace": _kept_trace(spans)}

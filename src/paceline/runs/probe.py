@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def _ask(spec: RunSpec) -> OwnFacts:
         ) from None
     if "error" in reply:
         raise ModelError(reply["error"])
-    return OwnFacts(**reply)
+    return OwnFacts.from_json(reply)
 
 
 def look(spec: RunSpec) -> OwnFacts:
@@ -101,7 +102,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 if __name__ == "__main__":
     try:
         die_with(int(sys.stdin.readline()))
-        reply = vars(look(RunSpec.model_validate_json(sys.stdin.read())))
+        reply = asdict(look(RunSpec.model_validate_json(sys.stdin.read())))
     except UserError as complaint:
         reply = {"error": str(complaint)}
     print("\n" + json.dumps(reply), flush=True)  # noqa: T201 - this is how the answer travels

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter_ns, sleep
+from typing import Any
 
 from paceline.runs.lifeline import die_with
 from paceline.runs.processes import POLL_SECONDS, Inherited, RunProcess, start_fresh
@@ -27,6 +28,8 @@ from paceline.strategies import Strategy
 MESSAGE_BYTES = 1 << 16
 # Which file of `frameworks` knows what else of a framework is imported sooner or later in most runs.
 _FACTS = {"torch": "torch_facts", "tensorflow": "tf_facts", "jax": "jax_facts"}
+# Variables that differ from run to run and rank to rank of a GPU cut into slices.
+_LATE = ("CUDA_MPS_", "NCCL_")
 
 
 @dataclass
@@ -65,10 +68,16 @@ class Template:
         told = json.loads(said) if said else {"threads": 0, "import_nanoseconds": 0}
         self.can_fork, self._import_nanoseconds = told["threads"] == 1, told["import_nanoseconds"]
 
-    def start(self, folder: Path, rank: int, log_path: Path, inherited: Inherited) -> "Forked":
-        """A process forked from the template."""
+    def start(self, folder: Path, rank: int, late: dict[str, str], log_path: Path, inherited: Inherited) -> "Forked":
+        """A process forked from the template, with some more variables in its environment."""
         request = json.dumps(
-            {"folder": str(folder), "rank": rank, "log": str(log_path), "import_nanoseconds": self._import_nanoseconds}
+            {
+                "folder": str(folder),
+                "rank": rank,
+                "log": str(log_path),
+                "import_nanoseconds": self._import_nanoseconds,
+                "environment": late,
+            }
         ).encode()
         socket.send_fds(self._channel, [request], list(inherited.fds(rank)))
         while True:
@@ -154,17 +163,24 @@ class ForkStarter:
     def prepare(self, environments: list[dict[str, str]]) -> None:
         """Makes the templates that a run will need, before its own time begins."""
         for env in environments:
-            self.made.of(self.modules, env)
+            self.made.of(self.modules, divided(env)[0])
 
     def __call__(
         self, folder: Path, rank: int, env: dict[str, str], log_path: Path, inherited: Inherited
     ) -> RunProcess:
         """Starts one process."""
-        template = self.made.of(self.modules, env)
+        early, late = divided(env)
+        template = self.made.of(self.modules, early)
         # An import that starts threads leaves a process that cannot be forked; then each run imports for itself.
         if not template.can_fork:
             return start_fresh(folder, rank, env, log_path, inherited)
-        return template.start(folder, rank, log_path, inherited)
+        return template.start(folder, rank, late, log_path, inherited)
+
+
+def divided(env: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What imports may read, and what only the first use of a GPU reads and a fork can be given later."""
+    late = {name: value for name, value in env.items() if name.startswith(_LATE)}
+    return {name: value for name, value in env.items() if name not in late}, late
 
 
 def modules_of(chosen: Strategy) -> tuple[str, ...]:
@@ -210,7 +226,7 @@ def _threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-def _fork(channel: socket.socket, request: dict[str, str | int], fds: list[int]) -> int:
+def _fork(channel: socket.socket, request: dict[str, Any], fds: list[int]) -> int:
     template_pid = os.getpid()
     pid = os.fork()
     if pid:
@@ -221,6 +237,7 @@ def _fork(channel: socket.socket, request: dict[str, str | int], fds: list[int])
     try:
         os.setpgid(0, 0)
         channel.close()
+        os.environ |= request["environment"]
         log = os.open(str(request["log"]), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter_ns
@@ -82,6 +82,7 @@ def _take_part(chosen: Strategy, context: Context, orders: dict[str, Any], start
             _keep_weights(context, job.weights())
     job.close()
     held = baseline.own_bytes if baseline else None
+    part = replace(part, details={**part.details, **context.notes})
     return {"imported": imported, "opened": opened, "baseline_bytes": held, **part.to_json()}
 
 

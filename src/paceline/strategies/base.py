@@ -51,6 +51,8 @@ class Process:
     role: str
     index: int
     cores: tuple[int, ...]
+    # How many workers it drives.
+    workers_each: int = 1
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,11 @@ class Context:
     def tape(self) -> Tape | None:
         """Where an instrumented run notes what it does when; None in a timed one."""
         return Tape() if self.spec.instrumented else None
+
+    @cached_property
+    def notes(self) -> dict[str, Any]:
+        """What setting up found out and the record should have, beside the job's own details."""
+        return {}
 
     @cached_property
     def own(self) -> OwnModel | None:
@@ -218,6 +225,11 @@ def on_cores(spec: RunSpec) -> bool:
     return spec.device == "cpu"
 
 
+def step_by_step(spec: RunSpec) -> bool:
+    """Whether the host sees the parts of a step; a recorded one is a single call."""
+    return "graph" not in spec.execution
+
+
 @dataclass(frozen=True)
 class Strategy:
     """A way to spread training: what it does and what it costs, in one value."""
@@ -233,7 +245,7 @@ class Strategy:
     # Why it cannot run here, beyond what the fields below say, or None.
     check: Callable[[RunSpec, System], str | None] = lambda _spec, _system: None
     knobs: tuple[Knob, ...] = ()
-    devices: tuple[Device, ...] = ("cpu", "cuda")
+    devices: tuple[Device, ...] = ("cpu", "cuda", "cuda-slice")
     precisions: tuple[Precision, ...] = ("fp32",)
     executions: tuple[Execution, ...] = ("eager",)
     # Packages that it imports beside its framework.
@@ -258,7 +270,7 @@ class Strategy:
     # For an asynchronous strategy: the training loss that it must be below in the second epoch of mnist-5k.
     must_reach_loss: float | None = None
     # Whether an instrumented run of it notes what happens when.
-    traces: Callable[[RunSpec], bool] = on_cores
+    traces: Callable[[RunSpec], bool] = step_by_step
     # Recognises the framework's own out-of-memory exceptions.
     is_out_of_memory: Callable[[BaseException], bool] = lambda error: isinstance(error, MemoryError)
 

@@ -42,7 +42,7 @@ def open_job(context: Context) -> Job:
     join(context)
     knobs = STRATEGY.knob_values(context.spec)
     layout = split_layout(context, Rows.of(context.spec, knobs), mesh_of(context))
-    return jax_job(context, layout, stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, layout, stride=int(knobs["steps_per_execution"]), divided=True)
 
 
 STRATEGY = Strategy(
@@ -63,7 +63,7 @@ STRATEGY = Strategy(
     replicas=lambda _spec: 1,
     cut_by="plan",
     reference=on_one_worker("jax-single"),
-    # Divided layers send in the middle of both passes, within one compiled function, where nobody sees when.
-    traces=lambda spec: on_cores(spec) and spec.workers == 1,
+    # What XLA's profiler tells of GPUs has not been tried.
+    traces=on_cores,
     is_out_of_memory=jax_facts.is_out_of_memory,
 )

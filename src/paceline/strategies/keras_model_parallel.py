@@ -101,6 +101,7 @@ STRATEGY = Strategy(
     footprint=footprint,
     check=check,
     open_job=open_job,
+    devices=("cpu", "cuda"),
     knobs=KNOBS,
     precisions=jax_facts.PRECISIONS,
     executions=jax_facts.EXECUTIONS,
@@ -110,7 +111,7 @@ STRATEGY = Strategy(
     roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
     replicas=lambda spec: rows_of(spec).count,
     reference=on_one_worker("jax-single"),
-    # Divided layers send in the middle of both passes, within one compiled function, where nobody sees when.
-    traces=lambda spec: on_cores(spec) and spec.workers == 1,
+    # What XLA's profiler tells of GPUs has not been tried.
+    traces=on_cores,
     is_out_of_memory=jax_facts.is_out_of_memory,
 )

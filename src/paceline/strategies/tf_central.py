@@ -6,7 +6,7 @@ Every device fetches the variables for its share of the batch; gradients are sum
 from paceline.footprint import Footprint, ModelFacts, RankFootprint, exchange, training_flops
 from paceline.frameworks import tf_facts
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Job, Role, Strategy, on_one_worker
+from paceline.strategies.base import Context, Job, Role, Strategy, on_cores, on_one_worker
 from paceline.systems import System
 
 
@@ -67,6 +67,8 @@ STRATEGY = Strategy(
     footprint=footprint,
     check=check,
     open_job=open_job,
+    devices=tf_facts.DEVICES,
+    traces=on_cores,
     knobs=(tf_facts.STEPS_PER_EXECUTION,),
     precisions=tf_facts.PRECISIONS,
     environment=tf_facts.environment,

@@ -65,6 +65,7 @@ STRATEGY = Strategy(
     footprint=footprint,
     check=check,
     open_job=open_job,
+    devices=tf_facts.DEVICES,
     knobs=KNOBS,
     environment=environment,
     roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),

@@ -31,7 +31,8 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
                 else 0,
             )
             for group in pipeline.groups
-        )
+        ),
+        pipeline.stages,
     )
 
 
@@ -63,6 +64,7 @@ STRATEGY = Strategy(
     footprint=footprint,
     check=check,
     open_job=open_job,
+    devices=tf_facts.DEVICES,
     knobs=KNOBS,
     environment=tf_facts.environment,
     roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),

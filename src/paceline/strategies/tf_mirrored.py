@@ -94,6 +94,7 @@ STRATEGY = Strategy(
     footprint=footprint,
     check=check,
     open_job=open_job,
+    devices=tf_facts.DEVICES,
     knobs=KNOBS,
     precisions=tf_facts.PRECISIONS,
     executions=tf_facts.EXECUTIONS,

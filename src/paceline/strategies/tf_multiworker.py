@@ -7,7 +7,7 @@ custom one.
 from paceline.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
 from paceline.frameworks import tf_facts
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Job, Knob, Process, Strategy, on_one_worker
+from paceline.strategies.base import Context, Job, Knob, Process, Strategy, on_cores, on_one_worker
 from paceline.systems import System
 
 KNOBS = (
@@ -86,6 +86,8 @@ STRATEGY = Strategy(
     footprint=footprint,
     check=check,
     open_job=open_job,
+    devices=tf_facts.DEVICES,
+    traces=on_cores,
     knobs=KNOBS,
     precisions=tf_facts.PRECISIONS,
     executions=tf_facts.EXECUTIONS,

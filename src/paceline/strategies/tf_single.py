@@ -3,7 +3,7 @@
 from paceline.footprint import Footprint, ModelFacts, RankFootprint, training_flops
 from paceline.frameworks import tf_facts
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Job, Strategy, on_one_worker
+from paceline.strategies.base import Context, Job, Strategy, on_cores, on_one_worker
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -44,6 +44,8 @@ STRATEGY = Strategy(
     footprint=footprint,
     check=lambda spec, _system: tf_facts.check(spec),
     open_job=open_job,
+    devices=tf_facts.DEVICES,
+    traces=on_cores,
     knobs=(tf_facts.STEPS_PER_EXECUTION,),
     precisions=tf_facts.PRECISIONS,
     executions=tf_facts.EXECUTIONS,

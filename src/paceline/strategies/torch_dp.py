@@ -86,7 +86,7 @@ STRATEGY = Strategy(
     footprint=footprint,
     check=check,
     open_job=open_job,
-    devices=("cuda",),
+    devices=("cuda", "cuda-slice"),
     precisions=torch_facts.PRECISIONS,
     roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
     shares_gpu=True,

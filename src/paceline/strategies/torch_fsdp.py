@@ -5,8 +5,6 @@ and gathered again for the backward one it is ZeRO stage 3, kept in between stag
 replicas it is HSDP: divided within groups of workers, and gradients averaged across them.
 """
 
-from dataclasses import replace
-
 from paceline.footprint import (
     FLOAT_BYTES,
     Footprint,
@@ -15,12 +13,13 @@ from paceline.footprint import (
     RankFootprint,
     all_gather,
     all_reduce,
+    during,
     in_groups,
     optimizer_bytes,
     training_flops,
 )
 from paceline.frameworks import torch_facts
-from paceline.frameworks.torch_layout import Array, arrays_of, scattered_reduction
+from paceline.frameworks.torch_layout import Array, arrays_of, scattered_reduction, shard_runs
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Job, Knob, Strategy
 from paceline.systems import System
@@ -32,7 +31,7 @@ KNOBS = (
 )
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """Groups of equal size, and an optimizer that works on parts."""
     replicas = int(STRATEGY.knob_values(spec)["hsdp_replicas"])
     if replicas < 1 or spec.workers % replicas:
@@ -41,7 +40,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
         return f"hsdp_replicas {replicas} leave one worker in each group and nothing to divide; use fewer, or torch-ddp"
     if spec.optimizer.name == "lbfgs":
         return "torch-fsdp divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
-    return None
+    return torch_facts.check_sharding(spec, system)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -57,7 +56,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     return in_groups(
         RankFootprint(
             role="worker",
-            ranks=1,
+            ranks=ranks,
             flops=training_flops(model, local),
             messages=messages,
             parameter_bytes=held * FLOAT_BYTES,
@@ -66,8 +65,8 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             # Gathered parameters come and go within a step as activations do.
             activation_bytes=model.activation_bytes * local + gathered,
         )
-        for rank in range(spec.workers)
-        for held in [sum(array.shard(shards, rank % shards) for array in arrays)]
+        for _ in range(int(knobs["hsdp_replicas"]))
+        for ranks, held in shard_runs(arrays, shards)
     )
 
 
@@ -82,11 +81,14 @@ def unit_messages(spec: RunSpec, name: str, unit: list[Array], shards: int) -> t
     """Parameters gathered once or twice, gradients scattered, and averaged over the replicas."""
     knobs = STRATEGY.knob_values(spec)
     payload = sum(array.padded(shards) for array in unit) * FLOAT_BYTES
-    gathers = 2 if knobs["reshard_after_forward"] else 1
+    scattered = scattered_reduction(spec, f"gradients of {name}", payload, shards)
+    gathered = all_gather(f"parameters of {name}", payload, shards)
+    replicas = all_reduce(f"gradient shards of {name}", payload / shards, int(knobs["hsdp_replicas"]))
     return (
-        *(replace(message, count=gathers) for message in all_gather(f"parameters of {name}", payload, shards)),
-        *scattered_reduction(spec, f"gradients of {name}", payload, shards),
-        *all_reduce(f"gradient shards of {name}", payload / shards, int(knobs["hsdp_replicas"])),
+        *during(gathered, "forward", hidden=True, layer=name),
+        *(during(gathered, "backward", hidden=True, layer=name) if knobs["reshard_after_forward"] else ()),
+        *during(scattered, "backward", hidden=True, layer=name),
+        *during(replicas, "backward", hidden=True, layer=name, apart=shards),
     )
 
 

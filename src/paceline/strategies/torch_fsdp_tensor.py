@@ -4,7 +4,6 @@ Zhao et al., "PyTorch FSDP", VLDB 2023, on top of Shoeybi et al., "Megatron-LM",
 torchtitan (Liang et al., ICLR 2025). Nothing that is split is held twice.
 """
 
-from dataclasses import replace
 from functools import partial
 
 from paceline.footprint import (
@@ -14,12 +13,13 @@ from paceline.footprint import (
     ModelFacts,
     RankFootprint,
     all_gather,
+    during,
     in_groups,
     optimizer_bytes,
     training_flops,
 )
 from paceline.frameworks import torch_facts
-from paceline.frameworks.torch_layout import arrays_of, scattered_reduction
+from paceline.frameworks.torch_layout import arrays_of, scattered_reduction, shard_runs
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Job, Knob, Strategy, spec_layers
 from paceline.systems import System
@@ -29,8 +29,6 @@ KNOBS = (
     Knob("tensor", 2, "workers that split each layer between them; the others form further rows"),
     Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
 )
-# Parameters are freed after the forward pass and gathered again for the backward one.
-GATHERS = 2
 
 
 def replicas(spec: RunSpec) -> int:
@@ -48,11 +46,11 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     return in_groups(
         RankFootprint(
             role="worker",
-            ranks=1,
+            ranks=ranks * rows.ways,
             flops=training_flops(part, samples),
             messages=(
                 *tensor_messages(splits, rows.ways, samples, partial(scattered_reduction, spec)),
-                *_exchanged_between_rows(spec, part, rows.count),
+                *_exchanged_between_rows(spec, part, rows),
             ),
             parameter_bytes=held * FLOAT_BYTES,
             gradient_bytes=held * FLOAT_BYTES + largest,
@@ -60,25 +58,27 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             # Gathered parameters come and go within a step as activations do.
             activation_bytes=part.activation_bytes * samples + (largest if rows.count > 1 else 0),
         )
-        for rank in range(spec.workers)
-        for held in [sum(array.shard(rows.count, rank // rows.ways) for array in arrays)]
+        for ranks, held in shard_runs(arrays, rows.count)
     )
 
 
-def _exchanged_between_rows(spec: RunSpec, part: ModelFacts, rows: int) -> tuple[Message, ...]:
+def _exchanged_between_rows(spec: RunSpec, part: ModelFacts, rows: Rows) -> tuple[Message, ...]:
+    """Parameters are freed after the forward pass and gathered again for the backward one."""
     found: list[Message] = []
     for layer in part.layers:
-        payload = sum(array.padded(rows) for array in arrays_of([layer])) * FLOAT_BYTES
+        payload = sum(array.padded(rows.count) for array in arrays_of([layer])) * FLOAT_BYTES
         if payload:
-            gathers = all_gather(f"parameters of {layer.name}", payload, rows)
-            found += [replace(message, count=GATHERS) for message in gathers]
-            found += scattered_reduction(spec, f"gradients of {layer.name}", payload, rows)
+            gathers = all_gather(f"parameters of {layer.name}", payload, rows.count)
+            scattered = scattered_reduction(spec, f"gradients of {layer.name}", payload, rows.count)
+            found += during(gathers, "forward", hidden=True, layer=layer.name, apart=rows.ways)
+            both = (*gathers, *scattered)
+            found += during(both, "backward", hidden=True, layer=layer.name, apart=rows.ways)
     return tuple(found)
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """The workers must divide into rows, and the model over a row."""
-    return why_not_split(spec, STRATEGY.knob_values(spec), spec_layers)
+    return why_not_split(spec, STRATEGY.knob_values(spec), spec_layers) or torch_facts.check_sharding(spec, system)
 
 
 def open_job(context: Context) -> Job:

@@ -27,7 +27,12 @@ def open_job(context: Context) -> Job:
 
     device = torch_device(context)
     module = build(context, device)
-    return TorchJob(context, module, device, optimizer_for(context, module))
+    job = TorchJob(context, module, device, optimizer_for(context, module))
+    if not job.graphed:
+        return job
+    from paceline.frameworks.torch_graph import GraphedJob
+
+    return GraphedJob(job)
 
 
 STRATEGY = Strategy(
@@ -38,9 +43,10 @@ STRATEGY = Strategy(
     about="one worker, no communication",
     use_when="the model is small, or as the baseline of every comparison",
     footprint=footprint,
+    check=lambda spec, _system: torch_facts.check_graph(spec),
     open_job=open_job,
     precisions=torch_facts.PRECISIONS,
-    executions=torch_facts.EXECUTIONS,
+    executions=torch_facts.GRAPH_EXECUTIONS,
     fixed_workers=1,
     is_out_of_memory=torch_facts.is_out_of_memory,
 )

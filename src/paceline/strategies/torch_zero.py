@@ -4,12 +4,16 @@ Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Paramet
 `ZeroRedundancyOptimizer` gives each parameter whole to one worker, which updates it and broadcasts it.
 """
 
+from collections import Counter
+
 from paceline.footprint import (
     FLOAT_BYTES,
     Footprint,
+    Message,
     ModelFacts,
     RankFootprint,
     all_reduce,
+    during,
     in_groups,
     optimizer_bytes,
     training_flops,
@@ -19,6 +23,12 @@ from paceline.frameworks.torch_layout import broadcast, greedy_partition
 from paceline.spec import RunSpec
 from paceline.strategies.base import Context, Job, Knob, Strategy
 from paceline.systems import System
+
+# DistributedDataParallel's own buckets.
+BUCKETS = {"piece_bytes": 25 * (1 << 20), "first_piece_bytes": 1 << 20}
+
+# Beyond so many workers all send what one in the middle does: who sends how often then hardly differs.
+MOST_TOLD_APART = 64
 
 KNOBS = (
     Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
@@ -39,20 +49,16 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     local = spec.samples_per_step // workers
     parts = greedy_partition(model, workers)
     held = [sum(array.size for array in part) for part in parts]
+    by_place = [broadcast(spec, "parameters", 1, workers, place) for place in range(workers)]
+    folded = _broadcasts(held, workers // 2, by_place) if workers > MOST_TOLD_APART else ()
     return in_groups(
         RankFootprint(
             role="worker",
             ranks=1,
             flops=training_flops(model, local),
             messages=(
-                *all_reduce("gradients", size, workers),
-                *(
-                    message
-                    for root, numbers in enumerate(held)
-                    for message in broadcast(
-                        spec, f"parameters of {root}", numbers * FLOAT_BYTES, workers, (rank - root) % workers
-                    )
-                ),
+                *during(all_reduce("gradients", size, workers), "backward", hidden=True, **BUCKETS),
+                *(folded or _broadcasts(held, rank, by_place)),
             ),
             parameter_bytes=size,
             gradient_bytes=size,
@@ -60,6 +66,19 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             activation_bytes=model.activation_bytes * local,
         )
         for rank in range(workers)
+    )
+
+
+def _broadcasts(held: list[int], rank: int, by_place: list[tuple[Message, ...]]) -> tuple[Message, ...]:
+    """Every part goes from its owner to all; those in which this rank sends and receives as much are one entry."""
+    alike: Counter[tuple[int, float, float]] = Counter()
+    for root, numbers in enumerate(held):
+        for one in by_place[rank - root] if numbers else ():
+            alike[numbers, one.sent_bytes, one.received_bytes] += 1
+    size = FLOAT_BYTES
+    return tuple(
+        Message("parameters", "broadcast", n * size, sent * n * size, received * n * size, count, ranks=len(held))
+        for (n, sent, received), count in alike.items()
     )
 
 

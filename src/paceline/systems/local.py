@@ -8,6 +8,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from paceline.systems.slicing import missing_for_slices
+
 # The package that is imported, and the distributions that may provide it.
 FRAMEWORKS = {
     "torch": ("torch",),
@@ -33,17 +35,21 @@ class System:
     cores: tuple[int, ...]
     memory_bytes: int
     gpus: tuple[Gpu, ...] = ()
+    # Why no GPU can be cut into slices, or None.
+    no_slices: str | None = None
     frameworks: dict[str, str] = field(default_factory=dict)
 
 
 @cache
 def local_system() -> System:
     """The machine at hand. Cores are those this process may use, not all that exist."""
+    gpus = _gpus()
     return System(
         cpu=_cpu_name(),
         cores=tuple(sorted(os.sched_getaffinity(0))),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        gpus=_gpus(),
+        gpus=gpus,
+        no_slices=missing_for_slices(gpus),
         frameworks={name: version for name in FRAMEWORKS if (version := framework_version(name))},
     )
 

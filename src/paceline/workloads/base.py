@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,7 @@ def trace(layers: Layers, shape: Shape) -> list[tuple[str, Layer, Shape]]:
     return steps
 
 
+@cache
 def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
     """Counts of every layer, for footprints and predictions."""
     return ModelFacts(

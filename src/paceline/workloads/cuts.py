@@ -5,6 +5,7 @@ What runs and what a footprint counts are cut by the same function, so that they
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Literal, cast
 
@@ -15,7 +16,9 @@ from paceline.footprint import (
     Message,
     ModelFacts,
     RankFootprint,
+    Stages,
     all_reduce,
+    during,
     exchange,
     in_groups,
     optimizer_bytes,
@@ -26,6 +29,8 @@ from paceline.workloads.base import Layers, model_facts
 from paceline.workloads.layers import Shape
 
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
+# Gradients are averaged between replicas in pieces of this size, as DistributedDataParallel does.
+BUCKET_BYTES = 25 * 1024**2
 # A built-in model as a run trains it, and the shape of a sample.
 LayersOf = Callable[[RunSpec], tuple[Layers, Shape]]
 
@@ -79,9 +84,14 @@ def _partition(
 
 def cut_by_flops(layers: Sequence[LayerFacts], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
     """Stages with the same counted work, as nearly as the layers allow."""
-    trainable = [layer.parameters > 0 for layer in layers]
-    stretches = cut([layer.forward_flops for layer in layers], trainable, count)
+    trainable = tuple(layer.parameters > 0 for layer in layers)
+    stretches = _cut_once(tuple(layer.forward_flops for layer in layers), trainable, count)
     return tuple(tuple(layers[index] for index in stretch) for stretch in stretches)
+
+
+@cache
+def _cut_once(costs: tuple[float, ...], trainable: tuple[bool, ...], count: int) -> tuple[range, ...]:
+    return cut(costs, trainable, count)
 
 
 @dataclass(frozen=True)
@@ -176,9 +186,11 @@ def pipeline_footprint(spec: RunSpec, knobs: Mapping[str, Scalar], model: ModelF
     """Every rank of every replica, in rank order: stages of a pipeline are neighbours."""
     pipeline = Pipeline.of(spec, knobs)
     stages = cut_by_flops(model.layers, pipeline.stages)
-    return in_groups(
-        _worker(spec, pipeline, rank % pipeline.workers, stages, model.input_elements) for rank in range(spec.workers)
+    places = [_worker(spec, pipeline, place, stages, model.input_elements) for place in range(pipeline.workers)]
+    turns = Stages(
+        pipeline.workers, pipeline.microbatches, pipeline.schedule, pipeline.stages_per_worker, pipeline.replicas
     )
+    return in_groups((places[rank % pipeline.workers] for rank in range(spec.workers)), turns)
 
 
 def _worker(
@@ -193,7 +205,10 @@ def _worker(
         stages[stage][-1] for stage in own if stage + 1 < len(stages)
     ]
     received_bytes = sum(layer.output_elements for layer in edges) * FLOAT_BYTES * pipeline.samples
-    average = all_reduce("gradients", held.parameter_bytes, pipeline.replicas) if held.parameters else ()
+    average = during(
+        all_reduce("gradients", held.parameter_bytes, pipeline.replicas) if held.parameters else (),
+        "backward", hidden=True, apart=pipeline.workers, piece_bytes=BUCKET_BYTES,
+    )  # fmt: skip
     return RankFootprint(
         role="worker",
         ranks=1,

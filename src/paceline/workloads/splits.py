@@ -16,16 +16,18 @@ from paceline.footprint import (
     LayerFacts,
     Message,
     ModelFacts,
+    Phase,
     RankFootprint,
     all_gather,
     all_reduce,
+    during,
     optimizer_bytes,
     reduce_scatter,
     training_flops,
 )
 from paceline.spec import RunSpec, Scalar
 from paceline.workloads.base import model_facts
-from paceline.workloads.cuts import LayersOf
+from paceline.workloads.cuts import BUCKET_BYTES, LayersOf
 from paceline.workloads.layers import Block
 
 # How a layer's own arrays are divided.
@@ -35,6 +37,7 @@ Kind = Literal["shape", "dense", "conv", "attention", "other"]
 # In a transformer block, what its columns are; the other kernels are by rows, and norms whole.
 _BLOCK_COLUMNS, _BLOCK_ROWS = ("qkv", "up"), ("out", "down")
 _SUMS_OF_A_BLOCK = 2
+PASSES: tuple[Phase, Phase] = ("forward", "backward")
 # Activations of a block's width that are not divided: of two norms, of the sum between, and the block's own.
 _WHOLE_OF_A_BLOCK = 4
 
@@ -193,7 +196,10 @@ def tensor_footprint(spec: RunSpec, rows: Rows, model: ModelFacts, scatter: Coll
     """Each worker has its part of every layer; gradients are averaged between rows."""
     splits, samples = rows.split(model), spec.samples_per_step // rows.count
     held = worker_model(splits, rows.ways)
-    average = all_reduce("gradients", held.parameter_bytes, rows.count)
+    average = during(
+        all_reduce("gradients", held.parameter_bytes, rows.count), "backward", hidden=True, apart=rows.ways,
+        piece_bytes=BUCKET_BYTES,
+    )  # fmt: skip
     worker = RankFootprint(
         role="worker",
         ranks=spec.workers,
@@ -220,17 +226,16 @@ def tensor_messages(
         name, scale = split.layer.name, samples * FLOAT_BYTES
         given, made = split.input_elements * scale, split.layer.output_elements * scale
         if split.part == "heads":
-            for direction in ("forward", "backward"):
-                sums = all_reduce(f"{direction} of {name}", made, ways)
-                found += [replace(message, count=_SUMS_OF_A_BLOCK) for message in sums]
+            for phase in PASSES:
+                found += during(all_reduce(f"{phase} of {name}", made, ways), phase, count=_SUMS_OF_A_BLOCK)
             continue
         if split.gathers_input:
-            found += all_gather(f"input of {name}", given, ways)
+            found += during(all_gather(f"input of {name}", given, ways), "forward")
         if split.part in ("columns", "channels") and split.sends_back:
             back = scatter if split.gathers_input else all_reduce
-            found += back(f"gradient of {name}'s input", given, ways)
+            found += during(back(f"gradient of {name}'s input", given, ways), "backward")
         if split.part == "rows":
-            found += all_reduce(f"output of {name}", made, ways)
+            found += during(all_reduce(f"output of {name}", made, ways), "forward")
         if split.gathers_output:
-            found += all_gather(f"output of {name}", made, ways)
+            found += during(all_gather(f"output of {name}", made, ways), "forward")
     return tuple(found)

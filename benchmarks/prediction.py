@@ -1,0 +1,233 @@
+"""How good predictions are here: calibrates, runs configurations that were not used for it, and compares.
+
+python benchmarks/prediction.py [--quick] [--db FILE] [--system FILE] [--record FOLDER] [--speed-only]
+
+With --db and --system, runs and measurements that are there are used again. Step times are compared by wall clock, or
+by CPU seconds of all processes where other programs disturbed a run; each row says which.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from statistics import mean
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from paceline.execute import Silent, execute
+from paceline.footprint import ModelFacts
+from paceline.plan import Plan, PlannedRun, complete, spec_facts
+from paceline.predict.calibrate import Calibrator
+from paceline.predict.measured import measured_step
+from paceline.predict.prediction import Predictor
+from paceline.predict.question import Question
+from paceline.predict.validate import Row, summarise, validate_records
+from paceline.recommend.answer import recommend
+from paceline.record import Record
+from paceline.spec import RunSpec
+from paceline.store import Store
+from paceline.systems.files import load_hardware, to_toml
+from paceline.systems.hardware import Hardware
+from paceline.systems.local import local_system
+
+CALIBRATED_WITH = "mnist-small"
+EPOCHS, STUDY = 12, "held-out"
+TARGETS = {"mean error": 0.08, "worst error": 0.20, "peak memory": 0.10}
+
+
+def run_of(workload: str, strategy: str, workers: int, batch: int, steps: int, **fields: object) -> RunSpec:
+    values = {"workload": workload, "strategy": strategy, "workers": workers, "global_batch": batch,
+              "train_samples": batch * steps, "epochs": EPOCHS, **fields}  # fmt: skip
+    return complete(RunSpec.model_validate(values))
+
+
+WIDE = {"options": {"depth": 2, "width": 768}}
+NARROW = {"options": {"depth": 2, "width": 192}}
+# Batch sizes, models and strategies that calibrating with mnist-small on one worker never saw.
+HELD_OUT = [
+    run_of("mnist-small", "torch-single", 1, 32, 16),
+    run_of("mnist-small", "torch-single", 1, 128, 16),
+    run_of("mnist-small", "torch-single", 1, 512, 8),
+    run_of("mnist-large", "torch-single", 1, 32, 3),
+    run_of("mlp", "torch-single", 1, 128, 16),
+    run_of("mlp", "torch-single", 1, 128, 12, **WIDE),
+    run_of("transformer", "torch-single", 1, 16, 6),
+    run_of("transformer", "torch-single", 1, 16, 6, **NARROW),
+    *(
+        run_of("mnist-small", name, 2, 256, 10)
+        for name in (
+            "torch-ddp", "torch-zero", "torch-fsdp", "torch-local-sgd", "torch-pipeline", "torch-tensor",
+            "torch-layers", "torch-ps-sync",
+        )
+    ),
+    run_of("mnist-small", "torch-ddp", 2, 64, 16),
+    run_of("mlp", "torch-ddp", 2, 256, 10),
+    run_of("mlp", "torch-fsdp", 2, 256, 10),
+    run_of("mlp", "torch-zero", 2, 256, 10, **WIDE),
+    run_of("transformer", "torch-ddp", 2, 32, 6),
+    run_of("transformer", "torch-tensor", 2, 16, 6),
+    run_of("mnist-large", "torch-ddp", 2, 64, 3),
+]  # fmt: skip
+# Questions whose whole grid is run, to see what following the advice costs: every one of these strategies.
+SEVERAL = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-layers", "torch-ps-sync")
+QUESTIONS = (("mnist-small", 256, 10), ("mlp", 256, 10), ("transformer", 32, 6))
+GRID = {
+    (workload, batch): [
+        run_of(workload, name, workers, batch, steps)
+        for name, workers in (("torch-single", 1), *((name, 2) for name in SEVERAL))
+    ]
+    for workload, batch, steps in QUESTIONS
+}
+
+
+def calibrated(path: Path, store: Store, say: Console) -> Hardware:
+    if path.is_file():
+        return load_hardware(str(path))
+    base = complete(RunSpec(workload=CALIBRATED_WITH, global_batch=64, steps=1))
+    calibrator = Calibrator(
+        local_system(), base, spec_facts(base), lambda text: say.print(f"[dim]{text}[/]"), lambda record: None,
+        frameworks=["torch"],
+    )  # fmt: skip
+    hardware = calibrator.calibrate(load_hardware("cpu-2-cores"))
+    path.write_text(to_toml(hardware.model_dump(mode="json", exclude_none=True)))
+    return hardware
+
+
+def made(specs: list[RunSpec], store: Store, say: Console) -> list[Record]:
+    done = store.done(only_ok=True)
+    left = [spec for spec in {spec.key(): spec for spec in specs}.values() if (spec.key(), 0) not in done]
+    say.print(f"[dim]{len(left)} of {len(specs)} runs to make[/]")
+    runs = tuple(PlannedRun(spec, 0) for spec in left)
+    outcome = execute(Plan(STUDY, runs, (), 0, tuple(spec.key() for spec in left)), store, Silent())
+    if outcome.failures:
+        say.print(f"[red]{outcome.failures} runs failed[/]")
+    keys = {spec.key() for spec in specs}
+    return [record for record in store.records() if record.key in keys]
+
+
+def show(rows: list[Row], console: Console) -> None:
+    table = Table("configuration", Column("by", justify="left"), *(Column(name, justify="right") for name in (
+        "predicted ms", "90 %", "measured ms", "error", "inside", "memory error")), box=None)  # fmt: skip
+    for row in rows:
+        spec = row.spec
+        options = " ".join(f"{name}={value}" for name, value in spec.options.items())
+        memory = f"{row.memory_error:+.0%}" if row.memory_error is not None else "–"
+        table.add_row(
+            f"{spec.workload} {options} {spec.strategy} x{spec.workers} batch {spec.samples_per_step}", row.basis,
+            f"{row.predicted.value * 1e3:.2f}", f"{row.predicted.low * 1e3:.2f} – {row.predicted.high * 1e3:.2f}",
+            f"{row.measured * 1e3:.2f}", f"{row.error:+.0%}", "yes" if row.inside else "NO", memory,
+        )  # fmt: skip
+    console.print(table)
+
+
+def report(rows: list[Row], console: Console) -> None:
+    total = summarise(rows)
+    console.print(
+        f"step time: mean error {total.mean_error:.1%} (at most {TARGETS['mean error']:.0%}), worst "
+        f"{total.worst_error:.1%} (at most {TARGETS['worst error']:.0%}), intervals cover {total.coverage:.0%} "
+        f"(80 to 97 %), order kept in {total.order_kept or 0:.0%} of pairs, {total.rows} held-out configurations"
+    )
+    exact = [row.held_predicted == row.held_measured for row in rows if row.held_measured is not None]
+    peaks = [abs(row.memory_error) for row in rows if row.memory_error is not None]
+    console.print(
+        f"memory: parameter and optimizer bytes exact in {sum(exact)} of {len(exact)}; peak: mean error "
+        f"{mean(peaks):.1%}, worst {max(peaks):.1%} (at most {TARGETS['peak memory']:.0%})"
+    )
+
+
+def keep(rows: list[Row], hardware: Hardware, folder: Path) -> None:
+    """The system and what was measured, for `tests/validation` and the guide."""
+    (folder / "system.toml").write_text(to_toml(hardware.model_dump(mode="json", exclude_none=True)))
+    kept = [
+        {
+            "spec": row.spec.model_dump(mode="json", include={"workload", "strategy", "workers", "global_batch",
+                                                              "options", "train_samples", "epochs", "dataset"}),
+            "basis": row.basis, "measured_seconds": row.measured, "predicted_seconds": row.predicted.value,
+            "peak_bytes": row.memory_measured, "held_bytes": row.held_measured,
+        }
+        for row in rows
+    ]  # fmt: skip
+    (folder / "recorded.json").write_text(json.dumps({"rows": kept}, indent=1) + "\n")
+
+
+def advice(store: Store, hardware: Hardware, console: Console) -> None:
+    """The measured time of what is recommended, over that of the best in the whole grid."""
+    losses = []
+    for (workload, batch), specs in GRID.items():
+        steps = {}
+        for record in made(specs, store, console):
+            step = measured_step(record)
+            if step is not None:
+                steps[record.spec.strategy, record.spec.workers] = step.wall_seconds
+        question = Question(
+            hardware=hardware, workload=workload, global_batches=(batch,), workers=(1, 2),
+            strategies=("torch-single", *SEVERAL),
+        )  # fmt: skip
+        pick = recommend(question).pick
+        if pick is None or not steps:
+            continue
+        best = min(steps, key=lambda place: steps[place])
+        chosen = pick.spec.strategy, pick.spec.workers
+        losses.append(steps[chosen] / steps[best] - 1)
+        console.print(
+            f"advice: {workload} batch {batch}: {chosen[0]} x{chosen[1]} at {steps[chosen] * 1e3:.1f} ms, best "
+            f"{best[0]} x{best[1]} at {steps[best] * 1e3:.1f} ms: {losses[-1]:.1%} lost, 0 of {len(steps)} runs used"
+        )
+    console.print(f"advice: mean loss {mean(losses):.1%} (at most 3 %), worst {max(losses):.1%} (at most 10 %)")
+
+
+def speed(console: Console) -> None:
+    hardware = load_hardware("8xh100-nvlink")
+    spec = complete(RunSpec(workload="mnist-large", strategy="torch-ddp", device="cuda", global_batch=512, steps=1))
+    facts: ModelFacts = spec_facts(spec)
+    predictor = Predictor(hardware, facts, 60_000)
+    specs = [
+        spec.model_copy(update={"workers": 1 + number % 512, "global_batch": 512 * (1 + number % 64)})
+        for number in range(5000)
+    ]
+    for _ in range(2):
+        started = time.process_time()
+        for one in specs:
+            predictor.predict(one)
+        taken = time.process_time() - started
+    console.print(f"speed: {len(specs) / taken:,.0f} data-parallel predictions per CPU second (at least 10,000)")
+    large = spec.model_copy(update={"workers": 100_000, "global_batch": 100_000 * 4})
+    for name in ("torch-ddp", "torch-fsdp"):
+        started = time.process_time()
+        predictor.predict(complete(large.model_copy(update={"strategy": name})))
+        console.print(f"speed: {name} on 100,000 devices in {time.process_time() - started:.3f} s (under 1)")
+    question = Question(
+        hardware=hardware, workload="transformer", options={"depth": 48, "width": 8192}, workers=tuple(range(1, 1025))
+    )
+    started = time.process_time()
+    recommend(question)
+    console.print(f"speed: recommend over 1 to 1,024 workers in {time.process_time() - started:.2f} s (under 2)")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--quick", action="store_true", help="every third held-out configuration only")
+    options.add_argument("--db", type=Path)
+    options.add_argument("--system", type=Path)
+    options.add_argument("--record", type=Path, help="folder to keep the system and the held-out rows in")
+    options.add_argument("--speed-only", action="store_true")
+    given, console = options.parse_args(), Console(width=150, highlight=False)
+    if not given.speed_only:
+        with tempfile.TemporaryDirectory() as folder:
+            path = given.system or Path(folder) / "system.toml"
+            with Store.open(given.db or Path(folder) / "runs.db") as store:
+                hardware = calibrated(path, store, console)
+                rows = validate_records(made(HELD_OUT[:: 3 if given.quick else 1], store, console), hardware)
+                show(rows, console)
+                report(rows, console)
+                if given.record:
+                    keep(rows, hardware, given.record)
+                if not given.quick:
+                    advice(store, hardware, console)
+    speed(console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""`paceline calibrate`: measures this machine and writes what predictions here start from."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from paceline.cli import question as asked
+from paceline.cli.terminal import Db, errors, output
+from paceline.errors import SpecError
+from paceline.plan import refusal
+from paceline.predict.calibrate import Calibrator
+from paceline.predict.question import Question
+from paceline.runs.probe import probe
+from paceline.store import DEFAULT_PATH, Store
+from paceline.strategies import strategies
+from paceline.systems.files import LOCAL_FILE, load_hardware, to_toml
+from paceline.systems.hardware import Calibration, Hardware
+from paceline.systems.local import local_system
+from paceline.units import format_bytes, format_percent, format_seconds
+
+HEADER = (
+    "# Written by paceline calibrate. Seconds, bytes, and relative deviations (residual); see docs/cost-model.md.\n\n"
+)
+
+
+def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
+    workload: asked.Workload = None,
+    model: asked.Model = None,
+    option: asked.Option = None,
+    depth: asked.Depth = None,
+    width: asked.Width = None,
+    dataset: asked.Dataset = None,
+    input_shape: asked.InputShape = None,
+    classes: asked.Classes = None,
+    frameworks: Annotated[
+        str | None, typer.Option(help="Of torch, tensorflow, jax; those that are here.", metavar="NAME,...")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="System file to write.", metavar="FILE")] = LOCAL_FILE,
+    db: Db = DEFAULT_PATH,
+) -> None:
+    """Measures this machine's computation and links with a workload, in about a minute, and writes a system file."""
+    described = load_hardware("cpu-2-cores")
+    question = Question(
+        hardware=described,
+        **asked.about_the_model(workload, model, option, depth, width, dataset, input_shape, classes),
+    )
+    system = local_system()
+    chosen = _frameworks(frameworks, question)
+    with Store.open(db) as store, errors().status("") as status:
+
+        def say(text: str) -> None:
+            status.update(text)
+            if not errors().is_terminal:
+                errors().print(text)
+
+        calibrator = Calibrator(
+            system, question.base, question.facts, say, keep=lambda record: void(store.add(record)), frameworks=chosen
+        )
+        measured = calibrator.calibrate(described)
+    before = _steps_of_others(out, measured)
+    out.write_text(HEADER + to_toml(_plain(before)))
+    _tell(measured, out)
+
+
+def void(_value: object) -> None:
+    """Nothing."""
+
+
+def _frameworks(text: str | None, question: Question) -> list[str]:
+    here = local_system().frameworks
+    singles = {one.framework: one for one in strategies().values() if one.family == "single"}
+    wanted = [word.strip() for word in text.split(",")] if text else [name for name in singles if name in here]
+    found = []
+    for name in wanted:
+        if name not in singles:
+            raise SpecError(f"--frameworks {name!r} is unknown; choose from {', '.join(str(one) for one in singles)}")
+        spec = question.base.model_copy(update={"strategy": singles[name].name})
+        trains = question.own is None or singles[name].trains == question.own.framework
+        if trains and refusal(spec, local_system(), probe) is None:
+            found.append(str(name))
+        elif text:
+            raise SpecError(f"--frameworks {name}: it cannot train {spec.workload} here; leave it out, or see doctor")
+    return sorted(found, key=lambda name: name != "torch")
+
+
+def _steps_of_others(out: Path, measured: Hardware) -> Hardware:
+    """Curves of other models that the file has already are kept: they were measured on the same machine."""
+    if not out.is_file() or measured.calibration is None:
+        return measured
+    old: Calibration | None = load_hardware(str(out)).calibration
+    if old is None or old.machine != measured.calibration.machine:
+        return measured
+    new = {(curve.framework, curve.digest) for curve in measured.calibration.steps}
+    kept = tuple(curve for curve in old.steps if (curve.framework, curve.digest) not in new)
+    calibration = measured.calibration.model_copy(update={"steps": (*kept, *measured.calibration.steps)})
+    return measured.model_copy(update={"calibration": calibration})
+
+
+def _plain(hardware: Hardware) -> dict[str, object]:
+    return hardware.model_dump(mode="json", exclude_none=True)
+
+
+def _tell(hardware: Hardware, out: Path) -> None:
+    console, found = output(), hardware.calibration
+    assert found is not None
+    for curve in found.steps:
+        points = ", ".join(
+            f"{size:g}: {format_seconds(seconds)}"
+            for size, seconds in zip(curve.seconds.sizes, curve.seconds.values, strict=True)
+        )
+        console.print(
+            f"step of {escape(curve.model)} in {curve.framework} by local batch: {points} "
+            f"(residual {format_percent(curve.seconds.residual)})"
+        )
+    for one in found.collectives:
+        rate = f"{format_bytes(1 / one.curve.slope)}/s" if one.curve.slope else "–"
+        console.print(
+            f"{one.kind} of {one.ranks} by {one.transport}: {format_seconds(one.curve.fixed)} and then {rate} "
+            f"(residual {format_percent(one.curve.residual)})"
+        )
+    for count, factor in found.crowding.items():
+        console.print(f"{count} workers at once compute {factor:.2f} times as long as one")
+    console.print(f"[dim]written to {escape(str(out))}; other commands in this folder use it by themselves[/]")

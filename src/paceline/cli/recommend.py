@@ -1,0 +1,152 @@
+"""`paceline recommend`: which strategy, how many workers, what batch, and why."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from paceline.cli import question as asked
+from paceline.cli.predict import as_values
+from paceline.cli.progress import Progress
+from paceline.cli.terminal import Db, errors, output
+from paceline.errors import SpecError
+from paceline.predict.question import Question
+from paceline.predict.self_check import self_check
+from paceline.recommend.answer import Answer
+from paceline.recommend.answer import recommend as answer_to
+from paceline.recommend.objectives import OBJECTIVES
+from paceline.recommend.reasons import explain
+from paceline.recommend.trials import try_best
+from paceline.record import Record
+from paceline.store import DEFAULT_PATH, Store
+from paceline.units import format_bytes, format_count, format_percent
+
+SHOWN = 10
+
+
+def recommend(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
+    workload: asked.Workload = None,
+    model: asked.Model = None,
+    option: asked.Option = None,
+    depth: asked.Depth = None,
+    width: asked.Width = None,
+    dataset: asked.Dataset = None,
+    input_shape: asked.InputShape = None,
+    classes: asked.Classes = None,
+    samples: asked.Samples = None,
+    precision: asked.Precision = None,
+    strategy: asked.Strategies = None,
+    knob: asked.Knobs = None,
+    workers: Annotated[str, typer.Option(help="Worker counts to choose from.", metavar="N,...")] = "1..8",
+    global_batch: asked.GlobalBatch = None,
+    local_batch: asked.LocalBatch = None,
+    objective: Annotated[
+        str, typer.Option(help=f"What is best: {', '.join(OBJECTIVES)}.", metavar="NAME")
+    ] = "throughput",
+    critical_batch: Annotated[
+        float | None,
+        typer.Option(help="For time-to-accuracy: the batch beyond which more samples are needed.", metavar="N"),
+    ] = None,
+    system: asked.System = None,
+    network: asked.Network = None,
+    price: asked.Price = None,
+    measure: Annotated[int | None, typer.Option(help="Run the best K here and rank again.", metavar="K")] = None,
+    db: Db = DEFAULT_PATH,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Recommends a strategy, worker count and batch for a model and an objective, with reasons and what it left out."""
+    question = asked.make_question(
+        workload=workload, model=model, option=option, depth=depth, width=width, dataset=dataset,
+        input_shape=input_shape, classes=classes, samples=samples, precision=precision, strategy=strategy, knob=knob,
+        workers=workers, global_batch=global_batch, local_batch=local_batch, system=system, network=network,
+        price=price,
+    )  # fmt: skip
+    if measure is not None and (measure < 1 or question.hardware.kind != "cpu"):
+        raise SpecError(f"--measure {measure} runs here, on cores; give a number of at least 1 and no other --system")
+    warning = self_check(question, db)
+    if warning:
+        errors().print(f"[yellow]{escape(warning)}[/]")
+    answer = answer_to(question, objective, _known(db), critical_batch)
+    if measure is not None:
+        with Store.open(db) as store, Progress() as progress:
+            answer = try_best(answer, measure, store, progress)
+    if as_json:
+        typer.echo(json.dumps(_values(answer), indent=2, allow_nan=False))
+        return
+    _print(answer)
+
+
+def _known(db: Any) -> list[Record]:
+    if not db.is_file():
+        return []
+    with Store.open_existing(db) as store:
+        return store.records()
+
+
+def _values(answer: Answer) -> dict[str, Any]:
+    return {
+        "objective": answer.objective.name,
+        "system": answer.question.hardware.name,
+        "pick": as_values(answer.pick.prediction) if answer.pick else None,
+        "reasons": explain(answer),
+        "ranked": [
+            {**as_values(one.prediction), "behind": one.behind, "tied": one.tied, "measured": one.measured,
+             "records": list(one.records), "caveat": one.caveat}
+            for one in answer.ranked
+        ],
+        "excluded": answer.excluded,
+    }  # fmt: skip
+
+
+def _print(answer: Answer) -> None:
+    console, question = output(), answer.question
+    console.print(
+        f"\n[bold]{escape(question.base.workload)}[/] ({question.facts.parameters:,} parameters) on "
+        f"[bold]{escape(question.hardware.name)}[/], {_counts(question)}, {question.base.precision}, for "
+        f"{answer.objective.name}\n"
+    )
+    for number, sentence in enumerate(explain(answer)):
+        console.print(f"[bold]{escape(sentence)}[/]" if number == 0 else escape(sentence))
+    if answer.ranked:
+        console.print()
+        console.print(_table(answer))
+    for name, reason in answer.excluded.items():
+        console.print(f"[yellow]left out[/] {name} {escape(reason)}")
+    source = answer.ranked[0].prediction.source if answer.ranked else "nothing"
+    console.print(
+        f"[dim]{answer.predictions} configurations predicted, computation from {escape(source)}; "
+        f"intervals are 90 %; = ties with the best, * measured[/]"
+    )
+
+
+def _counts(question: Question) -> str:
+    low, high = min(question.workers), max(question.workers)
+    return format_count(low, "worker") if low == high else f"{low} to {format_count(high, 'worker')}"
+
+
+def _table(answer: Answer) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("strategy", overflow="fold")
+    for name in ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", "effi-\nciency", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in answer.ranked[:SHOWN]:
+        spec, goal = one.spec, answer.objective
+        knobs = "".join(f" {name}={value}" for name, value in spec.knobs.items())
+        ends = [_bare(goal.text(value)) for value in (one.value.low, one.value.high)]
+        efficiency = one.prediction.efficiency
+        behind = "=" if one.tied else format_percent(one.behind)
+        table.add_row(
+            escape(spec.strategy + knobs + (" (async)" if one.caveat else "")), str(spec.workers),
+            f"{spec.samples_per_step:,}",
+            _bare(goal.text(one.best_known)) + ("*" if one.measured is not None else ""), " – ".join(ends), behind,
+            "–" if efficiency is None else format_percent(efficiency),
+            format_bytes(one.prediction.memory_bytes.value),
+        )  # fmt: skip
+    return table
+
+
+def _bare(text: str) -> str:
+    """Without what the heading says already."""
+    return text.removesuffix(" samples/s").removesuffix(" per epoch").removesuffix(" per worker")

@@ -1,0 +1,115 @@
+"""`paceline validate`: predictions beside what was measured here and what others published."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from paceline.cli.question import Network, System
+from paceline.cli.terminal import Db, StudyName, output
+from paceline.predict.published import PublishedRow, published_rows, summarise_published
+from paceline.predict.validate import Row, Summary, summarise, validate_records
+from paceline.store import DEFAULT_PATH, Store
+from paceline.systems.files import load_hardware
+from paceline.units import format_percent, format_seconds
+
+
+def validate(
+    study: StudyName = None,
+    system: System = None,
+    network: Network = None,
+    db: Db = DEFAULT_PATH,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Holds predictions against the runs in the results file and against published numbers, row by row."""
+    hardware = load_hardware(system, network)
+    rows: list[Row] = []
+    if db.is_file():
+        with Store.open_existing(db) as store:
+            rows = validate_records(store.records(study), hardware)
+    published = published_rows()
+    if as_json:
+        typer.echo(json.dumps(_values(rows, published), indent=2, allow_nan=False))
+        return
+    _print_measured(rows, calibrated=hardware.calibration is not None)
+    _print_published(published)
+
+
+def _values(rows: Sequence[Row], published: Sequence[PublishedRow]) -> dict[str, object]:
+    return {
+        "measured": [
+            {"strategy": row.spec.strategy, "workload": row.spec.workload, "workers": row.spec.workers,
+             "global_batch": row.spec.samples_per_step, "basis": row.basis, "predicted_seconds": row.predicted.value,
+             "low": row.predicted.low, "high": row.predicted.high, "measured_seconds": row.measured,
+             "error": row.error, "inside": row.inside, "used_to_calibrate": row.used_to_calibrate,
+             "memory_error": row.memory_error, "records": list(row.records)}
+            for row in rows
+        ],
+        "published": [{**asdict(row), "error": row.error} for row in published],
+    }  # fmt: skip
+
+
+def _print_measured(rows: Sequence[Row], calibrated: bool) -> None:
+    console = output()
+    if not rows:
+        what = "there are no runs of this machine to compare with" if calibrated else "this machine is not calibrated"
+        console.print(f"[dim]{what}; paceline calibrate, then paceline run, give some[/]")
+        return
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("measured here", overflow="fold")
+    for name in ("by", "predicted", "90 %", "measured", "error", "in-\nside", "peak\nmemory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in sorted(rows, key=lambda row: (row.used_to_calibrate, row.spec.workload, row.spec.strategy)):
+        ends = f"{format_seconds(row.predicted.low)} – {format_seconds(row.predicted.high)}"
+        table.add_row(
+            _name(row), row.basis, format_seconds(row.predicted.value), ends, format_seconds(row.measured),
+            f"{row.error:+.0%}", "yes" if row.inside else "no",
+            "–" if row.memory_error is None else f"{row.memory_error:+.0%}",
+        )  # fmt: skip
+    console.print(table)
+    fresh = [row for row in rows if not row.used_to_calibrate]
+    for title, own in (("held out", fresh), ("used to calibrate (†)", [row for row in rows if row not in fresh])):
+        if own:
+            console.print(f"{title}: {_sentence(summarise(own))}")
+    console.print("[dim]by wall clock, or by CPU seconds of all processes where other programs disturbed the run[/]")
+
+
+def _name(row: Row) -> str:
+    spec = row.spec
+    options = "".join(f" {name}={value}" for name, value in {**spec.options, **spec.knobs}.items())
+    mark = " †" if row.used_to_calibrate else ""
+    return escape(f"{spec.workload}{options} {spec.strategy} x{spec.workers} batch {spec.samples_per_step}{mark}")
+
+
+def _sentence(total: Summary) -> str:
+    order = "" if total.order_kept is None else f", order kept in {format_percent(total.order_kept)} of pairs"
+    return (
+        f"{total.rows} configurations, mean error {total.mean_error:.1%}, worst {total.worst_error:.1%}, "
+        f"{format_percent(total.coverage)} inside their intervals{order}"
+    )
+
+
+def _print_published(rows: Sequence[PublishedRow]) -> None:
+    console = output()
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("published: share of ideal scaling", overflow="fold")
+    for name in ("predicted", "published", "error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("source", overflow="fold")
+    for row in rows:
+        table.add_row(
+            escape(row.name) + (" ‡" if row.stand_in else ""), format_percent(row.predicted),
+            f"{row.published * 100:.1f} %", f"{row.error:+.0%}", escape(row.source),
+        )  # fmt: skip
+    total = summarise_published(rows)
+    console.print()
+    console.print(table)
+    console.print(
+        f"{total.rows} published numbers, mean error {total.mean_error:.1%}, worst {total.worst_error:.1%}, order kept "
+        f"in {format_percent(total.order_kept)} of pairs"
+    )
+    console.print("[dim]what one device does is taken from the source; ‡ the source leaves open what was trained[/]")

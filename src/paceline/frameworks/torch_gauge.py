@@ -1,0 +1,266 @@
+"""How fast this machine is in PyTorch: layers by kind, the optimizer, input, and collectives by bytes and ranks.
+
+`python -m paceline.frameworks.torch_gauge` is one of the processes that `runs/gauge.py` starts: what to measure in, as
+JSON on standard input, and what was measured out, as JSON in a file.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paceline.footprint import ModelFacts
+from paceline.frameworks.torch_model import build_module
+from paceline.frameworks.torch_optimizer import make_optimizer
+from paceline.frameworks.torch_training import cross_entropy
+from paceline.spec import Optimizer
+from paceline.workloads.base import model_facts
+from paceline.workloads.layers import Block, Conv, Dense, Embed, Layer, MaxPool, Norm, Shape
+
+IMAGE_DIMENSIONS = 3
+PATIENCE = timedelta(seconds=120)
+# Each timing is repeated for so long, and at least so often; the calmest third counts.
+REPEAT_SECONDS, LEAST_REPEATS, CALM_SHARE = 0.1, 6, 1 / 3
+# What is computed while bytes are on their way: a product small enough to be asked about often.
+PRODUCT_SIZE = 192
+HIDDEN_BYTES = 1 << 24
+HIDDEN_ROUNDS = 6
+UPDATED_PARAMETERS = (1 << 20, 1 << 23)
+INPUT_ROWS, INPUT_ROW = 4096, 784
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """One layer at one batch; `first` if nothing before it is trained."""
+
+    layer: Layer
+    shape: Shape
+    batch: int
+    first: bool = False
+
+
+CASES: tuple[LayerCase, ...] = tuple(
+    LayerCase(layer, shape, batch, first)
+    for layer, shape, batches, first in (
+        (Conv(32), (1, 28, 28), (32, 128), True),
+        (Conv(128), (1, 28, 28), (16, 64), True),
+        (Conv(64), (32, 14, 14), (16, 64), False),
+        (Conv(256), (128, 14, 14), (8, 32), False),
+        (Conv(512), (256, 7, 7), (8, 32), False),
+        (MaxPool(), (32, 28, 28), (32, 128), False),
+        (MaxPool(), (128, 28, 28), (16, 64), False),
+        (MaxPool(), (256, 14, 14), (16, 64), False),
+        (Dense(512, relu=True), (784,), (16, 64, 256), False),
+        (Dense(512, relu=True), (512,), (16, 64, 256), False),
+        (Dense(64, relu=True), (6272,), (32, 128), False),
+        (Dense(1024, relu=True), (1024,), (16, 128), False),
+        (Dense(10), (512,), (32, 256), False),
+        (Dense(256), (64, 128), (4, 16), False),
+        (Block(4), (64, 64), (4, 16), False),
+        (Block(4), (64, 128), (4, 16), False),
+        (Block(4), (64, 256), (4, 16), False),
+        (Block(4), (32, 128), (8, 32), False),
+        (Norm(), (64, 128), (4, 32), False),
+        (Norm(), (64, 256), (4, 32), False),
+        (Embed(256, 128), (64,), (4, 32), True),
+    )
+    for batch in batches
+)
+
+
+def calm_seconds(function: Callable[[], Any]) -> tuple[float, float]:
+    """Wall and CPU seconds of one call: the mean of the calmest third."""
+    function()
+    taken: list[tuple[float, float]] = []
+    until = time.perf_counter() + REPEAT_SECONDS
+    while len(taken) < LEAST_REPEATS or time.perf_counter() < until:
+        started, cpu = time.perf_counter(), time.process_time()
+        function()
+        taken.append((time.perf_counter() - started, time.process_time() - cpu))
+    return _calm(taken)
+
+
+def _calm(taken: list[tuple[float, float]]) -> tuple[float, float]:
+    calm = sorted(taken)[: max(1, round(len(taken) * CALM_SHARE))]
+    return sum(wall for wall, _ in calm) / len(calm), sum(cpu for _, cpu in calm) / len(calm)
+
+
+def layer_timings() -> list[dict[str, Any]]:
+    """Forward and backward of each case, with the counts that its time is explained by."""
+    found = []
+    for case in CASES:
+        facts: ModelFacts = model_facts((case.layer,), case.shape)
+        seconds, cpu = calm_seconds(_passes(case))
+        found.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements, "batch": case.batch,
+                      "first": case.first, "seconds": seconds, "cpu_seconds": cpu})  # fmt: skip
+    return found
+
+
+def _passes(case: LayerCase) -> Callable[[], None]:
+    module = build_module((case.layer,), case.shape, channels_last=True).to(memory_format=torch.channels_last)
+    if isinstance(case.layer, Embed):
+        given = torch.randint(0, case.layer.vocabulary, (case.batch, *case.shape))
+    else:
+        given = torch.randn(case.batch, *case.shape)
+        if len(case.shape) == IMAGE_DIMENSIONS:
+            given = given.to(memory_format=torch.channels_last)
+        given.requires_grad_(not case.first)
+    back = torch.ones_like(module(given if case.first else given * 1).detach())
+
+    def passes() -> None:
+        module.zero_grad(set_to_none=True)
+        given.grad = None
+        # Activations work in place, which a leaf does not allow; in a model it never is one.
+        module(given.view_as(given) if given.requires_grad else given).backward(back)
+
+    return passes
+
+
+def update_seconds() -> float:
+    """Of one parameter, by Adam as runs use it."""
+    slopes = []
+    for count in UPDATED_PARAMETERS:
+        parameter = torch.nn.Parameter(torch.randn(count))
+        parameter.grad = torch.randn(count)
+        optimizer = make_optimizer(Optimizer(), [parameter], eager=True)
+        slopes.append(calm_seconds(optimizer.step)[1] / count)
+    return sum(slopes) / len(slopes)
+
+
+def step_overhead() -> float:
+    """A whole step of a model of a few numbers: what is asked for takes longer than computing it."""
+    module = build_module((Dense(4), Dense(4)), (4,), channels_last=True)
+    optimizer = make_optimizer(Optimizer(), module.parameters(), eager=True)
+    inputs, targets, index = torch.randn(64, 4), torch.zeros(64, dtype=torch.int64), torch.arange(8)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        cross_entropy(module(inputs[index]), targets[index]).backward()
+        optimizer.step()
+
+    layers = sum(calm_seconds(_passes(LayerCase(Dense(4), (4,), 8)))[1] for _ in range(2))
+    return max(0.0, calm_seconds(step)[1] - layers)
+
+
+def input_rate() -> float:
+    """Bytes of samples that are picked from memory in a second."""
+    rows = torch.randn(INPUT_ROWS, INPUT_ROW)
+    index = torch.randperm(INPUT_ROWS)[: INPUT_ROWS // 8]
+    return float(len(index) * INPUT_ROW * rows.element_size() / calm_seconds(lambda: rows[index])[0])
+
+
+def collective_timings(sizes: list[int], kinds: list[str]) -> list[dict[str, Any]]:
+    """Seconds of each kind of transfer between all ranks, by bytes."""
+    found = []
+    for kind in kinds:
+        for size in sizes:
+            transfer = _transfer(kind, size)
+            repeats = _agreed_repeats(transfer)
+            taken = []
+            for _ in range(repeats):
+                started, cpu = time.perf_counter(), time.process_time()
+                transfer()
+                taken.append((time.perf_counter() - started, time.process_time() - cpu))
+            wall, spent = _calm(taken)
+            found.append({"kind": kind, "bytes": size, "seconds": wall, "cpu_seconds": spent})
+    return found
+
+
+def _transfer(kind: str, size: int) -> Callable[[], Any]:
+    tensor = torch.zeros(max(1, size // 4))
+    world, rank = dist.get_world_size(), dist.get_rank()
+    if kind == "all-reduce":
+        return lambda: dist.all_reduce(tensor)
+    if kind == "broadcast":
+        return lambda: dist.broadcast(tensor, 0)
+    if kind == "all-gather":
+        parts = list(torch.zeros(world, max(1, tensor.numel() // world)))
+        return lambda: dist.all_gather(parts, parts[rank].clone())
+    return lambda: _there_and_back(tensor, rank)
+
+
+def _there_and_back(tensor: Tensor, rank: int) -> None:
+    """From the first rank to the second; a word back says that it is there."""
+    word = tensor[:1].clone()
+    if rank == 0:
+        dist.send(tensor, 1)
+        dist.recv(word, 1)
+    elif rank == 1:
+        dist.recv(tensor, 0)
+        dist.send(word, 0)
+
+
+def _agreed_repeats(transfer: Callable[[], Any]) -> int:
+    """All ranks must repeat as often as the first one finds right."""
+    transfer()
+    started = time.perf_counter()
+    transfer()
+    wanted = REPEAT_SECONDS / max(1e-6, time.perf_counter() - started)
+    count = torch.tensor([min(400.0, max(float(LEAST_REPEATS), wanted))])
+    dist.broadcast(count, 0)
+    return int(count)
+
+
+def interference() -> float:
+    """Computation lost in each second of a transfer that it is hidden behind.
+
+    Products are computed while an all-reduce is under way; what both took together, less the products by themselves,
+    is what the transfer cost. Alone it takes longer; the rest was hidden.
+    """
+    left = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE)
+    product = calm_seconds(lambda: left @ left)[0]
+    tensor = torch.zeros(HIDDEN_BYTES // 4)
+    alone = calm_alone(tensor)
+    costs = []
+    for _ in range(HIDDEN_ROUNDS):
+        dist.barrier()
+        started, count = time.perf_counter(), 0
+        work = dist.all_reduce(tensor, async_op=True)
+        while not work.is_completed():
+            left @ left
+            count += 1
+        costs.append(time.perf_counter() - started - count * product)
+    cost = sorted(costs)[len(costs) // 2] / alone
+    share = min(0.97, max(0.0, cost))
+    return share / (1 - share)
+
+
+def calm_alone(tensor: Tensor) -> float:
+    """An all-reduce that nothing runs beside."""
+    taken = []
+    for _ in range(HIDDEN_ROUNDS):
+        dist.barrier()
+        started = time.perf_counter()
+        dist.all_reduce(tensor)
+        taken.append(time.perf_counter() - started)
+    return sorted(taken)[len(taken) // 2]
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """What the request names."""
+    torch.set_num_threads(1)
+    if request["world"] == 1:
+        return {"layers": layer_timings(), "update": update_seconds(), "overhead": step_overhead(),
+                "input_rate": input_rate()}  # fmt: skip
+    store = dist.FileStore(request["store"], request["world"])
+    dist.init_process_group("gloo", store=store, rank=request["rank"], world_size=request["world"], timeout=PATIENCE)
+    try:
+        return {"collectives": collective_timings(request["sizes"], request["kinds"]), "interference": interference()}
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.stdin.read())
+    os.sched_setaffinity(0, asked["cores"])
+    Path(asked["answer"]).write_text(json.dumps(measure(asked)))
+    os._exit(0)

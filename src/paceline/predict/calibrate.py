@@ -1,0 +1,277 @@
+"""Measures this machine ─► a system in numbers: layers, steps of a workload, collectives, each as a curve.
+
+Runs go through the launcher as any other. Seconds of computation are CPU seconds where other programs disturbed the
+wall clock; one worker on one core uses as many of either when nothing does.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+from paceline.errors import UserError
+from paceline.footprint import LayerFacts, ModelFacts
+from paceline.plan import PlannedRun, complete, refusal, spec_facts
+from paceline.predict.compute import Compute, model_digest, transient_bytes
+from paceline.predict.fit import LayerTiming, fit_layers
+from paceline.predict.measured import measured_step, peak_above_framework
+from paceline.predict.prediction import Predictor
+from paceline.predict.question import data_bytes
+from paceline.record import Record
+from paceline.runs.gauge import gauge
+from paceline.runs.launch import launch
+from paceline.runs.probe import probe
+from paceline.runs.processes import Starter
+from paceline.runs.template import Templates, templates
+from paceline.spec import RunSpec, Scalar
+from paceline.strategies import strategies, strategy
+from paceline.systems.hardware import (
+    Calibration,
+    Collective,
+    Curve,
+    Hardware,
+    MemoryFit,
+    Quantity,
+    StepCurve,
+    StrategyOverhead,
+)
+from paceline.systems.local import System
+
+STUDY = "calibration"
+LOCAL_BATCHES = (16, 64, 256)
+# Each run should compute for about so long, in so many epochs: short ones, so that a burst of other load spoils few.
+RUN_SECONDS, EPOCHS = 2.0, 13
+STEPS_OF_AN_EPOCH = (1, 16)
+CROWDED_BATCH, CROWDED_ROUNDS = 64, 2
+# Workers that never meet: how long they compute side by side.
+NEVER = 10**9
+# Wall clock this much above CPU seconds was spent waiting for a core that something else had.
+UNDISTURBED = 1.3
+LEAST_DEVIATION = 0.02
+# One of each kind; others are taken to be like the one whose last word or family they share.
+TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
+TINY: dict[str, Scalar] = {"depth": 2, "width": 16}
+TINY_BATCH, TINY_EPOCHS = 64, 6
+MOST_RANKS = 8
+Say = Callable[[str], None]
+
+
+@dataclass
+class Calibrator:
+    """What is measured, in order; everything that was learned so far is used for the next."""
+
+    system: System
+    base: RunSpec
+    facts: ModelFacts
+    say: Say
+    keep: Callable[[Record], None] = lambda _record: None
+    frameworks: Sequence[str] = ()
+    _made: Templates | None = None
+    _repeats: list[float] = field(default_factory=list)
+
+    def calibrate(self, described: Hardware) -> Hardware:
+        """About a minute for the small models with PyTorch alone; other frameworks add theirs."""
+        calibration = Calibration(
+            at=datetime.now(UTC).isoformat(timespec="seconds"), machine=self.system.cpu,
+            frameworks={name: self.system.frameworks[name] for name in self.frameworks},
+        )  # fmt: skip
+        fields: dict[str, Any] = {}
+        if "torch" in self.frameworks:
+            self.say("timing layers and the optimizer")
+            calibration = self._with_layers(calibration)
+            self.say("timing collectives between processes")
+            calibration, fields = self._with_collectives(calibration)
+        hardware = self._described(described, fields, calibration)
+        with templates() as made:
+            self._made = made
+            for framework in self.frameworks:
+                calibration = self._with_steps(calibration, framework, hardware)
+            if "torch" in self.frameworks and len(self.system.cores) > 1:
+                self.say(f"timing {len(self.system.cores)} workers that compute side by side")
+                calibration = self._with_crowding(calibration, hardware)
+                calibration = self._with_overheads(calibration, hardware)
+        deviation = max([LEAST_DEVIATION, *self._repeats])
+        calibration = calibration.model_copy(update={"repeat_deviation": deviation})
+        return hardware.model_copy(update={"calibration": calibration})
+
+    def _described(self, described: Hardware, fields: dict[str, Any], calibration: Calibration) -> Hardware:
+        """The machine as it looks, with what was measured of its links."""
+        source = f"measured by paceline calibrate, {calibration.at}"
+        device = described.device.model_copy(
+            update={
+                "name": f"one core of {self.system.cpu}",
+                "memory_bytes": Quantity(value=float(self.system.memory_bytes), source="/proc/meminfo, all cores"),
+            }
+        )
+        return described.model_copy(
+            update={
+                "name": "local", "about": f"{self.system.cpu}, {len(self.system.cores)} cores",
+                "node_devices": len(self.system.cores), "device": device, "calibration": calibration,
+                **{name: Quantity(value=value, source=source) for name, value in fields.items()},
+            }
+        )  # fmt: skip
+
+    def _with_layers(self, calibration: Calibration) -> Calibration:
+        found = gauge(1, self.system.cores)
+        timings = [
+            LayerTiming(_layer(row["layer"]), row["input_elements"], row["batch"], row["first"], row["cpu_seconds"])
+            for row in found["layers"]
+        ]
+        return calibration.model_copy(
+            update={
+                "layers": tuple(fit_layers("torch", timings)),
+                "optimizer_seconds_per_parameter": {"torch": found["update"]},
+                "step_overhead_seconds": {"torch": found["overhead"]},
+                "input_bytes_per_second": found["input_rate"],
+            }
+        )
+
+    def _with_collectives(self, calibration: Calibration) -> tuple[Calibration, dict[str, Any]]:
+        most = max(2, min(MOST_RANKS, len(self.system.cores)))
+        curves: list[Collective] = []
+        lost = []
+        for ranks in sorted({2, most}):
+            found = gauge(ranks, self.system.cores)
+            lost.append(found["interference"])
+            kinds: dict[str, list[dict[str, Any]]] = {}
+            for row in found["collectives"]:
+                kinds.setdefault(row["kind"], []).append(row)
+            curves += [
+                Collective(transport="gloo", kind=kind, ranks=ranks, curve=_transfer_curve(rows))
+                for kind, rows in kinds.items()
+            ]
+        return calibration.model_copy(update={"collectives": tuple(curves)}), {"interference": lost[-1]}
+
+    def _with_steps(self, calibration: Calibration, framework: str, hardware: Hardware) -> Calibration:
+        """Steps of the workload on one worker, over the local batch."""
+        single = next(one for one in strategies().values() if one.family == "single" and one.framework == framework)
+        learned = hardware.model_copy(update={"calibration": calibration})
+        compute = Compute(learned, "torch", "fp32")
+        sizes: list[float] = []
+        seconds: list[float] = []
+        extra: list[float] = []
+        startup: list[float] = []
+        for batch in LOCAL_BATCHES:
+            expected = compute.passes(self.facts, batch, "").total
+            repeats = 2 if batch == CROWDED_BATCH else 1
+            for repeat in range(repeats):
+                self.say(f"{single.name}: steps of {batch} samples")
+                record = self._run(self._spec(single.name, 1, batch, expected), repeat)
+                step = _one_worker_seconds(record)
+                if repeat and sizes[-1] == batch:
+                    self._repeats.append(abs(step / seconds[-1] - 1) / 2**0.5)
+                    # Other programs only ever make a run longer.
+                    seconds[-1] = min(seconds[-1], step)
+                    continue
+                sizes.append(float(batch))
+                seconds.append(step)
+                held = single.footprint(record.spec, self.facts).heaviest.held_bytes + data_bytes(record.spec)
+                extra.append((peak_above_framework(record) or held) - held)
+                startup.append(record.startup.total_seconds if record.startup else 0.0)
+        curve = StepCurve(
+            framework=framework, model=self.base.workload, digest=model_digest(self.facts), precision="fp32",
+            seconds=Curve.through(sizes, seconds),
+        )  # fmt: skip
+        return calibration.model_copy(
+            update={
+                "steps": (*calibration.steps, curve),
+                "startup_seconds": {**calibration.startup_seconds, framework: median(startup)},
+                "memory": (*calibration.memory, _memory_fit(framework, self.facts, sizes, extra)),
+            }
+        )
+
+    def _with_crowding(self, calibration: Calibration, hardware: Hardware) -> Calibration:
+        cores = len(self.system.cores)
+        learned = Compute(hardware.model_copy(update={"calibration": calibration}), "torch", "fp32")
+        passes = learned.passes(self.facts, CROWDED_BATCH)
+        alone = passes.total + passes.overhead + passes.update_per_parameter * self.facts.parameters
+        single, apart = self._spec("torch-single", 1, CROWDED_BATCH, alone), {"every": NEVER, "warmup_steps": 0}
+        side = single.model_copy(update={
+            "strategy": "torch-local-sgd", "workers": cores, "knobs": apart, "global_batch": CROWDED_BATCH * cores,
+            "train_samples": (single.train_samples or 0) * cores,
+        })  # fmt: skip
+        # In turn, so that what changes on the machine meanwhile meets both.
+        own, together = [], []
+        for repeat in range(CROWDED_ROUNDS):
+            own.append(_one_worker_seconds(self._run(single, repeat + CROWDED_ROUNDS)))
+            step = measured_step(self._run(side, repeat))
+            assert step is not None
+            together.append(step.cpu_seconds / cores)
+        return calibration.model_copy(update={"crowding": {str(cores): max(1.0, min(together) / min(own))}})
+
+    def _with_overheads(self, calibration: Calibration, hardware: Hardware) -> Calibration:
+        """What strategies take beside computing and sending: runs of a model so small that little else is left."""
+        base = complete(RunSpec(workload="mlp", options=TINY, global_batch=TINY_BATCH, steps=1))
+        facts, cores = spec_facts(base), len(self.system.cores)
+        known = hardware.model_copy(update={"calibration": calibration})
+        predictor = Predictor(known, facts, TINY_BATCH, data_bytes=data_bytes(base))
+        found: list[tuple[str, float, float]] = []
+        for chosen in map(strategy, TIMED):
+            spec = complete(base.model_copy(update={
+                "strategy": chosen.name, "workers": cores, "epochs": TINY_EPOCHS, "steps": None,
+                "train_samples": TINY_BATCH * STEPS_OF_AN_EPOCH[1],
+            }))  # fmt: skip
+            if refusal(spec, self.system, probe) is not None:
+                continue
+            self.say(f"{chosen.name}: its own share of a step")
+            record = self._run(spec, 0)
+            step, predicted = measured_step(record), predictor.predict(spec)
+            worker = next(group for group in chosen.footprint(spec, facts).groups if group.role == "worker")
+            messages = sum(message.count for message in worker.messages)
+            assert step is not None
+            if messages:
+                late = (step.cpu_seconds - predicted.parts.cpu_seconds) / cores / messages
+                found.append((chosen.name, late, (peak_above_framework(record) or 0.0) - predicted.memory_bytes.value))
+        # What all of them hold more or less than predicted is the model's or the data's, not a strategy's.
+        least = min((held for _, _, held in found), default=0.0)
+        overheads = (
+            StrategyOverhead(strategy=name, seconds_per_message=max(0.0, late), held_bytes=held - least)
+            for name, late, held in found
+        )
+        return calibration.model_copy(update={"overheads": tuple(overheads)})
+
+    def _spec(self, name: str, workers: int, batch: int, step_seconds: float) -> RunSpec:
+        least, most = STEPS_OF_AN_EPOCH
+        steps = max(least, min(most, round(RUN_SECONDS / EPOCHS / max(step_seconds, 1e-6))))
+        return self.base.model_copy(
+            update={
+                "strategy": name, "workers": workers, "global_batch": batch, "local_batch": None, "epochs": EPOCHS,
+                "steps": None, "train_samples": batch * steps, "device": "cpu", "precision": "fp32", "knobs": {},
+            }
+        )  # fmt: skip
+
+    def _run(self, spec: RunSpec, repeat: int) -> Record:
+        assert self._made is not None
+        start: Starter = self._made.starter(strategy(spec.strategy))
+        record = launch(PlannedRun(spec, repeat), STUDY, self.system, lambda _event: None, start=start)
+        self.keep(record)
+        if not record.ok:
+            raise UserError(f"calibrating failed: {spec.strategy} x{spec.workers}: {record.reason}; run it by itself")
+        return record
+
+
+def _memory_fit(framework: str, facts: ModelFacts, batches: Sequence[float], extra: Sequence[float]) -> MemoryFit:
+    """What was held beyond footprint and data, as a base and a multiple of the largest layer's gradients."""
+    sizes = [batch * transient_bytes(facts) for batch in batches]
+    line = Curve.through(sizes, [max(1.0, one) for one in extra])
+    return MemoryFit(framework=framework, base_bytes=line.fixed, transient=line.slope, residual=line.residual)
+
+
+def _layer(values: dict[str, Any]) -> LayerFacts:
+    arrays = tuple((name, tuple(shape)) for name, shape in values["arrays"])
+    return LayerFacts(**{**values, "arrays": arrays})
+
+
+def _transfer_curve(rows: Sequence[dict[str, Any]]) -> Curve:
+    """Wall clock, or CPU seconds where something else had the cores: gloo's threads are busy all the while."""
+    seconds = [
+        row["seconds"] if row["seconds"] <= UNDISTURBED * row["cpu_seconds"] else row["cpu_seconds"] for row in rows
+    ]
+    return Curve.through([float(row["bytes"]) for row in rows], seconds, [row["cpu_seconds"] for row in rows])
+
+
+def _one_worker_seconds(record: Record) -> float:
+    step = measured_step(record)
+    assert step is not None
+    return step.cpu_seconds if step.disturbed else min(step.wall_seconds, max(step.cpu_seconds, 1e-9))

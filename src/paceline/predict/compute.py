@@ -1,0 +1,203 @@
+"""Seconds that a device computes for each layer of a model: from measured steps, measured layers, or its data sheet."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from paceline.footprint import BACKWARD_OVER_FORWARD, LayerFacts, ModelFacts
+from paceline.spec import Precision
+from paceline.systems.hardware import Hardware, LayerRate, StepCurve
+
+BYTES = {"fp32": 4, "tf32": 4, "bf16": 2}
+# A convolution's kernel has four dimensions, in any layout.
+CONVOLUTION = 4
+DIGEST_LENGTH = 12
+# Arrays that one operation of a framework has as a rule: a kernel and a bias.
+ARRAYS_PER_OPERATION = 2
+# Adam reads the gradient and its two states and the parameter, and writes all but the gradient.
+UPDATE_BYTES_PER_PARAMETER = 28
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of each layer's forward and backward pass, and of all that a step does beside them."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    overhead: float
+    update_per_parameter: float
+    # Relative deviation of these seconds from the truth, and where they come from.
+    deviation: float
+    source: str
+    # What asking for all layers takes, however little of each there is to compute.
+    least: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Both passes of all layers."""
+        return sum(self.forward) + sum(self.backward)
+
+
+def model_digest(model: ModelFacts) -> str:
+    """The identity of a model's counts: layers of the same sizes in the same order take the same time."""
+    text = repr([(layer.parameters, layer.forward_flops, layer.output_elements) for layer in model.layers])
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def layer_kind(layer: LayerFacts) -> str:
+    """What its arrays say that it is, as far as its speed goes."""
+    shapes = dict(layer.arrays)
+    if "qkv_kernel" in shapes:
+        return "attention"
+    if any(len(shape) == CONVOLUTION for shape in shapes.values()):
+        return "convolution"
+    if "kernel" in shapes or "weight" in shapes:
+        return "dense"
+    return "other" if shapes else "shape"
+
+
+def touched_elements(layer: LayerFacts, before: int) -> int:
+    """Numbers that a forward pass of one sample reads and writes."""
+    return before + layer.kept
+
+
+def pass_flops(model: ModelFacts) -> list[tuple[float, float]]:
+    """Operations of each layer's forward and backward pass of one sample.
+
+    Before the first parameters nothing goes back, and there the gradient of the input is not wanted.
+    """
+    found, trained = [], False
+    for layer in model.layers:
+        wanted = (layer.parameters > 0) + trained
+        found.append((float(layer.forward_flops), float(layer.forward_flops * wanted)))
+        trained = trained or layer.parameters > 0
+    return found
+
+
+def pass_seconds(rate: LayerRate, layer: LayerFacts, elements: int, samples: float) -> float:
+    """One pass of a layer; a backward pass is one for the gradient of its weights and one for that of its input."""
+    fixed = rate.fixed + rate.per_parameter * layer.parameters
+    return fixed + samples * (rate.per_flop * layer.forward_flops + rate.per_element * elements)
+
+
+def transient_bytes(model: ModelFacts) -> float:
+    """What one sample's backward pass holds for a moment beside what is kept: gradients around the largest layer."""
+    before, most = model.input_elements, 0.0
+    for layer in model.layers:
+        # A layer that is many in one holds about half of what it keeps.
+        most = max(most, before + layer.output_elements, layer.kept / 2)
+        before = layer.output_elements
+    return most * BYTES["fp32"]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Steps of one framework at one precision on one worker of a system."""
+
+    hardware: Hardware
+    framework: str
+    precision: Precision
+
+    def passes(self, model: ModelFacts, samples: float, digest: str | None = None) -> Passes:
+        """Of a local batch. A model that was measured here takes what it took; others are put together by layers."""
+        by_layer = self._by_layers(model, samples)
+        curve = self.measured_steps(digest if digest is not None else model_digest(model))
+        if curve is None:
+            return by_layer
+        update = by_layer.update_per_parameter * model.parameters
+        wanted = max(0.0, curve.seconds.at(samples) - update)
+        scale = wanted / (by_layer.total + by_layer.overhead)
+        return Passes(
+            tuple(seconds * scale for seconds in by_layer.forward),
+            tuple(seconds * scale for seconds in by_layer.backward),
+            by_layer.overhead * scale,
+            by_layer.update_per_parameter,
+            max(curve.seconds.residual / 2, self._repeats),
+            "steps of this model, measured here",
+            min(by_layer.least, wanted),
+        )
+
+    def measured_steps(self, digest: str) -> StepCurve | None:
+        """The curve of a model that was measured here."""
+        return self._curves.get(digest)
+
+    @cached_property
+    def _curves(self) -> dict[str, StepCurve]:
+        calibration = self.hardware.calibration
+        return {
+            curve.digest: curve
+            for curve in (calibration.steps if calibration else ())
+            if (curve.framework, curve.precision) == (self.framework, self.precision)
+        }
+
+    @cached_property
+    def _rates(self) -> dict[str, LayerRate]:
+        calibration = self.hardware.calibration
+        known = calibration.layers if calibration and self.precision == "fp32" else ()
+        own = {rate.kind: rate for rate in known if rate.framework == self.framework}
+        # Layers are timed in PyTorch; another framework's own are taken to be as fast, for want of better.
+        return own or {rate.kind: rate for rate in known}
+
+    @property
+    def _repeats(self) -> float:
+        return self.hardware.calibration.repeat_deviation if self.hardware.calibration else 0.0
+
+    def _by_layers(self, model: ModelFacts, samples: float) -> Passes:
+        calibration, rates = self.hardware.calibration, self._rates
+        seconds = self._measured_layer if rates else self._described_layer
+        elements, parts, least = model.input_elements, [], 0.0
+        for layer, flops in zip(model.layers, pass_flops(model), strict=True):
+            parts.append(seconds(layer, flops, touched_elements(layer, elements), samples))
+            least += sum(seconds(replace(layer, parameters=min(1, layer.parameters)), flops, 0, 0.0))
+            elements = layer.output_elements
+        update = UPDATE_BYTES_PER_PARAMETER / self.hardware.device.memory_bytes_per_second.value
+        overhead = 0.0
+        if calibration is not None:
+            update = calibration.optimizer_seconds_per_parameter.get(self.framework, update)
+            overhead = calibration.step_overhead_seconds.get(self.framework, 0.0)
+        return Passes(
+            tuple(part[0] for part in parts), tuple(part[1] for part in parts), overhead, update,
+            self._deviation(rates, model), "layers, measured here" if rates else "the data sheet", least,
+        )  # fmt: skip
+
+    def _deviation(self, rates: dict[str, LayerRate], model: ModelFacts) -> float:
+        if not rates:
+            return self.hardware.uncertainty.value
+        weights = dict.fromkeys(rates, 0.0)
+        for layer in model.layers:
+            kind = layer_kind(layer)
+            if kind in weights:
+                weights[kind] += layer.forward_flops
+        total = sum(weights.values()) or 1.0
+        return sum(rates[kind].residual * weight for kind, weight in weights.items()) / total
+
+    def _measured_layer(
+        self, layer: LayerFacts, flops: tuple[float, float], elements: int, samples: float
+    ) -> tuple[float, float]:
+        if not layer.forward_flops and not layer.parameters:
+            return 0.0, 0.0
+        rate = self._rates.get(layer_kind(layer)) or self._rates["dense"]
+        forward, backward = (part / layer.forward_flops for part in flops) if layer.forward_flops else (1.0, 2.0)
+        seconds = pass_seconds(rate, layer, elements, samples)
+        return forward * seconds, backward * seconds
+
+    def _described_layer(
+        self, layer: LayerFacts, flops: tuple[float, float], elements: int, samples: float
+    ) -> tuple[float, float]:
+        """The slower of computing and moving numbers, and never less than it takes to ask for it."""
+        device = self.hardware.device
+        rate = self._peak * device.efficiency.value
+        moved = samples * elements * BYTES[self.precision] / device.memory_bytes_per_second.value
+        operations = max(1, layer.tensors // ARRAYS_PER_OPERATION) if layer.forward_flops else 0
+        asking = device.launch_seconds.value * operations
+        forward = max(samples * flops[0] / rate, moved, asking / (1 + BACKWARD_OVER_FORWARD))
+        backward = max(samples * flops[1] / rate, 2 * moved, asking * 2 / (1 + BACKWARD_OVER_FORWARD))
+        return forward, backward if layer.parameters or flops[1] else 0.0
+
+    @cached_property
+    def _peak(self) -> float:
+        """By precision; a device that does not list it computes as in the next one that it does."""
+        offered = self.hardware.device.flops_per_second
+        order: Sequence[Precision] = (self.precision, "tf32", "fp32")
+        return next(offered[name].value for name in order if name in offered)

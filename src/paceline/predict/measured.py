@@ -1,0 +1,52 @@
+"""What a record says its step took, in the two ways that predictions are held against: wall clock and CPU seconds.
+
+Epochs are the unit: the calmest third of them counts, because other programs on the machine only ever make one longer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from paceline.record import Epoch, Record
+
+DISTURBED = "other_load"
+CALM_SHARE = 1 / 3
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """Seconds of one step by wall clock, and CPU seconds of all processes together."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    disturbed: bool
+
+
+def measured_step(record: Record) -> MeasuredStep | None:
+    """From the epochs after the first, if there are others."""
+    epochs = [epoch for epoch in record.epochs if epoch.steps]
+    steady = epochs[1:] or epochs
+    if not record.ok or not steady:
+        return None
+    steps = sum(epoch.steps for epoch in record.epochs)
+    # Processes that serve have no epochs of their own; they tell what serving took them in all.
+    serving = sum(float(rank.details.get("serving_cpu_seconds", 0.0)) for rank in record.ranks)
+    return MeasuredStep(
+        wall_seconds=_calm([epoch.seconds / epoch.steps for epoch in steady]),
+        cpu_seconds=_calm([_cpu(epoch) for epoch in steady]) + serving / steps,
+        disturbed=any(finding.code == DISTURBED for finding in record.findings),
+    )
+
+
+def _cpu(epoch: Epoch) -> float:
+    return epoch.cpu_seconds / epoch.steps
+
+
+def _calm(values: Sequence[float]) -> float:
+    return mean(sorted(values)[: max(1, round(len(values) * CALM_SHARE))])
+
+
+def peak_above_framework(record: Record) -> float | None:
+    """The most that a process held beyond its framework, of the one that held most."""
+    found = [rank.memory.peak_bytes - rank.memory.baseline_bytes for rank in record.ranks if rank.memory]
+    return max(found, default=None)

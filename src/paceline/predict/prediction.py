@@ -1,0 +1,280 @@
+"""One run that was not made ─► its step with parts, memory, energy and money, each with where it may lie."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import exp
+
+from paceline.footprint import Footprint, ModelFacts, optimizer_bytes, training_flops
+from paceline.predict.compute import Compute, Passes, model_digest, transient_bytes
+from paceline.predict.costs import IN_PROCESS, Costs
+from paceline.predict.simulate import combined
+from paceline.predict.timeline import Parts, Scene, time_step
+from paceline.spec import Precision, RunSpec
+from paceline.strategies import Strategy, strategy
+from paceline.systems.hardware import Hardware, StrategyOverhead
+
+# Two-sided 90 % of a normal distribution.
+NORMAL_90 = 1.645
+# Relative deviation of steps that several workers make together, from the held-out runs of `benchmarks/prediction.py`.
+TOGETHER = 0.05
+# The same where the strategy's own software was not timed here.
+UNKNOWN_SOFTWARE = 0.15
+# Of transfers over a transport that was not measured.
+UNMEASURED_TRANSFERS = 0.3
+# Of peak memory where nothing was measured: allocators round up and fragment.
+MEMORY_DEVIATION = 0.06
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and where the true one is with 90 % confidence."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, value: float, deviation: float) -> "Estimate":
+        """Relative deviations are as likely to halve a value as to double it."""
+        reach = exp(NORMAL_90 * deviation)
+        return cls(value, value / reach, value * reach)
+
+    def inverted(self, over: float) -> "Estimate":
+        """`over` divided by it: a rate from a time."""
+        return Estimate(over / self.value, over / self.high, over / self.low)
+
+    def times(self, factor: float) -> "Estimate":
+        """Scaled."""
+        return Estimate(self.value * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one configuration is expected to do."""
+
+    spec: RunSpec
+    parts: Parts
+    deviation: float
+    memory_bytes: Estimate
+    memory_limit_bytes: float
+    joules_per_step: float
+    devices: int
+    samples_per_epoch: int
+    # Where the seconds of computation come from.
+    source: str
+    price_per_device_hour: float | None = None
+    # Of the same global (or local) batch on one worker, where it is known.
+    single_step_seconds: float | None = None
+
+    @cached_property
+    def step_seconds(self) -> Estimate:
+        """One optimizer step."""
+        return Estimate.around(self.parts.step, self.deviation)
+
+    @property
+    def samples_per_second(self) -> Estimate:
+        """Of all workers together."""
+        return self.step_seconds.inverted(self.spec.samples_per_step)
+
+    @property
+    def epoch_seconds(self) -> Estimate:
+        """One pass over the data, start-up aside."""
+        return self.step_seconds.times(self.samples_per_epoch / self.spec.samples_per_step)
+
+    @property
+    def joules_per_epoch(self) -> Estimate:
+        """Of all devices."""
+        steps = self.samples_per_epoch / self.spec.samples_per_step
+        return Estimate.around(self.joules_per_step * steps, self.deviation)
+
+    @property
+    def cost_per_epoch(self) -> Estimate | None:
+        """Devices by the hour; None without a price."""
+        if self.price_per_device_hour is None:
+            return None
+        return self.epoch_seconds.times(self.devices * self.price_per_device_hour / 3600)
+
+    @property
+    def speedup(self) -> float | None:
+        """Over one worker."""
+        if self.single_step_seconds is None:
+            return None
+        share = 1 if self.spec.scaling == "strong" else self.spec.workers
+        return self.single_step_seconds * share / self.parts.step
+
+    @property
+    def efficiency(self) -> float | None:
+        """Share of ideal."""
+        return None if self.speedup is None else self.speedup / self.spec.workers
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is below what there is."""
+        return self.memory_bytes.value <= self.memory_limit_bytes
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts runs of one model on one system; what they have in common is worked out once."""
+
+    hardware: Hardware
+    model: ModelFacts
+    samples_per_epoch: int
+    price_per_device_hour: float | None = None
+    # Of the samples, as a process holds them.
+    data_bytes: float = 0.0
+    _passes: dict[tuple[str, Precision, float], Passes] = field(default_factory=dict)
+    _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
+    _singles: dict[tuple[str | None, Precision, int], float] = field(default_factory=dict)
+    _compute: dict[tuple[str, Precision], Compute] = field(default_factory=dict)
+
+    @cached_property
+    def _overheads(self) -> dict[str, StrategyOverhead]:
+        calibration = self.hardware.calibration
+        return {one.strategy: one for one in calibration.overheads} if calibration else {}
+
+    def overhead(self, chosen: Strategy) -> StrategyOverhead | None:
+        """Of a strategy's own software: as it was timed, or as that of one with its last word or family."""
+        known = self._overheads
+        if not known or chosen.framework != "torch":
+            return None
+        last = chosen.name.rpartition("-")[2]
+        like = [one for name, one in known.items() if name == chosen.name or name.rpartition("-")[2] == last]
+        like += [one for name, one in known.items() if strategy(name).family == chosen.family]
+        return like[0] if like else None
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the model."""
+        return model_digest(self.model)
+
+    def predict(self, spec: RunSpec) -> Prediction:
+        """The configuration as its strategy's footprint describes it."""
+        chosen = strategy(spec.strategy)
+        prediction = self._predict(spec, chosen)
+        samples = spec.samples_per_step if spec.scaling == "strong" else int(spec.local_batch or 1)
+        return replace(prediction, single_step_seconds=self._single(spec, chosen, samples))
+
+    def _predict(self, spec: RunSpec, chosen: Strategy) -> Prediction:
+        footprint = chosen.footprint(spec, self.model)
+        knobs = chosen.knob_values(spec)
+        samples = spec.samples_per_step / max(1, chosen.replicas(spec))
+        stages = footprint.stages
+        parted = stages.microbatches if stages else int(knobs.get("accumulation", 1))
+        passes = self.passes(chosen, spec.precision, samples / parted)
+        costs = self._transfers(chosen, spec, str(knobs.get("algorithm", "auto")))
+        overhead = self.overhead(chosen)
+        scene = Scene(
+            hardware=self.hardware,
+            costs=costs,
+            model=self.model,
+            passes=passes,
+            crowding=self._crowding(footprint, spec),
+            synchronous=chosen.synchronous,
+            workers=spec.workers,
+            flops=training_flops(self.model, samples / parted),
+            state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
+            earlier_passes=0 if stages else parted - 1,
+            seconds_per_message=overhead.seconds_per_message if overhead else 0.0,
+        )
+        parts = time_step(footprint, scene)
+        return Prediction(
+            spec=spec,
+            parts=parts,
+            deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
+            memory_bytes=self._memory(footprint, chosen, spec, samples / parted),
+            memory_limit_bytes=self._memory_limit(),
+            joules_per_step=self._joules(parts, footprint),
+            devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
+            samples_per_epoch=self.samples_per_epoch,
+            source=passes.source,
+            price_per_device_hour=self.price_per_device_hour,
+        )
+
+    def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
+        """Seconds of computation for a local batch in a framework."""
+        framework = chosen.framework or "torch"
+        key = framework, precision, samples
+        if key not in self._passes:
+            self._passes[key] = self.compute(framework, precision).passes(self.model, samples, self.digest)
+        return self._passes[key]
+
+    def compute(self, framework: str, precision: Precision) -> Compute:
+        """How fast the system computes in a framework."""
+        if (framework, precision) not in self._compute:
+            self._compute[framework, precision] = Compute(self.hardware, framework, precision)
+        return self._compute[framework, precision]
+
+    def _single(self, spec: RunSpec, chosen: Strategy, samples: int) -> float:
+        """Seconds of one worker for as many samples, without any strategy."""
+        key = chosen.framework, spec.precision, samples
+        if key not in self._singles:
+            passes = self.passes(chosen, spec.precision, samples)
+            update = self.model.parameters * passes.update_per_parameter
+            self._singles[key] = passes.total + passes.overhead + update
+        return self._singles[key]
+
+    def _transfers(self, chosen: Strategy, spec: RunSpec, algorithm: str) -> Costs:
+        key = transport_of(chosen, spec), algorithm
+        if key not in self._costs:
+            self._costs[key] = Costs(self.hardware, *key)
+        return self._costs[key]
+
+    def _crowding(self, footprint: Footprint, spec: RunSpec) -> float:
+        """Workers of a CPU share its caches, its memory and, where there are more than cores, the cores."""
+        if self.hardware.kind != "cpu":
+            return 1.0
+        busy = 1 if footprint.stages and footprint.stages.microbatches == 1 else spec.workers
+        cores = self.hardware.node_devices
+        calibration = self.hardware.calibration
+        known = {int(count): factor for count, factor in calibration.crowding.items()} if calibration else {}
+        together = max((count for count in known if count <= min(busy, cores)), default=1)
+        shared = known.get(together, 1.0)
+        return shared * max(1.0, busy * spec.cores_per_worker / cores)
+
+    def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
+        step = parts.step or 1.0
+        computing = passes.deviation * (parts.compute + parts.bubble) / step
+        if workers == 1:
+            return combined(computing, self._repeats)
+        known = costs.residual("all-reduce", workers)
+        known_software = self.hardware.kind == "cuda" or self.overhead(chosen) is not None
+        together = TOGETHER if known_software else UNKNOWN_SOFTWARE
+        moving = (UNMEASURED_TRANSFERS if known is None else known) * parts.exposed / step
+        return combined(computing, moving, self._repeats, together)
+
+    @property
+    def _repeats(self) -> float:
+        return self.hardware.calibration.repeat_deviation if self.hardware.calibration else 0.0
+
+    def _memory(self, footprint: Footprint, chosen: Strategy, spec: RunSpec, samples: float) -> Estimate:
+        """Of the rank that holds most: its footprint, its data, and what processes hold beyond them."""
+        held, framework = footprint.heaviest.held_bytes, chosen.framework or "torch"
+        known = {fit.framework: fit for fit in self.hardware.calibration.memory} if self.hardware.calibration else {}
+        if framework not in known:
+            return Estimate.around(held + self.hardware.device.reserved_bytes.value, 2 * MEMORY_DEVIATION)
+        beyond = known[framework].base_bytes + known[framework].transient * transient_bytes(self.model) * samples
+        overhead = self.overhead(chosen)
+        beyond += overhead.held_bytes if overhead and spec.workers > 1 else 0.0
+        return Estimate.around(held + beyond + self.data_bytes, MEMORY_DEVIATION)
+
+    def _memory_limit(self) -> float:
+        """On a CPU the workers of a machine share its memory evenly."""
+        shared = self.hardware.node_devices if self.hardware.kind == "cpu" else 1
+        return self.hardware.device.memory_bytes.value / shared
+
+    def _joules(self, parts: Parts, footprint: Footprint) -> float:
+        device = self.hardware.device
+        idle = parts.bubble + parts.waiting
+        busy = parts.step - idle
+        return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
+
+
+def transport_of(chosen: Strategy, spec: RunSpec) -> str:
+    """What carries the messages: memory of one process, gRPC of TensorFlow's workers, gloo on cores, NCCL on GPUs."""
+    if spec.device != "cpu":
+        return "nccl"
+    roles = chosen.roles(spec)
+    if sum(role.processes for role in roles) == 1:
+        return IN_PROCESS
+    return "grpc" if chosen.framework == "tensorflow" else "gloo"

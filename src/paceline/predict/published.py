@@ -1,0 +1,116 @@
+"""Predictions beside numbers that others published: how well several devices scale, given what one of them does."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from statistics import mean
+from typing import Any
+
+from paceline.footprint import LayerFacts, ModelFacts
+from paceline.predict.prediction import Predictor
+from paceline.spec import Precision, RunSpec
+from paceline.systems.files import load_hardware
+from paceline.systems.hardware import Hardware, Link, Quantity
+
+# Where a source says nothing of a device but how fast it trains, this one's other numbers stand in.
+BASE_SYSTEM = "v100-pcie"
+# Predicted for the device that the rest of a row is then scaled to.
+PRECISION: Precision = "fp32"
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One number of others', as a share of ideal scaling, and what is predicted for it."""
+
+    name: str
+    source: str
+    published: float
+    predicted: float
+    # The source leaves open what was trained: shown, and not counted.
+    stand_in: bool
+
+    @property
+    def error(self) -> float:
+        """Relative."""
+        return self.predicted / self.published - 1
+
+
+@dataclass(frozen=True)
+class PublishedSummary:
+    """All rows that count."""
+
+    rows: int
+    mean_error: float
+    worst_error: float
+    order_kept: float
+
+
+def published_rows() -> list[PublishedRow]:
+    """Every published number with its prediction."""
+    return [_row(row) for row in _file()["rows"]]
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return tomllib.loads((resources.files("paceline.predict") / "published.toml").read_text())
+
+
+def _row(row: dict[str, Any]) -> PublishedRow:
+    model = _model(row["model"])
+    hardware = _system(row["system"], model, row["local_batch"], row["single_samples_per_second"])
+    predictor = Predictor(hardware, model, row["local_batch"])
+    spec = RunSpec(
+        workload=row["model"], strategy=row["strategy"], workers=row["workers"], local_batch=row["local_batch"],
+        steps=1, device="cuda", precision=PRECISION, knobs=row.get("knobs", {}), dataset="synthetic",
+    )  # fmt: skip
+    efficiency = predictor.predict(spec).efficiency or 0.0
+    if "against_workers" in row:
+        few = predictor.predict(spec.model_copy(update={"workers": row["against_workers"]}))
+        efficiency /= few.efficiency or 1.0
+    return PublishedRow(row["name"], row["source"], row["efficiency"], efficiency, row.get("stand_in", False))
+
+
+def _model(name: str) -> ModelFacts:
+    table = _file()["models"][name]
+    layers = [
+        LayerFacts(f"{label}-{number}", parameters, flops, outputs, tensors=2, arrays=(("kernel", (1, parameters)),))
+        for label, count, parameters, flops, outputs in table["layers"]
+        for number in range(count)
+    ]
+    return ModelFacts(tuple(layers), table["input_elements"])
+
+
+def _system(name: str, model: ModelFacts, local_batch: int, single_samples_per_second: float) -> Hardware:
+    """As the source describes it, computing as fast as it says that one device does."""
+    table, base = _file()["systems"][name], load_hardware(BASE_SYSTEM)
+    links = {
+        side: Link(
+            bytes_per_second=Quantity(value=table[f"{side}_bytes_per_second"], source=table["source"]),
+            latency_seconds=getattr(base, side).latency_seconds,
+        )
+        for side in ("inner", "outer")
+    }
+    plain = base.model_copy(update={"node_devices": table["node_devices"], **links})
+    device = plain.device.model_copy(update={"launch_seconds": Quantity(value=0, source="part of the given rate")})
+    plain = plain.model_copy(update={"device": device})
+    alone = RunSpec(strategy="torch-single", local_batch=local_batch, steps=1, device="cuda", dataset="synthetic")
+    fast = Predictor(plain, model, local_batch).predict(alone).samples_per_second.value
+    # Computing and moving numbers are both scaled, so that one device does what the source says.
+    factor = single_samples_per_second / fast
+    rates = {kind: Quantity(value=one.value * factor, source=table["source"])
+             for kind, one in device.flops_per_second.items()}  # fmt: skip
+    memory = Quantity(value=device.memory_bytes_per_second.value * factor, source=table["source"])
+    scaled = device.model_copy(update={"flops_per_second": rates, "memory_bytes_per_second": memory})
+    return plain.model_copy(update={"device": scaled})
+
+
+def summarise_published(rows: Sequence[PublishedRow]) -> PublishedSummary:
+    """Errors, and the share of pairs whose order was foreseen."""
+    counted = [row for row in rows if not row.stand_in]
+    errors = [abs(row.error) for row in counted]
+    pairs = [(one, two) for place, one in enumerate(counted) for two in counted[place + 1 :]
+             if one.published != two.published]  # fmt: skip
+    kept = mean((one.published < two.published) == (one.predicted < two.predicted) for one, two in pairs)
+    return PublishedSummary(len(counted), mean(errors), max(errors), kept)

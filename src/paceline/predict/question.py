@@ -1,0 +1,175 @@
+"""What is asked about: a model, a system, and runs of it that nobody has made ─► specs and a predictor for them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from paceline.data import data_source
+from paceline.errors import SpecError, UserError
+from paceline.footprint import FLOAT_BYTES, ModelFacts
+from paceline.plan import OwnFacts, complete, refusal, sample_count, spec_facts
+from paceline.predict.prediction import Predictor
+from paceline.runs.probe import probe
+from paceline.spec import ModelFile, Optimizer, Precision, RunSpec, Scalar
+from paceline.strategies import strategies, strategy
+from paceline.strategies.base import data_request, spec_layers
+from paceline.systems.hardware import Hardware
+from paceline.workloads.own import OWN_DATA
+
+DEFAULT_GLOBAL_BATCH = 256
+# Test samples for each training sample, in the data sets that come with Paceline.
+TEST_SHARE = 0.2
+# The check that a batch is not larger than the data is about a run; what is asked here may have any data.
+_ENOUGH_COPIES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Question:
+    """One model on one system; lists are crossed. Without a batch, the global batch is fixed at a usual size."""
+
+    hardware: Hardware
+    workload: str = "mnist-small"
+    model: ModelFile | None = None
+    options: dict[str, Scalar] = field(default_factory=dict)
+    dataset: str | None = None
+    input_shape: tuple[int, ...] | None = None
+    classes: int | None = None
+    strategies: tuple[str, ...] = ()
+    knobs: dict[str, Scalar] = field(default_factory=dict)
+    workers: tuple[int, ...] = (1,)
+    global_batches: tuple[int, ...] = ()
+    local_batches: tuple[int, ...] = ()
+    precision: Precision | None = None
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    # Of one epoch; the data set's own where nothing is said.
+    samples: int | None = None
+    price_per_device_hour: float | None = None
+
+    @cached_property
+    def base(self) -> RunSpec:
+        """One run of it, with the shape of its data filled in, so that nothing has to be loaded again."""
+        fields = {
+            "workload": self.workload, "model": self.model, "options": self.options, "dataset": self.dataset,
+            "input_shape": self.input_shape, "classes": self.classes, "device": self.hardware.kind,
+            "precision": self.precision or usual_precision(self.hardware), "steps": 1,
+            "global_batch": DEFAULT_GLOBAL_BATCH, "optimizer": Optimizer(**self.optimizer),
+        }  # fmt: skip
+        spec = complete(RunSpec.parse(fields, "the question"))
+        if spec.model is not None:
+            return spec
+        _, shape = spec_layers(spec)
+        return spec.model_copy(update={"input_shape": shape, "classes": spec.classes or _classes(spec)})
+
+    @cached_property
+    def own(self) -> OwnFacts | None:
+        """What a look at a user's model found."""
+        return probe(self.base) if self.model is not None else None
+
+    @cached_property
+    def facts(self) -> ModelFacts:
+        """The model's layers in numbers; a user's own is followed in a process of its own."""
+        if self.own is None:
+            return spec_facts(self.base)
+        if self.own.model is None:
+            label = self.base.workload
+            raise SpecError(
+                f"{label} is a {self.own.framework} model, and only PyTorch modules can be followed layer by layer; "
+                f"give a torch.nn.Module, or measure it with paceline run"
+            )
+        return self.own.model
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """For all its runs."""
+        described = self.hardware.price_per_device_hour
+        price = self.price_per_device_hour
+        return Predictor(
+            self.hardware, self.facts, self.samples or sample_count(self.base, probe),
+            described.value if price is None and described else price, data_bytes(self.base),
+        )  # fmt: skip
+
+    @cached_property
+    def batches(self) -> list[tuple[str, int]]:
+        """("global_batch" or "local_batch", size); by default as many as the most workers can share."""
+        if not self.global_batches and not self.local_batches:
+            size = DEFAULT_GLOBAL_BATCH
+            while size < max(self.workers):
+                size *= 2
+            return [("global_batch", size)]
+        return [("global_batch", size) for size in self.global_batches] + [
+            ("local_batch", size) for size in self.local_batches
+        ]
+
+    def specs(
+        self,
+        name: str,
+        knobs: dict[str, Scalar] | None = None,
+        workers: Sequence[int] | None = None,
+        batches: Sequence[tuple[str, int]] | None = None,
+    ) -> Iterator[RunSpec]:
+        """Runs of one strategy: every batch and worker count, of the question or given."""
+        values = {**self.knobs, **(knobs or {})}
+        for batch, size in batches or self.batches:
+            fields = {"strategy": name, "knobs": values, "global_batch": None, "local_batch": None, batch: size}
+            spec = complete(self.base.model_copy(update=fields))
+            yield from (spec.model_copy(update={"workers": count}) for count in workers or self.workers)
+
+    def names(self) -> Sequence[str]:
+        """The strategies in question: those named, or all that train such a model."""
+        if self.strategies:
+            return self.strategies
+        kind = self.own.framework if self.own else None
+        real = [one for one in strategies().values() if one.family != "fake"]
+        return [one.name for one in real if kind is None or one.trains == kind]
+
+    def why_not(self, spec: RunSpec) -> str | None:
+        """Why a run cannot be made on the system in question, in words, or None."""
+        chosen = strategy(spec.strategy)
+        if self.hardware.kind not in chosen.devices:
+            return f"{chosen.name} does not run with device {self.hardware.kind}; it offers {', '.join(chosen.devices)}"
+        if chosen.roles(spec) and not _several_machines(spec) and self._machines(spec) > 1:
+            return f"{chosen.name} is one process and cannot reach over {self._machines(spec)} nodes"
+        fields: dict[str, Any] = {"dataset_copies": _ENOUGH_COPIES}
+        if spec.precision not in chosen.precisions:
+            fields["precision"] = chosen.precisions[-1]
+        try:
+            return refusal(spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._look)
+        except UserError as error:
+            return str(error)
+
+    def _machines(self, spec: RunSpec) -> int:
+        return -(-spec.workers // self.hardware.node_devices) if self.hardware.kind == "cuda" else 1
+
+    def _look(self, _spec: RunSpec) -> OwnFacts:
+        assert self.own is not None
+        return self.own
+
+
+def _several_machines(spec: RunSpec) -> bool:
+    """Whether its workers are processes, which may be on other machines, or within one process."""
+    return sum(role.processes for role in strategy(spec.strategy).roles(spec)) > 1 or spec.workers == 1
+
+
+def _classes(spec: RunSpec) -> int | None:
+    source = data_source(str(spec.dataset))
+    if source.classes is not None:
+        return source.classes
+    return source.load(data_request(spec.model_copy(update={"train_samples": 1}))).classes
+
+
+def data_bytes(spec: RunSpec) -> float:
+    """Samples as a process of a run holds them: the set as it is loaded, and those in use on their device again."""
+    shape = spec.input_shape or data_source(str(spec.dataset)).shape if spec.dataset != OWN_DATA else spec.input_shape
+    if shape is None or spec.dataset == OWN_DATA:
+        return 0.0
+    source = data_source(str(spec.dataset))
+    used = source.count(data_request(spec))
+    loaded = max(used, source.count(data_request(spec.model_copy(update={"train_samples": None}))))
+    return (1 + TEST_SHARE) * (loaded + used) * prod(shape) * FLOAT_BYTES
+
+
+def usual_precision(hardware: Hardware) -> Precision:
+    """What people train with there: bf16 where a GPU has it."""
+    return "bf16" if hardware.kind == "cuda" and "bf16" in hardware.device.flops_per_second else "fp32"

@@ -1,0 +1,207 @@
+"""A small event simulator of one step: tasks on streams that run in order, wait for each other and slow each other.
+
+A rank has a stream that computes and one that transfers. Ranks that do the same are simulated once. While a rank
+transfers, its computation loses `interference` of each second; on a GPU that is little, on a core that also has to
+move the bytes it is nearly all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import sqrt
+from statistics import NormalDist
+
+# Below this a task is done: a picosecond, against rounding.
+DONE = 1e-12
+# Blom, "Statistical Estimates and Transformed Beta-Variables", 1958: the mean of the largest of n normal numbers.
+BLOM = 0.375
+
+
+@dataclass(frozen=True)
+class Task:
+    """Work on a stream. `after` are numbers of tasks that must be done before."""
+
+    rank: int
+    transfers: bool
+    seconds: float
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Times:
+    """When each task began and ended."""
+
+    begins: tuple[float, ...]
+    ends: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        """Until the last one ended."""
+        return max(self.ends, default=0.0)
+
+
+def simulate(tasks: Sequence[Task], interference: float = 0.0) -> Times:
+    """Streams take their tasks in the order given. Raises if tasks wait for each other in a circle."""
+    queues: dict[tuple[int, bool], list[int]] = {}
+    for number, task in enumerate(tasks):
+        queues.setdefault((task.rank, task.transfers), []).append(number)
+    if not interference:
+        return _in_turn(tasks, queues)
+    places = dict.fromkeys(queues, 0)
+    begins, ends = [-1.0] * len(tasks), [-1.0] * len(tasks)
+    left = [task.seconds for task in tasks]
+    now, open_tasks = 0.0, len(tasks)
+    while open_tasks:
+        active = _active(tasks, queues, places, ends)
+        if not active:
+            raise ValueError("tasks wait for each other")
+        busy = {stream for stream, _ in active}
+        rates = {
+            number: 1 / (1 + interference) if interference and not stream[1] and (stream[0], True) in busy else 1.0
+            for stream, number in active
+        }
+        passed = min(left[number] / rates[number] for _, number in active)
+        now += passed
+        for stream, number in active:
+            if begins[number] < 0:
+                begins[number] = now - passed
+            left[number] -= passed * rates[number]
+            if left[number] <= DONE:
+                ends[number] = now
+                places[stream] += 1
+                open_tasks -= 1
+    return Times(tuple(begins), tuple(ends))
+
+
+def _in_turn(tasks: Sequence[Task], queues: dict[tuple[int, bool], list[int]]) -> Times:
+    """Where nothing slows anything, a task starts when its stream is free and what it waits for is done."""
+    begins, ends = [-1.0] * len(tasks), [-1.0] * len(tasks)
+    places, done = dict.fromkeys(queues, 0), 0
+    while done < len(tasks):
+        before = done
+        for stream, numbers in queues.items():
+            place = places[stream]
+            while place < len(numbers):
+                number = numbers[place]
+                waits = [ends[other] for other in tasks[number].after]
+                if waits and min(waits) < 0:
+                    break
+                begins[number] = max(waits, default=0.0)
+                if place:
+                    begins[number] = max(begins[number], ends[numbers[place - 1]])
+                ends[number] = begins[number] + tasks[number].seconds
+                place += 1
+            done += place - places[stream]
+            places[stream] = place
+        if done == before:
+            raise ValueError("tasks wait for each other")
+    return Times(tuple(begins), tuple(ends))
+
+
+def _active(
+    tasks: Sequence[Task],
+    queues: dict[tuple[int, bool], list[int]],
+    places: dict[tuple[int, bool], int],
+    ends: Sequence[float],
+) -> list[tuple[tuple[int, bool], int]]:
+    """The first task of each stream, if nothing keeps it waiting."""
+    found = []
+    for stream, numbers in queues.items():
+        if places[stream] < len(numbers):
+            number = numbers[places[stream]]
+            if all(ends[other] >= 0 for other in tasks[number].after):
+                found.append((stream, number))
+    return found
+
+
+def overlap(segments: Sequence[float], transfers: Sequence[float], interference: float = 0.0) -> tuple[float, float]:
+    """Segments of computation, each followed by the transfer of what it filled: when both streams are done.
+
+    The same as `simulate` says of these tasks, in closed form: this is what data-parallel steps are made of.
+    Gives the end of the computation and the end of the transfers.
+    """
+    now = link_free = 0.0
+    slowed = 1 + interference
+    for work, transfer in zip(segments, transfers, strict=True):
+        shared = max(0.0, link_free - now)
+        now = now + work * slowed if shared >= work * slowed else now + shared + work - shared / slowed
+        link_free = max(link_free, now) + transfer
+    return now, link_free
+
+
+def pipeline_order(schedule: str, worker: int, workers: int, microbatches: int, chunks: int) -> list[tuple[bool, int]]:
+    """Passes of one worker in order: (backward or not, number of the micro-batch's pass through one of its stages).
+
+    A pass is `microbatch * chunks + chunk`. GPipe does all forward passes first; 1F1B turns to a backward pass as soon
+    as it can; interleaved does the same with several stages per worker (Narayanan et al., 2021).
+    """
+    forward = _forward_passes(workers, microbatches, chunks)
+    backward = [number - number % chunks + (chunks - 1 - number % chunks) for number in forward]
+    total = microbatches * chunks
+    if schedule == "gpipe":
+        return [(False, number) for number in forward] + [(True, number) for number in backward]
+    ahead = (workers - worker - 1) * (1 if chunks == 1 else 2) + (chunks - 1) * min(workers, microbatches)
+    ahead = min(total, ahead)
+    order = [(False, number) for number in forward[:ahead]]
+    for step in range(total):
+        if ahead + step < total:
+            order.append((False, forward[ahead + step]))
+        order.append((True, backward[step]))
+    return order
+
+
+def _forward_passes(workers: int, microbatches: int, chunks: int) -> list[int]:
+    """Groups of as many micro-batches as there are workers go through the first stage of each, then the second."""
+    found: list[int] = []
+    for start in range(0, microbatches, workers):
+        group = range(start, min(start + workers, microbatches))
+        found += [microbatch * chunks + chunk for chunk in range(chunks) for microbatch in group]
+    return found
+
+
+def largest_of(count: int, deviation: float) -> float:
+    """How much above its mean the largest of `count` normal numbers is expected, for ranks that differ by chance."""
+    if count < 2 or not deviation:
+        return 0.0
+    return deviation * NormalDist().inv_cdf((count - BLOM) / (count + 1 - 2 * BLOM))
+
+
+@dataclass(frozen=True)
+class Served:
+    """Asynchronous workers at servers: updates in a second, and updates by others between a fetch and its push."""
+
+    updates_per_second: float
+    staleness: float
+    server_busy: float
+
+
+# From so many workers on, a queue is so long that its mean length is as good as the queue itself.
+QUEUED_WORKERS = 64
+QUEUED_UPDATES = 40
+
+
+def serve(cycles: Sequence[float], service: float) -> Served:
+    """Workers that each compute for their cycle, then stand in line for `service` seconds of the server."""
+    workers = len(cycles)
+    if workers > QUEUED_WORKERS:
+        free = sum(1 / (cycle + service) for cycle in cycles)
+        rate = min(free, 1 / service) if service else free
+        return Served(rate, workers - 1.0, min(1.0, rate * service))
+    coming: list[tuple[float, int]] = []
+    for worker, cycle in enumerate(cycles):
+        heappush(coming, (cycle * (1 + worker / workers), worker))
+    version, fetched = 0, [0] * workers
+    server_free, stale, wanted = 0.0, 0, workers * QUEUED_UPDATES
+    while version < wanted:
+        arrived, worker = heappop(coming)
+        server_free = max(server_free, arrived) + service
+        stale += version - fetched[worker]
+        version += 1
+        fetched[worker] = version
+        heappush(coming, (server_free + cycles[worker], worker))
+    return Served(version / server_free, stale / version, min(1.0, version * service / server_free))
+
+
+def combined(*deviations: float) -> float:
+    """Independent relative deviations together."""
+    return sqrt(sum(deviation * deviation for deviation in deviations))

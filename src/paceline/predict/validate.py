@@ -1,0 +1,164 @@
+"""Predictions beside what was measured here: the error of each row, and what the intervals are worth."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from paceline.errors import UserError
+from paceline.plan import spec_facts
+from paceline.predict.calibrate import STUDY
+from paceline.predict.measured import measured_step, peak_above_framework
+from paceline.predict.prediction import NORMAL_90, Estimate, Prediction, Predictor
+from paceline.predict.question import data_bytes
+from paceline.predict.simulate import combined
+from paceline.record import Record
+from paceline.runs.probe import probe
+from paceline.spec import RunSpec
+from paceline.strategies import strategies
+from paceline.systems.hardware import Hardware
+
+# Repeats on a machine that other programs use lie this far apart, by CPU seconds.
+DISTURBED_DEVIATION = 0.05
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration: what was predicted and what came, in seconds; the basis says by which clock."""
+
+    spec: RunSpec
+    basis: str
+    predicted: Estimate
+    measured: float
+    used_to_calibrate: bool
+    records: tuple[int, ...]
+    memory_predicted: float
+    memory_measured: float | None
+    held_predicted: tuple[float, float]
+    held_measured: tuple[float, float] | None
+
+    @property
+    def error(self) -> float:
+        """Relative; above zero where the prediction is too long."""
+        return self.predicted.value / self.measured - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval has it."""
+        return self.predicted.low <= self.measured <= self.predicted.high
+
+    @property
+    def memory_error(self) -> float | None:
+        """Relative, of the peak."""
+        return self.memory_predicted / self.memory_measured - 1 if self.memory_measured else None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All rows together."""
+
+    rows: int
+    mean_error: float
+    worst_error: float
+    coverage: float
+    # Pairs of rows of one model that are predicted in the order in which they were measured.
+    order_kept: float | None
+
+
+def validate_records(records: Iterable[Record], hardware: Hardware) -> list[Row]:
+    """One row for each configuration that can be predicted for this system."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        if _comparable(record, hardware):
+            groups.setdefault(record.key, []).append(record)
+    predictors: dict[str, Predictor] = {}
+    rows = []
+    for group in groups.values():
+        row = _row(group, hardware, predictors)
+        if row is not None:
+            rows.append(row)
+    return rows
+
+
+def _comparable(record: Record, hardware: Hardware) -> bool:
+    spec = record.spec
+    chosen = strategies().get(spec.strategy)
+    return (
+        record.ok and not spec.instrumented and chosen is not None and chosen.family != "fake"
+        and spec.device == hardware.kind and spec.cores_per_worker == 1 and spec.execution == "eager"
+        and hardware.calibration is not None and record.environment.get("cpu") == hardware.calibration.machine
+    )  # fmt: skip
+
+
+def _row(group: Sequence[Record], hardware: Hardware, predictors: dict[str, Predictor]) -> Row | None:
+    spec = group[0].spec
+    steps = [step for record in group if (step := measured_step(record)) is not None]
+    predictor = _predictor(spec, hardware, predictors)
+    if not steps or predictor is None:
+        return None
+    prediction = predictor.predict(spec)
+    calm = [step for step in steps if not step.disturbed]
+    basis = "wall" if calm else "CPU"
+    measured = median(step.wall_seconds for step in calm) if calm else median(step.cpu_seconds for step in steps)
+    predicted = prediction.step_seconds if calm else by_cpu(prediction)
+    peaks = [peak for record in group if (peak := peak_above_framework(record)) is not None]
+    heaviest = strategies()[spec.strategy].footprint(spec, predictor.model).heaviest
+    return Row(
+        spec, basis, predicted, measured,
+        used_to_calibrate=all(record.study == STUDY for record in group),
+        records=tuple(record.id for record in group if record.id is not None),
+        memory_predicted=prediction.memory_bytes.value, memory_measured=max(peaks, default=None),
+        held_predicted=(heaviest.parameter_bytes, heaviest.optimizer_bytes),
+        held_measured=_held(group[0], heaviest.parameter_bytes),
+    )  # fmt: skip
+
+
+def by_cpu(prediction: Prediction) -> Estimate:
+    """CPU seconds of all processes; on a machine that others use they vary more."""
+    deviation = combined(prediction.deviation, DISTURBED_DEVIATION)
+    return Estimate.around(prediction.parts.cpu_seconds, deviation)
+
+
+def _predictor(spec: RunSpec, hardware: Hardware, known: dict[str, Predictor]) -> Predictor | None:
+    place = spec.model_dump_json(
+        include={"workload", "model", "options", "dataset", "input_shape", "classes", "train_samples"}
+    )
+    if place not in known:
+        try:
+            facts = spec_facts(spec) if spec.model is None else probe(spec).model
+        except UserError:
+            return None
+        if facts is None:
+            return None
+        known[place] = Predictor(hardware, facts, spec.train_samples or 1, data_bytes=data_bytes(spec))
+    return known[place]
+
+
+def _held(record: Record, parameters: float) -> tuple[float, float] | None:
+    """Of the process whose tensors are nearest to what the heaviest rank should hold."""
+    found = [rank.details["held_bytes"] for rank in record.ranks if "held_bytes" in rank.details]
+    if not found:
+        return None
+    nearest = min(found, key=lambda held: abs(held["parameters"] - parameters))
+    return nearest["parameters"], nearest["optimizer"]
+
+
+def summarise(rows: Sequence[Row]) -> Summary:
+    """Mean and worst error, the share inside their intervals, and whether the order is kept."""
+    errors = [abs(row.error) for row in rows]
+    return Summary(
+        len(rows), mean(errors), max(errors), mean(row.inside for row in rows), order_kept(rows),
+    )  # fmt: skip
+
+
+def order_kept(rows: Sequence[Row]) -> float | None:
+    """Share of pairs of one model and batch whose order was foreseen; of pairs that differ by more than chance."""
+    right, pairs = 0, 0
+    for place, first in enumerate(rows):
+        for second in rows[place + 1 :]:
+            same = (first.spec.workload, first.spec.options, first.spec.samples_per_step, first.basis)
+            other = (second.spec.workload, second.spec.options, second.spec.samples_per_step, second.basis)
+            far = abs(first.measured / second.measured - 1) > NORMAL_90 * DISTURBED_DEVIATION
+            if same == other and far:
+                pairs += 1
+                right += (first.measured < second.measured) == (first.predicted.value < second.predicted.value)
+    return right / pairs if pairs else None

@@ -1,0 +1,1 @@
+"""A question about a model, a system and an objective ─► ranked answers with reasons, and a script to train with."""

@@ -1,0 +1,180 @@
+"""A question and an objective ─► candidates, predicted and ranked; ties are ties, and what is left out has a reason."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from paceline.predict.prediction import Estimate, Prediction
+from paceline.predict.question import Question
+from paceline.recommend.candidates import needs_company, simplicity, variants, worker_counts
+from paceline.recommend.objectives import Objective, objective
+from paceline.record import Record
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+from paceline.units import format_bytes
+
+# Repeated runs of one configuration lie about this far apart; what is nearer to the best is as good as it.
+TIE = 0.05
+
+
+# Synchronous strategies follow one loss curve for one global batch; what others lose, only runs can tell.
+UNSYNCHRONISED = "its steps are not worth those of one worker, and by how much only runs can tell"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration. `value` is the objective's; `measured` replaces it once it was run."""
+
+    prediction: Prediction
+    value: Estimate
+    behind: float = 0.0
+    tied: bool = False
+    measured: float | None = None
+    records: tuple[int, ...] = ()
+    # Samples per second of earlier runs of it, where there are any.
+    seen: float | None = None
+    # What must be known beside the number.
+    caveat: str | None = None
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run."""
+        return self.prediction.spec
+
+    @property
+    def best_known(self) -> float:
+        """Measured where it was measured."""
+        return self.value.value if self.measured is None else self.measured
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The ranking, the pick, and everything that was left out."""
+
+    question: Question
+    objective: Objective
+    ranked: tuple[Candidate, ...]
+    excluded: dict[str, str]
+    predictions: int
+    pick: Candidate | None = None
+    measured_runs: int = 0
+    reasons: tuple[str, ...] = field(default=())
+
+
+def recommend(
+    question: Question, goal: str = "throughput", records: Iterable[Record] = (), critical_batch: float | None = None
+) -> Answer:
+    """Predicts every candidate and puts them in order; the best setting stands for its strategy and worker count."""
+    wanted = objective(goal)
+    question = replace(question, workers=worker_counts(question.workers))
+    evidence = _evidence(records)
+    found: dict[tuple[str, int, int], Candidate] = {}
+    excluded: dict[str, str] = {}
+    predictions = 0
+    for name in question.names():
+        reason = None
+        for spec in _specs(question, name):
+            why_not = question.why_not(spec)
+            if why_not is None:
+                predictions += 1
+                candidate = _candidate(question, wanted, spec, evidence, critical_batch)
+                why_not = _too_large(candidate.prediction)
+            if why_not is not None:
+                # The last word is that on the most workers, with the strategy's own settings.
+                if reason is None or spec.knobs.keys() <= question.knobs.keys():
+                    reason = f"x{spec.workers}: {why_not}"
+                continue
+            key = name, spec.workers, spec.samples_per_step
+            if key not in found or wanted.better(candidate.value.value, found[key].value.value):
+                found[key] = candidate
+        if reason is not None and not any(key[0] == name for key in found):
+            excluded[name] = reason
+    return ranked(Answer(question, wanted, tuple(found.values()), excluded, predictions))
+
+
+def _plainness(one: Candidate) -> tuple[float, ...]:
+    """Fewer workers, a plainer family, fewer settings, less to send."""
+    return (*simplicity(one.spec.strategy, one.spec.workers), len(one.spec.knobs), one.prediction.parts.transfers)
+
+
+def _specs(question: Question, name: str) -> Iterator[RunSpec]:
+    for workers in question.workers:
+        if needs_company(strategy(name), workers) and len(question.workers) > 1:
+            continue
+        for knobs in variants(strategy(name), question, workers):
+            yield from question.specs(name, knobs, (workers,))
+
+
+def ranked(answer: Answer) -> Answer:
+    """In order of what is known best; the pick is the simplest of those that tie with the first."""
+    wanted = answer.objective
+    sign = -1 if wanted.metric.better == "higher" else 1
+    order = sorted(answer.ranked, key=lambda one: (one.caveat is not None, sign * one.best_known))
+    if not order:
+        return answer
+    best = order[0].best_known
+    told = [
+        replace(one, behind=wanted.worse_by(one.best_known, best), tied=wanted.worse_by(one.best_known, best) <= TIE)
+        for one in order
+    ]
+    equals = [one for one in told if one.tied and one.caveat is None] or told[:1]
+    pick = min(equals, key=_plainness)
+    return replace(answer, ranked=(pick, *(one for one in told if one is not pick)), pick=pick)
+
+
+def _candidate(
+    question: Question,
+    wanted: Objective,
+    spec: RunSpec,
+    evidence: dict[str, list[tuple[int, float]]],
+    critical_batch: float | None,
+) -> Candidate:
+    prediction = question.predictor.predict(spec)
+    value = wanted.of(prediction)
+    caveat = None if strategy(spec.strategy).synchronous else UNSYNCHRONISED
+    if wanted.name == "time-to-accuracy" and critical_batch:
+        # 1 + batch / critical batch times as many samples (McCandlish et al., "An Empirical Model of Large-Batch
+        # Training", 2018).
+        value = value.times(1 + spec.samples_per_step / critical_batch)
+    found = evidence.get(_identity(spec), [])
+    seen = median(rate for _, rate in found) if found else None
+    return Candidate(prediction, value, caveat=caveat, records=tuple(number for number, _ in found), seen=seen)
+
+
+def _too_large(one: Prediction) -> str | None:
+    if one.fits:
+        return None
+    needed, there = format_bytes(one.memory_bytes.value), format_bytes(one.memory_limit_bytes)
+    return f"a worker would hold {needed} and has {there}"
+
+
+def _identity(spec: RunSpec) -> str:
+    fields = spec.model_dump(
+        mode="json", include={"workload", "model", "options", "strategy", "knobs", "workers", "device", "precision"}
+    )
+    return f"{fields} {spec.samples_per_step}"
+
+
+def _evidence(records: Iterable[Record]) -> dict[str, list[tuple[int, float]]]:
+    """Good runs by configuration: their numbers in the results file, and samples per second."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for record in records:
+        if record.ok and not record.spec.instrumented and record.id is not None and record.steady is not None:
+            place = found.setdefault(_identity(record.spec), [])
+            place.append((record.id, record.steady.samples_per_second))
+    return found
+
+
+def with_measurements(answer: Answer, measured: Sequence[tuple[RunSpec, float, int]], runs: int) -> Answer:
+    """The same answer with what the best candidates really did, ranked again."""
+    by_spec = {_identity(spec): (value, number) for spec, value, number in measured}
+    told = []
+    for one in answer.ranked:
+        value, number = by_spec.get(_identity(one.spec), (None, None))
+        records = (*one.records, number) if number is not None else one.records
+        told.append(replace(one, measured=value, records=records))
+    # What was run stands before what was only predicted.
+    tried = tuple(one for one in told if one.measured is not None)
+    left = tuple(one for one in told if one.measured is None)
+    again = ranked(replace(answer, ranked=tried, measured_runs=runs))
+    return replace(again, ranked=(*again.ranked, *left))

@@ -1,0 +1,58 @@
+"""What "best" may mean: each objective as a number of a prediction, with its direction."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.errors import SpecError, nearest
+from paceline.metrics import COST, ENERGY, EPOCH_TIME, PEAK_MEMORY, THROUGHPUT, Metric
+from paceline.predict.prediction import Estimate, Prediction
+from paceline.units import format_bytes, format_rate, format_seconds
+
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A number to be as large, or as small, as can be."""
+
+    name: str
+    metric: Metric
+    of: Callable[[Prediction], Estimate]
+    text: Callable[[float], str]
+    about: str
+
+    def better(self, first: float, second: float) -> bool:
+        """Whether the first value is to be preferred."""
+        return first > second if self.metric.better == "higher" else first < second
+
+    def worse_by(self, value: float, best: float) -> float:
+        """How far a value is from the best one: 0.1 for a tenth slower, dearer or larger."""
+        return best / value - 1 if self.metric.better == "higher" else value / best - 1
+
+
+def _cost(one: Prediction) -> Estimate:
+    """Without a price, hours of devices: the order is the same."""
+    return one.cost_per_epoch or one.epoch_seconds.times(one.devices / SECONDS_PER_HOUR)
+
+
+OBJECTIVES = {
+    one.name: one
+    for one in (
+        Objective("throughput", THROUGHPUT, lambda one: one.samples_per_second,
+                  lambda value: f"{format_rate(value)} samples/s", "most samples in a second"),
+        Objective("time-to-accuracy", EPOCH_TIME, lambda one: one.epoch_seconds,
+                  lambda value: f"{format_seconds(value)} per epoch", "least time until the model is good enough"),
+        Objective("energy", ENERGY, lambda one: one.joules_per_epoch,
+                  lambda value: f"{format_rate(value)} J per epoch", "fewest joules for an epoch"),
+        Objective("cost", COST, _cost, lambda value: f"{value:.4g} per epoch", "least money for an epoch"),
+        Objective("memory", PEAK_MEMORY, lambda one: one.memory_bytes,
+                  lambda value: f"{format_bytes(value)} per worker", "fewest bytes on a worker"),
+    )
+}  # fmt: skip
+
+
+def objective(name: str) -> Objective:
+    """By name."""
+    if name not in OBJECTIVES:
+        raise SpecError(f"there is no objective {name!r}; {nearest(name, OBJECTIVES)}")
+    return OBJECTIVES[name]

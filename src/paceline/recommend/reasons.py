@@ -1,0 +1,158 @@
+"""Why the pick is the pick: sentences from the parts of its step, from cited facts, and from runs that were made."""
+
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+
+from paceline.predict.prediction import Prediction
+from paceline.predict.question import Question
+from paceline.recommend.answer import TIE, Answer, Candidate
+from paceline.strategies import strategy
+from paceline.units import format_bytes, format_count, format_percent, format_rate, format_seconds
+
+# A part below this share of a step is not worth a word.
+LEAST_SHARE = 0.02
+# Batches beyond this many doublings of one sample are no answer.
+DOUBLINGS = 20
+MOST_FACTS = 2
+BY_TIME = ("throughput", "time-to-accuracy")
+
+
+@cache
+def _facts() -> list[dict[str, object]]:
+    text = (resources.files("paceline.recommend") / "facts.toml").read_text()
+    return list(tomllib.loads(text)["facts"])
+
+
+def facts_about(name: str) -> list[str]:
+    """What is known of a strategy, with its source."""
+    found = []
+    for fact in _facts():
+        patterns = fact["strategies"]
+        if isinstance(patterns, list) and any(fnmatchcase(name, pattern) for pattern in patterns):
+            found.append(f"{fact['text']} ({fact['source']}).")
+    return found
+
+
+def explain(answer: Answer) -> list[str]:
+    """All there is to say about the pick."""
+    pick = answer.pick
+    if pick is None:
+        return ["Nothing that was asked about can run: see the reasons below."]
+    said = [_first(answer, pick)]
+    said += _ties(answer, pick)
+    said += _parts(pick.prediction)
+    said += _against_one(answer, pick)
+    said += _against_next(answer, pick)
+    said += _faster_but(answer, pick)
+    said += facts_about(pick.spec.strategy)[:MOST_FACTS]
+    if pick.records:
+        rate = f": {format_rate(pick.seen)} samples/s" if pick.seen is not None else ""
+        said.append(f"Measured in {_runs(pick.records)}{rate}.")
+    return said
+
+
+def label(one: Candidate | Prediction) -> str:
+    """A configuration in a few words."""
+    spec = one.spec
+    knobs = "".join(f", {name} {value}" for name, value in spec.knobs.items())
+    return f"{spec.strategy} on {format_count(spec.workers, 'worker')}{knobs}"
+
+
+def _first(answer: Answer, pick: Candidate) -> str:
+    known = "measured" if pick.measured is not None else "predicted"
+    interval = ""
+    if pick.measured is None:
+        low, high = (answer.objective.text(value) for value in (pick.value.low, pick.value.high))
+        interval = f" (90 %: {low} to {high})"
+    return (
+        f"Use {label(pick)}, a global batch of {pick.spec.samples_per_step:,}: "
+        f"{answer.objective.text(pick.best_known)} {known}{interval}, the {answer.objective.about}."
+    )
+
+
+def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:
+    others = [one for one in answer.ranked if one.tied and one is not pick and one.caveat is None]
+    if others:
+        names = ", ".join(f"{one.spec.strategy} x{one.spec.workers}" for one in others[:4])
+        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+        yield f"It ties with {names}{more}: within {format_percent(TIE)}. Of those it is the simplest."
+
+
+def _parts(one: Prediction) -> Iterator[str]:
+    parts, step = one.parts, one.parts.step
+    shares = {
+        "communication that nothing hides": parts.exposed, "an idle line of stages": parts.bubble,
+        "waiting for slower ranks or for a core": parts.waiting,
+    }  # fmt: skip
+    told = [f"{format_percent(part / step)} {name}" for name, part in shares.items() if part / step >= LEAST_SHARE]
+    rest = f", {', '.join(told)}" if told else ""
+    yield f"Of a step of {format_seconds(step)}, {format_percent(parts.compute / step)} is computation{rest}."
+    hidden = parts.transfers - parts.exposed
+    if hidden / step >= LEAST_SHARE:
+        yield f"{format_seconds(hidden)} of transfer hides behind computation."
+
+
+def _against_one(answer: Answer, pick: Candidate) -> Iterator[str]:
+    """One worker, said plainly, with the batch from which on two would pay; or what more workers bring."""
+    if pick.spec.workers == 1:
+        if max(answer.question.workers) > 1 and answer.objective.name in BY_TIME:
+            yield "One worker is enough: more of them gain less than they cost each other."
+            yield break_even(answer.question, pick)
+        elif max(answer.question.workers) > 1:
+            yield "One worker is enough: each further one spends some of its time on the others."
+        return
+    speedup, efficiency = pick.prediction.speedup, pick.prediction.efficiency
+    if speedup is not None and efficiency is not None:
+        yield (
+            f"That is {speedup:.2f} times one worker, {format_percent(efficiency)} of ideal"
+            + (", if one worker could hold it." if not _one_fits(answer) else ".")
+        )
+
+
+def _one_fits(answer: Answer) -> bool:
+    return any(one.spec.workers == 1 for one in answer.ranked) or min(answer.question.workers) > 1
+
+
+def break_even(question: Question, pick: Candidate) -> str:
+    """The global batch from which on two workers with data parallelism are faster than one."""
+    framework = strategy(pick.spec.strategy).framework
+    name = {"torch": "torch-ddp", "tensorflow": "tf-mirrored", "jax": "jax-data"}.get(str(framework), "torch-ddp")
+    for doubling in range(1, DOUBLINGS + 1):
+        batch = 1 << doubling
+        (spec,) = question.specs(name, {}, (2,), [("global_batch", batch)])
+        found = question.predictor.predict(spec)
+        if found.speedup is not None and found.speedup > 1 + TIE and found.fits:
+            return f"Two workers with {name} would pay from a global batch of about {batch:,} on."
+    return f"Two workers with {name} would not pay at any batch up to {batch:,}."
+
+
+def _against_next(answer: Answer, pick: Candidate) -> Iterator[str]:
+    """The best strategy of another kind, and why it is behind."""
+    for one in answer.ranked:
+        if one.spec.strategy != pick.spec.strategy and not one.tied and one.caveat is None:
+            parts = one.prediction.parts
+            names = {"computation": parts.compute, "exposed communication": parts.exposed, "idle stages": parts.bubble,
+                     "waiting": parts.waiting}  # fmt: skip
+            main = max(names, key=lambda name: names[name])
+            yield (
+                f"Next is {label(one)}, {format_percent(one.behind)} behind: "
+                f"{format_percent(names[main] / parts.step)} of its step is {main}, and it holds "
+                f"{format_bytes(one.prediction.memory_bytes.value)} per worker."
+            )
+            return
+
+
+def _faster_but(answer: Answer, pick: Candidate) -> Iterator[str]:
+    """An asynchronous strategy with the better number."""
+    others = [one for one in answer.ranked if one.caveat and answer.objective.better(one.best_known, pick.best_known)]
+    if others:
+        best = others[0]
+        yield f"{label(best)} would reach {answer.objective.text(best.best_known)}, but {best.caveat}."
+
+
+def _runs(records: tuple[int, ...]) -> str:
+    numbers = ", ".join(str(number) for number in records[:4])
+    return f"run {numbers}" if len(records) == 1 else f"runs {numbers}"

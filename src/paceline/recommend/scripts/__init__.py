@@ -1,0 +1,102 @@
+"""Training scripts for a run, in the framework's own words and without Paceline: a file and a template per strategy."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from paceline.catalogue import direct, discover
+from paceline.errors import SpecError
+from paceline.plan import Probe, complete, refusal
+from paceline.recommend.scripts.base import Script, Source
+from paceline.recommend.scripts.jax_text import jax_values
+from paceline.recommend.scripts.keras_text import keras_values
+from paceline.recommend.scripts.layout import without_unused_imports
+from paceline.recommend.scripts.torch_text import torch_values
+from paceline.recommend.scripts.values import values_of
+from paceline.runs.probe import probe as look_at_model
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+from paceline.systems import Gpu, System, local_system
+from paceline.systems.local import FRAMEWORKS
+
+FILE_NAME = "train.py"
+# CUDA graphs and slices of a GPU are Paceline's own doing.
+EXECUTIONS, DEVICES = ("eager", "compiled"), ("cpu", "cuda")
+_OF_FRAMEWORK: dict[str | None, Callable[[Source], Mapping[str, Any]]] = {
+    "torch": torch_values,
+    "tensorflow": keras_values,
+    "jax": jax_values,
+}
+
+
+@cache
+def scripts() -> dict[str, Script]:
+    """Every script by the name of its strategy."""
+    return discover("paceline.recommend.scripts", "SCRIPT", Script)
+
+
+def emit(spec: RunSpec, *, file_name: str = FILE_NAME, why: str = "", probe: Probe = look_at_model) -> str:
+    """A script that carries out the run; `why` is put into its docstring, to say what it was chosen for.
+
+    A run that no machine could make, or that the script could not carry out as asked, is a `UserError`.
+    """
+    script, whole = script_of(spec.strategy), complete(spec)
+    _check(whole, script, probe)
+    source = Source(whole)
+    values = {
+        **values_of(source, script, file_name, why),
+        **_OF_FRAMEWORK[strategy(spec.strategy).framework](source),
+        **script.values(source),
+    }
+    return without_unused_imports(_render(f"{script.name}.py.j2", values))
+
+
+def script_of(name: str) -> Script:
+    """The script of a strategy, or a `SpecError` that names those that have one."""
+    found = direct("paceline.recommend.scripts", "SCRIPT", Script, name) or scripts().get(name)
+    if found is None:
+        strategy(name)  # a misspelt name is told as such
+        raise SpecError(f"there is no script for {name}; there are scripts for {', '.join(sorted(scripts()))}")
+    return found
+
+
+def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
+    for what, wanted, offered in (("execution", spec.execution, EXECUTIONS), ("device", spec.device, DEVICES)):
+        if wanted not in offered:
+            raise SpecError(f"a script cannot be written for {what} {wanted}; use {' or '.join(offered)}")
+    reason = refusal(spec, _machine_with_everything(spec), probe)
+    if reason is not None:
+        raise SpecError(f"a script cannot be written: {reason}")
+    if spec.optimizer.name == "lbfgs":
+        raise SpecError("a script cannot be written for optimizer lbfgs; use adam, sgd or adagrad")
+    left_out = [name for name in spec.knobs if name not in script.knobs]
+    if left_out:
+        heeded = f"; it heeds {', '.join(script.knobs)}" if script.knobs else ""
+        raise SpecError(f"the script for {script.name} cannot set knob {left_out[0]}; leave it out{heeded}")
+
+
+def _machine_with_everything(spec: RunSpec) -> System:
+    """The script may be for another machine than this: only what no machine could do is refused."""
+    gpus = (Gpu("any", memory_bytes=1 << 40),) * spec.workers
+    return replace(local_system(), gpus=gpus, frameworks=dict.fromkeys(FRAMEWORKS, "any"))
+
+
+def _render(template: str, values: Mapping[str, Any]) -> str:
+    return str(_templates().get_template(template).render(values))
+
+
+@cache
+def _templates() -> Any:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("paceline.recommend.scripts"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+__all__ = ["FILE_NAME", "Script", "emit", "script_of", "scripts"]

@@ -1,0 +1,86 @@
+"""What a script is made from: `Script` says what one strategy's can do, `Source` what there is to train.
+
+A template `templates/torch-ddp.py.j2` holds the text; the file `torch_ddp.py` what is to be known about it.
+"""
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from paceline.errors import ModelError
+from paceline.spec import RunSpec, Scalar
+from paceline.strategies import strategy
+from paceline.strategies.base import spec_layers
+from paceline.workloads.base import Layers
+from paceline.workloads.layers import Shape
+from paceline.workloads.own import OWN_DATA, declared_functions
+
+# Data whose samples a user's model takes in the shape that they have; images of other sets may be turned.
+_AS_GIVEN = (OWN_DATA, "synthetic")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A complete run, and what its model and data are."""
+
+    spec: RunSpec
+
+    @cached_property
+    def own_functions(self) -> frozenset[str]:
+        """Functions that the user's file has, its own or imported ones; none for a built-in model."""
+        file = self.spec.model
+        if file is None:
+            return frozenset()
+        names = set(declared_functions(file))
+        for node in ast.walk(ast.parse(file.path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names |= {alias.asname or alias.name for alias in node.names}
+        if "*" in names:
+            raise ModelError(
+                f"{file.path} imports everything from another file (*); name what it imports, so that a script can "
+                f"use it"
+            )
+        return frozenset(names)
+
+    @cached_property
+    def built_in(self) -> tuple[Layers, Shape]:
+        """Layers of a built-in model and the shape of a sample."""
+        return spec_layers(self.spec)
+
+    @property
+    def knobs(self) -> dict[str, Scalar]:
+        """Every knob of the strategy, with the run's values in place."""
+        return strategy(self.spec.strategy).knob_values(self.spec)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether samples are known to be images."""
+        if self.spec.model is None:
+            return len(self.built_in[1]) == 3
+        return self.spec.dataset in ("mnist", "mnist-5k") or len(self.spec.input_shape or ()) == 3
+
+    @property
+    def turns_images(self) -> bool:
+        """Whether a framework that wants channels last must turn the images."""
+        return self.has_images and not (self.spec.model is not None and self.spec.dataset in _AS_GIVEN)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A strategy's script: how it is started and what of a run it can carry out."""
+
+    name: str
+    # What the script is, to follow "It is "; {workers} stands for their number.
+    about: str
+    # The command, given the run and the name of the file.
+    start: Callable[[RunSpec, str], str]
+    # Knobs that it heeds; one that is set and not among them is refused.
+    knobs: tuple[str, ...] = ()
+    # What else there is to know before it is started, in sentences.
+    notes: str = ""
+    # Whether it looks at the test set in the end.
+    tests: bool = True
+    # What its template is given beside what all are.
+    values: Callable[[Source], Mapping[str, Any]] = field(default=lambda _source: {})

@@ -1,0 +1,94 @@
+"""A run's model and optimizer as Keras source, for TensorFlow."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from paceline.recommend.scripts.base import Source
+from paceline.recommend.scripts.layout import call, listed, runs_told_once
+from paceline.spec import Optimizer
+from paceline.workloads.base import Layers, trace
+from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
+
+
+def keras_values(source: Source) -> Mapping[str, Any]:
+    """By the names that templates use."""
+    spec = source.spec
+    layers = source.built_in[0] if spec.model is None else ()
+    return {
+        "model": model_text(*source.built_in) if layers else "",
+        "has_pooling": any(isinstance(layer, MaxPool) for layer in layers),
+        "has_blocks": any(isinstance(layer, Block) for layer in layers),
+        "optimizer": optimizer_text(spec.optimizer),
+        "channels_at_end": True,
+        # Whether a user's file is loaded with the script, or later.
+        "is_global": False,
+        "is_bf16": spec.precision == "bf16",
+        "is_compiled": spec.execution == "compiled",
+        "weight_decay": spec.optimizer.weight_decay if "optimizer" not in source.own_functions else 0.0,
+    }
+
+
+def model_text(layers: Layers, shape: Shape) -> str:
+    """The statement that returns the model."""
+    items = listed("[", runs_told_once(layer_lines(layers, shape)), "]", indent=8)
+    return f"    return keras.Sequential(\n{items}\n    )"
+
+
+def layer_lines(layers: Layers, shape: Shape) -> list[str]:
+    """The items of a `keras.Sequential`; pooling comes before ReLU."""
+    steps = trace(layers, shape)
+    pooled = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
+    lines, waits = [input_line(shape)], False
+    for name, layer, given in steps:
+        is_pooled = name in pooled
+        lines.append(layer_line(layer, given, is_pooled))
+        if waits and not is_pooled:
+            lines.append("keras.layers.ReLU()")
+            waits = False
+        waits = waits or (isinstance(layer, Conv) and is_pooled)
+    return lines
+
+
+def input_line(shape: Shape) -> str:
+    """Images with their channels last, tokens as whole numbers."""
+    if len(shape) == 3:
+        return f"keras.Input({(*shape[1:], shape[0])})"
+    return f"keras.Input({shape}" + (', dtype="int64")' if len(shape) == 1 else ")")
+
+
+def layer_line(layer: Layer, given: Shape, is_pooled: bool) -> str:  # noqa: PLR0911 - one per kind of layer
+    """One layer."""
+    match layer:
+        case Conv(channels, kernel):
+            relu = "" if is_pooled else ', activation="relu"'
+            return f'keras.layers.Conv2D({channels}, {kernel}, padding="same"{relu})'
+        case MaxPool(size):
+            return f"keras.layers.MaxPooling2D({size})"
+        case Flatten():
+            return "keras.layers.Flatten()"
+        case Dense(units, relu):
+            return f"keras.layers.Dense({units}" + (', activation="relu")' if relu else ")")
+        case Embed(vocabulary, width):
+            return f"Embedding({vocabulary}, {width})"
+        case Norm():
+            return "keras.layers.LayerNormalization(epsilon=1e-5)"
+        case Block(heads):
+            return f"Block({given[-1]}, heads={heads})"
+    raise TypeError(f"no Keras source for {type(layer).__name__}")
+
+
+def optimizer_text(settings: Optimizer) -> str:
+    """The statement that returns the optimizer.
+
+    Adam and Adagrad are subclasses in which epsilon means what it means in PyTorch; decay is added to the gradients.
+    """
+    options = [f"learning_rate={settings.lr!r}"]
+    if settings.name == "adam":
+        options += [f"beta_1={settings.betas[0]!r}", f"beta_2={settings.betas[1]!r}"]
+    elif settings.name == "adagrad":
+        options += ["initial_accumulator_value=0.0", f"epsilon={settings.eps!r}"]
+    elif settings.momentum:
+        options += [f"momentum={settings.momentum!r}"]
+    kind = {"adam": "Adam", "sgd": "keras.optimizers.SGD", "adagrad": "Adagrad"}[settings.name]
+    return call(f"return {kind}(", options, indent=4)

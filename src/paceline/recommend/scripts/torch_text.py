@@ -1,0 +1,121 @@
+"""A run's model and optimizer as PyTorch source."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from paceline.recommend.scripts.base import Source
+from paceline.recommend.scripts.layout import call, listed, runs_told_once
+from paceline.spec import Optimizer, RunSpec
+from paceline.workloads.base import Layers, trace
+from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
+
+
+def torch_values(source: Source) -> Mapping[str, Any]:
+    """By the names that templates use."""
+    spec = source.spec
+    layers = source.built_in[0] if spec.model is None else ()
+    sequences = any(isinstance(layer, Block) for layer in layers)
+    return {
+        "model": model_text(*source.built_in) if layers else "",
+        "has_pooling": any(isinstance(layer, MaxPool) for layer in layers),
+        "has_blocks": sequences,
+        "optimizer": optimizer_text(spec.optimizer, "parameters", fused=True),
+        "channels_last": source.has_images and spec.memory_format == "channels_last",
+        "is_bf16": spec.precision == "bf16",
+        "allows_tf32": spec.precision != "fp32",
+        "is_compiled": spec.execution == "compiled",
+        "called": "compiled" if spec.execution == "compiled" else "model",
+        "channels_at_end": False,
+        # Whether a user's file is loaded with the script, or later.
+        "is_global": True,
+        **({"loss": "functional.cross_entropy"} if layers and not sequences else {}),
+    }
+
+
+def model_text(layers: Layers, shape: Shape) -> str:
+    """The statement that returns the model."""
+    return listed("return nn.Sequential(", runs_told_once(module_lines(layers, shape)), ")", indent=4)
+
+
+def module_lines(layers: Layers, shape: Shape) -> list[str]:
+    """The items of an `nn.Sequential`; pooling comes before ReLU."""
+    steps = trace(layers, shape)
+    pooled = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
+    lines, waits = [], False
+    for name, layer, given in steps:
+        lines.append(module_line(layer, given))
+        waits = waits or isinstance(layer, Conv) or (isinstance(layer, Dense) and layer.relu)
+        if waits and name not in pooled:
+            lines.append("nn.ReLU()")
+            waits = False
+    return lines
+
+
+def module_names(layers: Layers, shape: Shape) -> list[str]:
+    """Under which name each neutral layer is in the `nn.Sequential`; the ReLUs between them have numbers too."""
+    texts = iter(enumerate(module_lines(layers, shape)))
+    return [
+        next(str(number) for number, text in texts if text == module_line(layer, given))
+        for _, layer, given in trace(layers, shape)
+    ]
+
+
+def module_line(layer: Layer, given: Shape) -> str:  # noqa: PLR0911 - one per kind of layer
+    """One layer."""
+    match layer:
+        case Conv(channels, kernel):
+            return f'nn.Conv2d({given[0]}, {channels}, {kernel}, padding="same")'
+        case MaxPool(size):
+            return f"nn.MaxPool2d({size})"
+        case Flatten():
+            return "nn.Flatten()"
+        case Dense(units):
+            return f"nn.Linear({given[-1]}, {units})"
+        case Embed(vocabulary, width):
+            return f"Embedding({vocabulary}, {width}, length={given[0]})"
+        case Norm():
+            return f"nn.LayerNorm({given[-1]})"
+        case Block(heads):
+            return f"Block({given[-1]}, heads={heads})"
+    raise TypeError(f"no PyTorch source for {type(layer).__name__}")
+
+
+def optimizer_text(settings: Optimizer, parameters: str, fused: bool) -> str:
+    """The statement that returns the optimizer."""
+    kind, options = optimizer_call(settings, fused)
+    return call(f"return torch.optim.{kind}(", [parameters, *options], indent=4)
+
+
+def optimizer_call(settings: Optimizer, fused: bool) -> tuple[str, list[str]]:
+    """The class in `torch.optim` and its settings; `fused` where it has that form for the tensors at hand."""
+    options = [f"lr={settings.lr!r}"]
+    if settings.name == "sgd":
+        options += [f"momentum={settings.momentum!r}"] if settings.momentum else []
+    else:
+        options += [f"betas={settings.betas!r}"] if settings.name == "adam" else []
+        options += [f"eps={settings.eps!r}"]
+    options += [f"weight_decay={settings.weight_decay!r}"] if settings.weight_decay else []
+    options += ["fused=True"] if settings.name == "adam" or (settings.name == "sgd" and fused) else []
+    return {"adam": "Adam", "sgd": "SGD", "adagrad": "Adagrad"}[settings.name], options
+
+
+def torchrun(spec: RunSpec, file_name: str) -> str:
+    """The command that starts all workers of one machine."""
+    return f"{threads(spec)}torchrun --standalone --nproc-per-node {spec.workers} {file_name}"
+
+
+def alone(spec: RunSpec, file_name: str) -> str:
+    """The command that starts one process."""
+    return f"{threads(spec)}python {file_name}"
+
+
+def threads(spec: RunSpec) -> str:
+    """Each worker computes with as many threads as it had cores."""
+    return f"OMP_NUM_THREADS={spec.cores_per_worker} " if spec.device == "cpu" else ""
+
+
+SEVERAL_MACHINES = (
+    "On several machines, start it on each with --nnodes, --nproc-per-node for that machine, --rdzv-backend c10d and "
+    "--rdzv-endpoint HOST:29500 in place of --standalone, where HOST is one of them."
+)

@@ -1,0 +1,131 @@
+"""One GPU cut into slices, device `cuda-slice`: NVIDIA MPS gives each process its share of multiprocessors and memory.
+
+Each run has a control daemon of its own, in a folder of its own, so that it disturbs no other user of MPS. NCCL refuses
+two ranks on one GPU of one host; ranks that each claim another host (`NCCL_HOSTID`) talk over loopback sockets instead.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from paceline.spec import RunSpec
+from paceline.strategies.base import Process
+from paceline.systems import System
+from paceline.systems.slicing import CONTROL
+
+# In /tmp itself: the name of a socket in it must be shorter than 108 characters.
+FOLDER_PREFIX = "paceline-mps-"
+PERCENT = 100
+MEBIBYTE = 1 << 20
+# How long the daemon may take to end by itself after it was asked to; it waits for its clients to be gone.
+QUIT_SECONDS = 5.0
+_POLL_SECONDS = 0.05
+
+
+def slice_environment(spec: RunSpec, process: Process, system: System) -> dict[str, str]:
+    """What tells one process its share; a process that drives several workers gets the shares of all of them."""
+    if spec.device != "cuda-slice":
+        return {}
+    slices = spec.slices or spec.workers
+    share = process.workers_each / slices
+    return {
+        # The daemon shows its clients the one GPU that it was given, as number 0.
+        "CUDA_VISIBLE_DEVICES": "0",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(1, int(PERCENT * share))),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={int(system.gpus[0].memory_bytes * share) // MEBIBYTE}M",
+        "NCCL_HOSTID": f"slice-{process.rank}",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_IB_DISABLE": "1",
+    }
+
+
+@contextlib.contextmanager
+def mps(spec: RunSpec) -> Iterator[dict[str, str]]:
+    """A control daemon for one run, and the variables that lead its processes there; nothing on other devices."""
+    if spec.device != "cuda-slice":
+        yield {}
+        return
+    sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+    paths = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+    try:
+        _start(paths)
+        yield paths
+    finally:
+        take_down(folder)
+
+
+def _start(paths: dict[str, str]) -> None:
+    env = {**os.environ, **paths, "CUDA_VISIBLE_DEVICES": first_gpu(os.environ.get("CUDA_VISIBLE_DEVICES"))}
+    done = subprocess.run([CONTROL, "-d"], env=env, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{CONTROL} did not start (exit code {done.returncode}): {done.stderr.strip()}")
+
+
+def first_gpu(visible: str | None) -> str:
+    """The GPU to cut: the first that CUDA would see."""
+    return next((word.strip() for word in (visible or "").split(",") if word.strip()), "0")
+
+
+def take_down(folder: Path) -> None:
+    """Ends the daemon of that folder and its server, by asking and then by force, and removes the folder."""
+    daemon = _daemon(folder)
+    if daemon is not None:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                [CONTROL], env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(folder)}, input="quit\n", text=True,
+                capture_output=True, timeout=QUIT_SECONDS, check=False,
+            )  # fmt: skip
+        children = _children(daemon)
+        until = time.monotonic() + QUIT_SECONDS
+        while _lives(daemon) and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+        for pid in (daemon, *children):
+            if _lives(pid):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(root: Path | None = None) -> None:
+    """Takes down what tools that were killed have left running."""
+    for left in (root or Path(tempfile.gettempdir())).glob(FOLDER_PREFIX + "*"):
+        owner = left.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
+        if owner.isdigit() and not _lives(int(owner)):
+            take_down(left)
+
+
+def _daemon(folder: Path) -> int | None:
+    """The daemon's number, as it wrote it down itself, if that process is the daemon still."""
+    try:
+        pid = int((folder / f"{CONTROL}.pid").read_text())
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+    except (OSError, ValueError):
+        return None
+    # The kernel keeps the first 15 characters of a name.
+    return pid if CONTROL.startswith(name) else None
+
+
+def _children(pid: int) -> list[int]:
+    """Servers that the daemon has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name, in brackets, may hold anything; the parent is the second field after it.
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def _lives(pid: int) -> bool:
+    """Whether it runs; one that has ended and that nobody asked about yet is still listed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False

@@ -1,0 +1,224 @@
+"""Hardware in numbers: what a system file (TOML) says of devices, links and, where it was measured, of this machine.
+
+Every number that describes hardware carries its source. What `paceline calibrate` measured is kept as curves: points,
+the straight line through them, and how far the points lie from it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
+from math import log, sqrt
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from paceline.errors import SpecError
+from paceline.spec import Frozen, Precision, explain
+from paceline.systems.local import FRAMEWORKS, Gpu, System
+
+Kind = Literal["cpu", "cuda"]
+
+
+class Quantity(Frozen):
+    """A number and where it is from."""
+
+    value: float = Field(ge=0)
+    source: str = Field(min_length=8)
+
+
+class Link(Frozen):
+    """What one device can send to another at a time, one way, and how long the first byte takes."""
+
+    bytes_per_second: Quantity
+    latency_seconds: Quantity
+
+
+class Device(Frozen):
+    """What a worker computes on."""
+
+    name: str
+    memory_bytes: Quantity
+    memory_bytes_per_second: Quantity
+    # At most, by precision, and the share of it that training steps reach.
+    flops_per_second: dict[Precision, Quantity]
+    efficiency: Quantity
+    launch_seconds: Quantity
+    busy_watts: Quantity
+    idle_watts: Quantity
+    # Held before the first tensor is there: driver, kernels, buffers of the collectives.
+    reserved_bytes: Quantity
+
+
+class Curve(Frozen):
+    """Measured values over a size: seconds or bytes, and the CPU seconds of a process where they are known."""
+
+    sizes: tuple[float, ...]
+    values: tuple[float, ...]
+    cpu_seconds: tuple[float, ...] = ()
+    # The line through the points: `fixed + slope * size`; and how far they lie from it, as a relative deviation.
+    fixed: float
+    slope: float
+    residual: float
+
+    @classmethod
+    def through(cls, sizes: Sequence[float], values: Sequence[float], cpu_seconds: Sequence[float] = ()) -> Self:
+        """The line with the least relative errors; neither part of it is below zero."""
+        fixed, slope = _line(sizes, values)
+        errors = [(fixed + slope * size) / value - 1 for size, value in zip(sizes, values, strict=True) if value]
+        freedom = max(1, len(errors) - 2)
+        residual = sqrt(sum(error * error for error in errors) / freedom) if len(errors) > 2 else 0.0
+        return cls(
+            sizes=tuple(sizes), values=tuple(values), cpu_seconds=tuple(cpu_seconds), fixed=fixed, slope=slope,
+            residual=residual,
+        )  # fmt: skip
+
+    def at(self, size: float) -> float:
+        """The line, corrected by how the measured points next to this size lie beside it."""
+        return (self.fixed + self.slope * size) * self._correction(size)
+
+    def _correction(self, size: float) -> float:
+        logs, ratios = self._ratios
+        if not logs or size <= 0:
+            return 1.0
+        place = log(size)
+        after = bisect_left(logs, place)
+        if after == 0:
+            return ratios[0]
+        if after == len(logs):
+            return ratios[-1]
+        share = (place - logs[after - 1]) / (logs[after] - logs[after - 1])
+        return ratios[after - 1] + share * (ratios[after] - ratios[after - 1])
+
+    @cached_property
+    def _ratios(self) -> tuple[list[float], list[float]]:
+        points = sorted((size, value) for size, value in zip(self.sizes, self.values, strict=True) if size > 0)
+        known = [(log(size), value / line) for size, value in points if (line := self.fixed + self.slope * size) > 0]
+        return [place for place, _ in known], [ratio for _, ratio in known]
+
+
+def _line(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """Least squares of relative errors: each point weighs as much as any other, whatever its size."""
+    weights = [1 / value**2 for value in values]
+    total = sum(weights)
+    mean_size = sum(w * s for w, s in zip(weights, sizes, strict=True)) / total
+    mean_value = sum(w * v for w, v in zip(weights, values, strict=True)) / total
+    spread = sum(w * (s - mean_size) ** 2 for w, s in zip(weights, sizes, strict=True))
+    if not spread:
+        return mean_value, 0.0
+    both = sum(w * (s - mean_size) * (v - mean_value) for w, s, v in zip(weights, sizes, values, strict=True))
+    slope = max(0.0, both / spread)
+    fixed = mean_value - slope * mean_size
+    if fixed < 0:
+        over = sum(w * s * v for w, s, v in zip(weights, sizes, values, strict=True))
+        return 0.0, over / sum(w * s * s for w, s in zip(weights, sizes, strict=True))
+    return fixed, slope
+
+
+class Collective(Frozen):
+    """One kind of transfer over one transport between so many ranks: seconds over bytes."""
+
+    transport: str
+    kind: str
+    ranks: int
+    curve: Curve
+
+
+class StepCurve(Frozen):
+    """Steps of one model on one worker: seconds over the local batch."""
+
+    framework: str
+    model: str
+    digest: str
+    precision: Precision
+    seconds: Curve
+
+
+class LayerRate(Frozen):
+    """Seconds of layers of one kind: a fixed part, and one for each operation, number read or written, parameter."""
+
+    framework: str
+    kind: str
+    fixed: float
+    per_flop: float
+    per_element: float
+    per_parameter: float = 0.0
+    residual: float
+
+
+class MemoryFit(Frozen):
+    """Bytes that a process holds beyond its footprint and its data: a base, and a multiple of the largest layer's."""
+
+    framework: str
+    base_bytes: float
+    transient: float
+    residual: float
+
+
+class StrategyOverhead(Frozen):
+    """What a strategy's own software takes of a rank: CPU seconds for each message, and bytes."""
+
+    strategy: str
+    seconds_per_message: float
+    held_bytes: float
+
+
+class Calibration(Frozen):
+    """What was measured on this machine."""
+
+    at: str
+    machine: str
+    frameworks: dict[str, str]
+    steps: tuple[StepCurve, ...] = ()
+    layers: tuple[LayerRate, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    # How much longer computation takes when so many workers compute at the same time, by their number.
+    crowding: dict[str, float] = {}
+    optimizer_seconds_per_parameter: dict[str, float] = {}
+    step_overhead_seconds: dict[str, float] = {}
+    input_bytes_per_second: float | None = None
+    startup_seconds: dict[str, float] = {}
+    # How far repeated runs of one configuration lie apart, as a relative deviation.
+    repeat_deviation: float = 0.0
+    memory: tuple[MemoryFit, ...] = ()
+    overheads: tuple[StrategyOverhead, ...] = ()
+
+
+class Hardware(Frozen):
+    """A system: nodes of equal devices, the link within a node and the one between nodes."""
+
+    name: str
+    about: str
+    kind: Kind
+    device: Device
+    node_devices: int = Field(ge=1)
+    inner: Link
+    outer: Link
+    # Seconds of computation lost in each second in which the device also communicates.
+    interference: Quantity
+    # Relative standard deviation of how slow a rank is in a step.
+    straggling: Quantity
+    # Relative standard deviation of predictions for this system, where nothing was measured.
+    uncertainty: Quantity
+    price_per_device_hour: Quantity | None = None
+    calibration: Calibration | None = None
+    # Relative speeds of unlike devices, in rank order and over again; none where all are alike.
+    speeds: tuple[float, ...] = ()
+
+    @classmethod
+    def read(cls, values: dict[str, Any], where: str) -> Self:
+        """From a system file; what is wrong becomes one sentence."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise SpecError(f"system {where}: {explain(error, cls)}") from None
+
+    def as_system(self, workers: int) -> System:
+        """The same as strategies ask for it when they say whether they can run: enough devices, every framework."""
+        gpus = (Gpu(self.device.name, int(self.device.memory_bytes.value)),) * workers if self.kind == "cuda" else ()
+        cores = tuple(range(self.node_devices)) if self.kind == "cpu" else (0,)
+        memory, frameworks = int(self.device.memory_bytes.value), dict.fromkeys(FRAMEWORKS, "")
+        return System(self.device.name, cores, memory, gpus, frameworks=frameworks)
+
+    def speed(self, rank: int) -> float:
+        """Relative to the device that the numbers describe."""
+        return self.speeds[rank % len(self.speeds)] if self.speeds else 1.0

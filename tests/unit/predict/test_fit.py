@@ -1,0 +1,68 @@
+"""Rates of layers from timings, and what they make of a model."""
+
+import pytest
+
+from paceline.footprint import LayerFacts, ModelFacts
+from paceline.predict.compute import Compute, layer_kind, model_digest, pass_flops, transient_bytes
+from paceline.predict.fit import LayerTiming, fit_layers
+from paceline.systems.files import load_hardware
+from paceline.systems.hardware import Calibration
+
+
+def dense(given: int, made: int) -> LayerFacts:
+    return LayerFacts("dense", given * made + made, 2 * given * made, made, tensors=2,
+                      arrays=(("kernel", (given, made)), ("bias", (made,))))  # fmt: skip
+
+
+def seconds(layer: LayerFacts, given: int, batch: int, passes: int) -> float:
+    """Layers that take exactly what the model of them can express."""
+    flops, elements = 1e-11 * layer.forward_flops, 2e-9 * (given + layer.kept)
+    return passes * (5e-5 + batch * (flops + elements) + 1e-9 * layer.parameters)
+
+
+TIMINGS = [
+    LayerTiming(dense(given, made), given, batch, first, seconds(dense(given, made), given, batch, 2 + (not first)))
+    for given, made in ((784, 512), (512, 512), (64, 10), (2048, 256))
+    for batch, first in ((8, False), (64, False), (256, True))
+]
+
+
+def test_rates_that_explain_the_timings_are_found_again() -> None:
+    (rate,) = fit_layers("torch", TIMINGS)
+    assert (rate.kind, rate.framework) == ("dense", "torch")
+    assert rate.fixed == pytest.approx(5e-5, rel=1e-3)
+    assert rate.per_flop == pytest.approx(1e-11, rel=1e-3)
+    assert rate.per_element == pytest.approx(2e-9, rel=1e-3)
+    assert rate.per_parameter == pytest.approx(1e-9, rel=1e-3)
+    assert rate.residual < 1e-6
+
+
+def test_a_model_of_measured_layers_takes_the_sum_of_them() -> None:
+    layers = (dense(784, 512), dense(512, 10))
+    known = Calibration(at="2020-01-01", machine="a machine", frameworks={}, layers=tuple(fit_layers("torch", TIMINGS)))
+    hardware = load_hardware("cpu-2-cores").model_copy(update={"calibration": known})
+    passes = Compute(hardware, "torch", "fp32").passes(ModelFacts(layers, 784), 32)
+    # Nothing goes back to the input of the first layer.
+    assert passes.total == pytest.approx(seconds(layers[0], 784, 32, 2) + seconds(layers[1], 512, 32, 3), rel=1e-3)
+    assert passes.source == "layers, measured here"
+
+
+def test_kinds_follow_from_arrays() -> None:
+    shapes = {"convolution": (("kernel", (3, 3, 1, 8)),), "attention": (("qkv_kernel", (8, 24)),),
+              "dense": (("kernel", (8, 8)),), "other": (("scale", (8,)),), "shape": ()}  # fmt: skip
+    for kind, arrays in shapes.items():
+        assert layer_kind(LayerFacts("x", 1, 1, 1, arrays=arrays)) == kind
+
+
+def test_nothing_goes_back_before_the_first_parameters() -> None:
+    flat, first, pool, second = (LayerFacts("x", size, 10, 1) for size in (0, 5, 0, 5))
+    assert pass_flops(ModelFacts((flat, first, pool, second))) == [(10, 0), (10, 10), (10, 10), (10, 20)]
+
+
+def test_models_of_the_same_sizes_are_the_same() -> None:
+    one, two = ModelFacts((dense(4, 8),)), ModelFacts((dense(4, 9),))
+    assert model_digest(one) == model_digest(ModelFacts((dense(4, 8),))) != model_digest(two)
+
+
+def test_gradients_around_the_largest_layer_are_held_for_a_moment() -> None:
+    assert transient_bytes(ModelFacts((LayerFacts("x", 1, 1, 100), LayerFacts("y", 1, 1, 20)), 10)) == 4 * 120

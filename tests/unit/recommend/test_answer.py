@@ -1,0 +1,148 @@
+"""Ranked answers: what is picked, what ties, what is left out and why."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from paceline.errors import SpecError
+from paceline.predict.question import Question
+from paceline.recommend.answer import TIE, recommend, with_measurements
+from paceline.recommend.candidates import worker_counts
+from paceline.recommend.objectives import OBJECTIVES, objective
+from paceline.recommend.reasons import break_even, explain, facts_about
+from paceline.record import Epoch, Record
+from paceline.systems.files import load_hardware
+
+
+def question(**fields: object) -> Question:
+    values = {"hardware": load_hardware("8xh100-nvlink"), "workload": "mnist-small", "workers": (1, 2, 4, 8),
+              "strategies": ("torch-single", "torch-ddp", "torch-fsdp", "torch-layers", "torch-local-sgd")}  # fmt: skip
+    return Question(**{**values, **fields})
+
+
+LARGE = {"workload": "transformer", "options": {"depth": 12, "width": 2048}}
+
+
+def test_one_worker_is_recommended_plainly_where_more_do_not_pay() -> None:
+    answer = recommend(question())
+    assert answer.pick is not None and answer.pick.spec.workers == 1
+    said = " ".join(explain(answer))
+    assert "One worker is enough" in said
+    assert "would pay from a global batch of about" in said
+
+
+def test_more_workers_are_recommended_where_they_pay() -> None:
+    answer = recommend(question(**LARGE, global_batches=(1024,)))
+    assert answer.pick is not None
+    assert (answer.pick.spec.strategy, answer.pick.spec.workers) == ("torch-ddp", 8)
+    assert "times one worker" in " ".join(explain(answer))
+
+
+def test_the_ranking_is_by_the_objective_and_ties_are_near_the_best() -> None:
+    answer = recommend(question(**LARGE, global_batches=(256,)))
+    sure = [one for one in answer.ranked if one.caveat is None]
+    values = [one.value.value for one in sure]
+    assert values == sorted(values, reverse=True)
+    for one in sure:
+        assert one.tied == (one.behind <= TIE)
+    assert sure[0].behind == 0
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_picks_the_best_or_one_that_ties_with_it(name: str) -> None:
+    answer = recommend(question(**LARGE, global_batches=(256,), price_per_device_hour=2.0), name)
+    assert answer.pick is not None and answer.pick.tied
+    assert answer.objective.text(answer.pick.best_known)
+
+
+def test_energy_and_cost_want_as_few_devices_as_possible() -> None:
+    for name in ("energy", "cost"):
+        answer = recommend(question(), name)
+        assert answer.pick is not None and answer.pick.spec.workers == 1
+
+
+def test_an_asynchronous_strategy_is_never_picked_but_told() -> None:
+    slow = load_hardware("8xh100-nvlink", "1g").model_copy(update={"node_devices": 1})
+    answer = recommend(question(hardware=slow, **LARGE, global_batches=(1024,), workers=(8,)))
+    assert answer.pick is not None and answer.pick.spec.strategy != "torch-local-sgd"
+    assert any("not worth those of one worker" in sentence for sentence in explain(answer))
+
+
+def test_what_cannot_run_or_does_not_fit_is_left_out_with_its_reason() -> None:
+    answer = recommend(question(workload="transformer", options={"depth": 48, "width": 8192}, workers=(64,)))
+    assert "a worker would hold" in answer.excluded["torch-ddp"]
+    assert "always has 1 worker" in answer.excluded["torch-single"]
+    assert "layers" in answer.excluded["torch-layers"]
+
+
+def test_nothing_to_recommend_is_said() -> None:
+    answer = recommend(question(strategies=("torch-single",), workers=(4,)))
+    assert answer.pick is None
+    assert explain(answer) == ["Nothing that was asked about can run: see the reasons below."]
+
+
+def test_a_larger_batch_costs_epochs_beyond_the_critical_one() -> None:
+    asked = question(**LARGE, global_batches=(64, 4096), workers=(8,), strategies=("torch-ddp",))
+    free = recommend(asked, "time-to-accuracy")
+    dear = recommend(asked, "time-to-accuracy", critical_batch=64)
+    assert free.pick is not None and free.pick.spec.samples_per_step == 4096
+    by_batch = {one.spec.samples_per_step: one.value.value for one in dear.ranked}
+    plain = {one.spec.samples_per_step: one.value.value for one in free.ranked}
+    assert by_batch[64] == pytest.approx(2 * plain[64])
+    assert by_batch[4096] == pytest.approx(65 * plain[4096])
+
+
+def test_what_was_measured_is_ranked_by_what_it_did() -> None:
+    answer = recommend(question(**LARGE, global_batches=(256,), strategies=("torch-single", "torch-ddp")))
+    slowest = answer.ranked[-1]
+    best = answer.ranked[0]
+    again = with_measurements(answer, [(slowest.spec, 1e9, 7), (best.spec, 1.0, 8)], runs=4)
+    assert again.pick is not None and again.pick.spec == slowest.spec
+    assert again.pick.records[-1] == 7
+    assert "measured" in explain(again)[0]
+
+
+def test_earlier_runs_of_the_pick_are_named(make_record: Callable[..., Record]) -> None:
+    asked = question()
+    (spec,) = asked.specs("torch-single", {}, (1,))
+    epoch = Epoch(number=0, seconds=2.0, steps=10, samples=2560, cpu_seconds=1.0, train_loss=1.0)
+    answer = recommend(asked, records=[make_record(spec=spec, id=12, epochs=(epoch,))])
+    assert "Measured in run 12: 1,280 samples/s." in explain(answer)
+
+
+def test_wide_ranges_of_workers_are_looked_at_in_powers_of_two() -> None:
+    assert worker_counts(range(1, 9)) == tuple(range(1, 9))
+    assert worker_counts(range(3, 1001)) == (3, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+
+
+def test_the_batch_grows_with_the_workers_unless_it_is_given() -> None:
+    assert question(workers=(1, 8)).batches == [("global_batch", 256)]
+    assert question(workers=(8, 1024)).batches == [("global_batch", 1024)]
+    assert question(local_batches=(4,)).batches == [("local_batch", 4)]
+
+
+def test_the_break_even_is_where_two_workers_become_faster() -> None:
+    asked = question()
+    answer = recommend(asked)
+    assert answer.pick is not None
+    batch = int(break_even(asked, answer.pick).split("about ")[1].split(" ")[0].replace(",", ""))
+    for size, pays in ((batch, True), (batch // 2, False)):
+        (spec,) = asked.specs("torch-ddp", {}, (2,), [("global_batch", size)])
+        speedup = asked.predictor.predict(spec).speedup
+        assert speedup is not None and (speedup > 1 + TIE) == pays
+
+
+def test_facts_have_their_source_in_brackets() -> None:
+    for name in ("torch-ddp", "torch-fsdp", "torch-single", "tf-ps"):
+        assert facts_about(name) and all(fact.endswith(").") for fact in facts_about(name))
+
+
+def test_an_unknown_objective_is_refused_with_the_nearest() -> None:
+    with pytest.raises(SpecError, match="there is no objective 'troughput'; did you mean 'throughput'"):
+        objective("troughput")
+
+
+def test_an_answer_can_be_ranked_again() -> None:
+    answer = recommend(question())
+    assert replace(answer, measured_runs=1).pick == answer.pick

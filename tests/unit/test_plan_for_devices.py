@@ -1,0 +1,56 @@
+"""What GPUs, their slices and versions of frameworks mean for a plan: a reason to skip, or none."""
+
+from dataclasses import replace
+
+import pytest
+
+from paceline.plan import complete, refusal
+
+
+def no_probe(_spec):
+    raise AssertionError("a built-in model needs no probe")
+
+
+def test_slices_need_what_cuts_a_gpu(make_spec, make_system):
+    spec = complete(make_spec(strategy="torch-ddp", workers=2, device="cuda-slice", slices=2))
+    lacking = replace(make_system(gpus=1), no_slices="nvidia-cuda-mps-control is not on the path")
+    assert refusal(spec, lacking, no_probe) == "nvidia-cuda-mps-control is not on the path"
+    assert refusal(spec, make_system(gpus=1), no_probe) is None
+
+
+def test_more_workers_than_slices_are_refused(make_spec, make_system):
+    spec = complete(make_spec(strategy="torch-ddp", workers=4, device="cuda-slice", slices=2))
+    assert refusal(spec, make_system(gpus=1), no_probe) == (
+        "4 workers need as many slices and the GPU is cut into 2; use --slices 4"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"device": "cpu"}, "execution graph records CUDA graphs, which need a GPU; use eager or compiled"),
+        (
+            {"device": "cuda", "optimizer": {"name": "adagrad"}},
+            "execution graph goes with adam and sgd; adagrad asks the host in every step",
+        ),
+        (
+            {"device": "cuda", "strategy": "torch-ddp", "knobs": {"compression": "fp16"}},
+            "execution graph cannot record compressed gradients; use compression none or execution eager",
+        ),
+    ],
+)
+def test_what_a_recorded_step_cannot_have_is_refused(make_spec, make_system, fields, reason):
+    spec = complete(make_spec(**{"strategy": "torch-single", "workers": 1, "execution": "graph", **fields}))
+    assert refusal(spec, make_system(gpus=1), no_probe) == reason
+
+
+@pytest.mark.parametrize("strategy", ["torch-fsdp", "torch-fsdp-tensor"])
+@pytest.mark.parametrize(("version", "refused"), [("2.6.0+cu124", True), ("2.7.0", False), ("2.13.0+cpu", False)])
+def test_sharding_on_cpu_needs_a_pytorch_that_has_it(make_spec, make_system, strategy, version, refused):
+    system = replace(make_system(), frameworks={"torch": version})
+    found = refusal(complete(make_spec(strategy=strategy, workers=2, global_batch=256)), system, no_probe)
+    assert (found is not None) is refused
+    if refused:
+        assert found == (
+            f"{strategy} on CPU needs PyTorch 2.7 or newer and this is 2.6.0+cu124; upgrade it, or use torch-zero"
+        )
