@@ -60,10 +60,11 @@ def serve(
 def _server(db: Path, token: str | None) -> "uvicorn.Server":
     import uvicorn
 
+    from paceline.cli.recommend import recommend
     from paceline.cli.run import run
     from paceline.web import Site, make_app
 
-    site = Site(db, options=tuple(options_of(run)), token=token)
+    site = Site(db, options_of(run), options_of(recommend), token)
 
     class Server(uvicorn.Server):
         """Tells streams of events first that it ends; it would wait for them otherwise."""
@@ -108,7 +109,7 @@ def _address(listening: socket.socket, token: str | None) -> str:
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
 
 
-def options_of(function: Callable[..., Any]) -> list["Option"]:
+def options_of(function: Callable[..., Any]) -> tuple["Option", ...]:
     """The options of a command as its help describes them, for the form."""
     from paceline.web import Option
 
@@ -128,6 +129,7 @@ def options_of(function: Callable[..., Any]) -> list["Option"]:
                 metavar=info.metavar or "",
                 switch=kinds[0] is bool,
                 several=get_origin(next(iter(get_args(kinds[0])), None)) is list,
+                default="" if parameter.default in (None, False) else str(parameter.default),
             )
         )
-    return found
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""The form for a new study ─► the words of the command that makes it, which is also shown for the terminal."""
+"""Forms ─► the words of the command that does it, which is also shown for the terminal."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ Fields = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Option:
-    """One option of `paceline run`, as its help describes it."""
+    """One option of a command, as its help describes it."""
 
     name: str
     flag: str
@@ -21,14 +21,21 @@ class Option:
     # Whether it is switched on rather than given a value, and whether it may be given several times.
     switch: bool = False
     several: bool = False
+    # What holds where nothing is given.
+    default: str = ""
 
 
-def words_of(fields: Fields, options: Sequence[Option], db: Path | None) -> list[str]:
-    """`run quick --workers=1,2`: values stay inside their option, whatever they look like."""
-    study = _one(fields, "study")
+def run_words(fields: Fields, options: Sequence[Option], db: Path | None) -> list[str]:
+    """`run quick --workers=1,2`."""
+    study = next((value.strip() for value in fields.get("study", ()) if value.strip()), "")
     if study.startswith("-"):
         raise UserError(f"{study!r} is not a study; give a built-in name or the path of a TOML file")
-    words = ["run", *([study] if study else [])]
+    return ["run", *([study] if study else []), *option_words(fields, options, db)]
+
+
+def option_words(fields: Fields, options: Sequence[Option], db: Path | None) -> list[str]:
+    """What was filled in, as options; values stay inside their option, whatever they look like."""
+    words: list[str] = []
     for option in options:
         given = [value.strip() for value in fields.get(option.name, ()) if value.strip()]
         if option.switch:
@@ -44,7 +51,3 @@ def words_of(fields: Fields, options: Sequence[Option], db: Path | None) -> list
 def command(words: Sequence[str]) -> str:
     """As it would be typed."""
     return shlex.join(["paceline", *words])
-
-
-def _one(fields: Fields, name: str) -> str:
-    return next((value.strip() for value in fields.get(name, ()) if value.strip()), "")

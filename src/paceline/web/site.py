@@ -42,8 +42,9 @@ class Site:
     """One running application."""
 
     db: Path
-    # The options of `paceline run`, for the form.
+    # The options of `paceline run` and of `paceline recommend`, for their forms.
     options: tuple[Option, ...] = ()
+    advice_options: tuple[Option, ...] = ()
     token: str | None = None
     pages: tuple[Page, ...] = ()
     # Set when the server is to end, so that open streams end too.

@@ -11,7 +11,7 @@ from paceline.figures import figures
 from paceline.web import Site, make_app
 from unit.web.conftest import HOSTILE
 
-PAGES = ("/", "/results", "/figures", "/compare", "/start")
+PAGES = ("/", "/results", "/figures", "/compare", "/start", "/advisor")
 
 
 @pytest.mark.parametrize("address", PAGES)

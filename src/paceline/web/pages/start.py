@@ -1,8 +1,5 @@
 """A form that starts a study: a built-in one, or what the fields describe; with the same command for the terminal."""
 
-import asyncio
-import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +11,8 @@ from paceline.data import data_sources
 from paceline.strategies import strategies
 from paceline.study import Study, built_in_studies
 from paceline.systems import local_system
-from paceline.web.form import Fields, Option, command, words_of
+from paceline.web.asking import ask
+from paceline.web.form import Fields, Option, command, run_words
 from paceline.web.site import Page, Site, no_content, posted, site_of
 from paceline.workloads import workloads
 
@@ -41,7 +39,7 @@ def show(request: Request) -> Response:
         "families": _strategies_by_framework(),
         "first": [options[name] for name in FIRST if name in options],
         "more": [option for name, option in options.items() if name not in FIRST],
-        "command": command(words_of(given, _offered(site), site.named_db)),
+        "command": command(run_words(given, _offered(site), site.named_db)),
     }
     return site.render(request, "start.html.j2", values)
 
@@ -64,7 +62,7 @@ def _offered(site: Site) -> Sequence[Option]:
 
 
 def _words(site: Site, fields: Fields) -> list[str]:
-    return words_of(fields, _offered(site), site.named_db)
+    return run_words(fields, _offered(site), site.named_db)
 
 
 async def start(request: Request) -> Response:
@@ -90,19 +88,8 @@ async def plan(request: Request) -> Response:
             "a study is running, and a plan may measure a few steps, which would disturb it; ask again when it is done"
         )
         return PlainTextResponse(words, status_code=409)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "paceline", *_words(site, fields), "--dry-run",
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True, env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
-    )  # fmt: skip
-    try:
-        said, _ = await asyncio.wait_for(process.communicate(), PLAN_SECONDS)
-    except TimeoutError:
-        said = f"the plan took longer than {PLAN_SECONDS:.0f} s; try it in the terminal".encode()
-    finally:
-        if process.returncode is None:
-            process.terminate()
-    return PlainTextResponse(said, status_code=200 if process.returncode == 0 else 422)
+    said = await ask([*_words(site, fields), "--dry-run"], PLAN_SECONDS)
+    return PlainTextResponse(said.out + said.err, status_code=200 if said.code == 0 else 422)
 
 
 async def stop(request: Request) -> Response:

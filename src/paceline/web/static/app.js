@@ -217,6 +217,14 @@ function prepareStart() {
   show();
 }
 
+for (const form of document.querySelectorAll("[data-busy]")) {
+  form.addEventListener("submit", () => {
+    const button = form.querySelector("button.primary");
+    button.textContent = form.dataset.busy;
+    button.disabled = true;
+  });
+}
+
 function prepare(scope) {
   prepareFilters(scope);
   prepareTables(scope);
