@@ -61,6 +61,8 @@ def _line(parameter: inspect.Parameter) -> str:
         names = parameter.name.upper()
     metavar = f" {info.metavar}" if info.metavar and isinstance(info, OptionInfo) else ""
     default = "" if parameter.default in (None, False) else f" (default `{parameter.default}`)"
+    if parameter.default is inspect.Parameter.empty:
+        default = " (required)"
     return f"| `{names}{metavar}` | {info.help}{default} |".replace("'torch-*'", "`torch-*`")
 
 

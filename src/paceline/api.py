@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING
 
 from paceline.analysis.findings import Gathered, gather
 from paceline.analysis.rows import Row, summarise
+from paceline.errors import UserError
 from paceline.execute import Listener, Silent, execute, plan_study
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
 from paceline.study import Study
+from paceline.units import format_count
 
 if TYPE_CHECKING:
     import altair
+    import pandas
     import polars
 
+    from paceline.report.notebook import Gallery
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Results:
     """Records and what follows from them."""
 
@@ -33,17 +38,52 @@ class Results:
         """What to know beside the numbers."""
         return gather(self.records, self.rows)
 
-    def table(self) -> "polars.DataFrame":
-        """One line per configuration: medians, spread, speed-up, efficiency."""
-        from paceline.analysis.frame import to_frame
+    def table(self, of: str = "configurations") -> "polars.DataFrame":
+        """One line per configuration (medians, spread, speed-up, efficiency), or per `runs`, `epochs`, `steps`."""
+        from paceline.analysis.tables import frame_of
 
-        return to_frame(self.rows)
+        return frame_of(self.records, of)
+
+    def to_pandas(self, of: str = "configurations") -> "pandas.DataFrame":
+        """The same table for pandas."""
+        try:
+            import pandas
+        except ImportError:
+            raise UserError("to_pandas() needs pandas, which is not installed: pip install pandas") from None
+        return pandas.DataFrame(self.table(of).to_dict(as_series=False))
+
+    def export(self, to: str, out: Path | str | None = None, of: str = "configurations") -> str:
+        """For another tool, by the name that `paceline export --to` has for it; gives the place."""
+        from paceline.export import exporter
+
+        chosen = exporter(to)
+        place = chosen.default_out if out is None else str(out)
+        chosen.write(self.records, place, of)
+        return place
 
     def figure(self, name: str = "scaling") -> "altair.TopLevelMixin":
-        """A figure by name; it displays itself in a notebook and has `.save(path)`."""
+        """A figure by name as a chart of altair: it displays itself in a notebook and has `.save(path)`."""
         from paceline.figures import figure
 
         return figure(name).draw(self.rows)
+
+    def figures(self, *names: str) -> "Gallery":
+        """Pictures of every figure that these results can answer, or of the named ones, for a notebook."""
+        import vl_convert
+
+        from paceline.figures import figure, figures
+        from paceline.report.notebook import Gallery
+
+        chosen = [figure(name) for name in names] or [one for one in figures().values() if one.applies(self.rows)]
+        return Gallery({one.question: vl_convert.vegalite_to_svg(one.draw(self.rows).to_dict()) for one in chosen})
+
+    def _repr_html_(self) -> str:
+        from paceline.report.notebook import results_html
+
+        return results_html(self.records, self.rows)
+
+    def __repr__(self) -> str:
+        return f"{format_count(len(self.records), 'run')} of {format_count(len(self.rows), 'configuration')}"
 
     def report(self, path: Path | str = "paceline-report.html") -> Path:
         """Writes the report page."""

@@ -168,6 +168,13 @@ class Store:
         except sqlite3.Error as error:
             raise StoreError(f"results file {self.path} cannot be written: {error}; free space or use --db") from error
 
+    def members(self) -> dict[str, set[str]]:
+        """The configurations of each study."""
+        found: dict[str, set[str]] = {}
+        for study, key in self._connection.execute("SELECT study, key FROM members ORDER BY study"):
+            found.setdefault(study, set()).add(key)
+        return found
+
     def studies(self) -> list[str]:
         """Names of the studies in the file."""
         return [name for (name,) in self._connection.execute("SELECT DISTINCT study FROM members ORDER BY study")]

@@ -16,7 +16,7 @@ ORDER = (
     "spans", "breakdown", "warm_up", "spec", "study", "record", "footprint",
     "data", "workloads", "systems", "contract", "facts", "strategies",
     "plan", "typical", "scale", "frameworks", "runs", "store", "execute", "estimate",
-    "analysis", "predict", "recommend", "figures", "report", "api", "cli",
+    "analysis", "predict", "recommend", "figures", "report", "export", "api", "web", "cli",
     "__init__", "__main__",
 )  # fmt: skip
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "flax", "optax")

@@ -12,10 +12,23 @@ from paceline.api import run
 from paceline.spec import ModelFile
 from paceline.study import Study
 
-HEAVY = ("torch", "tensorflow", "jax", "polars", "altair", "vl_convert", "scipy", "numpy")
+HEAVY = (
+    "torch",
+    "tensorflow",
+    "jax",
+    "polars",
+    "altair",
+    "vl_convert",
+    "scipy",
+    "numpy",
+    "starlette",
+    "uvicorn",
+    "pandas",
+)
 NOT_IN_A_WORKER = (
     "paceline.cli", "paceline.figures", "paceline.report", "paceline.analysis", "paceline.store", "paceline.execute",
-    "paceline.api", "typer", "rich", "polars", "altair", "vl_convert", "jinja2",
+    "paceline.api", "paceline.export", "paceline.web", "starlette", "typer", "rich", "polars", "altair", "vl_convert",
+    "jinja2",
 )  # fmt: skip
 SAY_LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 STARTS = {

@@ -20,6 +20,8 @@ HELP = {"help.txt": ["--help"]} | {
         "run",
         "show",
         "report",
+        "export",
+        "serve",
         "calibrate",
         "predict",
         "recommend",

@@ -1,5 +1,6 @@
 """Paceline from Python: a study in, results out."""
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import polars
 import pytest
 
 import paceline
-from paceline.errors import SpecError, StoreError
+from paceline.errors import SpecError, StoreError, UserError
 
 STUDY = paceline.Study(
     name="from-python",
@@ -55,6 +56,51 @@ def test_a_figure_is_drawn_by_name_and_can_be_saved(results: paceline.Results, p
     assert (place / "scaling.svg").read_text().startswith("<svg")
     with pytest.raises(SpecError, match="there is no figure 'scalling'; did you mean 'scaling'"):
         results.figure("scalling")
+
+
+def test_results_display_themselves_in_a_notebook(results: paceline.Results) -> None:
+    shown = results._repr_html_()
+    assert "<p>Fastest here: fake with 2 workers, 20,000 samples/s, 1.60 times one worker" in shown
+    assert "<th>fake x2</th><td>20,000</td><td>1.60x</td>" in shown
+    assert repr(results) == "4 runs of 2 configurations"
+
+
+def test_figures_display_themselves_as_pictures_without_any_script(results: paceline.Results) -> None:
+    shown = results.figures("scaling")._repr_html_()
+    assert shown.startswith("<h4>Does adding workers pay?</h4><img ")
+    assert "<script" not in shown
+    assert len(results.figures().pictures) >= 2
+    with pytest.raises(SpecError, match="there is no figure 'none'"):
+        results.figures("none")
+
+
+def test_what_a_user_wrote_is_escaped_where_results_are_shown(results: paceline.Results) -> None:
+    hostile = "<script>alert(1)</script>"
+    spec = results.records[0].spec.model_copy(update={"workload": hostile})
+    failed = results.records[0].model_copy(
+        update={"spec": spec, "status": paceline.Status.FAILED, "reason": hostile, "epochs": ()}
+    )
+    shown = paceline.Results((failed,))._repr_html_()
+    assert "<script>" not in shown
+    assert shown.count("&lt;script&gt;") == 2
+
+
+def test_tables_come_for_pandas_too_and_at_every_level(results: paceline.Results) -> None:
+    frame = results.to_pandas("runs")
+    assert frame["samples_per_second"].tolist() == pytest.approx(results.table("runs")["samples_per_second"].to_list())
+    assert len(results.to_pandas("epochs")) == 8
+    assert results.table("steps").height == 2 * 10 + 2 * 2 * 10
+
+
+def test_without_pandas_it_is_said_how_to_get_it(results: paceline.Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match=r"to_pandas\(\) needs pandas, which is not installed: pip install pandas"):
+        results.to_pandas()
+
+
+def test_results_are_exported_by_the_names_of_the_command(results: paceline.Results, place: Path) -> None:
+    assert results.export("parquet", place / "out.parquet", of="epochs") == str(place / "out.parquet")
+    assert polars.read_parquet(place / "out.parquet").height == 8
 
 
 def test_the_report_is_written_where_it_is_wanted(results: paceline.Results, place: Path) -> None:

@@ -81,7 +81,7 @@ def compare(records: Sequence[Record], first: Selector, second: Selector) -> lis
                 tuple(value for record in side[place] if (value := measure.of(record)) is not None) for side in sides
             ]
             if all(values):
-                found.append(_compared(place, measure, (first, second), values))
+                found.append(compared(place, measure, (str(first), str(second)), values))
     return found
 
 
@@ -95,15 +95,14 @@ def _by_place(records: Sequence[Record], selector: Selector) -> dict[str, list[R
     return grouped
 
 
-def _compared(
-    place: str, measure: Measure, sides: tuple[Selector, Selector], values: list[tuple[float, ...]]
-) -> Comparison:
-    above, below = values
+def compared(place: str, measure: Measure, names: tuple[str, str], values: Sequence[Sequence[float]]) -> Comparison:
+    """What the values of two sides say."""
+    above, below = (tuple(side) for side in values)
     return Comparison(
         setting=place,
         measure=measure.name,
-        first=str(sides[0]),
-        second=str(sides[1]),
+        first=names[0],
+        second=names[1],
         first_values=above,
         second_values=below,
         ratio=median(above) / median(below),

@@ -41,10 +41,9 @@ def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [{name: values.get(name) for name in names} for values in flattened]
 
 
-def to_frame(rows: Sequence[Row]) -> "polars.DataFrame":
-    """A polars table with one line per configuration."""
+def to_frame(lines: Sequence[dict[str, Any]]) -> "polars.DataFrame":
+    """Flat lines with the same columns as a polars table."""
     import polars
 
-    flattened = flat_rows(rows)
-    plain = [{name: str(v) if isinstance(v, list | dict) else v for name, v in line.items()} for line in flattened]
+    plain = [{name: str(v) if isinstance(v, list | tuple | dict) else v for name, v in line.items()} for line in lines]
     return polars.DataFrame(plain, infer_schema_length=None)

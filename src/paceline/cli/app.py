@@ -21,7 +21,7 @@ from paceline.errors import UserError
 EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 2, 130
 # Each is a function of the same name in a file of the same name.
 COMMANDS = (
-    "doctor", "strategies", "run", "show", "explain", "compare", "trace", "report",
+    "doctor", "strategies", "run", "show", "explain", "compare", "trace", "report", "export", "serve",
     "calibrate", "predict", "recommend", "script", "validate",
 )  # fmt: skip
 

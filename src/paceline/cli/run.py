@@ -8,6 +8,8 @@ import typer
 from rich.table import Table
 
 from paceline.analysis.rows import summarise
+from paceline.catalogue import choose
+from paceline.cli.event_lines import EventLines
 from paceline.cli.fields import fields_from, parse_pairs
 from paceline.cli.progress import Progress, print_estimate, print_plan, run_name
 from paceline.cli.show import print_results
@@ -83,6 +85,9 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     breakdown: Annotated[
         bool, typer.Option("--breakdown", help="Also find out where the time goes, in short runs apart.")
     ] = False,
+    progress: Annotated[
+        str, typer.Option("--progress", help="bar, or json: one object per line on standard error.", metavar="FORM")
+    ] = "bar",
     list_studies: Annotated[bool, typer.Option("--list", help="List the built-in studies.")] = False,
 ) -> None:
     """Runs a study, or the runs that the options describe; a study that was stopped goes on where it was."""
@@ -110,7 +115,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     if dry_run:
         _print_what_is_left(asked, db, fresh=fresh, retry=retry, breakdown=breakdown)
         return
-    outcome = _run_and_store(asked, db, fresh=fresh, retry=retry, breakdown=breakdown)
+    outcome = _run_and_store(asked, db, _chosen_progress(progress), fresh=fresh, retry=retry, breakdown=breakdown)
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.failures:
@@ -146,13 +151,18 @@ def _print_what_is_left(asked: Study, db: Path, **wishes: bool) -> None:
         print_estimate(told)
 
 
-def _run_and_store(asked: Study, db: Path, **wishes: bool) -> Outcome:
+def _chosen_progress(form: str) -> Progress | EventLines:
+    forms: dict[str, type[Progress | EventLines]] = {"bar": Progress, "json": EventLines}
+    return choose(form, forms, "form of progress")()
+
+
+def _run_and_store(asked: Study, db: Path, shown: Progress | EventLines, **wishes: bool) -> Outcome:
     plan_study(asked, None)  # wrong input is refused before anything is written
     with Store.open(db) as store:
         with errors().status("looking at what there is to do"):
             plan = plan_study(asked, store, **wishes)
-        with Progress() as progress:
-            outcome = execute(plan, store, progress)
+        with shown as listener:
+            outcome = execute(plan, store, listener)
         if not outcome.interrupted:
             keys = set(plan.keys)
             records = [record for record in store.records() if record.key in keys]

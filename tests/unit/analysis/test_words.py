@@ -61,6 +61,6 @@ def test_flat_rows_share_their_columns_and_a_frame_has_them_all(make_record):
     rows = summarise([make_record(knobs={"step_ms": 5.0}), make_record(workers=2)])
     lines = flat_rows(rows)
     assert lines[0].keys() == lines[1].keys()
-    frame = to_frame(rows)
+    frame = to_frame(flat_rows(rows))
     assert frame.height == 2
     assert {"strategy", "workers", "samples_per_second", "speedup", "efficiency", "knobs.step_ms"} <= set(frame.columns)

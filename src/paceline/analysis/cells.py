@@ -1,0 +1,71 @@
+"""Rows as cells of a table for people: text, and the value behind it to sort by."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from paceline.analysis.labels import series_name
+from paceline.analysis.rows import Row
+from paceline.units import format_bytes, format_percent, format_rate, format_seconds
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its heading, the value of a row, and how that is written."""
+
+    heading: str
+    value: Callable[[Row], float | None]
+    text: Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, and what it is sorted by; nothing where there is nothing to say."""
+
+    text: str
+    value: float | None
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}x"
+
+
+def _fine_percent(value: float) -> str:
+    return f"{value * 100:.1f} %"
+
+
+def _joules(value: float) -> str:
+    return f"{value:,.3g} J"
+
+
+# What decides comes first, so that it is seen on a narrow screen too.
+COLUMNS = (
+    Column("samples/s, last epoch", lambda row: row.samples_per_second, format_rate),
+    Column("speed-up", lambda row: row.speedup, _times),
+    Column("efficiency", lambda row: row.efficiency, format_percent),
+    Column("spread", lambda row: row.spread, format_percent),
+    Column("samples/s, epoch 1", lambda row: row.first_epoch_samples_per_second, format_rate),
+    Column("accuracy", lambda row: row.test_accuracy, _fine_percent),
+    Column("start-up", lambda row: row.startup_seconds, format_seconds),
+    Column("peak memory", lambda row: row.peak_memory_bytes, format_bytes),
+    Column("energy per epoch", lambda row: row.expense.joules_per_epoch, _joules),
+    Column("runs", lambda row: row.runs, "{:.0f}".format),
+)
+
+
+def cells(row: Row) -> list[Cell]:
+    """The row under every column."""
+    values = [column.value(row) for column in COLUMNS]
+    return [
+        Cell("" if value is None else column.text(value), value)
+        for column, value in zip(COLUMNS, values, strict=True)
+    ]  # fmt: skip
+
+
+def row_name(row: Row, varying: Sequence[str]) -> str:
+    """The series and its workers, in words that tell it from its neighbours."""
+    return f"{series_name(row, varying)} x{row.spec.workers}"
+
+
+def used_columns(rows: Sequence[Row]) -> list[int]:
+    """Numbers of the columns in which any row has something to say."""
+    return [number for number, column in enumerate(COLUMNS) if any(column.value(row) is not None for row in rows)]

@@ -1,0 +1,50 @@
+"""`paceline export`: results for other tools."""
+
+from typing import Annotated
+
+import typer
+
+from paceline.cli.terminal import Db, StudyName, errors, output
+from paceline.errors import UserError
+from paceline.store import DEFAULT_PATH, Store
+
+
+def export(
+    to: Annotated[
+        str, typer.Option("--to", help="tensorboard, mlflow, csv, parquet, json.", metavar="KIND", show_default=False)
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", help="File or folder to write; for mlflow also a tracking server's URI.", metavar="PLACE"
+        ),
+    ] = None,
+    of: Annotated[
+        str | None,
+        typer.Option(
+            "--of",
+            help="Of csv and parquet, one line per: configurations (unless said), runs, epochs, steps.",
+            metavar="TABLE",
+        ),
+    ] = None,
+    study: StudyName = None,
+    db: Db = DEFAULT_PATH,
+) -> None:
+    """Writes results for other tools: TensorBoard, MLflow, CSV, Parquet, JSON."""
+    from paceline.export import exporter
+
+    chosen = exporter(to)
+    if of is not None and not chosen.one_table:
+        raise UserError(f"--of {of} chooses a table, and {chosen.name} holds every level at once; leave it out")
+    with Store.open_existing(db) as store:
+        records = store.records(study, with_steps=True)
+        known = store.studies()
+    if not records:
+        asked = f"study {study!r} has no runs in {db}" if study else f"{db} holds no runs"
+        there = f"; there are {', '.join(known)}" if known else "; run one first: paceline run quick"
+        raise UserError(f"nothing to export: {asked}{there}")
+    place = out or chosen.default_out
+    with errors().status(f"writing {place}"):
+        said = chosen.write(records, place, of or "configurations")
+    output().print(f"{chosen.name}: {place}", soft_wrap=True, markup=False)
+    output().print(said, soft_wrap=True, markup=False, style="dim")

@@ -1,0 +1,135 @@
+"""`paceline serve`: the web application."""
+
+import inspect
+import secrets
+import socket
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+
+import typer
+from typer.models import OptionInfo
+
+from paceline.cli.terminal import Db, errors, output
+from paceline.errors import UserError
+from paceline.store import DEFAULT_PATH, Store
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from paceline.web import Option
+
+LOCALHOST = "127.0.0.1"
+DEFAULT_PORT = 8337
+# For pages that are open when the server ends, and for a running study to be stopped and stored.
+LAST_SECONDS = 30
+
+
+def serve(
+    db: Db = DEFAULT_PATH,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")
+    ] = LOCALHOST,
+    port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = (
+        DEFAULT_PORT
+    ),
+    token: Annotated[
+        bool, typer.Option("--token", help="Ask for a token also on localhost: for machines that several people use.")
+    ] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """The web application: live studies, results, figures, two runs side by side, and a form that starts a study."""
+    if db.is_file():
+        Store.open_existing(db).close()  # what is no results file is refused before anybody waits for a page
+    listening = _listen(host, port)
+    wanted = secrets.token_urlsafe(24) if token or not _is_loopback(listening) else None
+    server = _server(db, wanted)
+    address = _address(listening, wanted)
+    output().print(f"Paceline is at {address}", soft_wrap=True, markup=False)
+    errors().print("[dim]Ctrl-C ends it; a study that runs is then stopped, and what it finished is kept[/]")
+    if open_it:
+        webbrowser.open(address)
+    try:
+        server.run(sockets=[listening])
+    except KeyboardInterrupt:
+        errors().print("ended")
+
+
+def _server(db: Path, token: str | None) -> "uvicorn.Server":
+    import uvicorn
+
+    from paceline.cli.recommend import recommend
+    from paceline.cli.run import run
+    from paceline.web import Site, make_app
+
+    site = Site(db, options_of(run), options_of(recommend), token)
+
+    class Server(uvicorn.Server):
+        """Tells streams of events first that it ends; it would wait for them otherwise."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            site.closing = True
+            super().handle_exit(sig, frame)
+
+    app = make_app(site)
+    return Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=LAST_SECONDS))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, number)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        # From now on whoever comes waits until the application is there, instead of being refused.
+        listening.listen()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"{host}:{port} cannot be listened on: {reason}; choose another with --host, or --port (0 takes a free one)"
+        ) from None
+    return listening
+
+
+def _is_loopback(listening: socket.socket) -> bool:
+    import ipaddress
+
+    return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+
+
+def _address(listening: socket.socket, token: str | None) -> str:
+    host, port = listening.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+
+
+def options_of(function: Callable[..., Any]) -> tuple["Option", ...]:
+    """The options of a command as its help describes them, for the form."""
+    from paceline.web import Option
+
+    found = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        kinds = get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else ()
+        info = next((part for part in kinds if isinstance(part, OptionInfo)), None)
+        if info is None:
+            continue
+        # Inside Annotated, typer takes the first name as what would otherwise be the default.
+        declared = [word for word in (info.default, *(info.param_decls or ())) if isinstance(word, str)]
+        found.append(
+            Option(
+                name=name,
+                flag=declared[0] if declared else "--" + name.replace("_", "-"),
+                about=info.help or "",
+                metavar=info.metavar or "",
+                switch=kinds[0] is bool,
+                several=get_origin(next(iter(get_args(kinds[0])), None)) is list,
+                default="" if parameter.default in (None, False) else str(parameter.default),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,102 @@
+"""What an export is, and what several of them say about a run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from paceline.analysis.labels import flatten
+from paceline.errors import UserError
+from paceline.record import Record
+from paceline.spec import Scalar
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """One kind: `write` is given records with their steps, where to, and which table; it says what to do next."""
+
+    name: str
+    about: str
+    default_out: str
+    write: Callable[[Sequence[Record], str, str], str]
+    # Whether it writes one table, so that there is a choice of which.
+    one_table: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """One number of a run: at a step (or an epoch), and at a moment in seconds since 1970."""
+
+    name: str
+    step: int
+    value: float
+    seconds: float
+
+
+def run_name(record: Record) -> str:
+    """Readable, the same in every export, and unlike that of any other run."""
+    spec = record.spec
+    noted = "-instrumented" if spec.instrumented else ""
+    return f"{spec.strategy}-x{spec.workers}{noted}-{record.key[:8]}-r{record.repeat + 1}"
+
+
+def settings(record: Record) -> dict[str, Scalar]:
+    """What was asked for, flat: fields that are set, nested ones with a dot."""
+    spec = record.spec
+    shown = {
+        "workload": spec.workload,
+        "dataset": spec.dataset,
+        "dataset_copies": spec.dataset_copies,
+        "strategy": spec.strategy,
+        "workers": spec.workers,
+        "global_batch": spec.samples_per_step,
+        "scaling": spec.scaling,
+        "repeat": record.repeat,
+    }
+    found = {**shown, **flatten(spec)}
+    return {
+        name: v if isinstance(v, bool | int | float | str) else str(v) for name, v in found.items() if v is not None
+    }
+
+
+def started_seconds(record: Record) -> float:
+    """When the run began, in seconds since 1970."""
+    return datetime.fromisoformat(record.started_at).timestamp()
+
+
+def points(record: Record) -> Iterator[Point]:
+    """Losses and durations step by step, then what each epoch came to; moments count only time in steps."""
+    slowest = [max(ranks) for ranks in zip(*record.step_seconds.values(), strict=False)]
+    moment = started_seconds(record) + (record.startup.total_seconds if record.startup else 0.0)
+    for step in range(max(len(slowest), len(record.losses))):
+        loss = record.losses[step] if step < len(record.losses) else None
+        if step < len(slowest):
+            moment += slowest[step]
+            yield Point("step/seconds", step, slowest[step], moment)
+        if loss is not None:
+            yield Point("step/loss", step, loss, moment)
+    moment = started_seconds(record) + (record.startup.total_seconds if record.startup else 0.0)
+    for epoch in record.epochs:
+        moment += epoch.seconds
+        values = {
+            "epoch/seconds": epoch.seconds,
+            "epoch/samples_per_second": epoch.samples_per_second,
+            "epoch/train_loss": epoch.train_loss,
+            "epoch/test_loss": epoch.test_loss,
+            "epoch/test_accuracy": epoch.test_accuracy,
+            "epoch/joules": epoch.joules,
+        }
+        yield from (Point(name, epoch.number, v, moment) for name, v in values.items() if v is not None)
+
+
+@contextmanager
+def writing(out: str) -> Iterator[Path]:
+    """The path to write to, its folder made; what the disk refuses becomes a sentence."""
+    try:
+        path = Path(out)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield path
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"{out} cannot be written: {reason}; choose another place with --out") from None

@@ -1,0 +1,60 @@
+"""Results and figures as they display themselves in a notebook: plain HTML and pictures, without any script."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from paceline.analysis.cells import COLUMNS, cells, row_name, used_columns
+from paceline.analysis.findings import gather
+from paceline.analysis.headline import headline
+from paceline.analysis.labels import groups, varying_fields
+from paceline.analysis.rows import Row
+from paceline.record import Record
+
+
+def results_html(records: Sequence[Record], rows: Sequence[Row]) -> str:
+    """A table per setting with its answer, what was not measured and why, and what to know beside the numbers."""
+    parts = [_setting_html(title, group) for title, group in groups(rows).items()]
+    for item in gather(records, rows):
+        found = item.finding
+        parts.append(
+            f"<p><b>{escape(found.code.replace('_', ' '))}</b>: {escape(found.text)}. <i>{escape(found.hint)}.</i></p>"
+        )
+    return "".join(parts) or "<p>no runs</p>"
+
+
+def _setting_html(title: str, rows: Sequence[Row]) -> str:
+    varying, measured = varying_fields(rows), [row for row in rows if row.measured]
+    used, answer = used_columns(measured), headline(rows)
+    head = "".join(f"<th>{escape(COLUMNS[number].heading)}</th>" for number in used)
+    lines = []
+    for row in measured:
+        texts = [cells(row)[number].text for number in used]
+        crowded = " *" if row.oversubscribed else ""
+        name = escape(row_name(row, varying)) + crowded
+        lines.append(f"<tr><th>{name}</th>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>")
+    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>" if lines else ""
+    others = [(str(row.status).replace("_", " "), row_name(row, varying), row) for row in rows if not row.measured]
+    unmeasured = "".join(
+        f"<p>{escape(status)} {escape(name)}: {escape(row.reason or '')}</p>" for status, name, row in others
+    )
+    said = f"<p>{escape(answer)}</p>" if answer else ""
+    return f"<h4>{escape(title)}</h4>{said}{table}{unmeasured}"
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Figures as pictures, each under the question that it answers."""
+
+    pictures: dict[str, str]
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f'<h4>{escape(question)}</h4><img alt="{escape(question)}" style="background: white" '
+            f'src="data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}">'
+            for question, svg in self.pictures.items()
+        )
+
+    def __repr__(self) -> str:
+        return "figures: " + "; ".join(self.pictures)

@@ -1,0 +1,54 @@
+"""Puts the application together: the guard in front, a route for every page, static files, the stream of events."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from paceline.catalogue import discover
+from paceline.errors import UserError
+from paceline.web.events import stream
+from paceline.web.guard import Guard
+from paceline.web.site import HERE, Page, Site, site_of
+
+
+def make_app(site: Site) -> Starlette:
+    """The application for a results file."""
+    site.pages = tuple(discover("paceline.web.pages", "PAGE", Page).values())
+    routes: list[BaseRoute] = [route for page in site.pages for route in page.routes()]
+    routes += [Route("/events", stream), Mount("/static", StaticFiles(directory=HERE / "static"))]
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        yield
+        site.closing = True
+        await site.jobs.close()
+
+    app = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        middleware=[Middleware(Guard, token=site.token)],
+        exception_handlers={UserError: _wrong_input, HTTPException: _refused},
+    )
+    app.state.site = site
+    return app
+
+
+async def _wrong_input(request: Request, error: Exception) -> Response:
+    values: dict[str, Any] = {"title": "That cannot be done", "text": str(error)}
+    return site_of(request).render(request, "message.html.j2", values, status=400)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    title = "There is no such page" if error.status_code == 404 else "That is not allowed"
+    text = "The address may be old; start from the navigation." if error.status_code == 404 else error.detail
+    values: dict[str, Any] = {"title": title, "text": text}
+    return site_of(request).render(request, "message.html.j2", values, status=error.status_code)

@@ -1,0 +1,198 @@
+"""Studies that were started here: each a `paceline run` in a process of its own, one after another.
+
+Two at once would disturb each other's times. A study is stopped as Ctrl-C would stop it; if this server is killed, its
+study notices at its next word that nobody listens any more, and stops in the same way.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from paceline.units import format_bytes, format_rate, format_seconds
+from paceline.web.form import command
+from paceline.web.shelf import Choice
+
+State = Literal["waiting", "running", "stopping", "done", "some failed", "stopped", "refused", "broken"]
+# What the exit code of `paceline run` says.
+ENDINGS: dict[int, State] = {0: "done", 1: "some failed", 2: "refused", 130: "stopped"}
+# How long a study may take to end its run and store what it has before it is killed.
+PATIENCE_SECONDS = 20.0
+KEPT_LINES = 40
+LONGEST_LINE_BYTES = 1 << 20
+
+
+@dataclass
+class Job:
+    """One study on its way."""
+
+    number: int
+    words: tuple[str, ...]
+    state: State = "waiting"
+    study: str = ""
+    total: int = 0
+    made: int = 0
+    stored: int = 0
+    skipped: int = 0
+    label: str = ""
+    now: str = ""
+    began: float = 0.0
+    # Runs that ended, newest last; and what the command said that was not progress.
+    ended: deque[dict[str, str]] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    # Workloads, strategies and worker counts of its runs.
+    ran: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    process: asyncio.subprocess.Process | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.state in ("waiting", "running", "stopping")
+
+    def snapshot(self) -> dict[str, Any]:
+        """For the page: plain values."""
+        return {
+            "number": self.number, "command": command(self.words), "state": self.state, "open": self.open,
+            "query": Choice({"study": (self.study,), **self.ran}).query,
+            "study": self.study, "total": self.total, "made": self.made, "stored": self.stored,
+            "skipped": self.skipped, "now": self._now(), "ended": list(self.ended), "said": "\n".join(self.said),
+        }  # fmt: skip
+
+    def hear(self, line: str) -> None:
+        """One line of the command's standard error: an event, or words for people."""
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            event = None
+        if not isinstance(event, dict) or "event" not in event:
+            if line.strip():
+                self.said.append(line.rstrip())
+            return
+        getattr(self, f"_hear_{event['event']}", lambda _event: None)(event)
+
+    def _hear_planned(self, event: dict[str, Any]) -> None:
+        self.study, self.total = event["study"], event["to_run"]
+        self.stored, self.skipped = event["stored"], event["skipped"]
+        self.began = time.monotonic()
+
+    def _hear_fetching(self, event: dict[str, Any]) -> None:
+        done, total = format_bytes(event["done_bytes"]), format_bytes(event["total_bytes"])
+        self.now = f"downloading {event['dataset']}: {done} of {total}"
+
+    def _hear_started(self, event: dict[str, Any]) -> None:
+        self.label = f"{event['workload']} {event['strategy']} x{event['workers']}"
+        self.now = f"{self.label}, starting"
+        for name in ("workload", "strategy", "workers"):
+            self.ran[name] = tuple(dict.fromkeys((*self.ran.get(name, ()), str(event[name]))))
+
+    def _hear_progress(self, event: dict[str, Any]) -> None:
+        rate = format_rate(event["samples_per_second"])
+        self.now = f"{self.label}, epoch {event['epoch'] + 1}, {rate} samples/s"
+
+    def _hear_ended(self, event: dict[str, Any]) -> None:
+        self.made += event["status"] != "interrupted"
+        rate, took = event["samples_per_second"], format_seconds(event["wall_seconds"])
+        result = f"{format_rate(rate)} samples/s" if rate else event["reason"] or ""
+        status = event["status"].replace("_", " ")
+        self.ended.append({"status": status, "name": self.label, "result": result, "took": took})
+        self.now = ""
+
+    def _now(self) -> str:
+        if self.state != "running":
+            return ""
+        if not self.made or self.made >= self.total:
+            return self.now or "looking at what there is to do"
+        left = (time.monotonic() - self.began) / self.made * (self.total - self.made)
+        return f"{self.now or self.label}; about {format_seconds(left)} left"
+
+
+class Jobs:
+    """The line of studies; asyncio's own thread is the only one that touches it."""
+
+    def __init__(self) -> None:
+        self.all: list[Job] = []
+        self.revision = 0
+        self._numbers = itertools.count(1)
+        self._changed = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+
+    def start(self, words: Sequence[str]) -> Job:
+        """Puts a study at the end of the line."""
+        job = Job(next(self._numbers), tuple(words))
+        self.all.append(job)
+        self._tell()
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        return job
+
+    def stop(self, number: int) -> None:
+        """Ends a study: at once if it waits, as Ctrl-C would if it runs."""
+        for job in self.all:
+            if job.number == number and job.state == "waiting":
+                job.state = "stopped"
+            elif job.number == number and job.state == "running":
+                job.state = "stopping"
+                _signal(job, signal.SIGINT)
+        self._tell()
+
+    async def changed(self, seconds: float) -> None:
+        """Returns when something happened, or after so long."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        """Stops everything and waits for it."""
+        for job in self.all:
+            if job.open:
+                self.stop(job.number)
+        if self._worker is not None:
+            _, late = await asyncio.wait([self._worker], timeout=PATIENCE_SECONDS)
+            for job in self.all if late else ():
+                _signal(job, signal.SIGKILL)
+            await self._worker
+
+    async def _work(self) -> None:
+        while job := next((one for one in self.all if one.state == "waiting"), None):
+            job.state = "running"
+            self._tell()
+            try:
+                code = await self._run(job)
+            except (OSError, ValueError) as error:
+                code = None
+                job.said.append(str(error))
+            job.state = "broken" if code is None else ENDINGS.get(code, "broken")
+            job.process = None
+            self._tell()
+
+    async def _run(self, job: Job) -> int:
+        job.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "paceline", *job.words, "--progress=json",
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            # Ctrl-C in the terminal is for the server, which then stops its studies one by one.
+            start_new_session=True, limit=LONGEST_LINE_BYTES,
+            env={**os.environ, "COLUMNS": "120", "NO_COLOR": "1"},
+        )  # fmt: skip
+        assert job.process.stderr is not None
+        async for line in job.process.stderr:
+            job.hear(line.decode(errors="replace"))
+            self._tell()
+        return await job.process.wait()
+
+    def _tell(self) -> None:
+        self.revision += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _signal(job: Job, number: signal.Signals) -> None:
+    if job.process is not None and job.process.returncode is None:
+        job.process.send_signal(number)

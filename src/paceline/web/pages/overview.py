@@ -1,0 +1,69 @@
+"""The first page: what runs now, and every study in the results file with its answer."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from paceline.analysis.headline import headline
+from paceline.analysis.labels import groups
+from paceline.web.shelf import Choice, Content
+from paceline.web.site import Page, choice_of, site_of
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One study of the results file in a few words."""
+
+    name: str
+    query: str
+    configurations: int
+    runs: int
+    not_well: int
+    skipped: int
+    last: str
+    answers: list[tuple[str, str]]
+
+
+def _summary(name: str, content: Content) -> Summary:
+    choice = Choice({"study": (name,)})
+    records = [record for record in content.chosen(choice) if not record.spec.instrumented]
+    counts = Counter(str(record.status) for record in records)
+    skipped = counts["skipped"]
+    answers = [
+        (sentence, title) for title, rows in groups(content.rows(choice)).items() if (sentence := headline(rows))
+    ]
+    return Summary(
+        name=name,
+        query=choice.query,
+        configurations=len({record.key for record in records}),
+        runs=counts["ok"],
+        not_well=len(records) - counts["ok"] - skipped,
+        skipped=skipped,
+        last=max((record.started_at for record in records), default="")[:16].replace("T", " "),
+        answers=answers,
+    )
+
+
+def _summaries(content: Content) -> list[Summary]:
+    found = [_summary(name, content) for name in content.members]
+    return sorted(found, key=lambda summary: summary.last, reverse=True)
+
+
+def show(request: Request) -> Response:
+    """The page."""
+    site = site_of(request)
+    content = site.shelf.content()
+    jobs = [job.snapshot() for job in reversed(site.jobs.all)]
+    values = {
+        "studies": _summaries(content),
+        "jobs": jobs,
+        "choice": choice_of(request),
+        "version_seen": content.version,
+    }
+    return site.render(request, "overview.html.j2", values)
+
+
+PAGE = Page("overview", lambda: [Route("/", show)], title="Studies", path="/", place=1)

@@ -1,0 +1,116 @@
+"""Results as tables, cut by workload, strategy, workers and study; two of them can be chosen to be put side by side."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from paceline.analysis.cells import COLUMNS, Cell, cells, row_name, used_columns
+from paceline.analysis.findings import gather
+from paceline.analysis.headline import headline
+from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.rows import Row
+from paceline.api import Results
+from paceline.export import exporters
+from paceline.web.shelf import FILTERS
+from paceline.web.site import Page, choice_of, site_of
+
+MEDIA = {"csv": "text/csv; charset=utf-8", "json": "application/json", "parquet": "application/vnd.apache.parquet"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One configuration in a table."""
+
+    key: str
+    name: str
+    workers: int
+    oversubscribed: bool
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The configurations of one setting."""
+
+    title: str
+    answer: str | None
+    headings: list[str]
+    lines: list[Line]
+    # Key, name, status and reason of what was not measured.
+    unmeasured: list[tuple[str, str, str, str]]
+
+
+def table_of(title: str, rows: Sequence[Row]) -> Table:
+    """Measured rows as lines, the others with their reason."""
+    varying = varying_fields(rows)
+    measured = [row for row in rows if row.measured]
+    used = used_columns(measured)
+    lines = [
+        Line(row.key, series_name(row, varying), row.spec.workers, row.oversubscribed, [cells(row)[n] for n in used])
+        for row in measured
+    ]
+    unmeasured = [
+        (row.key, row_name(row, varying), str(row.status).replace("_", " "), row.reason or "no reason given")
+        for row in rows
+        if not row.measured
+    ]
+    return Table(title, headline(rows), [COLUMNS[n].heading for n in used], lines, unmeasured)
+
+
+def show(request: Request) -> Response:
+    """The page."""
+    site, choice = site_of(request), choice_of(request)
+    content = site.shelf.content()
+    records, rows = content.chosen(choice), content.rows(choice)
+    values = {
+        "filters": FILTERS,
+        "offered": content.offered(),
+        "choice": choice,
+        "tables": [table_of(title, group) for title, group in groups(rows).items()],
+        "findings": gather(records, rows),
+        "total": content.configurations,
+        "shown": len(rows),
+        "downloads": sorted(MEDIA),
+        "version_seen": content.version,
+    }
+    return site.render(request, "results.html.j2", values)
+
+
+def download(request: Request) -> Response:
+    """What the filters leave, as a file."""
+    kind = request.path_params["kind"]
+    if kind not in MEDIA:
+        raise HTTPException(404)
+    records = site_of(request).shelf.content().chosen(choice_of(request))
+    with tempfile.TemporaryDirectory(prefix="paceline-web-") as folder:
+        path = Path(folder) / f"paceline.{kind}"
+        exporters()[kind].write(records, str(path), "configurations")
+        body = path.read_bytes()
+    headers = {"Content-Disposition": f'attachment; filename="paceline.{kind}"'}
+    return Response(body, media_type=MEDIA[kind], headers=headers)
+
+
+def report(request: Request) -> Response:
+    """The report page of what the filters leave, to keep or send on."""
+    records = site_of(request).shelf.content().chosen(choice_of(request))
+    with tempfile.TemporaryDirectory(prefix="paceline-web-") as folder:
+        text = Results(tuple(records)).report(Path(folder) / "report.html").read_text(encoding="utf-8")
+    headers = {"Content-Disposition": 'attachment; filename="paceline-report.html"'}
+    return HTMLResponse(text, headers=headers)
+
+
+def _routes() -> list[Route]:
+    return [
+        Route("/results", show),
+        Route("/results/paceline.{kind}", download),
+        Route("/results/report", report),
+    ]
+
+
+PAGE = Page("results", _routes, title="Results", path="/results", place=2)

@@ -1,0 +1,124 @@
+"""What every page has at hand: the results, the studies that run, the templates; and what a page is."""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from paceline.store import DEFAULT_PATH
+from paceline.web.form import Option
+from paceline.web.jobs import Jobs
+from paceline.web.shelf import Choice, Shelf
+
+if TYPE_CHECKING:
+    import jinja2
+    from starlette.routing import BaseRoute
+
+HERE = Path(__file__).parent
+MOST_FORM_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Page:
+    """One part of the application. With a title it stands in the navigation, at its place."""
+
+    name: str
+    routes: Callable[[], Sequence["BaseRoute"]]
+    title: str = ""
+    path: str = ""
+    place: int = 0
+
+
+@dataclass
+class Site:
+    """One running application."""
+
+    db: Path
+    # The options of `paceline run` and of `paceline recommend`, for their forms.
+    options: tuple[Option, ...] = ()
+    advice_options: tuple[Option, ...] = ()
+    token: str | None = None
+    pages: tuple[Page, ...] = ()
+    # Set when the server is to end, so that open streams end too.
+    closing: bool = False
+    # Known only to pages that this application wrote.
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        """The results."""
+        return Shelf(self.db)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """The studies started here."""
+        return Jobs()
+
+    @property
+    def named_db(self) -> Path | None:
+        """The results file as a command must name it; None where it is the usual one."""
+        return None if self.db == DEFAULT_PATH else self.db
+
+    @cached_property
+    def templates(self) -> "jinja2.Environment":
+        """Templates that escape whatever they are given."""
+        import jinja2
+
+        return jinja2.Environment(
+            loader=jinja2.FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+        )
+
+    def render(self, request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
+        """A page as HTML."""
+        shared = {
+            "navigation": sorted((page for page in self.pages if page.title), key=lambda page: page.place),
+            "here": request.url.path,
+            "db": str(self.db),
+            "version": version("paceline"),
+            "secret": self.secret,
+            "query": choice_of(request).query,
+        }
+        return HTMLResponse(self.templates.get_template(template).render({**shared, **values}), status_code=status)
+
+
+def site_of(request: Request) -> Site:
+    """The application that a request is for."""
+    found = request.app.state.site
+    assert isinstance(found, Site)
+    return found
+
+
+def choice_of(request: Request) -> Choice:
+    """The filters in the address."""
+    return Choice.parse(request.query_params.multi_items())
+
+
+async def posted(request: Request) -> dict[str, list[str]]:
+    """The fields of a form, if it is one of ours."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_FORM_BYTES:
+            raise HTTPException(413, "the form is too long")
+    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=1000)
+    given = fields.pop("secret", [""])[0]
+    if not secrets.compare_digest(given.encode(), site_of(request).secret.encode()):
+        raise HTTPException(403, "this form is not of this application as it runs now; load its page again")
+    return fields
+
+
+def no_content() -> Response:
+    """Done, and nothing to show."""
+    return Response(status_code=204)

@@ -1,0 +1,237 @@
+"use strict";
+// Everything works without this file, except what moves by itself. All text goes in as text, never as HTML of our making.
+
+const secret = document.body.dataset.secret;
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== false && value !== null) element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+
+function post(address, fields) {
+  const body = new URLSearchParams(fields);
+  if (!body.has("secret")) body.append("secret", secret);
+  return fetch(address, { method: "POST", body });
+}
+
+/* Live studies */
+
+function drawJob(job) {
+  const stop = make("button", { type: "button", onclick: (event) => {
+    event.target.disabled = true;
+    post("/stop/" + job.number, { quiet: "1" });
+  } }, "Stop");
+  const links = make("span", { class: "links" },
+    make("a", { href: "/results" + job.query }, "Results"), make("a", { href: "/figures" + job.query }, "Figures"));
+  const count = job.total ? `${job.made} of ${job.total} runs` : "";
+  const more = [count, job.stored ? `${job.stored} were stored already` : "", job.skipped ? `${job.skipped} skipped` : ""];
+  const finished = job.ended.slice().reverse().map((run) => make("li", {},
+    make("b", { class: run.status }, run.status), ` ${run.name}: ${run.result} `, make("span", { class: "soft" }, `(${run.took})`)));
+  return make("article", { class: "job " + job.state.replace(" ", "-"), "data-number": job.number },
+    make("p", { class: "line" }, make("strong", { class: "state" }, job.state), make("span", {}, job.study),
+      make("span", { class: "soft" }, more.filter(Boolean).join(" · ")),
+      job.open && job.state !== "stopping" ? stop : job.study && !job.open ? links : null),
+    make("p", { class: "command" }, make("code", {}, job.command)),
+    job.total ? make("progress", { max: job.total, value: job.made, "aria-label": count }) : null,
+    job.now ? make("p", { class: "soft now" }, job.now) : null,
+    job.said ? make("pre", {}, job.said) : null,
+    finished.length ? make("ul", {}, ...finished) : null);
+}
+
+async function refresh(part) {
+  const answer = await fetch(location.href);
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = page.getElementById(part.id);
+  if (!fresh) return;
+  part.replaceChildren(...fresh.childNodes);
+  part.dataset.version = fresh.dataset.version;
+  prepare(part);
+}
+
+function offerNews(part) {
+  if (part.previousElementSibling?.classList.contains("news")) return;
+  const bar = make("p", { class: "news" }, make("button", { type: "button", onclick: async () => {
+    bar.remove();
+    await refresh(part);
+  } }, "There are new results: show them"));
+  part.before(bar);
+}
+
+function listen() {
+  const jobs = document.querySelector("[data-live=jobs]");
+  const part = document.querySelector("[data-part]");
+  if (!jobs && !part) return;
+  let source = null;
+  const hear = (message) => {
+    const state = JSON.parse(message.data);
+    if (jobs) jobs.replaceChildren(...state.jobs.slice().reverse().map(drawJob));
+    if (part && part.dataset.version !== state.results) {
+      if (part.id === "studies") refresh(part);
+      else offerNews(part);
+    }
+  };
+  // Only while somebody looks: a browser holds few connections to one host, and every open page would keep one.
+  const follow = () => {
+    source?.close();
+    source = document.hidden ? null : new EventSource("/events");
+    if (source) source.onmessage = hear;
+  };
+  document.addEventListener("visibilitychange", follow);
+  addEventListener("pagehide", () => source?.close());
+  addEventListener("pageshow", (event) => event.persisted && follow());
+  follow();
+}
+
+/* Filters */
+
+function prepareFilters(scope) {
+  const form = scope.querySelector("[data-filters]");
+  if (!form) return;
+  form.addEventListener("change", async () => {
+    const open = [...form.querySelectorAll("details")].findIndex((one) => one.open);
+    const query = new URLSearchParams(new FormData(form)).toString();
+    history.replaceState(null, "", location.pathname + (query ? "?" + query : ""));
+    const part = form.closest("[data-part]");
+    await refresh(part);
+    const again = part.querySelectorAll("[data-filters] details")[open];
+    if (again) again.open = true;
+  });
+}
+
+document.addEventListener("click", (event) => {
+  for (const open of document.querySelectorAll(".filters details[open]")) if (!open.contains(event.target)) open.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") for (const open of document.querySelectorAll(".filters details[open]")) open.open = false;
+});
+
+/* Tables */
+
+function sortBy(table, column, header) {
+  const down = header.getAttribute("aria-sort") !== "descending";
+  const body = table.tBodies[0];
+  const value = (row) => row.cells[column].dataset.value;
+  const compare = (a, b) => {
+    const [x, y] = [value(a), value(b)];
+    if (x === "" || y === "") return (x === "") - (y === "");
+    const order = isNaN(x) || isNaN(y) ? -x.localeCompare(y) : x - y;
+    return down ? -order : order;
+  };
+  body.append(...[...body.rows].sort(compare));
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  header.setAttribute("aria-sort", down ? "descending" : "ascending");
+}
+
+function prepareTables(scope) {
+  for (const table of scope.querySelectorAll("table.sortable")) {
+    [...table.tHead.rows[0].cells].forEach((header, column) => {
+      if (header.classList.contains("pick")) return;
+      const button = make("button", { type: "button", onclick: () => sortBy(table, column, header) }, header.textContent);
+      header.replaceChildren(button);
+    });
+  }
+}
+
+function prepareCompare(scope) {
+  const form = scope.querySelector("[data-compare]");
+  if (!form) return;
+  const [button, words] = [form.querySelector(".compare-bar button"), form.querySelector("[data-picked]")];
+  const tell = () => {
+    const picked = form.querySelectorAll("input[name=run]:checked").length;
+    button.disabled = picked !== 2;
+    words.textContent = picked === 2 ? "" : `tick two configurations (${picked} now)`;
+  };
+  form.addEventListener("change", tell);
+  tell();
+}
+
+/* Figures */
+
+function prepareFigures(scope) {
+  for (const link of scope.querySelectorAll("[data-explore]")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      const picture = link.closest("figure").querySelector(".picture");
+      const image = picture.querySelector("img");
+      const height = Math.max(image.naturalHeight, 240);
+      picture.replaceChildren(make("iframe", { src: link.href, sandbox: "allow-scripts", height, title: image.alt }));
+      link.remove();
+    });
+  }
+}
+
+addEventListener("message", (event) => {
+  const frame = [...document.querySelectorAll(".picture iframe")].find((one) => one.contentWindow === event.source);
+  if (!frame || !(event.data.height > 0)) return;
+  frame.height = Math.min(event.data.height, 20000);
+  frame.dataset.drawn = "yes";
+});
+
+/* The form for a new study */
+
+function prepareStart() {
+  const form = document.querySelector("[data-start]");
+  if (!form) return;
+  const fields = () => new URLSearchParams(new FormData(form));
+  const command = form.querySelector("[data-command]");
+  const planned = form.querySelector("[data-planned]");
+  let waiting = 0;
+  const show = async () => {
+    const chosen = form.querySelectorAll("input[name=strategy]:checked").length;
+    const otherwise = form.elements.study.value ? "as the study says" : "none chosen";
+    form.querySelector("[data-count]").textContent = chosen ? `${chosen} chosen` : otherwise;
+    const answer = await post("/start/command", fields());
+    if (answer.ok) command.textContent = await answer.text();
+  };
+  form.addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(show, 150);
+    planned.hidden = true;
+  });
+  form.addEventListener("pointerover", (event) => {
+    const about = event.target.closest?.("label[title]")?.title;
+    if (about) form.querySelector("[data-about]").textContent = about;
+  });
+  const plan = form.querySelector("[data-plan]");
+  plan.hidden = false;
+  plan.addEventListener("click", async () => {
+    plan.disabled = true;
+    planned.hidden = false;
+    planned.textContent = "looking at what there is to do; a few steps may be measured";
+    const answer = await post("/start/plan", fields());
+    planned.textContent = (await answer.text()).trim();
+    plan.disabled = false;
+  });
+  const copy = form.querySelector("[data-copy]");
+  copy.hidden = !navigator.clipboard;
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(command.textContent);
+    copy.textContent = "Copied";
+  });
+  show();
+}
+
+for (const form of document.querySelectorAll("[data-busy]")) {
+  form.addEventListener("submit", () => {
+    const button = form.querySelector("button.primary");
+    button.textContent = form.dataset.busy;
+    button.disabled = true;
+  });
+}
+
+function prepare(scope) {
+  prepareFilters(scope);
+  prepareTables(scope);
+  prepareCompare(scope);
+  prepareFigures(scope);
+}
+
+prepare(document);
+prepareStart();
+listen();

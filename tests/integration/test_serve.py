@@ -1,0 +1,169 @@
+"""`paceline serve` as users start it: a study through its form, stopped, and what is left when the server goes."""
+
+import json
+import os
+import re
+import signal
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from integration.conftest import PATIENCE_SECONDS, Started, Tool, wait_until
+
+# A run that takes its time for real, so that there is something to stop.
+LONG = {"strategy": "fake", "steps": "2000", "workers": "1", "knob": "real_time=true\nstep_ms=50"}
+SHORT = {"strategy": "fake", "steps": "4", "workers": "1,2", "global_batch": "100"}
+
+
+@dataclass
+class Server:
+    """A running server and its address."""
+
+    tool: Tool
+    started: Started
+    address: str
+
+    def get(self, path: str = "/") -> str:
+        with urllib.request.urlopen(self.address + path, timeout=PATIENCE_SECONDS) as answer:
+            return str(answer.read().decode())
+
+    def post(self, path: str, fields: dict[str, str]) -> str:
+        found = re.search(r'data-secret="([^"]+)"', self.get())
+        assert found is not None
+        body = urllib.parse.urlencode({"secret": found[1], **fields}).encode()
+        with urllib.request.urlopen(self.address + path, body, timeout=PATIENCE_SECONDS) as answer:
+            return str(answer.read().decode())
+
+    def jobs(self) -> list[dict[str, object]]:
+        """What the stream of events says first."""
+        with urllib.request.urlopen(self.address + "/events", timeout=PATIENCE_SECONDS) as stream:
+            line = next(line for line in stream if line.startswith(b"data: "))
+        found: list[dict[str, object]] = json.loads(line.removeprefix(b"data: "))["jobs"]
+        return found
+
+    def wait_for(self, state: str, number: int = 1) -> None:
+        wait_until(lambda: self.jobs()[number - 1]["state"] == state, f"study {number} is {state}: {self.jobs()}")
+
+
+@pytest.fixture
+def server(tool: Tool) -> Iterator[Server]:
+    started = tool.start("serve", "--port", "0")
+    wait_until(lambda: "http://" in started.out.read_text() or started.process.poll() is not None, "an address")
+    yield Server(tool, started, started.out.read_text().split()[-1].rstrip("/"))
+    if started.process.poll() is None:
+        started.process.terminate()
+        started.process.wait(timeout=PATIENCE_SECONDS)
+
+
+def test_a_study_of_the_form_runs_as_the_command_would_and_its_results_appear(server: Server) -> None:
+    server.post("/start", SHORT)
+    server.wait_for("done")
+    (job,) = server.jobs()
+    assert job["command"] == "paceline run --strategy=fake --workers=1,2 --global-batch=100 --steps=4"
+    assert (job["made"], job["total"], len(server.tool.records())) == (2, 2, 2)
+    assert "Fastest here: fake with 2 workers" in server.get("/results")
+
+
+def test_wrong_input_is_told_with_the_words_of_the_terminal(server: Server) -> None:
+    server.post("/start", {"strategy": "fake", "workers": "4", "global_batch": "30"})
+    server.wait_for("refused")
+    (job,) = server.jobs()
+    assert "global_batch 30 does not divide over 4 workers; use a multiple of 4" in str(job["said"])
+
+
+def test_a_plan_is_shown_without_running_anything(server: Server) -> None:
+    said = server.post("/start/plan", SHORT)
+    assert "2 runs to make" in said
+    assert server.tool.listing() == []
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.post("/start/plan", {"strategy": "fkae"})
+    with refused.value as answer:
+        assert "did you mean 'fake'?" in answer.read().decode()
+
+
+def test_studies_wait_for_each_other_and_can_be_stopped_running_or_waiting(server: Server) -> None:
+    for _ in range(2):
+        server.post("/start", LONG)
+    wait_until(server.tool.running_workers, "a worker")
+    assert [job["state"] for job in server.jobs()] == ["running", "waiting"]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.post("/start/plan", SHORT)
+    with refused.value as answer:
+        assert "a study is running, and a plan may measure a few steps" in answer.read().decode()
+    server.post("/stop/2", {})
+    server.post("/stop/1", {})
+    server.wait_for("stopped", 1)
+    server.wait_for("stopped", 2)
+    assert server.tool.running_workers() == []
+    assert [str(record.status) for record in server.tool.records()] == ["interrupted"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ending_the_server_stops_its_study_and_stores_that(server: Server, how: signal.Signals) -> None:
+    server.post("/start", LONG)
+    wait_until(server.tool.running_workers, "a worker")
+    server.started.process.send_signal(how)
+    assert server.started.end().code == 0
+    assert server.tool.running_workers() == []
+    assert [str(record.status) for record in server.tool.records()] == ["interrupted"]
+
+
+def test_a_server_that_is_killed_leaves_no_worker_behind(server: Server) -> None:
+    server.post("/start", LONG)
+    wait_until(server.tool.running_workers, "a worker")
+    os.kill(server.started.process.pid, signal.SIGKILL)
+    wait_until(lambda: not server.tool.running_workers() and not server.tool.left_folders(), "the end of its study")
+
+
+def test_an_open_stream_does_not_keep_the_server_from_ending(server: Server) -> None:
+    with urllib.request.urlopen(server.address + "/events", timeout=PATIENCE_SECONDS) as stream:
+        stream.readline()
+        server.started.process.send_signal(signal.SIGINT)
+        ended = server.started.end()
+    assert (ended.code, "ended" in ended.err, "Traceback" in ended.err) == (0, True, False)
+
+
+def test_another_address_prints_a_token_and_wants_it(tool: Tool) -> None:
+    started = tool.start("serve", "--host", "0.0.0.0", "--port", "0")
+    wait_until(lambda: "token=" in started.out.read_text() or started.process.poll() is not None, "a token")
+    found = re.search(r"http://[^/]+:(\d+)/\?token=(\S{20,})", started.out.read_text())
+    assert found is not None
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/", timeout=PATIENCE_SECONDS)
+    with refused.value as answer:
+        assert answer.code == 401
+    cookie = urllib.request.Request(
+        f"http://127.0.0.1:{found[1]}/results", headers={"Cookie": f"paceline_token={found[2]}"}
+    )
+    with urllib.request.urlopen(cookie, timeout=PATIENCE_SECONDS) as welcomed:
+        assert welcomed.status == 200
+    started.process.send_signal(signal.SIGINT)
+    assert started.end().code == 0
+
+
+def test_a_port_that_is_taken_is_said(server: Server) -> None:
+    port = server.address.rsplit(":", 1)[1]
+    ended = server.tool("serve", "--port", port)
+    assert ended.code == 2
+    assert f"127.0.0.1:{port} cannot be listened on: Address already in use; choose another" in ended.said
+
+
+def test_a_file_that_is_no_results_file_is_refused_at_once(tool: Tool) -> None:
+    tool.write("other.db", "something else entirely")
+    ended = tool("serve", "--db", "other.db", "--port", "0")
+    assert ended.code == 2
+    assert "is not a sound results file" in ended.said
+
+
+def test_progress_for_programs_is_one_object_per_line(tool: Tool) -> None:
+    ended = tool("run", "--strategy", "fake", "--steps", "4", "--workers", "2", "--progress", "json")
+    events = [json.loads(line) for line in ended.err.splitlines()]
+    assert [event["event"] for event in events if event["event"] != "progress"] == ["planned", "started", "ended"]
+    assert events[-1]["status"] == "ok"
+    wrong = tool("run", "--strategy", "fake", "--progress", "xml")
+    assert wrong.code == 2
+    assert "there is no form of progress 'xml'; choose from bar, json" in wrong.said

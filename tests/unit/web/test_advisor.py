@@ -1,0 +1,49 @@
+"""The advisor's page: what the command answers, escaped, and a way to measure it."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from paceline.cli.recommend import recommend
+from paceline.cli.serve import options_of
+from paceline.web import Site
+from unit.web.conftest import HOSTILE
+
+
+@pytest.fixture
+def site(site: Site) -> Site:
+    site.advice_options = options_of(recommend)
+    return site
+
+
+def ask(client: TestClient, site: Site, **fields: str) -> str:
+    answer = client.post("/advisor", data={"secret": site.secret, **fields})
+    assert answer.status_code == 200
+    return answer.text
+
+
+def test_the_answer_stands_first_with_its_reasons_and_each_candidate_can_be_measured(
+    client: TestClient, site: Site
+) -> None:
+    text = ask(client, site, workload="mnist-small", system="8xh100-nvlink", strategy="torch-ddp", workers="1,2,4")
+    options = "--workload=mnist-small --strategy=torch-ddp --workers=1,2,4 --system=8xh100-nvlink"
+    assert f"paceline recommend {options} --db={site.db}" in text
+    assert '<p class="answer">Use torch-ddp on ' in text
+    assert "/start?workload=mnist-small&amp;strategy=torch-ddp&amp;workers=" in text
+
+
+def test_wrong_input_is_told_in_the_words_of_the_terminal(client: TestClient, site: Site) -> None:
+    assert "there is no system &#39;8xh1000-nvlink&#39;; did you mean" in ask(client, site, system="8xh1000-nvlink")
+
+
+def test_what_the_user_wrote_comes_back_as_text(client: TestClient, site: Site) -> None:
+    text = ask(client, site, system=HOSTILE)
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_it_runs_nothing_here_and_is_not_asked_by_other_sites(client: TestClient, site: Site) -> None:
+    assert "--measure" not in client.get("/advisor").text
+    assert "--measure" not in ask(client, site, measure="2", system="8xh1000-nvlink")
+    refused = client.post("/advisor", data={"secret": site.secret}, headers={"origin": "http://evil.example"})
+    assert refused.status_code == 403
+    assert client.post("/advisor", data={"secret": "guess"}).status_code == 403
