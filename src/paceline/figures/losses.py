@@ -69,9 +69,9 @@ def _line(row: Row, varying: list[str], frameworks: list[str], both: bool) -> al
     return altair.Chart(altair.Data(values=_points(row, varying))).encode(
         x=altair.X("step:Q", title="optimizer step", axis=altair.Axis(format="d", tickMinStep=1)),
         y=altair.Y("loss:Q", title="training loss", scale=altair.Scale(zero=False)),
-        color=altair.Color("framework:N", title=None, scale=altair.Scale(
+        color=altair.Color("framework:N", title=None, legend=altair.Legend(orient="top"), scale=altair.Scale(
             domain=frameworks, range=list(PALETTE[: len(frameworks)]))),
-        strokeDash=altair.StrokeDash("kind:N", title=None, legend=altair.Legend() if both else None,
+        strokeDash=altair.StrokeDash("kind:N", title=None, legend=altair.Legend(orient="top") if both else None,
                                      scale=altair.Scale(domain=list(KINDS), range=[SOLID, [5, 3]])),
         detail="series:N",
         tooltip=[f"{name}:N" for name in ("series", "step", "loss")],
