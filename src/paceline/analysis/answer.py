@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.analysis.explanation import serial_fraction
-from paceline.analysis.factors import parameters
+from paceline.analysis.factors import size
 from paceline.analysis.labels import groups, series_name, shortened, varying_fields
 from paceline.analysis.rows import Row
 from paceline.breakdown import mean_of
@@ -27,15 +27,11 @@ def answer(rows: Sequence[Row]) -> Answer | None:
     measured = {title: own for title, rows_ in groups(rows).items() if (own := [row for row in rows_ if row.measured])}
     if not measured:
         return None
-    title = max(measured, key=lambda name: _size(measured[name][0]))
+    title = max(measured, key=lambda name: size(measured[name][0]))
     own = measured[title]
     best = max(own, key=_rate)
     said = [_what(best, own, measured, title), _why(best, own), _how_sure(best, own)]
     return Answer(title, tuple(said))
-
-
-def _size(row: Row) -> tuple[float, ...]:
-    return parameters(row), row.spec.dataset_copies, row.spec.train_samples or 0, row.spec.samples_per_step
 
 
 def _rate(row: Row) -> float:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.analysis.labels import setting
+from paceline.analysis.labels import groups, setting
 from paceline.analysis.rows import Row
 from paceline.errors import UserError
 from paceline.plan import spec_facts
@@ -28,6 +28,20 @@ def parameters(row: Row) -> float:
         with suppress(UserError):
             return float(spec_facts(row.spec).parameters)
     return float(row.parameters or 0)
+
+
+def size(row: Row) -> tuple[float, ...]:
+    """How large a setting is: its model, its data, its batch."""
+    return parameters(row), row.spec.dataset_copies, row.spec.train_samples or 0, row.spec.samples_per_step
+
+
+def settings(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows that belong in one panel, by title, the largest setting last; what was shrunk is said elsewhere."""
+    return _by_size(groups(rows, without={"shrunk"}))
+
+
+def _by_size(grouped: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    return dict(sorted(grouped.items(), key=lambda item: size(item[1][0])))
 
 
 def short_count(count: float) -> str:
@@ -58,7 +72,7 @@ def slices(rows: Sequence[Row], factor: Factor) -> dict[str, list[Row]]:
             same = str(_rest(row.spec, factor))
             titles.setdefault(same, setting(row.spec, without={factor.name, "shrunk"}))
             found.setdefault(same, []).append(row)
-    return {_unlike(titles[same], same, titles): own for same, own in found.items()}
+    return _by_size({_unlike(titles[same], same, titles): own for same, own in found.items()})
 
 
 def varies(rows: Sequence[Row], factor: Factor, levels: int = 2, counts: int = 2) -> bool:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.breakdown import PARTS, RankBreakdown
 from paceline.figures.base import OTHERS, PALETTE, PANEL_WIDTH, SOFT, Figure, Value, finished, per_setting
@@ -27,7 +28,7 @@ def applies(rows: Sequence[Row]) -> bool:
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per rank; what transfer is hidden behind computation is written beside it."""
-    known = {title: [row for row in own if row.breakdown] for title, own in groups(rows, without={"shrunk"}).items()}
+    known = {title: [row for row in own if row.breakdown] for title, own in settings(rows).items()}
     values = {title: _values(own) for title, own in known.items() if own}
     drawing = per_setting(values, _panel)
     slower = max(row.watching or 0.0 for row in rows if row.breakdown)

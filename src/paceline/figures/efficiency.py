@@ -5,7 +5,8 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.labels import groups, series_by_speed, series_name, varying_fields
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_by_speed, series_name, varying_fields
 from paceline.analysis.published import published_beside
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
@@ -57,7 +58,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found = {title: [row for row in own if row.measured] for title, own in groups(rows, without={"shrunk"}).items()}
+    found = {title: [row for row in own if row.measured] for title, own in settings(rows).items()}
     known = {title: [row for row in own if row.speedup is not None] for title, own in found.items()}
     return {title: own for title, own in known.items() if any(row.spec.workers > 1 for row in own)}
 

@@ -5,7 +5,8 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
 from paceline.figures.base import INK, PALETTE, Figure, Value, finished, per_setting
@@ -45,7 +46,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
     found = {
         title: [row for row in own if row.epochs and row.epochs[-1].joules is not None and row.expense.energy_source]
-        for title, own in groups(rows, without={"shrunk"}).items()
+        for title, own in settings(rows).items()
     }
     return {title: own for title, own in found.items() if len(own) > 1}
 

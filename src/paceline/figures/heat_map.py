@@ -28,9 +28,13 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     usable = _usable(rows)
     names = strategies_of([row for own in usable.values() for row in own])
     values = {title: _values(own) for title, own in usable.items()}
-    drawing = per_setting(values, *(partial(_panel, name=name) for name in names))
+    shown = [row for own in usable.values() for row in own]
+    # The same rows and columns in every panel, also where a study is not finished.
+    counts = sorted({row.spec.workers for row in shown})
+    batches = sorted({int(BATCH.level(row)) for row in shown}, reverse=True)
+    drawing = per_setting(values, *(partial(_panel, name=name, counts=counts, batches=batches) for name in names))
     how = ["Darker is faster; all panels share the scale"]
-    if any(row.oversubscribed for own in usable.values() for row in own):
+    if any(row.oversubscribed for row in shown):
         how.append("A star marks more processes than cores (oversubscribed)")
     return finished(
         drawing, rows, "Samples per second over workers and batch, last epoch", how,
@@ -55,10 +59,13 @@ def _values(rows: list[Row]) -> list[Value]:
     ]  # fmt: skip
 
 
-def _panel(base: altair.Chart, title: str, name: str) -> altair.LayerChart:
+def _panel(
+    base: altair.Chart, title: str, name: str, counts: Sequence[int], batches: Sequence[int]
+) -> altair.LayerChart:
+    quiet = altair.Axis(labelAngle=0, domain=False, ticks=False)
     base = base.transform_filter(altair.FieldEqualPredicate(field="strategy", equal=name)).encode(
-        x=altair.X("workers:O", title="workers", axis=altair.Axis(labelAngle=0, domain=False, ticks=False)),
-        y=altair.Y("batch:O", title="batch", sort="descending", axis=altair.Axis(domain=False, ticks=False)),
+        x=altair.X("workers:O", title="workers", axis=quiet, scale=altair.Scale(domain=list(counts))),
+        y=altair.Y("batch:O", title="batch", axis=quiet, scale=altair.Scale(domain=list(batches))),
     )
     cells = base.mark_rect().encode(
         color=altair.Color("share:Q", legend=None, scale=altair.Scale(scheme="blues", domain=[0, 1])),

@@ -6,7 +6,8 @@ from functools import partial
 import altair
 
 from paceline.analysis.epochs import EpochSummary
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
 from paceline.figures.base import PALETTE, SOFT, Figure, Value, colours, finished, per_setting
@@ -48,7 +49,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
     found = {
         title: [row for row in own if len(row.epochs) >= LEAST_EPOCHS and row.epochs[-1].test_accuracy]
-        for title, own in groups(rows, without={"shrunk"}).items()
+        for title, own in settings(rows).items()
     }
     return {title: own for title, own in found.items() if own}
 

@@ -6,7 +6,8 @@ from typing import Any
 import altair
 
 from paceline.analysis.curves import agreement, curve, is_synchronous
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
     MOST_SETTINGS,
@@ -38,7 +39,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per setting, a line per run; colour is the framework, dashes are asynchronous strategies."""
     known = [row for row in rows if row.losses]
     varying, frameworks = varying_fields(known), list(dict.fromkeys(map(_framework, known)))
-    found = groups(known, without={"shrunk"})
+    found = settings(known)
     telling = {title: own for title, own in found.items() if applies(own)} or found
     fullest = sorted(telling, key=lambda title: (-len(telling[title]), -len(telling[title][0].losses)))[:MOST_SETTINGS]
     panels = [_panel(title, telling[title], varying, frameworks) for title in telling if title in fullest]
@@ -69,9 +70,9 @@ def _line(row: Row, varying: list[str], frameworks: list[str], both: bool) -> al
     return altair.Chart(altair.Data(values=_points(row, varying))).encode(
         x=altair.X("step:Q", title="optimizer step", axis=altair.Axis(format="d", tickMinStep=1)),
         y=altair.Y("loss:Q", title="training loss", scale=altair.Scale(zero=False)),
-        color=altair.Color("framework:N", title=None, scale=altair.Scale(
+        color=altair.Color("framework:N", title=None, legend=altair.Legend(orient="top"), scale=altair.Scale(
             domain=frameworks, range=list(PALETTE[: len(frameworks)]))),
-        strokeDash=altair.StrokeDash("kind:N", title=None, legend=altair.Legend() if both else None,
+        strokeDash=altair.StrokeDash("kind:N", title=None, legend=altair.Legend(orient="top") if both else None,
                                      scale=altair.Scale(domain=list(KINDS), range=[SOLID, [5, 3]])),
         detail="series:N",
         tooltip=[f"{name}:N" for name in ("series", "step", "loss")],

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
 from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, finished, per_setting
@@ -29,11 +30,11 @@ def applies(rows: Sequence[Row]) -> bool:
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per process, with a mark at the measured peak."""
-    known = {title: [row for row in own if row.memory] for title, own in groups(rows, without={"shrunk"}).items()}
+    known = {title: [row for row in own if row.memory] for title, own in settings(rows).items()}
     values = {title: _values(own) for title, own in known.items() if own}
     drawing = per_setting(values, _panel)
     how = [
-        "Black mark: measured peak above what the framework holds after its import",
+        "Upright mark: measured peak above what the framework holds after its import",
         "Parameters and optimizer state: measured tensors",
         "Gradients and activations: computed from what the strategy holds by design",
     ]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, finished, per_setting
 from paceline.figures.marks import BAR_STEP, CROWDED, RANGE_NOTE, interval, machine
@@ -31,7 +32,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found = {title: [row for row in own if row.measured] for title, own in groups(rows, without={"shrunk"}).items()}
+    found = {title: [row for row in own if row.measured] for title, own in settings(rows).items()}
     return {title: own for title, own in found.items() if len(own) > 1}
 
 

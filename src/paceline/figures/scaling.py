@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.labels import groups, series_by_speed, series_name, varying_fields
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_by_speed, series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
     PALETTE,
@@ -52,7 +53,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found = {title: [row for row in own if row.measured] for title, own in groups(rows, without={"shrunk"}).items()}
+    found = {title: [row for row in own if row.measured] for title, own in settings(rows).items()}
     return {title: own for title, own in found.items() if len({row.spec.workers for row in own}) > 1}
 
 

@@ -55,7 +55,8 @@ async function enliven(figure) {
   const svg = live.querySelector("svg");
   // Shrinks with its card, like the still picture.
   svg.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`);
-  live.querySelector(".vega-bindings") && live.querySelector(".vega-embed, .chart-wrapper")?.before(live.querySelector(".vega-bindings"));
+  const list = live.querySelector(".vega-bindings");
+  if (list) live.prepend(list);
   figure.querySelector(".still").classList.add("gone");
 }
 
