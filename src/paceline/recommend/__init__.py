@@ -1,1 +1,1 @@
-"""From a question to an answer that can be run: `scripts` writes training scripts that need no Paceline."""
+"""A question about a model, a system and an objective ─► ranked answers with reasons."""
