@@ -59,6 +59,12 @@ class Scene:
         """Computation lost in each second of a transfer that is hidden behind it."""
         return self.hardware.interference.value
 
+    def scale(self, group: RankFootprint) -> float:
+        """What a rank's passes take of those of the whole model: by its operations, but no less than asking takes."""
+        share = group.flops / (1 + self.earlier_passes) / self.flops if self.flops else 1.0
+        least = self.passes.least / self.passes.total if self.passes.total else 0.0
+        return self.crowding * max(share, least)
+
     def update_seconds(self, group: RankFootprint) -> float:
         """Of the parameters that a rank updates: those that it holds optimizer state for, or all of its own."""
         held = group.parameter_bytes / FLOAT_BYTES
@@ -105,8 +111,7 @@ def _with_stragglers(parts: Parts, scene: Scene) -> Parts:
 
 def _side_by_side(group: RankFootprint, scene: Scene) -> Parts:
     """Workers that do the same on their own share of the batch."""
-    scale = scene.crowding * (group.flops / (1 + scene.earlier_passes) / scene.flops if scene.flops else 1.0)
-    scale = max(scale, scene.passes.least / scene.passes.total if scene.passes.total else 0.0)
+    scale = scene.scale(group)
     forward = [seconds * scale for seconds in scene.passes.forward]
     backward = [seconds * scale for seconds in scene.passes.backward]
     beside = scene.passes.overhead * scene.crowding + scene.update_seconds(group)
@@ -294,7 +299,7 @@ def _staged_tasks(
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], scene: Scene) -> Parts:
     """Workers push and pull; a server takes them one after another, and the one that keeps most is the last."""
-    scale = scene.crowding * (worker.flops / scene.flops if scene.flops else 1.0)
+    scale = scene.scale(worker)
     forward = [seconds * scale for seconds in scene.passes.forward]
     backward = [seconds * scale for seconds in scene.passes.backward]
     compute = sum(forward) + sum(backward) + scene.passes.overhead * scene.crowding
