@@ -1,6 +1,6 @@
 """One run that was not made ─► its step with parts, memory, energy and money, each with where it may lie."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp
 
@@ -126,6 +126,7 @@ class Predictor:
     _passes: dict[tuple[str, Precision, float], Passes] = field(default_factory=dict)
     _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
     _singles: dict[tuple[str | None, Precision, int], float] = field(default_factory=dict)
+    _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
     _compute: dict[tuple[str, Precision], Compute] = field(default_factory=dict)
 
     @cached_property
@@ -151,11 +152,6 @@ class Predictor:
     def predict(self, spec: RunSpec) -> Prediction:
         """The configuration as its strategy's footprint describes it."""
         chosen = strategy(spec.strategy)
-        prediction = self._predict(spec, chosen)
-        samples = spec.samples_per_step if spec.scaling == "strong" else int(spec.local_batch or 1)
-        return replace(prediction, single_step_seconds=self._single(spec, chosen, samples))
-
-    def _predict(self, spec: RunSpec, chosen: Strategy) -> Prediction:
         footprint = chosen.footprint(spec, self.model)
         knobs = chosen.knob_values(spec)
         samples = spec.samples_per_step / max(1, chosen.replicas(spec))
@@ -176,6 +172,7 @@ class Predictor:
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
             earlier_passes=0 if stages else parted - 1,
             seconds_per_message=overhead.seconds_per_message if overhead else 0.0,
+            filled=self._filled,
         )
         parts = time_step(footprint, scene)
         return Prediction(
@@ -189,6 +186,7 @@ class Predictor:
             samples_per_epoch=self.samples_per_epoch,
             source=passes.source,
             price_per_device_hour=self.price_per_device_hour,
+            single_step_seconds=self._single(spec, chosen),
         )
 
     def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
@@ -205,8 +203,9 @@ class Predictor:
             self._compute[framework, precision] = Compute(self.hardware, framework, precision)
         return self._compute[framework, precision]
 
-    def _single(self, spec: RunSpec, chosen: Strategy, samples: int) -> float:
+    def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of one worker for as many samples, without any strategy."""
+        samples = spec.global_batch or spec.local_batch or 1
         key = chosen.framework, spec.precision, samples
         if key not in self._singles:
             passes = self.passes(chosen, spec.precision, samples)
