@@ -153,12 +153,11 @@ class Predictor:
         """The configuration as its strategy's footprint describes it."""
         chosen = strategy(spec.strategy)
         footprint = chosen.footprint(spec, self.model)
-        knobs = chosen.knob_values(spec)
         samples = spec.samples_per_step / max(1, chosen.replicas(spec))
         stages = footprint.stages
-        parted = stages.microbatches if stages else int(knobs.get("accumulation", 1))
+        parted = stages.microbatches if stages else int(spec.knobs.get("accumulation", 1))
         passes = self.passes(chosen, spec.precision, samples / parted)
-        costs = self._transfers(chosen, spec, str(knobs.get("algorithm", "auto")))
+        costs = self._transfers(chosen, spec, str(spec.knobs.get("algorithm", "auto")))
         overhead = self.overhead(chosen)
         scene = Scene(
             hardware=self.hardware,

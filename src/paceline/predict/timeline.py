@@ -55,6 +55,8 @@ class Scene:
 
     def software(self, group: RankFootprint) -> float:
         """Seconds of a rank that go into handling its messages, not into sending them."""
+        if not self.seconds_per_message:
+            return 0.0
         return self.seconds_per_message * sum(message.count for message in group.messages)
 
     @property
@@ -89,7 +91,8 @@ def time_step(footprint: Footprint, scene: Scene) -> Parts:
     elif servers:
         parts = _with_servers(workers[0], servers, scene)
     else:
-        parts = _side_by_side(max(workers, key=lambda group: (group.flops, group.sent_bytes)), scene)
+        busiest = workers[0] if len(workers) == 1 else max(workers, key=lambda group: (group.flops, group.sent_bytes))
+        parts = _side_by_side(busiest, scene)
     return _within_cores(_with_stragglers(parts, scene), scene)
 
 
