@@ -5,7 +5,7 @@ import pytest
 from paceline.errors import UserError
 from paceline.predict.calibrate import _transfer_curve
 from paceline.runs import gauge as gauges
-from paceline.runs.gauge import KINDS, gauge
+from paceline.runs.gauge import KINDS, gauge_transfers
 from paceline.systems.local import local_system
 
 pytestmark = pytest.mark.torch
@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
 def test_more_bytes_take_longer_and_every_kind_of_transfer_is_timed() -> None:
-    found = gauge(2, local_system().cores, sizes=[1 << 10, 1 << 23])
+    found = gauge_transfers(2, local_system().cores, sizes=[1 << 10, 1 << 23])
     assert {one["kind"] for one in found["collectives"]} == set(KINDS)
     for kind in KINDS:
         curve = _transfer_curve([one for one in found["collectives"] if one["kind"] == kind])
@@ -25,4 +25,4 @@ def test_a_process_that_cannot_measure_is_a_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(gauges, "KINDS", ["teleport"])
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     with pytest.raises(UserError, match=r"measuring with 2 processes failed: .*run paceline doctor"):
-        gauge(2, local_system().cores, sizes=["much"])  # type: ignore[list-item]
+        gauge_transfers(2, local_system().cores, sizes=["much"])  # type: ignore[list-item]

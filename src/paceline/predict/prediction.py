@@ -5,7 +5,7 @@ from functools import cached_property
 from math import exp
 
 from paceline.footprint import Footprint, ModelFacts, optimizer_bytes, training_flops
-from paceline.predict.compute import Compute, Passes, model_digest, transient_bytes
+from paceline.predict.compute import Compute, Passes, layer_kind, model_digest, transient_bytes
 from paceline.predict.costs import IN_PROCESS, Costs
 from paceline.predict.simulate import combined
 from paceline.predict.timeline import Parts, Scene, time_step
@@ -164,7 +164,7 @@ class Predictor:
             costs=costs,
             model=self.model,
             passes=passes,
-            crowding=self._crowding(footprint, spec),
+            crowding=self._crowding(footprint, spec, chosen),
             synchronous=chosen.synchronous,
             workers=spec.workers,
             flops=training_flops(self.model, samples / parted),
@@ -218,17 +218,30 @@ class Predictor:
             self._costs[key] = Costs(self.hardware, *key)
         return self._costs[key]
 
-    def _crowding(self, footprint: Footprint, spec: RunSpec) -> float:
+    def _crowding(self, footprint: Footprint, spec: RunSpec, chosen: Strategy) -> float:
         """Workers of a CPU share its caches, its memory and, where there are more than cores, the cores."""
         if self.hardware.kind != "cpu":
             return 1.0
         busy = 1 if footprint.stages and footprint.stages.microbatches == 1 else spec.workers
         cores = self.hardware.node_devices
-        calibration = self.hardware.calibration
-        known = {int(count): factor for count, factor in calibration.crowding.items()} if calibration else {}
-        together = max((count for count in known if count <= min(busy, cores)), default=1)
-        shared = known.get(together, 1.0)
+        shared = 1.0
+        if busy > 1 and cores > 1:
+            shared += (self._all_busy(chosen) - 1) * (min(busy, cores) - 1) / (cores - 1)
         return shared * max(1.0, busy * spec.cores_per_worker / cores)
+
+    def _all_busy(self, chosen: Strategy) -> float:
+        """How much longer computation takes when every core computes: as this model did, or as its kinds of layers."""
+        known = self.hardware.calibration
+        if known is None:
+            return 1.0
+        measured = known.crowding.get(str(self.hardware.node_devices))
+        if measured is not None and self.compute(chosen.framework or "torch", "fp32").measured_steps(self.digest):
+            return measured
+        weights = [
+            (layer.forward_flops, known.layer_crowding.get(layer_kind(layer), 1.0)) for layer in self.model.layers
+        ]
+        total = sum(weight for weight, _ in weights)
+        return sum(weight * factor for weight, factor in weights) / total if total else 1.0
 
     def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
         step = parts.step or 1.0

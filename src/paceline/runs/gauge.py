@@ -18,15 +18,24 @@ SIZES = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24,
 KINDS = ["all-reduce", "all-gather", "broadcast", "send"]
 
 
-def gauge(ranks: int, cores: tuple[int, ...], sizes: list[int] = SIZES) -> dict[str, Any]:
-    """What one process finds of layers, or several of transfers between them; the first one's account."""
+def gauge_layers(at_once: int, cores: tuple[int, ...]) -> dict[str, Any]:
+    """What the first of so many processes finds that all time the same layers at the same time."""
+    return _gauge(at_once, cores, [], [])
+
+
+def gauge_transfers(ranks: int, cores: tuple[int, ...], sizes: list[int] = SIZES) -> dict[str, Any]:
+    """What the first of so many processes finds of transfers between them."""
+    return _gauge(ranks, cores, sizes, KINDS)
+
+
+def _gauge(ranks: int, cores: tuple[int, ...], sizes: list[int], kinds: list[str]) -> dict[str, Any]:
     spec = RunSpec(global_batch=1, steps=1)
     with run_folder() as folder:
         processes, answers = [], []
         for rank in range(ranks):
             own = (cores[rank % len(cores)],)
             answers.append(folder / f"answer-{rank}.json")
-            request = {"rank": rank, "world": ranks, "store": str(folder / "store"), "sizes": sizes, "kinds": KINDS,
+            request = {"rank": rank, "world": ranks, "store": str(folder / "store"), "sizes": sizes, "kinds": kinds,
                        "cores": list(own), "answer": str(answers[rank])}  # fmt: skip
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "paceline.frameworks.torch_gauge"],
