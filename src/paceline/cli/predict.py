@@ -16,7 +16,7 @@ from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
 from paceline.store import DEFAULT_PATH
-from paceline.units import format_bytes, format_percent, format_about, format_seconds
+from paceline.units import format_about, format_bytes, format_percent, format_seconds
 
 # Parts of a step and their headings; one that is nowhere worth mentioning has no column.
 PARTS = {"compute": "com-\npute", "exposed": "ex-\nposed", "bubble": "bub-\nble", "waiting": "wait-\ning"}
