@@ -93,6 +93,12 @@ def test_a_page_without_runs_says_so() -> None:
     assert "No runs yet." in render([])
 
 
+def test_a_page_of_failures_says_so_and_why(records: list[Record]) -> None:
+    page = render([record for record in records if not record.ok])
+    assert "No run gave a result; what happened to each is said below." in page
+    assert "this run was told to fail" in page
+
+
 def hostile(record: Record) -> Record:
     """The record with hostile text wherever a user or a worker can put text."""
     return record.model_copy(
