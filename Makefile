@@ -12,7 +12,7 @@ demo: $(VENV)/all
 	$(BIN)/paceline report --db demo/paceline.db --study quick --out demo/report.html
 
 test: check
-	$(BIN)/pytest tests/contract tests/integration
+	$(BIN)/pytest tests/contract tests/integration tests/browser
 
 check: $(VENV)/all
 	$(BIN)/ruff format --check src tests benchmarks tools
