@@ -1,4 +1,4 @@
-"""Writes the generated parts of the docs: `docs/cli.md` and the strategy table of the README. `make docs` runs it.
+"""Writes the generated parts of the docs: `docs/cli.md`, the README's strategies, the figures. `make docs` runs it.
 
 A test fails when what it would write differs from what is there.
 """
@@ -11,11 +11,13 @@ from typing import Annotated, Any, get_args, get_origin
 from typer.models import ArgumentInfo, OptionInfo
 
 from paceline.cli.app import COMMANDS
+from paceline.figures import figures
 from paceline.strategies import strategies
 from paceline.typical import WORKERS, typical_cost
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- strategies -->", "<!-- /strategies -->"
+FIGURES = "<!-- figures -->", "<!-- /figures -->"
 
 
 def cli_reference() -> str:
@@ -84,13 +86,24 @@ def strategy_table() -> str:
     return "\n".join(lines)
 
 
-def with_strategy_table(text: str) -> str:
-    """The README with the table between its marks replaced."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{strategy_table()}\n{END}{rest.partition(END)[2]}"
+def figure_table() -> str:
+    """Every figure in the order of a report, its question and when it is drawn."""
+    lines = ["| figure | question | drawn |", "|---|---|---|"]
+    for name, figure in figures().items():
+        drawn = (inspect.getdoc(figure.applies) or "").rstrip(".")
+        lines.append(f"| `{name}` | {figure.question} | {drawn[:1].lower()}{drawn[1:]} |")
+    return "\n".join(lines)
+
+
+def with_table(text: str, marks: tuple[str, str], table: str) -> str:
+    """A page with the table between its marks replaced."""
+    before, _, rest = text.partition(marks[0])
+    return f"{before}{marks[0]}\n{table}\n{marks[1]}{rest.partition(marks[1])[2]}"
 
 
 if __name__ == "__main__":
     (ROOT / "docs/cli.md").write_text(cli_reference())
     readme = ROOT / "README.md"
-    readme.write_text(with_strategy_table(readme.read_text()))
+    readme.write_text(with_table(readme.read_text(), (BEGIN, END), strategy_table()))
+    page = ROOT / "docs/figures.md"
+    page.write_text(with_table(page.read_text(), FIGURES, figure_table()))

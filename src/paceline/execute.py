@@ -99,10 +99,10 @@ def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
         if not store.has_skipped(run.spec.key(), str(run.skip_reason)):
             store.add(skipped_record(run, plan.study))
     with templates() as made:
-        starters = _starters(plan, made)
+        chosen = starters(plan, made)
         for number, run in enumerate(plan.to_run, start=1):
             listener.started(run, number)
-            record = launch(run, plan.study, local_system(), listener.event, start=starters[run.spec.strategy])
+            record = launch(run, plan.study, local_system(), listener.event, start=chosen[run.spec.strategy])
             store.add(record)
             outcome.counts[record.status] = outcome.counts.get(record.status, 0) + 1
             listener.ended(record)
@@ -111,7 +111,7 @@ def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
     return outcome
 
 
-def _starters(plan: Plan, made: Templates) -> dict[str, Starter]:
+def starters(plan: Plan, made: Templates) -> dict[str, Starter]:
     """Runs of a framework that comes again share one import of it; a single run imports for itself."""
     chosen = {run.spec.strategy: strategy(run.spec.strategy) for run in plan.to_run}
     runs = Counter(chosen[run.spec.strategy].framework for run in plan.to_run)

@@ -80,6 +80,18 @@ class ModelFile(Frozen):
         return f"{self.path.name}:{self.function}"
 
 
+class Shrunk(Frozen):
+    """That a study was made smaller to fit the machine at hand, and in what, in words."""
+
+    scale: str
+    changes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """As titles say it."""
+        return f"scale {self.scale}: {', '.join(self.changes)}"
+
+
 class RunSpec(Frozen):
     """One training run. `plan.complete` fills what the workload and the strategy decide."""
 
@@ -111,6 +123,8 @@ class RunSpec(Frozen):
     allocator: Allocator = "tuned"
     # A short run that notes where the time goes, and whose own times count for nothing else.
     instrumented: bool = False
+    # Part of the identity: a shrunk run never answers for a full one.
+    shrunk: Shrunk | None = None
     timeout_seconds: float = Field(default=1800.0, gt=0)
     collective_timeout_seconds: float = Field(default=60.0, gt=0)
 

@@ -24,6 +24,8 @@ class Study(Frozen):
     order_seed: int = Field(default=0, ge=0)
     fixed: dict[str, Any] = {}
     factors: dict[str, Any] = {}
+    # By name, fields that make the study smaller (`scale.py`).
+    scales: dict[str, dict[str, Any]] = {}
 
     @classmethod
     def load(cls, name: str) -> Self:

@@ -59,6 +59,11 @@ def format_rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
+def format_about(value: float) -> str:
+    """A number that is not known any better than to three digits: `255,000`, `98.4`."""
+    return format_rate(float(f"{value:.3g}"))
+
+
 def format_bytes(count: float) -> str:
     """Decimal bytes: `16.4 MB`."""
     for unit, size in (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):

@@ -45,6 +45,12 @@ def test_the_strategy_table_of_the_readme_is_what_make_docs_writes(write_docs: M
     assert between.strip() == write_docs.strategy_table().strip()
 
 
+def test_the_table_of_figures_is_what_make_docs_writes(write_docs: ModuleType) -> None:
+    begin, end = write_docs.FIGURES
+    between = (ROOT / "docs" / "figures.md").read_text().partition(begin)[2].partition(end)[0]
+    assert between.strip() == write_docs.figure_table().strip()
+
+
 def tree_paths(block: str) -> list[str]:
     """Paths of a tree drawn by indentation: names first, then two spaces, then what they are."""
     found: list[str] = []

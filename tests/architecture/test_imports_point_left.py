@@ -15,7 +15,7 @@ ORDER = (
     "errors", "units", "metrics", "catalogue",
     "spans", "breakdown", "warm_up", "spec", "study", "record", "footprint",
     "data", "workloads", "systems", "contract", "facts", "strategies",
-    "plan", "typical", "frameworks", "runs", "store", "execute",
+    "plan", "typical", "scale", "frameworks", "runs", "store", "execute", "estimate",
     "analysis", "predict", "recommend", "figures", "report", "export", "api", "web", "cli",
     "__init__", "__main__",
 )  # fmt: skip

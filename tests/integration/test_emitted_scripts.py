@@ -31,7 +31,9 @@ from paceline.workloads.layers import Block
 STEPS = 12
 PATIENCE_SECONDS = 240.0
 TOLERANCE = 1e-4
-WITH_TRANSFORMER = ("torch-single", "torch-tensor", "torch-fsdp", "tf-single", "jax-data")
+# Two rows of two.
+WORKERS = {"torch-fsdp-tensor": 4}
+WITH_TRANSFORMER = ("torch-single", "torch-tensor", "torch-fsdp", "torch-fsdp-tensor", "tf-single", "jax-data")
 LINE = re.compile(r"^step (\d+): loss ([\d.]+),", re.MULTILINE)
 # Stands in the way of the real one wherever a script's processes look for it.
 NO_PACELINE = "raise ImportError('a script must not import paceline')\n"
@@ -196,7 +198,7 @@ class Bench:
         (folder / "blocked" / "paceline" / "__init__.py").write_text(NO_PACELINE)
 
     def spec(self, name: str, **fields: Any) -> RunSpec:
-        workers = 1 if name.endswith("-single") else 2
+        workers = strategy(name).fixed_workers or WORKERS.get(name, 2)
         return complete(RunSpec.parse({"strategy": name, "workers": workers, **fields}, "test"))
 
     def own(self, kind: str) -> ModelFile:

@@ -111,3 +111,9 @@ def test_no_quantity_is_shown_with_an_exponent(text):
 @pytest.mark.parametrize(("share", "text"), [(0.974, "97 %"), (1, "100 %"), (0, "0 %"), (1.5, "150 %")])
 def test_a_share_of_one_is_shown_as_a_whole_percentage(share, text):
     assert format_percent(share) == text
+
+
+def test_a_predicted_number_has_three_digits():
+    from paceline.units import format_about
+
+    assert [format_about(value) for value in (254_898.0, 98.44, 1_234.0)] == ["255,000", "98.4", "1,230"]

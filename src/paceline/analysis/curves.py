@@ -36,8 +36,15 @@ def curve(losses: Sequence[float | None]) -> list[tuple[float, float]]:
 
 
 def agreement(rows: Sequence[Row]) -> Agreement | None:
-    """Over the synchronous runs with losses; the reference is a one-worker run if there is one."""
-    alike = [row for row in rows if row.losses and is_synchronous(row) and None not in row.losses]
+    """Over the synchronous runs with losses; the reference is a one-worker run if there is one.
+
+    Only runs with the same global batch make the same steps; in weak scaling the largest group of those is told of.
+    """
+    sizes: dict[int, list[Row]] = {}
+    for row in rows:
+        if row.losses and is_synchronous(row) and None not in row.losses:
+            sizes.setdefault(row.spec.samples_per_step, []).append(row)
+    alike = max(sizes.values(), key=len, default=[])
     if len(alike) < 2:
         return None
     reference = min(alike, key=lambda row: (row.spec.workers, row.spec.strategy != "torch-single", row.spec.strategy))

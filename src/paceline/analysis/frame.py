@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scaling", "global_batch", "local_batch")
 
 # Fields of a row that are left out or become columns of their own.
-_NESTED = ("spec", "losses", "breakdown", "expense", "convergence", "memory")
+_NESTED = ("spec", "losses", "epochs", "breakdown", "expense", "convergence", "memory")
 
 
 def flat(row: Row) -> dict[str, Any]:
@@ -28,6 +28,7 @@ def flat(row: Row) -> dict[str, Any]:
             value = getattr(row, field.name)
             values[field.name] = None if isinstance(value, float) and not math.isfinite(value) else value
     values["status"] = str(row.status)
+    values["shrunk"] = row.spec.shrunk.text if row.spec.shrunk else None
     values |= asdict(row.expense) | asdict(row.convergence) | heaviest(row.memory)
     values |= {f"{part}_seconds": value for part, value in mean_of(row.breakdown).items()}
     return values | {name: value for name, value in flatten(row.spec).items() if name not in values}

@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.analysis.convergence import Convergence, converged, default_target
 from paceline.analysis.energy import Expense, spent
+from paceline.analysis.epochs import EpochSummary, epoch_summaries
 from paceline.analysis.labels import setting
 from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import Interval, bootstrap, middle, olympic_mean, spread, variation
@@ -44,8 +45,10 @@ class Row:
     steady_step_seconds: float | None
     peak_memory_bytes: float | None
     oversubscribed: bool
+    parameters: int | None = None
     # Of its first good run, step by step; with one seed the others differ by rounding only.
     losses: tuple[float | None, ...] = ()
+    epochs: tuple[EpochSummary, ...] = ()
     # What it took beside time, how soon it was good enough, and what each process held.
     expense: Expense = field(default_factory=Expense)
     convergence: Convergence = field(default_factory=Convergence)
@@ -56,6 +59,14 @@ class Row:
     speedup: float | None = None
     efficiency: float | None = None
     baseline: str | None = None
+
+    @property
+    def speedup_range(self) -> tuple[float, float] | None:
+        """The slowest and the fastest repeat over the median of one worker."""
+        if self.speedup is None or not self.samples_per_second:
+            return None
+        alone = self.samples_per_second / self.speedup
+        return (self.samples_per_second_low or 0.0) / alone, (self.samples_per_second_high or 0.0) / alone
 
     @property
     def measured(self) -> bool:
@@ -114,7 +125,9 @@ def _row(key: str, records: list[Record]) -> Row:
         steady_step_seconds=_median_of(good, lambda record: record.steady_step_seconds),
         peak_memory_bytes=_median_of(good, lambda record: max(rank.peak_memory_bytes for rank in record.ranks)),
         oversubscribed=any(finding.code == OVERSUBSCRIBED for record in good for finding in record.findings),
+        parameters=next((record.parameters for record in good if record.parameters), None),
         losses=good[0].losses if good else (),
+        epochs=epoch_summaries(good),
     )
 
 

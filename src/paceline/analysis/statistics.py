@@ -22,6 +22,25 @@ class Interval:
         return self.low <= value <= self.high
 
 
+@dataclass(frozen=True)
+class Band:
+    """The median of some values, and the lowest and highest of them."""
+
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Band":
+        """Of at least one value."""
+        return cls(median(values), min(values), max(values))
+
+
+def band(values: Sequence[float]) -> Band | None:
+    """Median and range, or None of nothing."""
+    return Band.of(values) if values else None
+
+
 def middle(values: Sequence[float]) -> float | None:
     """The median, or None of nothing."""
     return median(values) if values else None

@@ -12,6 +12,7 @@ from paceline.errors import SpecError
 from paceline.plan import refusal
 from paceline.predict.calibrate import Calibrator
 from paceline.predict.question import Question
+from paceline.record import Record
 from paceline.runs.probe import probe
 from paceline.store import DEFAULT_PATH, Store
 from paceline.strategies import strategies
@@ -40,7 +41,7 @@ def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
     out: Annotated[Path, typer.Option(help="System file to write.", metavar="FILE")] = LOCAL_FILE,
     db: Db = DEFAULT_PATH,
 ) -> None:
-    """Measures this machine's computation and links with a workload, in about a minute, and writes a system file."""
+    """Measures this machine's computation and links with a workload, in a minute or two, and writes a system file."""
     described = load_hardware("cpu-2-cores")
     question = Question(
         hardware=described,
@@ -55,17 +56,13 @@ def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
             if not errors().is_terminal:
                 errors().print(text)
 
-        calibrator = Calibrator(
-            system, question.base, question.facts, say, keep=lambda record: void(store.add(record)), frameworks=chosen
-        )
+        def keep(record: Record) -> None:
+            store.add(record)
+
+        calibrator = Calibrator(system, question.base, question.facts, say, keep, frameworks=chosen)
         measured = calibrator.calibrate(described)
-    before = _steps_of_others(out, measured)
-    out.write_text(HEADER + to_toml(_plain(before)))
+    out.write_text(HEADER + to_toml(_plain(_with_other_models(out, measured))))
     _tell(measured, out)
-
-
-def void(_value: object) -> None:
-    """Nothing."""
 
 
 def _frameworks(text: str | None, question: Question) -> list[str]:
@@ -85,7 +82,7 @@ def _frameworks(text: str | None, question: Question) -> list[str]:
     return sorted(found, key=lambda name: name != "torch")
 
 
-def _steps_of_others(out: Path, measured: Hardware) -> Hardware:
+def _with_other_models(out: Path, measured: Hardware) -> Hardware:
     """Curves of other models that the file has already are kept: they were measured on the same machine."""
     if not out.is_file() or measured.calibration is None:
         return measured

@@ -16,7 +16,7 @@ from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
 from paceline.store import DEFAULT_PATH
-from paceline.units import format_bytes, format_percent, format_rate, format_seconds
+from paceline.units import format_about, format_bytes, format_percent, format_seconds
 
 # Parts of a step and their headings; one that is nowhere worth mentioning has no column.
 PARTS = {"compute": "com-\npute", "exposed": "ex-\nposed", "bubble": "bub-\nble", "waiting": "wait-\ning"}
@@ -118,8 +118,8 @@ def _times(found: Sequence[Prediction]) -> Table:
     table = _table(["step", "samples/s", "90 %", "effi-\nciency", *(PARTS[part] for part in parts)])
     for one in found:
         table.add_row(
-            *_name(one), format_seconds(one.parts.step), format_rate(one.samples_per_second.value),
-            _ends(one.samples_per_second, format_rate),
+            *_name(one), format_seconds(one.parts.step), format_about(one.samples_per_second.value),
+            _ends(one.samples_per_second, format_about),
             "–" if one.efficiency is None else format_percent(one.efficiency),
             *(format_percent(_share(one, part)) for part in parts),
         )  # fmt: skip
@@ -134,7 +134,7 @@ def _spent(found: Sequence[Prediction]) -> Table:
         table.add_row(
             *_name(one), format_seconds(one.epoch_seconds.value), _ends(one.epoch_seconds, format_seconds),
             format_bytes(one.memory_bytes.value), "yes" if one.fits else "[red]no[/]",
-            format_rate(one.joules_per_epoch.value),
+            format_about(one.joules_per_epoch.value),
             *([format_money(one.cost_per_epoch.value)] if one.cost_per_epoch else []),
         )  # fmt: skip
     return table

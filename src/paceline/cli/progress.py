@@ -9,6 +9,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from paceline.cli.terminal import errors, output
+from paceline.estimate import MEASURED_STEPS, Estimate
 from paceline.plan import Plan, PlannedRun
 from paceline.record import Record, Status
 from paceline.spec import RunSpec
@@ -66,7 +67,7 @@ class Progress:
     def started(self, run: PlannedRun, number: int) -> None:
         """Names the run."""
         spec = run.spec
-        self._label = f"{spec.workload} {spec.strategy} x{spec.workers}"
+        self._label = run_name(spec)
         self._bar.update(self._task, now=f"{escape(self._label)}, starting{self._time_left()}")
 
     def event(self, event: dict[str, Any]) -> None:
@@ -93,6 +94,11 @@ class Progress:
         return f", about {format_seconds((time.monotonic() - self._began) / made * self._left)} left"
 
 
+def run_name(spec: RunSpec) -> str:
+    """A run in three words."""
+    return f"{spec.workload} {spec.strategy} x{spec.workers}"
+
+
 def _plan_order(item: tuple[str, RunSpec]) -> tuple[str, str, str, int, int]:
     spec = item[1]
     return spec.workload, str(spec.dataset), spec.strategy, spec.samples_per_step, spec.workers
@@ -113,7 +119,34 @@ def print_plan(plan: Plan) -> None:
             escape(spec.workload), escape(str(spec.dataset)), spec.strategy, str(spec.workers), batch, str(counts[key])
         )
     output().print(table)
-    for run in plan.skipped:
-        output().print(f"[yellow]skipped[/] {run.spec.strategy} x{run.spec.workers}: {escape(str(run.skip_reason))}")
+    for (name, reason), workers in _skipped(plan).items():
+        counts_text = ", ".join(f"x{count}" for count in workers)
+        output().print(f"[yellow]skipped[/] {name} {counts_text}: {escape(reason)}")
     stored = f", {plan.done} already stored" if plan.done else ""
     output().print(f"{len(plan.to_run)} runs to make{stored}")
+
+
+def _skipped(plan: Plan) -> dict[tuple[str, str], list[int]]:
+    """Worker counts by strategy and reason; a reason of many settings is told once."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for run in plan.skipped:
+        counts = found.setdefault((run.spec.strategy, str(run.skip_reason)), [])
+        if run.spec.workers not in counts:
+            counts.append(run.spec.workers)
+    return found
+
+
+def print_estimate(told: Estimate) -> None:
+    """How long the plan will take, and how that is known."""
+    if told.seconds is None:
+        output().print(f"how long cannot be told: no short run ended well ({escape(str(told.trouble))})")
+        return
+    sources = [
+        (told.stored, "stored runs"),
+        (told.measured, f"at most {MEASURED_STEPS} measured steps"),
+        (told.likened, "the most similar of those"),
+    ]
+    known = ", ".join(f"{count} from {words}" for count, words in sources if count)
+    output().print(f"about {format_seconds(told.seconds)} [dim](kinds of runs: {known})[/]")
+    if told.trouble:
+        output().print(f"[yellow]a short run did not end well[/]: {escape(told.trouble)}")

@@ -14,7 +14,7 @@ from paceline.cli.terminal import Db, errors, output
 from paceline.errors import SpecError
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
-from paceline.recommend.answer import Answer
+from paceline.recommend.answer import UNSYNCHRONISED, Answer
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.objectives import OBJECTIVES
 from paceline.recommend.reasons import explain
@@ -24,6 +24,8 @@ from paceline.store import DEFAULT_PATH, Store
 from paceline.units import format_bytes, format_count, format_percent
 
 SHOWN = 10
+# Numbers as long as `100,000` are told in thousands.
+LONG = 7
 
 
 def recommend(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
@@ -117,7 +119,7 @@ def _print(answer: Answer) -> None:
     source = answer.ranked[0].prediction.source if answer.ranked else "nothing"
     console.print(
         f"[dim]{answer.predictions} configurations predicted, computation from {escape(source)}; "
-        f"intervals are 90 %; = ties with the best, * measured[/]"
+        f"intervals are 90 %; = ties with the best, * measured, † {UNSYNCHRONISED} or another optimizer[/]"
     )
 
 
@@ -128,7 +130,7 @@ def _counts(question: Question) -> str:
 
 def _table(answer: Answer) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("strategy", overflow="fold")
+    table.add_column("strategy", overflow="fold", min_width=20)
     for name in ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", "effi-\nciency", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in answer.ranked[:SHOWN]:
@@ -138,7 +140,7 @@ def _table(answer: Answer) -> Table:
         efficiency = one.prediction.efficiency
         behind = "=" if one.tied else format_percent(one.behind)
         table.add_row(
-            escape(spec.strategy + knobs + (" (async)" if one.caveat else "")), str(spec.workers),
+            escape(spec.strategy + knobs + (" †" if one.caveat else "")), str(spec.workers),
             f"{spec.samples_per_step:,}",
             _bare(goal.text(one.best_known)) + ("*" if one.measured is not None else ""), " – ".join(ends), behind,
             "–" if efficiency is None else format_percent(efficiency),
@@ -148,5 +150,7 @@ def _table(answer: Answer) -> Table:
 
 
 def _bare(text: str) -> str:
-    """Without what the heading says already."""
-    return text.removesuffix(" samples/s").removesuffix(" per epoch").removesuffix(" per worker")
+    """Without what the heading says already, and no longer than it has to be."""
+    bare = text.removesuffix(" samples/s").removesuffix(" per epoch").removesuffix(" per worker")
+    digits = bare.replace(",", "")
+    return f"{round(int(digits) / 1000):,}k" if digits.isdigit() and len(bare) >= LONG else bare

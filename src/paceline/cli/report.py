@@ -1,4 +1,4 @@
-"""`paceline report`: one HTML page that opens offline."""
+"""`paceline report`: one HTML page that opens offline, and every figure as files."""
 
 import webbrowser
 from pathlib import Path
@@ -16,15 +16,21 @@ def report(
     out: Annotated[Path, typer.Option("--out", help="Where to write the page.", metavar="FILE")] = Path(
         "paceline-report.html"
     ),
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Also write each figure as SVG, PNG and CSV there.", metavar="DIR")
+    ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """One self-contained HTML page with the answer, the figures, the tables and the findings."""
-    from paceline.report import write_report
+    """One self-contained HTML page: the answer, the ranking, the figures, the findings and how to repeat it."""
+    from paceline.report import write_figures, write_report
 
     with Store.open_existing(db) as store:
         records = store.records(study)
     with errors().status("drawing the figures"):
         path = write_report(records, out)
+        written = write_figures(records, figures) if figures is not None else []
     output().print(f"report: {path}", soft_wrap=True, markup=False)
+    if figures is not None:
+        output().print(f"figures: {len(written)} files in {figures}", soft_wrap=True, markup=False)
     if open_it:
         webbrowser.open(path.resolve().as_uri())

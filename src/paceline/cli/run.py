@@ -5,18 +5,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from paceline.analysis.rows import summarise
 from paceline.catalogue import choose
 from paceline.cli.event_lines import EventLines
 from paceline.cli.fields import fields_from, parse_pairs
-from paceline.cli.progress import Progress, print_plan
+from paceline.cli.progress import Progress, print_estimate, print_plan, run_name
 from paceline.cli.show import print_results
 from paceline.cli.terminal import Db, errors, output
 from paceline.errors import UserError
+from paceline.estimate import measured
 from paceline.execute import Outcome, execute, plan_study
 from paceline.plan import with_defaults
 from paceline.runs.energy import WATTS_VARIABLE, watts_per_core
+from paceline.scale import FULL, shrink
 from paceline.spec import ModelFile
 from paceline.store import DEFAULT_PATH, Store
 from paceline.study import Study, built_in_studies
@@ -68,7 +71,15 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         _option("Of a busy core, where energy can only be estimated.", "W", "--watts-per-core", panel="How"),
     ] = None,
     db: Db = DEFAULT_PATH,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
+    scale: Annotated[
+        str | None, typer.Option("--scale", help="The study made smaller: tiny, small or full.", metavar="NAME")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the plan and how long it will take, from a few measured steps; store nothing."
+        ),
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already stored.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Repeat stored runs that did not end well.")] = False,
     breakdown: Annotated[
@@ -100,7 +111,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         fields["model"] = ModelFile.from_text(model)
     tables = {"knobs": parse_pairs(knob, "--knob"), "options": parse_pairs(option, "--option"),
               "optimizer": parse_pairs(optimizer, "--optimizer")}  # fmt: skip
-    asked = described_study(study, fields, tables, repeats)
+    asked = described_study(study, fields, tables, repeats, scale)
     if dry_run:
         _print_what_is_left(asked, db, fresh=fresh, retry=retry, breakdown=breakdown)
         return
@@ -112,8 +123,9 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
 
 
 def described_study(
-    name: str | None, fields: dict[str, Any], tables: dict[str, dict[str, Any]], repeats: int | None
-) -> Study:
+    name: str | None, fields: dict[str, Any], tables: dict[str, dict[str, Any]], repeats: int | None,
+    scale: str | None = None,
+) -> Study:  # fmt: skip
     """The named study with the options in place of its fields, or a study made of the options alone."""
     if name is None and not fields:
         raise UserError(
@@ -121,15 +133,22 @@ def described_study(
         )
     asked = Study.load(name) if name is not None else Study(name="command-line", fixed=with_defaults(fields))
     asked = asked.with_fields(fields).with_tables(tables)
+    if scale is not None:
+        asked = shrink(asked, scale, kept=fields)
     return asked if repeats is None else Study.parse({**asked.model_dump(), "repeats": repeats}, "--repeats")
 
 
 def _print_what_is_left(asked: Study, db: Path, **wishes: bool) -> None:
-    if not db.is_file():
-        print_plan(plan_study(asked, None, breakdown=wishes["breakdown"]))
-        return
-    with Store.open_existing(db) as store:
-        print_plan(plan_study(asked, store, **wishes))
+    if db.is_file():
+        with Store.open_existing(db) as store:
+            plan, stored = plan_study(asked, store, **wishes), store.records()
+    else:
+        plan, stored = plan_study(asked, None, breakdown=wishes["breakdown"]), []
+    print_plan(plan)
+    if plan.to_run:
+        with errors().status("measuring a few steps") as status:
+            told = measured(plan, stored, lambda spec: status.update(f"measuring a few steps of {run_name(spec)}"))
+        print_estimate(told)
 
 
 def _chosen_progress(form: str) -> Progress | EventLines:
@@ -152,6 +171,11 @@ def _run_and_store(asked: Study, db: Path, shown: Progress | EventLines, **wishe
 
 
 def _list_studies() -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("study", "--scale", "what it asks"):
+        table.add_column(title, no_wrap=title == "study")
     for name in built_in_studies():
-        output().print(f"[bold]{name}[/]  {Study.load(name).about}")
+        study = Study.load(name)
+        table.add_row(f"[bold]{name}[/]", "\n".join([*study.scales, FULL]), study.about)
+    output().print(table)
     errors().print("[dim]paceline run NAME, or paceline run FILE.toml[/]")

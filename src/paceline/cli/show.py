@@ -1,10 +1,7 @@
 """`paceline show`: results as tables, JSON or CSV."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -12,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.analysis.findings import Gathered, gather
-from paceline.analysis.frame import flat_rows
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.labels import groups, series_name, unmeasured, varying_fields
+from paceline.analysis.plain import as_csv_text, as_values
 from paceline.analysis.rows import Row, Wishes, summarise
 from paceline.cli.breakdown_table import print_breakdown
 from paceline.cli.more_tables import TABLES
@@ -86,23 +83,6 @@ def checked_wishes(target: float | None, price: float | None) -> Wishes:
     return Wishes(target, price)
 
 
-def as_values(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, object]:
-    """Rows and findings as plain values."""
-    findings = [{**item.finding.model_dump(), "where": list(item.where)} for item in gather(records, rows)]
-    memory = [{"key": row.key, **asdict(rank)} for row in rows for rank in row.memory]
-    return {"rows": flat_rows(rows), "memory": memory, "findings": findings}
-
-
-def as_csv_text(rows: Sequence[Row]) -> str:
-    """One line per configuration under a header."""
-    lines, buffer = flat_rows(rows), io.StringIO()
-    if lines:
-        writer = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-    return buffer.getvalue()
-
-
 def print_results(
     records: Sequence[Record], rows: Sequence[Row], breakdown: bool = False, more: Sequence[str] = ()
 ) -> None:
@@ -114,11 +94,8 @@ def print_results(
         console.print(f"\n[bold]{escape(title)}[/]")
         if any(row.measured for row in group):
             console.print(_table(group))
-        for row in group:
-            if not row.measured:
-                name = f"{series_name(row, varying_fields(group))} x{row.spec.workers}"
-                status = str(row.status).replace("_", " ")
-                console.print(f"[yellow]{status}[/] {escape(name)}: {escape(row.reason or 'no reason given')}")
+        for name, status, reason in unmeasured(group):
+            console.print(f"[yellow]{status}[/] {escape(name)}: {escape(reason)}")
         if sentence := headline(group):
             console.print(escape(sentence))
         if breakdown:

@@ -1,15 +1,34 @@
 """What a figure is, and the looks that all figures share."""
 
-from collections.abc import Callable, Sequence
+import json
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import altair
 
+from paceline.analysis.labels import shortened
 from paceline.analysis.rows import Row
 
-# Okabe and Ito, "Color Universal Design" (2008): told apart with any kind of colour vision, and in print.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-PANEL_WIDTH, PANEL_HEIGHT = 560, 300
+# Okabe and Ito, "Color Universal Design" (2008): told apart with any kind of colour vision, and in print; without their
+# yellow, in which words on white paper cannot be read.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Text and lines that a dark page turns light; nothing else has these colours.
+INK, SOFT, FAINT, GRID = "#222222", "#595959", "#888888", "#e5e5e5"
+# Series beyond what colours can tell apart.
+OTHERS = "#b5b5b5"
+PANEL_WIDTH, PANEL_HEIGHT = 660, 300
+SMALL_WIDTH, SMALL_HEIGHT = 250, 220
+# Characters of a subtitle line above one panel, several panels and a small one.
+SUBTITLE_CHARACTERS, WIDE_SUBTITLE_CHARACTERS, SMALL_SUBTITLE_CHARACTERS = 112, 130, 44
+# Series that others printed end so, and are drawn in ink.
+PUBLISHED = "(published)"
+# More settings than this are chosen from a list instead of drawn side by side.
+MOST_SETTINGS = 3
+CHOICE = "setting_choice"
+
+Value = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -27,11 +46,85 @@ class Figure:
 def themed(chart: altair.TopLevelMixin) -> altair.TopLevelMixin:
     """Quiet axes, readable type."""
     return (
-        chart.configure_axis(
-            labelFontSize=12, titleFontSize=12, gridColor="#e5e5e5", domainColor="#888", tickColor="#888"
-        )
+        chart.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal", labelColor=INK,
+                             titleColor=INK, gridColor=GRID, domainColor=FAINT, tickColor=FAINT, labelLimit=260)
         .configure_view(stroke=None)
-        .configure_header(labelFontSize=13, labelFontWeight="bold", title=None)
-        .configure_legend(labelFontSize=12, titleFontSize=12, labelLimit=300)
-        .configure_title(fontSize=14, anchor="start", subtitleColor="#555")
-    )
+        .configure_header(labelFontSize=13, labelFontWeight="bold", labelColor=INK, title=None)
+        .configure_legend(labelFontSize=12, titleFontSize=12, labelLimit=300, labelColor=INK, titleColor=INK)
+        .configure_title(fontSize=13, anchor="start", color=INK, subtitleColor=SOFT, subtitleFontSize=12,
+                         subtitlePadding=4)
+        .configure_text(fontSize=11, color=INK)
+        .configure_range(category=list(PALETTE))
+    )  # fmt: skip
+
+
+def finished(
+    drawing: "Drawing", rows: Sequence[Row], title: str, how: Iterable[str], *, columns: int = 1,
+    share: Sequence[str] = (),
+) -> altair.TopLevelMixin:  # fmt: skip
+    """The panels under one title, with how to read them and what was shrunk; `share` names scales that all share."""
+    words = ". ".join([*how, *([f"All: {drawing.common}"] if drawing.common else []), *shrunk_notes(rows)])
+    line = SUBTITLE_CHARACTERS if columns == 1 else WIDE_SUBTITLE_CHARACTERS
+    chart = altair.concat(*drawing.panels, columns=columns, spacing={"row": 28, "column": 44})
+    # The list's choice stands in the title, so that a picture without a list says what it shows.
+    text: Any = title if drawing.choice is None else altair.ExprRef(f"[{json.dumps(title)}, {CHOICE}]")
+    chart = chart.properties(title=altair.TitleParams(text, subtitle=wrapped(words, line), fontSize=15, offset=14))
+    chart = chart.resolve_scale(**dict.fromkeys(("color", "shape", "strokeDash"), "independent"))
+    if share:
+        chart = chart.resolve_scale(**dict.fromkeys(share, "shared"))
+    return themed(chart.add_params(drawing.choice) if drawing.choice is not None else chart)
+
+
+def wrapped(words: str, characters: int) -> list[str]:
+    """As lines of a subtitle."""
+    return textwrap.wrap(words, characters, break_on_hyphens=False)
+
+
+def shrunk_notes(rows: Sequence[Row]) -> list[str]:
+    """What was made smaller than the study asks for, each once."""
+    found = dict.fromkeys(row.spec.shrunk.text for row in rows if row.spec.shrunk is not None)
+    return [f"Shrunk: {text}" for text in found]
+
+
+Panel = Callable[[altair.Chart, str], altair.Chart]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Panels, the list to choose a setting from where there is one, and what all settings have in common."""
+
+    panels: Sequence[altair.Chart]
+    choice: altair.Parameter | None = None
+    common: str = ""
+
+
+def per_setting(values: Mapping[str, Sequence[Value]], panel: Panel, *more: Panel) -> Drawing:
+    """Panels for each setting or, where there are many, for one that is chosen from a list, the fullest at first."""
+    short, common = shortened(list(values))
+    named = dict(zip(short, values.values(), strict=True))
+    kinds = (panel, *more)
+    if len(named) == 1 and more:
+        ((title, own),) = named.items()
+        base = altair.Chart(altair.Data(values=list(own)))
+        return Drawing([one(base, "") for one in kinds], common=title)
+    if len(named) <= MOST_SETTINGS:
+        bases = [(altair.Chart(altair.Data(values=list(own))), title) for title, own in named.items()]
+        return Drawing([one(base, title) for base, title in bases for one in kinds], common=common)
+    bind = altair.binding_select(options=list(named), name="setting: ")
+    choice = altair.param(name=CHOICE, value=fullest(named), bind=bind)
+    everything = [{**value, "setting": title} for title, own in named.items() for value in own]
+    base = altair.Chart(altair.Data(values=everything)).transform_filter(f"datum.setting == {CHOICE}")
+    return Drawing([one(base, "") for one in kinds], choice, common)
+
+
+def fullest(values: Mapping[str, Sequence[Value]]) -> str:
+    """The setting with most to show; the last of equals, which has the larger data and batch."""
+    return max(reversed(list(values)), key=lambda title: len(values[title]))
+
+
+def colours(names: Sequence[str], **options: Any) -> altair.Color:
+    """One colour for each series; those that colours cannot tell apart any more are grey."""
+    ours = [name for name in names if not name.endswith(PUBLISHED)]
+    told = dict.fromkeys(names, INK) | dict.fromkeys(ours, OTHERS) | dict(zip(ours, PALETTE, strict=False))
+    scale = altair.Scale(domain=list(told), range=list(told.values()))
+    return altair.Color("series:N", title=None, scale=scale, **options)

@@ -6,9 +6,20 @@ from typing import Any
 import altair
 
 from paceline.analysis.curves import agreement, curve, is_synchronous
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
-from paceline.figures.base import PALETTE, PANEL_HEIGHT, PANEL_WIDTH, Figure, themed
+from paceline.figures.base import (
+    MOST_SETTINGS,
+    PALETTE,
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    SUBTITLE_CHARACTERS,
+    Drawing,
+    Figure,
+    finished,
+    wrapped,
+)
 from paceline.strategies import strategies
 from paceline.units import format_count
 
@@ -28,10 +39,13 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per setting, a line per run; colour is the framework, dashes are asynchronous strategies."""
     known = [row for row in rows if row.losses]
     varying, frameworks = varying_fields(known), list(dict.fromkeys(map(_framework, known)))
-    panels = [
-        _panel(title, panel, varying, frameworks) for title, panel in groups(known).items() if applies(panel)
-    ] or [_panel(title, panel, varying, frameworks) for title, panel in groups(known).items()]
-    return themed(altair.vconcat(*panels).resolve_scale(color="shared"))
+    found = settings(known)
+    telling = {title: own for title, own in found.items() if applies(own)} or found
+    fullest = sorted(telling, key=lambda title: (-len(telling[title]), -len(telling[title][0].losses)))[:MOST_SETTINGS]
+    panels = [_panel(title, telling[title], varying, frameworks) for title in telling if title in fullest]
+    how = ["A line per run; dashes are asynchronous strategies"] if _has_both(known) else ["A line per run"]
+    how += [f"The {MOST_SETTINGS} of {len(telling)} settings with most runs"] if len(telling) > MOST_SETTINGS else []
+    return finished(Drawing(panels), rows, "Training loss, step by step", how)
 
 
 def _framework(row: Row) -> str:
@@ -47,17 +61,18 @@ def _panel(title: str, rows: list[Row], varying: list[str], frameworks: list[str
         for row in ordered
     ]
     return altair.layer(*lines).properties(
-        width=PANEL_WIDTH, height=PANEL_HEIGHT, title=altair.TitleParams(title, subtitle=_subtitle(rows))
-    )
+        width=PANEL_WIDTH, height=PANEL_HEIGHT,
+        title=altair.TitleParams(title, subtitle=wrapped(_subtitle(rows), SUBTITLE_CHARACTERS)),
+    )  # fmt: skip
 
 
 def _line(row: Row, varying: list[str], frameworks: list[str], both: bool) -> altair.Chart:
     return altair.Chart(altair.Data(values=_points(row, varying))).encode(
         x=altair.X("step:Q", title="optimizer step", axis=altair.Axis(format="d", tickMinStep=1)),
         y=altair.Y("loss:Q", title="training loss", scale=altair.Scale(zero=False)),
-        color=altair.Color("framework:N", title=None, scale=altair.Scale(
+        color=altair.Color("framework:N", title=None, legend=altair.Legend(orient="top"), scale=altair.Scale(
             domain=frameworks, range=list(PALETTE[: len(frameworks)]))),
-        strokeDash=altair.StrokeDash("kind:N", title=None, legend=altair.Legend() if both else None,
+        strokeDash=altair.StrokeDash("kind:N", title=None, legend=altair.Legend(orient="top") if both else None,
                                      scale=altair.Scale(domain=list(KINDS), range=[SOLID, [5, 3]])),
         detail="series:N",
         tooltip=[f"{name}:N" for name in ("series", "step", "loss")],
@@ -94,4 +109,4 @@ def _subtitle(rows: Sequence[Row]) -> str:
     )
 
 
-FIGURE = Figure("losses", "Do they all learn the same?", applies, draw, place=2)
+FIGURE = Figure("losses", "Do they all learn the same?", applies, draw, place=30)

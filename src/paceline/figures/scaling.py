@@ -1,62 +1,75 @@
 """Samples per second against workers: whether adding workers pays, and how far from the ideal it is."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair
 
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_by_speed, series_name, varying_fields
 from paceline.analysis.rows import Row
-from paceline.figures.base import PALETTE, PANEL_HEIGHT, PANEL_WIDTH, Figure, themed
+from paceline.figures.base import (
+    PALETTE,
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    SOFT,
+    Figure,
+    Value,
+    colours,
+    finished,
+    per_setting,
+)
+from paceline.figures.marks import (
+    RANGE_NOTE,
+    crowded_notes,
+    interval,
+    kept_apart,
+    machine,
+    machine_shape,
+    workers_axis,
+)
+from paceline.units import format_percent
 
 # The ideal line may stretch the axis to this many times the fastest run.
 ROOM_FOR_IDEAL = 2.5
+IDEAL = "ideal"
 
 
 def applies(rows: Sequence[Row]) -> bool:
-    """As soon as anything was measured."""
-    return any(row.measured for row in rows)
+    """As soon as one strategy ran with two worker counts in one setting."""
+    return bool(_usable(rows))
 
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per setting; one line per strategy with the range of its repeats; the ideal dashed."""
-    measured = [row for row in rows if row.measured]
-    varying = varying_fields(measured)
-    names = list(dict.fromkeys(series_name(row, varying) for row in measured))
-    panels = [_panel(title, panel, varying, names) for title, panel in groups(measured).items()]
-    return themed(altair.vconcat(*panels).resolve_scale(color="shared"))
+    usable = _usable(rows)
+    shown = [row for own in usable.values() for row in own]
+    varying = varying_fields(shown)
+    names = series_by_speed(shown, varying)
+    values = {title: _values(own, varying) for title, own in usable.items()}
+    drawing = per_setting(values, lambda base, title: _panel(base, title, names))
+    how = [f"Dots: median of repeats, {RANGE_NOTE}", "Dashed: the fastest single worker times the workers"]
+    how += [f"Grey: all but the {len(PALETTE)} fastest"] if len(names) > len(PALETTE) else []
+    return finished(drawing, rows, "Samples per second against workers", [*how, *crowded_notes(shown)])
 
 
-def _panel(title: str, rows: list[Row], varying: list[str], names: list[str]) -> altair.TopLevelMixin:
-    points = [_point(row, series_name(row, varying)) for row in rows]
-    workers = sorted({row.spec.workers for row in rows})
-    top = _top(rows, workers)
-    x = altair.X("workers:Q", title="workers", axis=altair.Axis(values=workers, format="d"),
-                 scale=altair.Scale(domain=[min(workers) - 0.15, max(workers) + 0.15], nice=False))  # fmt: skip
-    y = altair.Y("rate:Q", title="samples/s, last epoch", scale=altair.Scale(domain=[0, top], nice=False))
-    colour = altair.Color("series:N", title=None, scale=altair.Scale(domain=names, range=list(PALETTE[: len(names)])))
-    base = altair.Chart(altair.Data(values=points)).encode(x=x, color=colour)
-    ranges = base.mark_rule(strokeWidth=1.5, opacity=0.7).encode(y=altair.Y("low:Q"), y2="high:Q")
-    marks = base.mark_point(size=70, filled=True, opacity=1).encode(
-        y=y,
-        shape=altair.Shape("machine:N", title=None, scale=altair.Scale(
-            domain=["own cores", "oversubscribed"], range=["circle", "cross"])),
-        tooltip=[f"{name}:N" for name in ("series", "workers", "rate", "speedup", "efficiency", "runs")],
-    )  # fmt: skip
-    layers = [base.mark_line(strokeWidth=2).encode(y=y), ranges, marks]
-    ideal = _ideal(rows, workers, top)
-    if ideal:
-        layers.insert(0, altair.Chart(altair.Data(values=ideal)).mark_line(
-            strokeDash=[4, 4], color="#777", clip=True).encode(x=x, y=y))  # fmt: skip
-        layers.append(altair.Chart(altair.Data(values=ideal[-1:])).mark_text(
-            align="right", dx=-6, dy=-8, color="#666", text="ideal").encode(x=x, y=y))  # fmt: skip
-    return altair.layer(*layers).properties(
-        width=PANEL_WIDTH, height=PANEL_HEIGHT,
-        title=altair.TitleParams(title, subtitle="dots: median of repeats; bars: their range; dashed: ideal scaling"),
-    )  # fmt: skip
+def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found = {title: [row for row in own if row.measured] for title, own in settings(rows).items()}
+    return {title: own for title, own in found.items() if len({row.spec.workers for row in own}) > 1}
 
 
-def _point(row: Row, series: str) -> dict[str, Any]:
+def _values(rows: list[Row], varying: list[str]) -> list[Value]:
+    made = [_point(row, series_name(row, varying)) for row in rows]
+    last = {value["series"]: value for value in sorted(made, key=lambda one: one["workers"])}
+    edge = max(value["workers"] for value in made)
+    ends = sorted((value for value in last.values() if value["workers"] == edge), key=lambda one: -one["rate"])
+    ideal = _ideal(rows)
+    top = max([value["high"] for value in made] + [value["rate"] for value in ideal])
+    labels = kept_apart({one["series"]: one["rate"] for one in ends[: len(PALETTE)]}, PANEL_HEIGHT, (0.0, top))
+    told = [{**value, "label_at": labels.get(value["series"]) if value["workers"] == edge else None} for value in made]
+    return told + ideal
+
+
+def _point(row: Row, series: str) -> Value:
     return {
         "series": series,
         "workers": row.spec.workers,
@@ -65,28 +78,47 @@ def _point(row: Row, series: str) -> dict[str, Any]:
         "high": row.samples_per_second_high,
         "runs": row.runs,
         "speedup": f"{row.speedup:.2f}x" if row.speedup else "",
-        "efficiency": f"{row.efficiency:.0%}" if row.efficiency else "",
-        "machine": "oversubscribed" if row.oversubscribed else "own cores",
+        "efficiency": format_percent(row.efficiency) if row.efficiency else "",
+        "machine": machine(row),
     }
 
 
-def _top(rows: list[Row], workers: list[int]) -> float:
-    """Room for all bars, and for the ideal line unless it would flatten everything else."""
-    highest = max(row.samples_per_second_high or 0 for row in rows)
-    return min(max(highest, _single(rows) * max(workers)), ROOM_FOR_IDEAL * highest) * 1.08
-
-
-def _single(rows: list[Row]) -> float:
-    return max((row.samples_per_second or 0 for row in rows if row.spec.workers == 1), default=0.0)
-
-
-def _ideal(rows: list[Row], workers: list[int], top: float) -> list[dict[str, float]]:
-    """Proportional growth from the fastest one-worker run, cut where it would leave the picture."""
-    single = _single(rows)
-    if not single or max(workers) == 1:
+def _ideal(rows: list[Row]) -> list[Value]:
+    """Proportional growth from the fastest one-worker run, ended where it would flatten everything else."""
+    single = max((row.samples_per_second or 0 for row in rows if row.spec.workers == 1), default=0.0)
+    room = ROOM_FOR_IDEAL * max(row.samples_per_second_high or 0 for row in rows)
+    counts = [count for count in sorted({row.spec.workers for row in rows}) if single * count <= room]
+    if not single or len(counts) < 2:
         return []
-    last = min(max(workers), top / 1.08 / single)
-    return [{"workers": 1, "rate": single}, {"workers": last, "rate": single * last}]
+    return [{"series": IDEAL, "workers": count, "rate": single * count} for count in counts]
 
 
-FIGURE = Figure("scaling", "Does adding workers pay?", applies, draw, place=1)
+def _panel(base: altair.Chart, title: str, names: Sequence[str]) -> altair.LayerChart:
+    y = altair.Y("rate:Q", title="samples/s, last epoch", scale=altair.Scale(zero=True))
+    ideal = base.transform_filter(f"datum.series == '{IDEAL}'").encode(x=workers_axis(), y=y)
+    base = base.transform_filter(f"datum.series != '{IDEAL}'").encode(
+        x=workers_axis(), color=colours(names, legend=None)
+    )
+    dots = base.mark_point(size=70, filled=True, opacity=1).encode(
+        y=y, shape=machine_shape(),
+        tooltip=["series:N", "workers:O", altair.Tooltip("rate:Q", format=",.0f"), "speedup:N", "efficiency:N",
+                 "runs:Q", "machine:N"],
+    )  # fmt: skip
+    labels = (
+        base.transform_filter("isValid(datum.label_at)")
+        .mark_text(align="left", dx=10, fontSize=12, fontWeight="bold")
+        .encode(y="label_at:Q", text="series:N")
+    )
+    above = ideal.transform_window(last="rank()", sort=[altair.SortField("workers", order="descending")])
+    layers = altair.layer(
+        ideal.mark_line(strokeDash=[4, 4], color=SOFT, strokeWidth=1.2),
+        base.mark_line(strokeWidth=2).encode(y=y),
+        *interval(base, "low", "high"),
+        dots,
+        above.transform_filter("datum.last == 1").mark_text(align="right", dx=-12, color=SOFT, text=IDEAL),
+        labels,
+    )
+    return layers.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=altair.TitleParams(title))
+
+
+FIGURE = Figure("scaling", "Does adding workers pay?", applies, draw, place=2)

@@ -14,12 +14,12 @@ from paceline.errors import UserError
 from paceline.footprint import LayerFacts, ModelFacts
 from paceline.plan import PlannedRun, complete, refusal, spec_facts
 from paceline.predict.compute import Compute, model_digest, transient_bytes
-from paceline.predict.fit import LayerTiming, fit_layers
+from paceline.predict.fit import LayerTiming, crowding_by_kind, fit_layers
 from paceline.predict.measured import measured_step, peak_above_framework
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import data_bytes
 from paceline.record import Record
-from paceline.runs.gauge import gauge
+from paceline.runs.gauge import gauge_layers, gauge_transfers
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
 from paceline.runs.processes import Starter
@@ -113,14 +113,16 @@ class Calibrator:
         )  # fmt: skip
 
     def _with_layers(self, calibration: Calibration) -> Calibration:
-        found = gauge(1, self.system.cores)
-        timings = [
-            LayerTiming(_layer(row["layer"]), row["input_elements"], row["batch"], row["first"], row["cpu_seconds"])
-            for row in found["layers"]
-        ]
+        found = gauge_layers(1, self.system.cores)
+        timings = _timings(found)
+        crowding = {}
+        if len(self.system.cores) > 1:
+            self.say(f"timing layers on {len(self.system.cores)} cores at once")
+            crowding = crowding_by_kind(timings, _timings(gauge_layers(len(self.system.cores), self.system.cores)))
         return calibration.model_copy(
             update={
                 "layers": tuple(fit_layers("torch", timings)),
+                "layer_crowding": crowding,
                 "optimizer_seconds_per_parameter": {"torch": found["update"]},
                 "step_overhead_seconds": {"torch": found["overhead"]},
                 "input_bytes_per_second": found["input_rate"],
@@ -132,7 +134,7 @@ class Calibrator:
         curves: list[Collective] = []
         lost = []
         for ranks in sorted({2, most}):
-            found = gauge(ranks, self.system.cores)
+            found = gauge_transfers(ranks, self.system.cores)
             lost.append(found["interference"])
             kinds: dict[str, list[dict[str, Any]]] = {}
             for row in found["collectives"]:
@@ -256,6 +258,13 @@ def _memory_fit(framework: str, facts: ModelFacts, batches: Sequence[float], ext
     sizes = [batch * transient_bytes(facts) for batch in batches]
     line = Curve.through(sizes, [max(1.0, one) for one in extra])
     return MemoryFit(framework=framework, base_bytes=line.fixed, transient=line.slope, residual=line.residual)
+
+
+def _timings(found: dict[str, Any]) -> list[LayerTiming]:
+    return [
+        LayerTiming(_layer(row["layer"]), row["input_elements"], row["batch"], row["first"], row["cpu_seconds"])
+        for row in found["layers"]
+    ]
 
 
 def _layer(values: dict[str, Any]) -> LayerFacts:

@@ -142,6 +142,8 @@ class Costs:
         return (line.fixed * steps + moved * share) * crowd
 
     def _nearest(self, kind: str, ranks: int) -> Collective | None:
+        if not self._measured:
+            return None
         same = [found for (what, _), found in self._measured.items() if what == kind]
         if not same and kind == "reduce-scatter":
             same = [found for (what, _), found in self._measured.items() if what == "all-gather"]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from statistics import median
 
 import numpy as np
 
@@ -57,3 +58,11 @@ def _fit(framework: str, kind: str, timings: Sequence[LayerTiming]) -> LayerRate
         framework=framework, kind=kind, fixed=fixed, per_flop=per_flop, per_element=per_element,
         per_parameter=per_parameter, residual=sqrt(float(np.mean(errors**2))),
     )  # fmt: skip
+
+
+def crowding_by_kind(alone: Sequence[LayerTiming], together: Sequence[LayerTiming]) -> dict[str, float]:
+    """How much longer layers of each kind take when other cores compute the same: the middle one of each kind."""
+    ratios: dict[str, list[float]] = {}
+    for one, other in zip(alone, together, strict=True):
+        ratios.setdefault(layer_kind(one.layer), []).append(other.seconds / one.seconds)
+    return {kind: max(1.0, median(own)) for kind, own in ratios.items()}

@@ -1,11 +1,11 @@
 """One run that was not made ─► its step with parts, memory, energy and money, each with where it may lie."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp
 
 from paceline.footprint import Footprint, ModelFacts, optimizer_bytes, training_flops
-from paceline.predict.compute import Compute, Passes, model_digest, transient_bytes
+from paceline.predict.compute import Compute, Passes, layer_kind, model_digest, transient_bytes
 from paceline.predict.costs import IN_PROCESS, Costs
 from paceline.predict.simulate import combined
 from paceline.predict.timeline import Parts, Scene, time_step
@@ -126,6 +126,7 @@ class Predictor:
     _passes: dict[tuple[str, Precision, float], Passes] = field(default_factory=dict)
     _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
     _singles: dict[tuple[str | None, Precision, int], float] = field(default_factory=dict)
+    _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
     _compute: dict[tuple[str, Precision], Compute] = field(default_factory=dict)
 
     @cached_property
@@ -151,31 +152,26 @@ class Predictor:
     def predict(self, spec: RunSpec) -> Prediction:
         """The configuration as its strategy's footprint describes it."""
         chosen = strategy(spec.strategy)
-        prediction = self._predict(spec, chosen)
-        samples = spec.samples_per_step if spec.scaling == "strong" else int(spec.local_batch or 1)
-        return replace(prediction, single_step_seconds=self._single(spec, chosen, samples))
-
-    def _predict(self, spec: RunSpec, chosen: Strategy) -> Prediction:
         footprint = chosen.footprint(spec, self.model)
-        knobs = chosen.knob_values(spec)
         samples = spec.samples_per_step / max(1, chosen.replicas(spec))
         stages = footprint.stages
-        parted = stages.microbatches if stages else int(knobs.get("accumulation", 1))
+        parted = stages.microbatches if stages else int(spec.knobs.get("accumulation", 1))
         passes = self.passes(chosen, spec.precision, samples / parted)
-        costs = self._transfers(chosen, spec, str(knobs.get("algorithm", "auto")))
+        costs = self._transfers(chosen, spec, str(spec.knobs.get("algorithm", "auto")))
         overhead = self.overhead(chosen)
         scene = Scene(
             hardware=self.hardware,
             costs=costs,
             model=self.model,
             passes=passes,
-            crowding=self._crowding(footprint, spec),
+            crowding=self._crowding(footprint, spec, chosen),
             synchronous=chosen.synchronous,
             workers=spec.workers,
             flops=training_flops(self.model, samples / parted),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
             earlier_passes=0 if stages else parted - 1,
             seconds_per_message=overhead.seconds_per_message if overhead else 0.0,
+            filled=self._filled,
         )
         parts = time_step(footprint, scene)
         return Prediction(
@@ -189,6 +185,7 @@ class Predictor:
             samples_per_epoch=self.samples_per_epoch,
             source=passes.source,
             price_per_device_hour=self.price_per_device_hour,
+            single_step_seconds=self._single(spec, chosen),
         )
 
     def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
@@ -205,8 +202,9 @@ class Predictor:
             self._compute[framework, precision] = Compute(self.hardware, framework, precision)
         return self._compute[framework, precision]
 
-    def _single(self, spec: RunSpec, chosen: Strategy, samples: int) -> float:
+    def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of one worker for as many samples, without any strategy."""
+        samples = spec.global_batch or spec.local_batch or 1
         key = chosen.framework, spec.precision, samples
         if key not in self._singles:
             passes = self.passes(chosen, spec.precision, samples)
@@ -220,17 +218,30 @@ class Predictor:
             self._costs[key] = Costs(self.hardware, *key)
         return self._costs[key]
 
-    def _crowding(self, footprint: Footprint, spec: RunSpec) -> float:
+    def _crowding(self, footprint: Footprint, spec: RunSpec, chosen: Strategy) -> float:
         """Workers of a CPU share its caches, its memory and, where there are more than cores, the cores."""
         if self.hardware.kind != "cpu":
             return 1.0
         busy = 1 if footprint.stages and footprint.stages.microbatches == 1 else spec.workers
         cores = self.hardware.node_devices
-        calibration = self.hardware.calibration
-        known = {int(count): factor for count, factor in calibration.crowding.items()} if calibration else {}
-        together = max((count for count in known if count <= min(busy, cores)), default=1)
-        shared = known.get(together, 1.0)
+        shared = 1.0
+        if busy > 1 and cores > 1:
+            shared += (self._all_busy(chosen) - 1) * (min(busy, cores) - 1) / (cores - 1)
         return shared * max(1.0, busy * spec.cores_per_worker / cores)
+
+    def _all_busy(self, chosen: Strategy) -> float:
+        """How much longer computation takes when every core computes: as this model did, or as its kinds of layers."""
+        known = self.hardware.calibration
+        if known is None:
+            return 1.0
+        measured = known.crowding.get(str(self.hardware.node_devices))
+        if measured is not None and self.compute(chosen.framework or "torch", "fp32").measured_steps(self.digest):
+            return measured
+        weights = [
+            (layer.forward_flops, known.layer_crowding.get(layer_kind(layer), 1.0)) for layer in self.model.layers
+        ]
+        total = sum(weight for weight, _ in weights)
+        return sum(weight * factor for weight, factor in weights) / total if total else 1.0
 
     def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
         step = parts.step or 1.0

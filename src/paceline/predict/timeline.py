@@ -1,7 +1,8 @@
 """A strategy's footprint ─► where the seconds of one step go: the tasks of a step, put together and simulated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import ceil
 
 from paceline.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, RankFootprint, Stages
@@ -49,15 +50,25 @@ class Scene:
     earlier_passes: int = 0
     # What the strategy's own software takes of a rank for each message.
     seconds_per_message: float = 0.0
+    # Pieces of the model's gradients by their sizes, worked out once.
+    filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
 
     def software(self, group: RankFootprint) -> float:
         """Seconds of a rank that go into handling its messages, not into sending them."""
+        if not self.seconds_per_message:
+            return 0.0
         return self.seconds_per_message * sum(message.count for message in group.messages)
 
     @property
     def interference(self) -> float:
         """Computation lost in each second of a transfer that is hidden behind it."""
         return self.hardware.interference.value
+
+    def scale(self, group: RankFootprint) -> float:
+        """What a rank's passes take of those of the whole model: by its operations, but no less than asking takes."""
+        share = group.flops / (1 + self.earlier_passes) / self.flops if self.flops else 1.0
+        least = self.passes.least / self.passes.total if self.passes.total else 0.0
+        return self.crowding * max(share, least)
 
     def update_seconds(self, group: RankFootprint) -> float:
         """Of the parameters that a rank updates: those that it holds optimizer state for, or all of its own."""
@@ -80,7 +91,8 @@ def time_step(footprint: Footprint, scene: Scene) -> Parts:
     elif servers:
         parts = _with_servers(workers[0], servers, scene)
     else:
-        parts = _side_by_side(max(workers, key=lambda group: (group.flops, group.sent_bytes)), scene)
+        busiest = workers[0] if len(workers) == 1 else max(workers, key=lambda group: (group.flops, group.sent_bytes))
+        parts = _side_by_side(busiest, scene)
     return _within_cores(_with_stragglers(parts, scene), scene)
 
 
@@ -99,14 +111,15 @@ def _with_stragglers(parts: Parts, scene: Scene) -> Parts:
     late = largest_of(scene.workers, scene.hardware.straggling.value)
     speeds = [scene.hardware.speed(rank) for rank in range(min(scene.workers, len(scene.hardware.speeds)))]
     slow = 1 / min(speeds) - 1 if speeds else 0.0
-    waiting = parts.compute * (late + slow)
-    return replace(parts, waiting=parts.waiting + waiting)
+    waiting = parts.waiting + parts.compute * (late + slow)
+    return Parts(
+        parts.compute, parts.exposed, parts.bubble, waiting, parts.transfers, parts.staleness, parts.cpu_seconds
+    )
 
 
 def _side_by_side(group: RankFootprint, scene: Scene) -> Parts:
     """Workers that do the same on their own share of the batch."""
-    scale = scene.crowding * (group.flops / (1 + scene.earlier_passes) / scene.flops if scene.flops else 1.0)
-    scale = max(scale, scene.passes.least / scene.passes.total if scene.passes.total else 0.0)
+    scale = scene.scale(group)
     forward = [seconds * scale for seconds in scene.passes.forward]
     backward = [seconds * scale for seconds in scene.passes.backward]
     beside = scene.passes.overhead * scene.crowding + scene.update_seconds(group)
@@ -132,7 +145,7 @@ def _sending_back(
     for message in hidden:
         pieces += [
             (place, scene.costs.seconds(message.kind, size, message.ranks, message.apart) * message.count * count)
-            for place, size, count in _pieces(message, backward, scene.model)
+            for place, size, count in _pieces(message, backward, scene)
         ]
     pieces.sort(key=lambda piece: piece[0])
     total, done = sum(backward), 0.0
@@ -145,27 +158,30 @@ def _sending_back(
     return sum(forward) + max(end, link), sum(transfers)
 
 
-def _pieces(message: Message, backward: Sequence[float], model: ModelFacts) -> list[tuple[float, float, int]]:
-    """(share of the backward pass after which they are full, bytes, how many) of pieces, from the last layer on.
-
-    A piece is closed by the array that fills it, as DistributedDataParallel does.
-    """
-    total, size = sum(backward) or 1.0, model.parameter_bytes or 1
-    shrunk = message.payload_bytes / size
-    found, filled, passed = [], 0.0, 0.0
-    most = message.first_piece_bytes or message.piece_bytes or float("inf")
-    for layer, seconds in zip(reversed(model.layers), reversed(backward), strict=True):
-        passed += seconds
-        for array_bytes in _arrays(layer.arrays, layer.parameters):
-            filled += array_bytes
-            if filled >= most:
-                found.append((passed / total, filled * shrunk))
-                filled, most = 0.0, message.piece_bytes or float("inf")
-    if filled:
-        found.append((1.0, filled * shrunk))
+def _pieces(message: Message, backward: Sequence[float], scene: Scene) -> list[tuple[float, float, int]]:
+    """(share of the backward pass after which they are full, bytes, how many) of pieces, from the last layer on."""
+    most = message.piece_bytes or float("inf")
+    sizes = message.first_piece_bytes or most, most
+    if sizes not in scene.filled:
+        scene.filled[sizes] = _filled(scene.model, *sizes)
+    total, shrunk = sum(backward) or 1.0, message.payload_bytes / (scene.model.parameter_bytes or 1)
+    ends = list(accumulate(reversed(backward)))
+    found = [(ends[layer] / total, size * shrunk) for layer, size in scene.filled[sizes]]
     # Servers take pieces of a fixed size, which may be less than an array.
     counts = [ceil(size / most) if message.kind == "send" and size > most else 1 for _, size in found]
     return [(place, size / count, count) for (place, size), count in zip(found, counts, strict=True)]
+
+
+def _filled(model: ModelFacts, first: float, most: float) -> list[tuple[int, float]]:
+    """(layer from the last on, bytes) of pieces: one is closed by the array that fills it, as DDP does."""
+    found, filled, limit = [], 0.0, first
+    for place, layer in enumerate(reversed(model.layers)):
+        for array_bytes in _arrays(layer.arrays, layer.parameters):
+            filled += array_bytes
+            if filled >= limit:
+                found.append((place, filled))
+                filled, limit = 0.0, most
+    return [*found, (len(model.layers) - 1, filled)] if filled else found
 
 
 def _arrays(arrays: Sequence[tuple[str, tuple[int, ...]]], parameters: int) -> list[float]:
@@ -294,7 +310,7 @@ def _staged_tasks(
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], scene: Scene) -> Parts:
     """Workers push and pull; a server takes them one after another, and the one that keeps most is the last."""
-    scale = scene.crowding * (worker.flops / scene.flops if scene.flops else 1.0)
+    scale = scene.scale(worker)
     forward = [seconds * scale for seconds in scene.passes.forward]
     backward = [seconds * scale for seconds in scene.passes.backward]
     compute = sum(forward) + sum(backward) + scene.passes.overhead * scene.crowding

@@ -20,6 +20,8 @@ TIE = 0.05
 # Synchronous strategies follow one loss curve for one global batch; what others lose, only runs can tell.
 UNSYNCHRONISED = "its steps are not worth those of one worker, and by how much only runs can tell"
 
+ANOTHER_OPTIMIZER = "it trains with an optimizer of its own"
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -131,7 +133,10 @@ def _candidate(
 ) -> Candidate:
     prediction = question.predictor.predict(spec)
     value = wanted.of(prediction)
-    caveat = None if strategy(spec.strategy).synchronous else UNSYNCHRONISED
+    chosen = strategy(spec.strategy)
+    caveat = None if chosen.synchronous else UNSYNCHRONISED
+    if chosen.reference(spec).optimizer != spec.optimizer:
+        caveat = ANOTHER_OPTIMIZER
     if wanted.name == "time-to-accuracy" and critical_batch:
         # 1 + batch / critical batch times as many samples (McCandlish et al., "An Empirical Model of Large-Batch
         # Training", 2018).

@@ -30,7 +30,9 @@ def needs_company(chosen: Strategy, workers: int) -> bool:
 
 def variants(chosen: Strategy, question: Question, workers: int) -> Iterator[dict[str, Scalar]]:
     """Settings to try: the defaults, and for knobs that set the shape of a strategy a few others."""
-    yield {}
+    # With its defaults, data parallelism on one worker is no strategy at all.
+    if workers > 1 or chosen.family != "data" or len(question.workers) == 1:
+        yield {}
     knobs, asked = {knob.name: knob for knob in chosen.knobs}, question.knobs
     if "accumulation" in knobs and "accumulation" not in asked:
         for parts in PARTS:
@@ -38,7 +40,9 @@ def variants(chosen: Strategy, question: Question, workers: int) -> Iterator[dic
     for name in ("stages", "tensor"):
         if name in knobs and name not in asked:
             for size in GROUP_SIZES:
-                if size <= workers and workers % size == 0 and size != knobs[name].default:
+                fits = size <= workers and workers % size == 0 and size != knobs[name].default
+                # Splitting layers is for devices that share the fastest link.
+                if fits and (name != "tensor" or size <= question.hardware.node_devices):
                     yield from ({name: size, **more} for more in _parts(knobs, asked))
     if "stages" not in knobs:
         yield from (more for more in _parts(knobs, asked) if more)
@@ -58,8 +62,11 @@ def _parts(knobs: Mapping[str, Knob], asked: dict[str, Scalar]) -> Iterator[dict
         yield from ({"microbatches": parts, **more} for parts in PARTS for more in schedules)
 
 
-def simplicity(name: str, workers: int) -> tuple[int, int, int]:
-    """What to prefer among equals: fewer workers, plainer families, a synchronous strategy."""
+def simplicity(name: str, workers: int) -> tuple[int, int, int, int]:
+    """What to prefer among equals: fewer workers, plainer families, synchronous, PyTorch.
+
+    Efficiencies in the system files are those of PyTorch, so that of frameworks that tie it is the one best known.
+    """
     chosen = strategy(name)
     order = ("single", "data", "server", "model", "hybrid", "fake")
-    return workers, order.index(chosen.family), int(not chosen.synchronous)
+    return workers, order.index(chosen.family), int(not chosen.synchronous), int(chosen.framework != "torch")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from paceline.errors import SpecError, nearest
 from paceline.metrics import COST, ENERGY, EPOCH_TIME, PEAK_MEMORY, THROUGHPUT, Metric
 from paceline.predict.prediction import Estimate, Prediction
-from paceline.units import format_bytes, format_rate, format_seconds
+from paceline.units import format_about, format_bytes, format_seconds
 
 SECONDS_PER_HOUR = 3600
 
@@ -39,11 +39,11 @@ OBJECTIVES = {
     one.name: one
     for one in (
         Objective("throughput", THROUGHPUT, lambda one: one.samples_per_second,
-                  lambda value: f"{format_rate(value)} samples/s", "most samples in a second"),
+                  lambda value: f"{format_about(value)} samples/s", "most samples in a second"),
         Objective("time-to-accuracy", EPOCH_TIME, lambda one: one.epoch_seconds,
                   lambda value: f"{format_seconds(value)} per epoch", "least time until the model is good enough"),
         Objective("energy", ENERGY, lambda one: one.joules_per_epoch,
-                  lambda value: f"{format_rate(value)} J per epoch", "fewest joules for an epoch"),
+                  lambda value: f"{format_about(value)} J per epoch", "fewest joules for an epoch"),
         Objective("cost", COST, _cost, lambda value: f"{value:.4g} per epoch", "least money for an epoch"),
         Objective("memory", PEAK_MEMORY, lambda one: one.memory_bytes,
                   lambda value: f"{format_bytes(value)} per worker", "fewest bytes on a worker"),

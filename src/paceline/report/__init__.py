@@ -1,5 +1,5 @@
-"""One self-contained HTML page: the answer, the tables, the figures, what to know, and how to repeat it."""
+"""One self-contained HTML page: the answer, the ranking, the figures, what to know, and how to repeat it."""
 
-from paceline.report.page import write_report
+from paceline.report.page import write_figures, write_report
 
-__all__ = ["write_report"]
+__all__ = ["write_figures", "write_report"]

@@ -1,33 +1,23 @@
 """Records ─► the page. Everything a user or a worker wrote is escaped by the template."""
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from paceline.analysis.answer import answer
 from paceline.analysis.findings import gather
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.labels import groups, unmeasured
+from paceline.analysis.plain import as_csv_text, as_values
+from paceline.analysis.repeating import recipes
 from paceline.analysis.rows import Row, summarise
 from paceline.errors import UserError
 from paceline.record import Record
-from paceline.units import format_bytes, format_percent, format_rate, format_seconds
-
-COLUMNS = (
-    "strategy", "workers", "runs", "samples/s, epoch 1", "samples/s, last epoch", "spread",
-    "speed-up", "efficiency", "accuracy", "start-up", "peak memory",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Table:
-    """One setting's results as text."""
-
-    title: str
-    headline: str | None
-    lines: list[list[str]]
-    unmeasured: list[tuple[str, str, str]]
+from paceline.report.embedded import download, library, pictures, script_data
+from paceline.report.table import ranking
+from paceline.units import format_bytes
 
 
 def write_report(records: Sequence[Record], path: Path) -> Path:
@@ -43,63 +33,71 @@ def write_report(records: Sequence[Record], path: Path) -> Path:
     return path
 
 
+def write_figures(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Every figure that the records can answer as SVG, PNG and CSV in the folder; gives the paths."""
+    from paceline.figures import figures
+    from paceline.figures.drawn import write_figure
+
+    rows = summarise(records)
+    chosen = [figure for figure in figures().values() if figure.applies(rows)]
+    try:
+        return [path for figure in chosen for path in write_figure(figure, rows, folder)]
+    except OSError as error:
+        raise UserError(
+            f"the figures cannot be written to {folder}: {error.strerror}; choose another folder with --figures"
+        ) from None
+
+
 def render(records: Sequence[Record]) -> str:
     """The page as text."""
     import jinja2
 
     rows = summarise(records)
-    template = (resources.files("paceline.report") / "page.html.j2").read_text()
+    folder = resources.files("paceline.report")
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    return environment.from_string(template).render(
-        columns=COLUMNS,
-        tables=[_table(title, group) for title, group in groups(rows).items()],
-        figures=_figures(rows),
+    drawn = pictures(rows)
+    return environment.from_string((folder / "page.html.j2").read_text()).render(
+        style=(folder / "page.css").read_text(),
+        script=(folder / "page.js").read_text(),
+        library=library() if drawn else "",
+        answer=answer(rows),
+        settings=_settings(rows),
+        table=ranking(rows),
+        figures=drawn,
+        specs=script_data({picture.name: picture.spec for picture in drawn}),
         findings=gather(records, rows),
         environment=_environment(records),
-        studies=sorted({record.study for record in records}),
-        runs=sum(record.ok for record in records),
-        first=min((record.started_at for record in records), default=""),
-        last=max((record.started_at for record in records), default=""),
+        recipes=[(recipe, download(recipe.text, "application/toml")) for recipe in recipes(records)],
+        downloads=_downloads(records, rows),
+        shrunk=list(dict.fromkeys(row.spec.shrunk.text for row in rows if row.spec.shrunk)),
+        **_about(records),
     )
 
 
-def _table(title: str, rows: list[Row]) -> Table:
-    varying = varying_fields(rows)
-    names = [series_name(row, varying) for row in rows]
-    measured = [_line(row, name) for row, name in zip(rows, names, strict=True) if row.measured]
-    unmeasured = [
-        (f"{name} x{row.spec.workers}", str(row.status).replace("_", " "), row.reason or "")
-        for row, name in zip(rows, names, strict=True)
-        if not row.measured
+def _about(records: Sequence[Record]) -> dict[str, Any]:
+    return {
+        "studies": sorted({record.study for record in records}),
+        "runs": sum(record.ok for record in records),
+        "first": min((record.started_at for record in records), default=""),
+        "last": max((record.started_at for record in records), default=""),
+    }
+
+
+def _settings(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Setting by setting: the answer in a sentence, and what gave no result."""
+    return [
+        {"title": title, "headline": headline(group), "unmeasured": unmeasured(group)}
+        for title, group in groups(rows).items()
     ]
-    return Table(title, headline(rows), measured, unmeasured)
 
 
-def _line(row: Row, name: str) -> list[str]:
-    def text(value: float | None, form: Any) -> str:
-        return "" if value is None else form(value)
-
-    workers = f"{row.spec.workers} (oversubscribed)" if row.oversubscribed else str(row.spec.workers)
+def _downloads(records: Sequence[Record], rows: Sequence[Row]) -> list[tuple[str, str]]:
+    values = json.dumps(as_values(records, rows), indent=2, allow_nan=False)
     return [
-        name, workers, str(row.runs),
-        text(row.first_epoch_samples_per_second, format_rate), text(row.samples_per_second, format_rate),
-        text(row.spread, format_percent), text(row.speedup, lambda value: f"{value:.2f}x"),
-        text(row.efficiency, format_percent), text(row.test_accuracy, lambda value: f"{value * 100:.1f} %"),
-        text(row.startup_seconds, format_seconds), text(row.peak_memory_bytes, format_bytes),
-    ]  # fmt: skip
-
-
-def _figures(rows: Sequence[Row]) -> list[dict[str, str]]:
-    import vl_convert
-
-    from paceline.figures import figures
-
-    return [
-        {"question": figure.question, "svg": vl_convert.vegalite_to_svg(figure.draw(rows).to_dict())}
-        for figure in figures().values()
-        if figure.applies(rows)
+        ("paceline-results.csv", download(as_csv_text(rows), "text/csv")),
+        ("paceline-results.json", download(values, "application/json")),
     ]
 
 

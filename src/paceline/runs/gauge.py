@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from paceline.errors import UserError
@@ -18,36 +19,51 @@ SIZES = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24,
 KINDS = ["all-reduce", "all-gather", "broadcast", "send"]
 
 
-def gauge(ranks: int, cores: tuple[int, ...], sizes: list[int] = SIZES) -> dict[str, Any]:
-    """What one process finds of layers, or several of transfers between them; the first one's account."""
-    spec = RunSpec(global_batch=1, steps=1)
+def gauge_layers(at_once: int, cores: tuple[int, ...]) -> dict[str, Any]:
+    """What the first of so many processes finds that all time the same layers at the same time."""
+    return _gauge(at_once, cores, [], [])
+
+
+def gauge_transfers(ranks: int, cores: tuple[int, ...], sizes: list[int] = SIZES) -> dict[str, Any]:
+    """What the first of so many processes finds of transfers between them."""
+    return _gauge(ranks, cores, sizes, KINDS)
+
+
+def _gauge(ranks: int, cores: tuple[int, ...], sizes: list[int], kinds: list[str]) -> dict[str, Any]:
     with run_folder() as folder:
-        processes, answers = [], []
-        for rank in range(ranks):
-            own = (cores[rank % len(cores)],)
-            answers.append(folder / f"answer-{rank}.json")
-            request = {"rank": rank, "world": ranks, "store": str(folder / "store"), "sizes": sizes, "kinds": KINDS,
-                       "cores": list(own), "answer": str(answers[rank])}  # fmt: skip
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "paceline.frameworks.torch_gauge"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=process_environment(spec, Process(rank, ranks, "worker", rank, own), os.environ),
-            )
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(request).encode())
-            process.stdin.close()
-            processes.append(process)
+        processes: list[subprocess.Popen[bytes]] = []
         try:
+            for rank in range(ranks):
+                core = cores[rank % len(cores)]
+                request = {"rank": rank, "world": ranks, "store": str(folder / "store"), "sizes": sizes, "kinds": kinds,
+                           "cores": [core], "answer": str(folder / f"answer-{rank}.json")}  # fmt: skip
+                (folder / f"request-{rank}.json").write_text(json.dumps(request))
+                processes.append(_start(folder, rank, ranks, core))
             codes = [process.wait(PATIENCE_SECONDS) for process in processes]
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"measuring took more than {PATIENCE_SECONDS:g} s; calibrate on a quieter machine"
+            ) from None
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
-        said = [process.stderr.read().decode(errors="replace") if process.stderr else "" for process in processes]
-        if any(codes):
-            failed = next(rank for rank, code in enumerate(codes) if code)
-            tail = said[failed].strip().rpartition("\n")[2]
-            raise UserError(f"measuring with {ranks} processes failed: {tail}; run paceline doctor to see what is here")
-        return dict(json.loads(answers[0].read_text()))
+        for rank, code in enumerate(codes):
+            if code:
+                tail = (folder / f"log-{rank}.txt").read_text(errors="replace").strip().rpartition("\n")[2]
+                raise UserError(
+                    f"measuring with {ranks} processes failed: {tail}; run paceline doctor to see what is here"
+                )
+        return dict(json.loads((folder / "answer-0.json").read_text()))
+
+
+def _start(folder: Path, rank: int, ranks: int, core: int) -> "subprocess.Popen[bytes]":
+    spec, process = RunSpec(global_batch=1, steps=1), Process(rank, ranks, "worker", rank, (core,))
+    with (folder / f"request-{rank}.json").open("rb") as request, (folder / f"log-{rank}.txt").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "paceline.frameworks.torch_gauge"],
+            stdin=request,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env=process_environment(spec, process, os.environ),
+        )

@@ -58,7 +58,7 @@ def launch(
             "host": "127.0.0.1",
             "port": listener.getsockname()[1],
             "keep_weights": weights_to is not None,
-            "schedule": _schedule(spec),
+            "schedule": schedule(spec),
         }
         (folder / "spec.json").write_text(json.dumps(orders))
         environments = [
@@ -88,7 +88,8 @@ def launch(
     return record.model_copy(update={"gpus": uses})
 
 
-def _schedule(spec: RunSpec) -> list[tuple[int, int]]:
+def schedule(spec: RunSpec) -> list[tuple[int, int]]:
+    """(Epoch, steps in it) of the run; an instrumented one makes a few steps only."""
     samples = sample_count(spec, probe)
     order = BatchOrder(samples, spec.dataset_copies, spec.samples_per_step, spec.seed)
     if spec.instrumented:

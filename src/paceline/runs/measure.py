@@ -3,7 +3,7 @@
 import resource
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from time import process_time
+from time import perf_counter, process_time
 from typing import Any, Protocol
 
 from paceline.runs.memory import Resident, resident
@@ -34,6 +34,8 @@ class EpochPart:
     evaluation: Evaluation | None
     # When its steps were done, before evaluation.
     resident: Resident | None = None
+    # Wall clock, whatever clock the job keeps.
+    evaluation_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,9 @@ def _epoch(job: Job, epoch: int, steps: int, samples_per_step: int, report: Repo
     job.wait()
     ended = clock()
     cpu_seconds, held = process_time() - cpu_started, resident()
-    part = EpochPart(epoch, stamps, ended, cpu_seconds, job.losses(), job.evaluate(), held)
+    losses, evaluating = job.losses(), perf_counter()
+    evaluation = job.evaluate()
+    part = EpochPart(epoch, stamps, ended, cpu_seconds, losses, evaluation, held, perf_counter() - evaluating)
     report(
         kind="epoch",
         epoch=epoch,

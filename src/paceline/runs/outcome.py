@@ -211,6 +211,7 @@ def _epoch(views: list[Part], base: Record, number: int) -> Epoch:
         train_loss=_finite(train_loss),
         test_loss=_finite(test_loss),
         test_accuracy=sum(test["correct"] or 0 for test in tested) / predictions if predictions else None,
+        evaluation_seconds=max(view.get("evaluation_seconds", 0.0) for view in views),
     )
 
 

@@ -12,6 +12,7 @@ def strategies() -> dict[str, Strategy]:
     return discover("paceline.strategies", "STRATEGY", Strategy, entry_points="paceline.strategies")
 
 
+@cache
 def strategy(name: str) -> Strategy:
     """One strategy by name."""
     return direct("paceline.strategies", "STRATEGY", Strategy, name) or choose(name, strategies(), "strategy")

@@ -173,6 +173,8 @@ class Calibration(Frozen):
     collectives: tuple[Collective, ...] = ()
     # How much longer computation takes when so many workers compute at the same time, by their number.
     crowding: dict[str, float] = {}
+    # The same for single layers by kind, when all cores compute.
+    layer_crowding: dict[str, float] = {}
     optimizer_seconds_per_parameter: dict[str, float] = {}
     step_overhead_seconds: dict[str, float] = {}
     input_bytes_per_second: float | None = None

@@ -34,3 +34,9 @@ def test_a_long_curve_is_averaged_to_what_a_picture_shows():
 
 def test_steps_without_a_loss_are_left_out():
     assert curve([1.0, None, 3.0]) == [(1.0, 1.0), (3.0, 3.0)]
+
+
+def test_runs_with_different_global_batches_are_not_compared_step_by_step(make_record):
+    fields = {"losses": (1.0, 0.5)}
+    one, two = (make_record(local_batch=50, workers=workers).model_copy(update=fields) for workers in (1, 2))
+    assert agreement(summarise([one, two])) is None

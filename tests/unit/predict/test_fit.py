@@ -1,10 +1,12 @@
 """Rates of layers from timings, and what they make of a model."""
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.footprint import LayerFacts, ModelFacts
 from paceline.predict.compute import Compute, layer_kind, model_digest, pass_flops, transient_bytes
-from paceline.predict.fit import LayerTiming, fit_layers
+from paceline.predict.fit import LayerTiming, crowding_by_kind, fit_layers
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Calibration
 
@@ -66,3 +68,11 @@ def test_models_of_the_same_sizes_are_the_same() -> None:
 
 def test_gradients_around_the_largest_layer_are_held_for_a_moment() -> None:
     assert transient_bytes(ModelFacts((LayerFacts("x", 1, 1, 100), LayerFacts("y", 1, 1, 20)), 10)) == 4 * 120
+
+
+def test_crowding_is_the_middle_ratio_of_each_kind_and_never_a_gain() -> None:
+    slower = [
+        replace(one, seconds=one.seconds * factor) for one, factor in zip(TIMINGS, [1.2, 1.5, 9.0] * 4, strict=True)
+    ]
+    assert crowding_by_kind(TIMINGS, slower) == {"dense": pytest.approx(1.5)}
+    assert crowding_by_kind(slower, TIMINGS) == {"dense": 1.0}

@@ -18,7 +18,7 @@ from paceline.strategies import strategies, strategy
 RUFF = Path(sysconfig.get_path("scripts")) / "ruff"
 WANTED = {
     "torch-single", "torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor",
-    "tf-single", "tf-mirrored", "tf-multiworker", "jax-single", "jax-data", "jax-fsdp",
+    "torch-fsdp-tensor",    "tf-single", "tf-mirrored", "tf-multiworker", "jax-single", "jax-data", "jax-fsdp",
 }  # fmt: skip
 # Each is a run that a script must have other words for.
 RUNS: dict[str, dict[str, Any]] = {
@@ -61,6 +61,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "torch-fsdp": {"wrap": "whole", "reshard_after_forward": False, "hsdp_replicas": 2},
     "torch-pipeline": {"schedule": "interleaved", "microbatches": 8},
     "torch-tensor": {"convolutions": "replicated"},
+    "torch-fsdp-tensor": {"tensor": 4},
     "tf-multiworker": {"communication": "ring"},
 }
 
@@ -229,7 +230,10 @@ def test_what_no_machine_can_run_is_refused_and_what_this_one_lacks_is_not() -> 
     said = refused(strategy="torch-single", workers=2)
     assert said == "a script cannot be written: torch-single always has 1 worker; 2 were asked for"
     spec = RunSpec(strategy="torch-ddp", workers=64, global_batch=256, epochs=1, device="cuda")
-    assert "    torchrun --standalone --nproc-per-node 64 train.py" in emit(spec)
+    text = emit(spec)
+    command = "torchrun --nnodes 8 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train.py"
+    assert f"\n    {command}\n" in text
+    assert "Start it so on each of 8 machines with 8 GPUs" in text
 
 
 def test_a_model_of_another_framework_is_refused(tmp_path: Path) -> None:

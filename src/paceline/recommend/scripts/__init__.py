@@ -62,9 +62,9 @@ def script_of(name: str) -> Script:
 
 
 def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
-    for what, wanted, offered in (("execution", spec.execution, EXECUTIONS), ("device", spec.device, DEVICES)):
-        if wanted not in offered:
-            raise SpecError(f"a script cannot be written for {what} {wanted}; use {' or '.join(offered)}")
+    for what, wanted, choices in (("execution", spec.execution, EXECUTIONS), ("device", spec.device, DEVICES)):
+        if wanted not in choices:
+            raise SpecError(f"a script cannot be written for {what} {wanted}; use {' or '.join(choices)}")
     reason = refusal(spec, _machine_with_everything(spec), probe)
     if reason is not None:
         raise SpecError(f"a script cannot be written: {reason}")

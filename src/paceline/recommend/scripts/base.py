@@ -79,7 +79,7 @@ class Script:
     # Knobs that it heeds; one that is set and not among them is refused.
     knobs: tuple[str, ...] = ()
     # What else there is to know before it is started, in sentences.
-    notes: str = ""
+    notes: Callable[[RunSpec], str] = field(default=lambda _spec: "")
     # Whether it looks at the test set in the end.
     tests: bool = True
     # What its template is given beside what all are.

@@ -7,6 +7,8 @@ SCRIPT = Script(
     about="TensorFlow's MultiWorkerMirroredStrategy: {workers} processes, a copy of the model in each",
     start=lambda _spec, file_name: f"python {file_name}",
     knobs=("communication",),
-    notes="That starts all of them on this machine. On several machines, set TF_CONFIG on each as TensorFlow describes "
-    "it and give the same command there: the script is then one worker.",
+    notes=lambda _spec: (
+        "That starts all of them on this machine. On several machines, set TF_CONFIG on each as TensorFlow describes "
+        "it and give the same command there: the script is then one worker."
+    ),
 )

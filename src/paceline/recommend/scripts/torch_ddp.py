@@ -1,7 +1,7 @@
 """PyTorch DistributedDataParallel under torchrun."""
 
 from paceline.recommend.scripts.base import Script
-from paceline.recommend.scripts.torch_text import SEVERAL_MACHINES, torchrun
+from paceline.recommend.scripts.torch_text import on_several_machines, torchrun
 
 SCRIPT = Script(
     name="torch-ddp",
@@ -9,5 +9,5 @@ SCRIPT = Script(
     start=torchrun,
     knobs=("bucket_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters", "accumulation"),
     values=lambda _source: {"called": "wrapped"},
-    notes=SEVERAL_MACHINES,
+    notes=on_several_machines,
 )

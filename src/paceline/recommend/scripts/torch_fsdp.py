@@ -1,7 +1,7 @@
 """PyTorch FSDP2: `fully_shard`."""
 
 from paceline.recommend.scripts.base import Script
-from paceline.recommend.scripts.torch_text import SEVERAL_MACHINES, optimizer_text, torchrun
+from paceline.recommend.scripts.torch_text import on_several_machines, optimizer_text, torchrun
 
 SCRIPT = Script(
     name="torch-fsdp",
@@ -13,5 +13,5 @@ SCRIPT = Script(
         "optimizer": optimizer_text(source.spec.optimizer, "parameters", fused=False),
         "channels_last": False,
     },
-    notes=SEVERAL_MACHINES,
+    notes=on_several_machines,
 )

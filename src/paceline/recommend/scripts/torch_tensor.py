@@ -15,20 +15,25 @@ GATHERED = "ColwiseParallel(output_layouts=Replicate())"
 
 
 def values(source: Source) -> Mapping[str, Any]:
+    """All workers split every layer."""
+    return {**plan_values(source, source.spec.workers), "ways": "world", "split_mesh": "mesh"}
+
+
+def plan_values(source: Source, ways: int) -> Mapping[str, Any]:
     """The plan of a built-in model is written out; a user's is made when the script runs."""
     plan, blocks = dict[str, str](), list[int]()
     if source.spec.model is None:
         layers, shape = source.built_in
-        splits = split_layers(model_facts(layers, shape), source.spec.workers, split_convolutions=False)
+        splits = split_layers(model_facts(layers, shape), ways, split_convolutions=False)
         for name, split in zip(module_names(layers, shape), splits, strict=True):
             if split.part == "heads":
                 blocks.append(int(name))
             elif split.part in STYLES:
                 plan[name] = GATHERED if split.gathers_output else STYLES[split.part]
-        if not plan and not blocks:
+        if ways > 1 and not plan and not blocks:
             raise SpecError(
                 f"a script cannot be written: of {source.spec.workload} only convolutions divide over "
-                f"{source.spec.workers} workers, and DTensor does not know those; use another number of workers"
+                f"{ways} workers, and DTensor does not know those; use another number of workers"
             )
     return {
         "plan": plan,
@@ -46,5 +51,5 @@ SCRIPT = Script(
     start=torchrun,
     knobs=("convolutions",),
     values=values,
-    notes="The workers exchange activations in every layer: keep them on one machine.",
+    notes=lambda _spec: "The workers exchange activations in every layer: keep them on one machine.",
 )

@@ -10,6 +10,9 @@ from paceline.spec import Optimizer, RunSpec
 from paceline.workloads.base import Layers, trace
 from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
 
+# As in NVIDIA's DGX and HGX machines, and in what clouds offer.
+GPUS_OF_A_MACHINE = 8
+
 
 def torch_values(source: Source) -> Mapping[str, Any]:
     """By the names that templates use."""
@@ -102,7 +105,29 @@ def optimizer_call(settings: Optimizer, fused: bool) -> tuple[str, list[str]]:
 
 def torchrun(spec: RunSpec, file_name: str) -> str:
     """The command that starts all workers of one machine."""
-    return f"{threads(spec)}torchrun --standalone --nproc-per-node {spec.workers} {file_name}"
+    if machines(spec) == 1:
+        return f"{threads(spec)}torchrun --standalone --nproc-per-node {spec.workers} {file_name}"
+    sizes = f"--nnodes {machines(spec)} --nproc-per-node {GPUS_OF_A_MACHINE}"
+    return f"torchrun {sizes} --rdzv-backend c10d --rdzv-endpoint HOST:29500 {file_name}"
+
+
+def on_several_machines(spec: RunSpec) -> str:
+    """What to do where not all workers are on one machine."""
+    if machines(spec) > 1:
+        return (
+            f"Start it so on each of {machines(spec)} machines with {GPUS_OF_A_MACHINE} GPUs, or change the numbers; "
+            f"HOST is one of them."
+        )
+    return (
+        "On several machines, start it on each with --nnodes, --nproc-per-node for that machine, --rdzv-backend c10d "
+        "and --rdzv-endpoint HOST:29500 in place of --standalone, where HOST is one of them."
+    )
+
+
+def machines(spec: RunSpec) -> int:
+    """How many the workers fill, if there are more than one machine's GPUs."""
+    whole, left = divmod(spec.workers, GPUS_OF_A_MACHINE)
+    return whole if spec.device != "cpu" and not left else 1
 
 
 def alone(spec: RunSpec, file_name: str) -> str:
@@ -113,9 +138,3 @@ def alone(spec: RunSpec, file_name: str) -> str:
 def threads(spec: RunSpec) -> str:
     """Each worker computes with as many threads as it had cores."""
     return f"OMP_NUM_THREADS={spec.cores_per_worker} " if spec.device == "cpu" else ""
-
-
-SEVERAL_MACHINES = (
-    "On several machines, start it on each with --nnodes, --nproc-per-node for that machine, --rdzv-backend c10d and "
-    "--rdzv-endpoint HOST:29500 in place of --standalone, where HOST is one of them."
-)

@@ -5,7 +5,7 @@ from typing import Any
 
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.layout import call
-from paceline.recommend.scripts.torch_text import SEVERAL_MACHINES, optimizer_call, torchrun
+from paceline.recommend.scripts.torch_text import on_several_machines, optimizer_call, torchrun
 
 
 def values(source: Source) -> Mapping[str, Any]:
@@ -27,5 +27,5 @@ SCRIPT = Script(
     start=torchrun,
     knobs=("parameters_as_bucket_view", "find_unused_parameters"),
     values=values,
-    notes=SEVERAL_MACHINES,
+    notes=on_several_machines,
 )

@@ -46,7 +46,7 @@ def docstring(source: Source, script: Script, file_name: str, why: str) -> str:
         f"Trains {spec.workload} on {data} with {spec.strategy}.",
         prose(f"It is {script.about.format(workers=spec.workers)}. Start it with"),
         f"    {script.start(spec, file_name)}",
-        prose(script.notes) if script.notes else "",
+        prose(script.notes(spec)),
         prose(f"Chosen with {chosen_with(spec)}. {why}".strip()),
         prose(f"Written by Paceline {metadata.version('paceline')}, which it does not need; it is yours to change."),
     ]

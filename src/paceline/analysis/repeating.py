@@ -1,0 +1,125 @@
+"""Records ─► how to make the same runs again: the command, and studies as TOML that describe exactly these runs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import UserError
+from paceline.plan import complete, expand_strategies
+from paceline.record import Record
+from paceline.scale import FULL, shrink
+from paceline.spec import RunSpec
+from paceline.study import Study, built_in_studies
+
+# What is a run's own business and not its study's.
+_OMITTED = {"instrumented"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A file that describes runs, and the command that makes them."""
+
+    name: str
+    command: str
+    text: str
+
+
+def recipes(records: Sequence[Record]) -> list[Recipe]:
+    """For each study as few files as describe its runs exactly, neither more nor fewer."""
+    made: list[Recipe] = []
+    for study in dict.fromkeys(record.study for record in records):
+        own = [record for record in records if record.study == study]
+        specs = {record.key: record.spec for record in own if not record.spec.instrumented}
+        repeats = max((record.repeat for record in own), default=0) + 1
+        flag = " --breakdown" if any(record.spec.instrumented for record in own) else ""
+        grids = exact_grids(list(specs.values()))
+        built_in = _built_in(study, specs)
+        for number, grid in enumerate(grids, start=1):
+            name = f"{_file_name(study)}{f'-{number}' if len(grids) > 1 else ''}.toml"
+            repeated = f" --repeats {repeats}" if built_in else ""
+            command = f"paceline run {built_in}{repeated}{flag}" if built_in else f"paceline run {name}{flag}"
+            made.append(Recipe(name, command, as_toml(study, repeats, grid)))
+    return made
+
+
+def _file_name(study: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in study) or "study"
+
+
+def _built_in(study: str, specs: dict[str, RunSpec]) -> str | None:
+    """The words that name these very runs, if they are a whole built-in study at one scale."""
+    if study not in built_in_studies():
+        return None
+    scales = {spec.shrunk.scale if spec.shrunk else FULL for spec in specs.values()}
+    for scale in scales if len(scales) == 1 else ():
+        whole = Study.load(study)
+        names = whole.factors.get("strategy")
+        if isinstance(names, list):
+            whole = whole.with_fields({"strategy": expand_strategies(names)})
+        try:
+            same = {complete(spec).key() for spec in shrink(whole, scale).specs()} == specs.keys()
+        except UserError:
+            return None
+        return f"{study} --scale {scale}" if same and scale != FULL else study if same else None
+    return None
+
+
+Grid = tuple[dict[str, Any], dict[str, list[Any]]]
+
+
+def exact_grids(specs: Sequence[RunSpec]) -> list[Grid]:
+    """Fixed fields and factors whose combinations are these runs, split until they are."""
+    fields = [_fields(spec) for spec in specs]
+    return _grids(fields) if fields else []
+
+
+def _grids(fields: list[dict[str, Any]]) -> list[Grid]:
+    levels = {name: _distinct([one[name] for one in fields]) for name in fields[0]}
+    varying = {name: values for name, values in levels.items() if len(values) > 1}
+    combinations = 1
+    for values in varying.values():
+        combinations *= len(values)
+    absent = [name for name, values in varying.items() if None in values]
+    if combinations == len(fields) and not absent:
+        fixed = {name: values[0] for name, values in levels.items() if len(values) == 1}
+        return [({name: value for name, value in fixed.items() if value != _DEFAULTS.get(name)}, varying)]
+    # Split where the parts come out simplest: where a field is absent in some, else by the fewest levels.
+    by = absent[0] if absent else min(varying, key=lambda name: (len(varying[name]), name != "strategy"))
+    parts = [[one for one in fields if one[by] == value] for value in varying[by]]
+    return [grid for part in parts for grid in _grids(part)]
+
+
+_DEFAULTS = {
+    name: value for name, value in RunSpec(global_batch=1, epochs=1).model_dump(mode="json").items()
+    if name not in ("global_batch", "epochs")
+}  # fmt: skip
+
+
+def _fields(spec: RunSpec) -> dict[str, Any]:
+    fields = spec.model_dump(mode="json", exclude=_OMITTED)
+    # An own model's label is made from its file; its place is what a study names.
+    return {**fields, "workload": _DEFAULTS["workload"]} if spec.model is not None else fields
+
+
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    return [value for place, value in enumerate(values) if value not in values[:place]]
+
+
+def as_toml(study: str, repeats: int, grid: Grid) -> str:
+    """A study file."""
+    fixed, factors = grid
+    lines = [f"name = {_toml(study)}", f"repeats = {repeats}", "", "[fixed]"]
+    lines += [f"{name} = {_toml(value)}" for name, value in fixed.items() if value is not None]
+    lines += ["", "[factors]", *(f"{name} = {_toml(values)}" for name, values in factors.items())] if factors else []
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        inner = ", ".join(f"{name} = {_toml(one)}" for name, one in value.items() if one is not None)
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    # What JSON writes of strings, numbers and truth values is TOML too.
+    return json.dumps(value, ensure_ascii=False)

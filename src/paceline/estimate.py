@@ -1,0 +1,179 @@
+"""How long a plan will take: from stored runs of the same kind, and from a few measured steps of every other kind.
+
+Runs are of one kind when they differ in nothing but how long they train; their steps then cost the same.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from paceline.execute import starters
+from paceline.plan import Plan, PlannedRun
+from paceline.record import Record, Status
+from paceline.runs.launch import launch, schedule
+from paceline.runs.template import templates
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+from paceline.systems import local_system
+
+# The first are slow and are kept apart; the others are the pace.
+MEASURED_STEPS, SLOW_STEPS = 10, 2
+# Nobody waits longer than this to hear how long something takes.
+PATIENCE_SECONDS = 90.0
+# What decides how long a run trains, and what decides nothing.
+_LENGTH = ("dataset_copies", "epochs", "steps", "seed", "shrunk", "instrumented", "timeout_seconds",
+           "collective_timeout_seconds")  # fmt: skip
+
+# Makes a short run of a kind and gives its record, or None when there is no more time for that.
+Measure = Callable[[RunSpec], Record | None]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Wall-clock seconds of a kind of run: once beside its steps, of each step, of evaluating after each epoch."""
+
+    once_seconds: float
+    step_seconds: float
+    evaluation_seconds: float
+
+    def seconds(self, spec: RunSpec) -> float:
+        """Of one run of this kind."""
+        lengths = [steps for _, steps in schedule(spec)]
+        evaluations = 0 if spec.instrumented else len(lengths)
+        return self.once_seconds + self.step_seconds * sum(lengths) + self.evaluation_seconds * evaluations
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a plan will take, and from what that is known: how many kinds of runs were stored, measured or likened."""
+
+    # None where no kind could be measured; `trouble` then says why.
+    seconds: float | None
+    stored: int
+    measured: int
+    # Kinds that take the pace of the most similar one, its steps scaled to their batch.
+    likened: int
+    trouble: str | None = None
+
+
+def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate:
+    """Over all runs that the plan still has to make."""
+    kinds: dict[str, RunSpec] = {}
+    for run in plan.to_run:
+        kinds.setdefault(kind(run.spec), run.spec)
+    known = _known(stored, kinds)
+    # In random order, so that whatever is measured in time says something of everything.
+    rest = [name for name in kinds if name not in known]
+    random.Random(plan.study).shuffle(rest)
+    trouble = None
+    found = dict(known)
+    for name in rest:
+        record = measure(short(kinds[name]))
+        if record is not None and record.ok:
+            found[name] = [record]
+        elif record is not None:
+            trouble = trouble or record.reason
+    if plan.to_run and not found:
+        return Estimate(None, 0, 0, 0, trouble)
+    paces = {name: _middle([pace(record) for record in records]) for name, records in found.items()}
+    paces |= {name: _likened(kinds[name], paces, kinds) for name in kinds if name not in found}
+    seconds = sum(paces[kind(run.spec)].seconds(run.spec) for run in plan.to_run)
+    seconds += sum(_shared_imports(plan, [record for records in found.values() for record in records]))
+    return Estimate(seconds, len(known), len(found) - len(known), len(kinds) - len(found), trouble)
+
+
+def _likened(spec: RunSpec, paces: dict[str, Pace], kinds: dict[str, RunSpec]) -> Pace:
+    """The pace of the most similar kind that is known."""
+
+    def similarity(name: str) -> tuple[bool, bool, bool, float]:
+        other = kinds[name]
+        ratio = other.samples_per_step / spec.samples_per_step
+        same = (other.workload == spec.workload, other.strategy == spec.strategy, other.workers == spec.workers)
+        return *same, -max(ratio, 1 / ratio)
+
+    nearest = max((name for name in paces if name in kinds), key=similarity)
+    longer = spec.samples_per_step / kinds[nearest].samples_per_step
+    return replace(paces[nearest], step_seconds=paces[nearest].step_seconds * longer)
+
+
+def kind(spec: RunSpec) -> str:
+    """What runs with the same pace have in common."""
+    return spec.model_dump_json(exclude=set(_LENGTH))
+
+
+def short(spec: RunSpec) -> RunSpec:
+    """The same run, ended after a few steps; never longer than the run itself."""
+    steps = sum(steps for _, steps in schedule(spec.model_copy(update={"instrumented": False})))
+    changes = {"epochs": None, "steps": min(MEASURED_STEPS, steps), "instrumented": False, "shrunk": None}
+    return spec.model_copy(update=changes)
+
+
+def pace(record: Record) -> Pace:
+    """Of a finished run. One with a clock of its own costs what its processes cost, however long it pretends."""
+    training = sum(epoch.seconds for epoch in record.epochs)
+    evaluating = [epoch.evaluation_seconds or 0.0 for epoch in record.epochs]
+    if training > record.wall_seconds:
+        return Pace(record.wall_seconds, 0.0, 0.0)
+    step = _step_seconds(record)
+    once = record.wall_seconds - step * sum(epoch.steps for epoch in record.epochs) - sum(evaluating)
+    return Pace(max(0.0, once), step, median(evaluating))
+
+
+def _step_seconds(record: Record) -> float:
+    """Of epochs after the first where there are enough; else of all steps but the first ones, of the slowest rank."""
+    later = record.epochs[1:]
+    if later and sum(epoch.steps for epoch in later) >= MEASURED_STEPS:
+        return sum(epoch.seconds for epoch in later) / sum(epoch.steps for epoch in later)
+    steps, seconds = sum(epoch.steps for epoch in record.epochs), sum(epoch.seconds for epoch in record.epochs)
+    slow = SLOW_STEPS if steps > 2 * SLOW_STEPS else min(1, steps - 1)
+    first = max((sum(own[:slow]) for own in record.step_seconds.values()), default=0.0)
+    return max(0.0, seconds - first) / (steps - slow)
+
+
+def _known(stored: Iterable[Record], kinds: dict[str, RunSpec]) -> dict[str, list[Record]]:
+    """Stored runs of the wanted kinds that ended well."""
+    found: dict[str, list[Record]] = {}
+    for record in stored:
+        if record.ok and record.epochs and not record.spec.instrumented and kind(record.spec) in kinds:
+            found.setdefault(kind(record.spec), []).append(record)
+    return found
+
+
+def _middle(paces: Sequence[Pace]) -> Pace:
+    return Pace(
+        median(one.once_seconds for one in paces),
+        median(one.step_seconds for one in paces),
+        median(one.evaluation_seconds for one in paces),
+    )
+
+
+def _shared_imports(plan: Plan, records: Iterable[Record]) -> list[float]:
+    """Seconds of each framework's import that several runs share: outside of the wall clock of those runs."""
+    took = {
+        strategy(record.spec.strategy).framework: record.startup.import_seconds
+        for record in records
+        if record.startup is not None and record.startup.forked
+    }
+    runs = Counter(strategy(run.spec.strategy).framework for run in plan.to_run)
+    return [took[name] for name, count in runs.items() if count > 1 and name in took]
+
+
+def measured(plan: Plan, stored: Iterable[Record], on_kind: Callable[[RunSpec], None]) -> Estimate:
+    """The estimate with real short runs for what is not stored, as long as patience lasts; nothing of them is kept."""
+    system, until = local_system(), time.monotonic() + PATIENCE_SECONDS
+    with templates() as shared:
+        chosen = starters(plan, shared)
+
+        def measure(spec: RunSpec) -> Record | None:
+            if time.monotonic() > until:
+                return None
+            on_kind(spec)
+            record = launch(PlannedRun(spec, 0), plan.study, system, lambda _: None, start=chosen[spec.strategy])
+            if record.status is Status.INTERRUPTED:
+                raise KeyboardInterrupt
+            return record
+
+        return estimate(plan, stored, measure)

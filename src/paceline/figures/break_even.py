@@ -1,0 +1,110 @@
+"""Speed-up against the batch: from which batch on more workers pay."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import altair
+
+from paceline.analysis.break_even import pays_from
+from paceline.analysis.factors import BATCH, slices, varies
+from paceline.analysis.labels import strategies_of
+from paceline.analysis.rows import Row
+from paceline.figures.base import (
+    SMALL_HEIGHT,
+    SMALL_SUBTITLE_CHARACTERS,
+    SMALL_WIDTH,
+    SOFT,
+    Figure,
+    Value,
+    colours,
+    finished,
+    per_setting,
+    wrapped,
+)
+from paceline.figures.marks import RANGE_NOTE, crowded_notes, interval, kept_apart, machine, machine_shape
+
+COLUMNS = 3
+EVEN = "even"
+
+
+def applies(rows: Sequence[Row]) -> bool:
+    """When one strategy has a speed-up at two batches."""
+    return bool(_usable(rows))
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """A panel per strategy, a line per worker count; above one it pays, and where it crosses is written."""
+    usable = _usable(rows)
+    shown = [row for own in usable.values() for row in own]
+    names = strategies_of(shown)
+    series = [_series(count) for count in sorted({row.spec.workers for row in shown})]
+    values = {title: _values(own) for title, own in usable.items()}
+    drawing = per_setting(values, *(partial(_panel, name=name, series=series) for name in names))
+    how = [
+        "Above the line more workers are faster than one",
+        "Beside each line: from which batch on, between measured batches on a straight line",
+        RANGE_NOTE.capitalize(),
+        *crowded_notes(shown),
+    ]
+    return finished(drawing, rows, "Speed-up against batch", how, columns=min(COLUMNS, len(names)), share=("x", "y"))
+
+
+def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    several = [row for row in rows if row.speedup is not None and row.spec.workers > 1]
+    return {title: own for title, own in slices(several, BATCH).items() if varies(own, BATCH, counts=1)}
+
+
+def _series(workers: int) -> str:
+    return f"{workers} workers"
+
+
+def _values(rows: list[Row]) -> list[Value]:
+    made: list[Value] = []
+    top = max(row.speedup or 0.0 for row in rows)
+    for name in strategies_of(rows):
+        ends: dict[str, Value] = {}
+        for count in sorted({row.spec.workers for row in rows}):
+            line = [row for row in rows if row.spec.strategy == name and row.spec.workers == count]
+            points = [_point(row) for row in sorted(line, key=BATCH.level)]
+            if len(points) > 1:
+                pays = pays_from([(float(point["batch"]), float(point["speedup"])) for point in points])
+                points[-1] |= {"label": f"{count} workers: {pays}"}
+                ends[_series(count)] = points[-1]
+            made += points
+        apart = kept_apart({one: point["speedup"] for one, point in ends.items()}, SMALL_HEIGHT, (0.0, max(top, 1.0)))
+        for one, at in apart.items():
+            ends[one] |= {"label_at": at}
+    return made
+
+
+def _point(row: Row) -> Value:
+    low, high = row.speedup_range or (row.speedup, row.speedup)
+    return {
+        "strategy": row.spec.strategy, "series": _series(row.spec.workers), "batch": int(BATCH.level(row)),
+        "speedup": row.speedup, "low": low, "high": high, "machine": machine(row),
+    }  # fmt: skip
+
+
+def _panel(base: altair.Chart, title: str, name: str, series: Sequence[str]) -> altair.LayerChart:
+    base = base.transform_filter(altair.FieldEqualPredicate(field="strategy", equal=name)).encode(
+        x=altair.X("batch:O", title="batch", axis=altair.Axis(labelAngle=0)),
+        color=colours(series, legend=None),
+    )
+    y = altair.Y("speedup:Q", title="times one worker", scale=altair.Scale(zero=True))
+    even = altair.Chart(altair.Data(values=[{EVEN: 1}])).mark_rule(strokeDash=[4, 4], color=SOFT).encode(y=f"{EVEN}:Q")
+    dots = base.mark_point(size=60, filled=True, opacity=1).encode(
+        y=y, shape=machine_shape(),
+        tooltip=["strategy:N", "series:N", "batch:O", altair.Tooltip("speedup:Q", format=".3~g"), "machine:N"],
+    )  # fmt: skip
+    labels = (
+        base.transform_filter("isValid(datum.label)")
+        .mark_text(align="right", dx=-4, dy=-10, fontSize=11, fontWeight="bold")
+        .encode(y="label_at:Q", text="label:N")
+    )
+    told = altair.TitleParams(name, subtitle=wrapped(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
+    return altair.layer(
+        even, base.mark_line(strokeWidth=2).encode(y=y), *interval(base, "low", "high"), dots, labels
+    ).properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=told)
+
+
+FIGURE = Figure("break-even", "From which batch on do more workers pay?", applies, draw, place=6)

@@ -1,0 +1,86 @@
+"""Where the time of a step goes, rank by rank: computing, sending, waiting for slower ranks."""
+
+from collections.abc import Sequence
+
+import altair
+
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.rows import Row
+from paceline.breakdown import PARTS, RankBreakdown
+from paceline.figures.base import OTHERS, PALETTE, PANEL_WIDTH, SOFT, Figure, Value, finished, per_setting
+from paceline.figures.marks import BAR_STEP
+from paceline.units import format_seconds
+
+# Computing in blues and greens, what workers cost each other in warm colours.
+COLOURS = {
+    "input": PALETTE[5], "forward": PALETTE[0], "backward": PALETTE[2], "exposed": PALETTE[1], "waiting": PALETTE[4],
+    "optimizer": PALETTE[3], "other": OTHERS,
+}  # fmt: skip
+NAMES = {"exposed": "exposed communication", "waiting": "waiting for slower ranks"}
+MILLISECONDS = 1e3
+
+
+def applies(rows: Sequence[Row]) -> bool:
+    """When instrumented runs are there (`--breakdown`)."""
+    return any(row.breakdown for row in rows)
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """A stacked bar per rank; what transfer is hidden behind computation is written beside it."""
+    known = {title: [row for row in own if row.breakdown] for title, own in settings(rows).items()}
+    values = {title: _values(own) for title, own in known.items() if own}
+    drawing = per_setting(values, _panel)
+    slower = max(row.watching or 0.0 for row in rows if row.breakdown)
+    how = [
+        "From instrumented runs, apart from the timed ones",
+        f"Their steps were up to {max(0.0, slower):.0%} longer for being watched",
+        "Exposed: a rank stands still for a transfer; hidden transfer runs behind computation and costs nothing",
+    ]
+    return finished(drawing, rows, "Where the time of a step goes, rank by rank", how)
+
+
+def _values(rows: list[Row]) -> list[Value]:
+    varying = varying_fields(rows)
+    return [
+        value
+        for row in rows
+        for rank in row.breakdown
+        for value in _parts(rank, f"{series_name(row, varying)} x{row.spec.workers}, rank {rank.rank}")
+    ]
+
+
+def _parts(rank: RankBreakdown, name: str) -> list[Value]:
+    hidden = f", {format_seconds(rank.overlapped)} hidden" if rank.overlapped > 0 else ""
+    label = f"{format_seconds(rank.step)}{hidden}"
+    made: list[Value] = []
+    for place, part in enumerate(PARTS):
+        milliseconds = getattr(rank, part) * MILLISECONDS
+        share = milliseconds / MILLISECONDS / rank.step if rank.step else 0.0
+        made.append({"name": name, "part": NAMES.get(part, part), "place": place, "milliseconds": milliseconds,
+                     "share": f"{share:.0%}"})  # fmt: skip
+    made[-1] |= {"label": label, "end": rank.step * MILLISECONDS}
+    return made
+
+
+def _panel(base: altair.Chart, title: str) -> altair.LayerChart:
+    parts = [NAMES.get(part, part) for part in PARTS]
+    y = altair.Y("name:N", title=None, sort=None, axis=altair.Axis(domain=False, ticks=False))
+    bars = base.mark_bar(height={"band": 0.72}).encode(
+        x=altair.X("milliseconds:Q", title="milliseconds of a step", stack="zero"), y=y,
+        order=altair.Order("place:Q"),
+        color=altair.Color("part:N", title=None, sort=parts, legend=altair.Legend(orient="top", columns=4),
+                           scale=altair.Scale(domain=parts, range=[COLOURS[part] for part in PARTS])),
+        tooltip=["name:N", "part:N", altair.Tooltip("milliseconds:Q", format=",.3~g"), "share:N"],
+    )  # fmt: skip
+    labels = (
+        base.transform_filter("isValid(datum.label)")
+        .mark_text(align="left", dx=6, color=SOFT)
+        .encode(x="end:Q", y=y, text="label:N")
+    )
+    return altair.layer(bars, labels).properties(
+        width=PANEL_WIDTH, height={"step": BAR_STEP}, title=altair.TitleParams(title)
+    )
+
+
+FIGURE = Figure("breakdown", "Where does the time go?", applies, draw, place=5)

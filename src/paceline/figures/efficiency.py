@@ -1,0 +1,147 @@
+"""Real against theoretical scaling: speed-up with its share of the ideal, and training time, beside published ones."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import altair
+
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_by_speed, series_name, varying_fields
+from paceline.analysis.published import published_beside
+from paceline.analysis.rows import Row
+from paceline.figures.base import (
+    PALETTE,
+    PUBLISHED,
+    SMALL_HEIGHT,
+    SOFT,
+    Figure,
+    Value,
+    colours,
+    finished,
+    per_setting,
+)
+from paceline.figures.marks import RANGE_NOTE, crowded_notes, interval, kept_apart, machine, machine_shape, workers_axis
+from paceline.units import format_percent, format_seconds
+
+WIDTH = 330
+THEORY = "theoretical"
+# The panels: the quantity, its axis, how numbers on it are written.
+SPEEDUP, TIME = "speedup", "time"
+AXES = {SPEEDUP: ("times one worker, last epoch", ".1f"), TIME: ("time of all epochs, one worker = 100 %", ".0%")}
+
+
+def applies(rows: Sequence[Row]) -> bool:
+    """When one strategy has several workers and one worker to compare them with."""
+    return bool(_usable(rows))
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """Two panels: speed-up of the last epoch against the ideal, and time of the whole training, as the paper has it."""
+    usable = _usable(rows)
+    shown = [row for own in usable.values() for row in own]
+    varying = varying_fields(shown)
+    names = series_by_speed(shown, varying)
+    printed = {one.source: one for row in shown for one in published_beside(row.spec)}
+    names += [f"{source} {PUBLISHED}" for source in printed]
+    values = {title: _values(own, varying) for title, own in usable.items()}
+    drawing = per_setting(
+        values, partial(_panel, names=names, quantity=SPEEDUP), partial(_panel, names=names, quantity=TIME)
+    )
+    how = [
+        "Dashed: theoretical scaling",
+        RANGE_NOTE.capitalize(),
+        "Per cent beside lines: share of it that is real",
+        *crowded_notes(shown),
+    ]
+    how += [f"Published by {one.source}: 1 and 2 GPUs, {one.about}" for one in printed.values()]
+    return finished(drawing, rows, "Real against theoretical scaling", how, columns=2)
+
+
+def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found = {title: [row for row in own if row.measured] for title, own in settings(rows).items()}
+    known = {title: [row for row in own if row.speedup is not None] for title, own in found.items()}
+    return {title: own for title, own in known.items() if any(row.spec.workers > 1 for row in own)}
+
+
+def _values(rows: list[Row], varying: Sequence[str]) -> list[Value]:
+    made = [_point(row, rows, series_name(row, varying)) for row in rows]
+    printed = {one.workers: one for row in rows for one in published_beside(row.spec)}
+    made += [
+        {
+            "series": f"{one.source} {PUBLISHED}", "workers": one.workers, TIME: 1 / (one.efficiency * one.workers),
+            "share_of_time": f"{one.efficiency * 100:.2f} %", "seconds": f"{one.seconds:.2f} s", "machine": "own cores",
+        }
+        for one in printed.values()
+    ]  # fmt: skip
+    counts = sorted({value["workers"] for value in made} | {1})
+    theory = [{"series": THEORY, "workers": count, SPEEDUP: count, TIME: 1 / count} for count in counts]
+    return _labelled(made) + theory
+
+
+def _point(row: Row, rows: Sequence[Row], series: str) -> Value:
+    low, high = row.speedup_range or (row.speedup, row.speedup)
+    value: Value = {
+        "series": series, "workers": row.spec.workers, "machine": machine(row), SPEEDUP: row.speedup,
+        f"{SPEEDUP}_low": low, f"{SPEEDUP}_high": high, "share": format_percent((row.speedup or 0) / row.spec.workers),
+    }  # fmt: skip
+    alone = next((one for one in rows if one.spec.workers == 1 and one.spec.strategy == row.baseline), None)
+    if alone is not None and alone.epochs and row.epochs:
+        took, single = row.epochs[-1].elapsed_seconds, alone.epochs[-1].elapsed_seconds.middle
+        value |= {
+            TIME: took.middle / single, f"{TIME}_low": took.low / single, f"{TIME}_high": took.high / single,
+            "seconds": format_seconds(took.middle),
+            "share_of_time": format_percent(single / took.middle / row.spec.workers),
+        }  # fmt: skip
+    return value
+
+
+def _labelled(values: list[Value]) -> list[Value]:
+    """Each line's last point says what it is; of more lines than colours only the fastest do."""
+    for quantity in (SPEEDUP, TIME):
+        known = [value for value in values if value.get(quantity) is not None]
+        last = {value["series"]: value for value in sorted(known, key=lambda one: one["workers"])}
+        best = sorted(last, key=lambda name: last[name][quantity], reverse=quantity == SPEEDUP)[: len(PALETTE)]
+        ideal = float(max(value["workers"] for value in values)) if quantity == SPEEDUP else 1.0
+        top = max([ideal, *(value[quantity] for value in known)])
+        apart = kept_apart({name: last[name][quantity] for name in best}, SMALL_HEIGHT, (0.0, top))
+        for name, at in apart.items():
+            last[name] |= {f"{quantity}_at": at, f"{quantity}_label": _label(name, quantity, last[name], known)}
+    return values
+
+
+def _label(name: str, quantity: str, end: Value, values: Sequence[Value]) -> str:
+    if quantity == SPEEDUP:
+        return f"{name} {end['share']}"
+    alone = [value["seconds"] for value in values if value["series"] == name and value["workers"] == 1]
+    return f"{name} {' → '.join([*alone, end['seconds']])} ({end['share_of_time']})"
+
+
+def _panel(base: altair.Chart, title: str, names: Sequence[str], quantity: str) -> altair.LayerChart:
+    words, form = AXES[quantity]
+    y = altair.Y(f"{quantity}:Q", title=words, axis=altair.Axis(format=form), scale=altair.Scale(zero=True))
+    x = workers_axis()
+    theory = base.transform_filter(f"datum.series == '{THEORY}'")
+    base = base.transform_filter(f"datum.series != '{THEORY}'").encode(x=x, color=colours(names, legend=None))
+    base = base.transform_filter(f"isValid(datum.{quantity})")
+    dots = base.mark_point(size=65, filled=True, opacity=1).encode(
+        y=y, shape=machine_shape(), tooltip=["series:N", "workers:O", altair.Tooltip(f"{quantity}:Q", format=".3~g"),
+                                             "share:N", "share_of_time:N", "seconds:N", "machine:N"],
+    )  # fmt: skip
+    labels = (
+        base.transform_filter(f"isValid(datum.{quantity}_label)")
+        .mark_text(align="left", dx=9, fontSize=11, fontWeight="bold")
+        .encode(y=f"{quantity}_at:Q", text=f"{quantity}_label:N")
+    )
+    layers = altair.layer(
+        theory.mark_line(strokeDash=[4, 4], strokeWidth=1.2, color=SOFT).encode(x=x, y=y),
+        base.mark_line(strokeWidth=2).encode(y=y),
+        *interval(base.transform_filter(f"isValid(datum.{quantity}_low)"), f"{quantity}_low", f"{quantity}_high"),
+        dots,
+        labels,
+    )
+    return layers.properties(
+        width=WIDTH, height=SMALL_HEIGHT, title=altair.TitleParams(title if quantity == SPEEDUP else "")
+    )
+
+
+FIGURE = Figure("efficiency", "How much of the theoretical scaling is real?", applies, draw, place=3)

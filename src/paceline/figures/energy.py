@@ -1,0 +1,106 @@
+"""Energy per epoch and per 1,000 samples: what each strategy draws for the same work."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import altair
+
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.rows import Row
+from paceline.analysis.statistics import Band
+from paceline.figures.base import INK, PALETTE, Figure, Value, finished, per_setting
+from paceline.figures.marks import BAR_STEP, RANGE_NOTE, crowded_notes, interval
+from paceline.units import format_rate
+
+WIDTH = 300
+ESTIMATED = "estimated"
+SOURCES = {
+    "nvml": "From the counters of the GPUs in use, idling included",
+    "rapl": "From the processor's counters for the whole machine, idling included",
+    ESTIMATED: "Estimated, not measured: CPU seconds x {watts:g} W for each busy core",
+}
+
+
+def applies(rows: Sequence[Row]) -> bool:
+    """As soon as two runs of one setting have joules."""
+    return bool(_usable(rows))
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """Bars per strategy and worker count, least first; hatched words say what is an estimate."""
+    usable = _usable(rows)
+    shown = [row for own in usable.values() for row in own]
+    values = {title: _values(own) for title, own in usable.items()}
+    mark = " (estimated)" if all(row.expense.energy_source == ESTIMATED for row in shown) else ""
+    drawing = per_setting(
+        values,
+        partial(_panel, quantity="epoch", axis=f"joules per epoch{mark}"),
+        partial(_panel, quantity="thousand", axis=f"joules per 1,000 samples{mark}"),
+    )
+    how = [*_sources(shown), f"Last epoch, median of repeats, {RANGE_NOTE}"]
+    how += ["A star marks runs with more processes than cores (oversubscribed)"] if crowded_notes(shown) else []
+    return finished(drawing, rows, "Energy of training", how, columns=2)
+
+
+def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found = {
+        title: [row for row in own if row.epochs and row.epochs[-1].joules is not None and row.expense.energy_source]
+        for title, own in settings(rows).items()
+    }
+    return {title: own for title, own in found.items() if len(own) > 1}
+
+
+def _sources(rows: Sequence[Row]) -> list[str]:
+    told = dict.fromkeys(
+        SOURCES[row.expense.energy_source].format(watts=row.expense.watts_per_core or 0.0)
+        for row in rows
+        if row.expense.energy_source in SOURCES
+    )
+    return list(told)
+
+
+def _values(rows: list[Row]) -> list[Value]:
+    varying = varying_fields(rows)
+    made = []
+    for row in rows:
+        last = row.epochs[-1]
+        assert last.joules is not None
+        thousand = Band(
+            *(1000 * joules / last.samples for joules in (last.joules.middle, last.joules.low, last.joules.high))
+        )
+        star = "*" if row.oversubscribed else ""
+        made.append(
+            {
+                "name": f"{series_name(row, varying)} x{row.spec.workers}{star}",
+                "workers": str(row.spec.workers),
+                "source": row.expense.energy_source,
+                **_fields("epoch", last.joules),
+                **_fields("thousand", thousand),
+            }
+        )
+    return made
+
+
+def _fields(name: str, band: Band) -> Value:
+    return {
+        name: band.middle,
+        f"{name}_low": band.low,
+        f"{name}_high": band.high,
+        f"{name}_label": format_rate(band.middle),
+    }
+
+
+def _panel(base: altair.Chart, title: str, quantity: str, axis: str) -> altair.LayerChart:
+    order = altair.EncodingSortField(field=quantity, op="min")
+    y = altair.Y("name:N", title=None, sort=order, axis=altair.Axis(domain=False, ticks=False))
+    x = altair.X(f"{quantity}:Q", title=axis)
+    tooltip = ["name:N", altair.Tooltip(f"{quantity}:Q", format=",.4~g"), "source:N"]
+    bars = base.mark_bar(height={"band": 0.72}, color=PALETTE[2]).encode(x=x, y=y, tooltip=tooltip)
+    ranges = interval(base.encode(y=y), f"{quantity}_low", f"{quantity}_high", across=True, color=altair.value(INK))
+    labels = base.mark_text(align="left", dx=6).encode(x=f"{quantity}_high:Q", y=y, text=f"{quantity}_label:N")
+    words = altair.TitleParams(title if quantity == "epoch" else "")
+    return altair.layer(bars, *ranges, labels).properties(width=WIDTH, height={"step": BAR_STEP}, title=words)
+
+
+FIGURE = Figure("energy", "What does training draw?", applies, draw, place=7)

@@ -1,0 +1,82 @@
+"""Samples per second over workers and batch: where the fast corner is."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import altair
+
+from paceline.analysis.factors import BATCH, slices, varies
+from paceline.analysis.labels import strategies_of
+from paceline.analysis.rows import Row
+from paceline.figures.base import SMALL_SUBTITLE_CHARACTERS, Figure, Value, finished, per_setting, wrapped
+from paceline.figures.marks import machine
+from paceline.units import format_rate
+
+CELL_WIDTH, CELL_HEIGHT = 74, 34
+COLUMNS = 3
+# Cells darker than this share of the fastest have light words.
+DARK_FROM = 0.55
+
+
+def applies(rows: Sequence[Row]) -> bool:
+    """When one strategy ran with at least two batches and two worker counts."""
+    return bool(_usable(rows))
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """A panel per strategy, a cell per worker count and batch, with its number."""
+    usable = _usable(rows)
+    names = strategies_of([row for own in usable.values() for row in own])
+    values = {title: _values(own) for title, own in usable.items()}
+    shown = [row for own in usable.values() for row in own]
+    # The same rows and columns in every panel, also where a study is not finished.
+    counts = sorted({row.spec.workers for row in shown})
+    batches = sorted({int(BATCH.level(row)) for row in shown}, reverse=True)
+    drawing = per_setting(values, *(partial(_panel, name=name, counts=counts, batches=batches) for name in names))
+    how = ["Darker is faster; all panels share the scale"]
+    if any(row.oversubscribed for row in shown):
+        how.append("A star marks more processes than cores (oversubscribed)")
+    return finished(
+        drawing, rows, "Samples per second over workers and batch, last epoch", how,
+        columns=min(COLUMNS, len(names)),
+    )  # fmt: skip
+
+
+def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {title: own for title, own in slices(rows, BATCH).items() if varies(own, BATCH)}
+
+
+def _values(rows: list[Row]) -> list[Value]:
+    fastest = max(row.samples_per_second or 0.0 for row in rows)
+    return [
+        {
+            "strategy": row.spec.strategy, "workers": row.spec.workers, "batch": int(BATCH.level(row)),
+            "rate": row.samples_per_second, "share": (row.samples_per_second or 0.0) / fastest,
+            "label": format_rate(row.samples_per_second or 0.0) + ("*" if row.oversubscribed else ""),
+            "machine": machine(row),
+        }
+        for row in rows
+    ]  # fmt: skip
+
+
+def _panel(
+    base: altair.Chart, title: str, name: str, counts: Sequence[int], batches: Sequence[int]
+) -> altair.LayerChart:
+    quiet = altair.Axis(labelAngle=0, domain=False, ticks=False)
+    base = base.transform_filter(altair.FieldEqualPredicate(field="strategy", equal=name)).encode(
+        x=altair.X("workers:O", title="workers", axis=quiet, scale=altair.Scale(domain=list(counts))),
+        y=altair.Y("batch:O", title="batch", axis=quiet, scale=altair.Scale(domain=list(batches))),
+    )
+    cells = base.mark_rect().encode(
+        color=altair.Color("share:Q", legend=None, scale=altair.Scale(scheme="blues", domain=[0, 1])),
+        tooltip=["strategy:N", "workers:O", "batch:O", altair.Tooltip("rate:Q", format=",.0f"), "machine:N"],
+    )
+    words = base.mark_text(fontSize=12).encode(
+        text="label:N",
+        color=altair.condition(f"datum.share > {DARK_FROM}", altair.value("white"), altair.value("black")),
+    )
+    told = altair.TitleParams(name, subtitle=wrapped(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
+    return altair.layer(cells, words).properties(width={"step": CELL_WIDTH}, height={"step": CELL_HEIGHT}, title=told)
+
+
+FIGURE = Figure("heat-map", "Which workers and batch go together?", applies, draw, place=9)

@@ -1,0 +1,95 @@
+"""Parts that several figures draw: intervals, axes of workers, labels that keep apart, marks of crowded machines."""
+
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from typing import Any
+
+import altair
+
+from paceline.analysis.rows import Row
+from paceline.figures.base import INK
+
+OWN, CROWDED = "own cores", "oversubscribed"
+CROWDED_NOTE = "Crosses: oversubscribed, more processes than cores"
+RANGE_NOTE = "bars: lowest to highest repeat"
+# From this ratio of largest to smallest on, a linear axis would flatten the small ones.
+LOGARITHMIC_FROM = 12.0
+# Height of a line of text in pixels.
+LINE_HEIGHT = 13
+# Height of a lying bar with its gap, in pixels.
+BAR_STEP = 24
+
+
+def interval(base: altair.Chart, low: str, high: str, *, across: bool = False, **encoding: Any) -> list[altair.Chart]:
+    """The range of the repeats as a line with ends; `across` for bars that lie."""
+    axis, end = ("x", "x2") if across else ("y", "y2")
+    make = altair.X if across else altair.Y
+    rule = base.mark_rule(strokeWidth=1.4).encode(**{axis: make(f"{low}:Q"), end: f"{high}:Q"}, **encoding)
+    ticks = [
+        base.mark_tick(thickness=1.4, size=8, orient="vertical" if across else "horizontal").encode(
+            **{axis: make(f"{name}:Q")}, **encoding
+        )
+        for name in (low, high)
+    ]
+    return [rule, *ticks]
+
+
+def workers_axis(**options: Any) -> altair.X:
+    """Worker counts as they were measured, evenly spaced."""
+    return altair.X("workers:O", title="workers", axis=altair.Axis(labelAngle=0), **options)
+
+
+def machine(row: Row) -> str:
+    """Whether every process had cores of its own."""
+    return CROWDED if row.oversubscribed else OWN
+
+
+def machine_shape() -> altair.Shape:
+    """Circles, and crosses where the machine was crowded."""
+    scale = altair.Scale(domain=[OWN, CROWDED], range=["circle", "cross"])
+    return altair.Shape("machine:N", scale=scale, legend=None)
+
+
+def crowded_notes(rows: Sequence[Row]) -> list[str]:
+    """What crosses mean, where there are any."""
+    return [CROWDED_NOTE] if any(row.oversubscribed for row in rows) else []
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    """Whether the values differ so much that only a logarithmic axis shows all of them."""
+    known = [value for value in values if value > 0]
+    return bool(known) and max(known) / min(known) >= LOGARITHMIC_FROM
+
+
+def kept_apart(
+    places: Mapping[str, float], height: int, span: tuple[float, float], wide: bool = False
+) -> dict[str, float]:
+    """Where to write the labels of lines that end at these values, so that none lies on another.
+
+    `span` is what the axis of that height shows; `wide` says that the axis is logarithmic.
+    """
+    bottom, top = (log(edge) for edge in span) if wide else span
+    least = (top - bottom or 1.0) * LINE_HEIGHT / height
+    own = {name: log(value) if wide else value for name, value in places.items()}
+    # Neighbours that would touch become a bundle, evenly spaced around the middle of its lines.
+    bundles: list[list[str]] = []
+    for name in sorted(own, key=lambda one: own[one]):
+        bundles.append([name])
+        while len(bundles) > 1 and _first(bundles[-1], own, least) - _first(bundles[-2], own, least) < least * len(
+            bundles[-2]
+        ):
+            bundles[-2:] = [bundles[-2] + bundles[-1]]
+    moved = {
+        name: _first(bundle, own, least) + least * number for bundle in bundles for number, name in enumerate(bundle)
+    }
+    return {name: exp(at) if wide else at for name, at in moved.items()}
+
+
+def _first(bundle: Sequence[str], own: Mapping[str, float], least: float) -> float:
+    """Where the lowest label of a bundle stands."""
+    return sum(own[name] for name in bundle) / len(bundle) - least * (len(bundle) - 1) / 2
+
+
+def text_label(base: altair.Chart, text: str, **options: Any) -> altair.Chart:
+    """Words beside a mark, in ink."""
+    return base.mark_text(**{"align": "left", "dx": 8, "color": INK, **options}).encode(text=f"{text}:N")

@@ -1,0 +1,96 @@
+"""Memory of each process above its framework's own: what it holds, and the most that was measured."""
+
+from collections.abc import Sequence
+
+import altair
+
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.memory import RankMemory
+from paceline.analysis.rows import Row
+from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, finished, per_setting
+from paceline.figures.marks import BAR_STEP
+from paceline.units import format_bytes
+
+MEGABYTE = 1e6
+# The part, what to call it, its colour. What strategies hold by design is computed; the rest is measured.
+PARTS = (
+    ("parameter_bytes", "parameters", PALETTE[0]),
+    ("optimizer_bytes", "optimizer state", PALETTE[3]),
+    ("gradient_bytes", "gradients (computed)", PALETTE[1]),
+    ("activation_bytes", "activations (computed)", PALETTE[2]),
+)
+REST = ("data, buffers, Python", OTHERS)
+
+
+def applies(rows: Sequence[Row]) -> bool:
+    """When processes told what they held."""
+    return any(rank.most for row in rows for rank in row.memory)
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """A stacked bar per process, with a mark at the measured peak."""
+    known = {title: [row for row in own if row.memory] for title, own in settings(rows).items()}
+    values = {title: _values(own) for title, own in known.items() if own}
+    drawing = per_setting(values, _panel)
+    how = [
+        "Upright mark: measured peak above what the framework holds after its import",
+        "Parameters and optimizer state: measured tensors",
+        "Gradients and activations: computed from what the strategy holds by design",
+    ]
+    return finished(drawing, rows, "Memory of each process", how)
+
+
+def _values(rows: list[Row]) -> list[Value]:
+    varying = varying_fields(rows)
+    made: list[Value] = []
+    for row in rows:
+        name = f"{series_name(row, varying)} x{row.spec.workers}"
+        made += [value for rank in _telling(row.memory) for value in _parts(rank, f"{name}, {_who(rank, row.memory)}")]
+    return made
+
+
+def _telling(ranks: Sequence[RankMemory]) -> list[RankMemory]:
+    """Ranks of one role that hold the same are one bar."""
+    seen: dict[tuple[str, str], RankMemory] = {}
+    for rank in ranks:
+        seen.setdefault((rank.role, f"{rank.most / MEGABYTE:.0f} {rank.parameter_bytes}"), rank)
+    return list(seen.values())
+
+
+def _who(rank: RankMemory, ranks: Sequence[RankMemory]) -> str:
+    alike = [str(one.rank) for one in ranks if _telling([rank, one]) == [rank]]
+    return f"{rank.role} {', '.join(alike)}"
+
+
+def _parts(rank: RankMemory, name: str) -> list[Value]:
+    parts = [(words, getattr(rank, field) or 0.0) for field, words, _ in PARTS]
+    rest = max(0.0, rank.most - sum(size for _, size in parts))
+    made = [
+        {"name": name, "part": words, "place": place, "megabytes": size / MEGABYTE}
+        for place, (words, size) in enumerate([*parts, (REST[0], rest)])
+    ]
+    made[-1] |= {"peak": rank.most / MEGABYTE, "label": format_bytes(rank.most),
+                 "end": max(rank.most, sum(size for _, size in parts)) / MEGABYTE}  # fmt: skip
+    return made
+
+
+def _panel(base: altair.Chart, title: str) -> altair.LayerChart:
+    names, palette = [words for _, words, _ in PARTS] + [REST[0]], [colour for *_, colour in PARTS] + [REST[1]]
+    y = altair.Y("name:N", title=None, sort=None, axis=altair.Axis(domain=False, ticks=False))
+    bars = base.mark_bar(height={"band": 0.72}).encode(
+        x=altair.X("megabytes:Q", title="MB above the framework's own", stack="zero"), y=y,
+        order=altair.Order("place:Q"),
+        color=altair.Color("part:N", title=None, sort=names, legend=altair.Legend(orient="top", columns=3),
+                           scale=altair.Scale(domain=names, range=palette)),
+        tooltip=["name:N", "part:N", altair.Tooltip("megabytes:Q", format=",.3~g")],
+    )  # fmt: skip
+    ends = base.transform_filter("isValid(datum.label)").encode(y=y)
+    marks = ends.mark_tick(thickness=2.5, size=16, color=INK).encode(x="peak:Q")
+    labels = ends.mark_text(align="left", dx=6).encode(x="end:Q", text="label:N")
+    return altair.layer(bars, marks, labels).properties(
+        width=PANEL_WIDTH, height={"step": BAR_STEP}, title=altair.TitleParams(title)
+    )
+
+
+FIGURE = Figure("memory", "What does each process hold?", applies, draw, place=8)

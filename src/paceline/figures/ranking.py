@@ -1,0 +1,86 @@
+"""Strategies ranked by samples per second: the answer as a picture."""
+
+from collections.abc import Sequence
+
+import altair
+
+from paceline.analysis.factors import settings
+from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.rows import Row
+from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, finished, per_setting
+from paceline.figures.marks import BAR_STEP, CROWDED, RANGE_NOTE, interval, machine
+from paceline.units import format_percent, format_rate
+
+# More bars than this are a list, not a picture.
+MOST_BARS = 24
+BEST, OTHER = "fastest", "others"
+
+
+def applies(rows: Sequence[Row]) -> bool:
+    """As soon as there are two results of one setting to compare."""
+    return bool(_usable(rows))
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """A bar per strategy and worker count, longest first, with its number."""
+    values = {title: _values(own) for title, own in _usable(rows).items()}
+    drawing = per_setting(values, _panel)
+    how = [f"Median of repeats, {RANGE_NOTE}", "In brackets: times one worker, and share of ideal scaling"]
+    if any(len(own) > MOST_BARS for own in _usable(rows).values()):
+        how.append(f"The {MOST_BARS} fastest; the table has all")
+    return finished(drawing, rows, "Samples per second, last epoch", how)
+
+
+def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found = {title: [row for row in own if row.measured] for title, own in settings(rows).items()}
+    return {title: own for title, own in found.items() if len(own) > 1}
+
+
+def _values(rows: list[Row]) -> list[Value]:
+    varying = varying_fields(rows)
+    ranked = sorted(rows, key=lambda row: -(row.samples_per_second or 0.0))[:MOST_BARS]
+    return [
+        {
+            "name": f"{series_name(row, varying)} x{row.spec.workers}",
+            "rate": row.samples_per_second,
+            "low": row.samples_per_second_low,
+            "high": row.samples_per_second_high,
+            "place": place + 1,
+            "kind": OTHER if place else BEST,
+            "machine": machine(row),
+            "label": label(row),
+            "runs": row.runs,
+        }
+        for place, row in enumerate(ranked)
+    ]
+
+
+def label(row: Row) -> str:
+    """The number, how it compares with one worker, and whether the machine was crowded."""
+    text = format_rate(row.samples_per_second or 0.0)
+    if row.spec.workers > 1 and row.speedup is not None:
+        ideal = f", {format_percent(row.efficiency)}" if row.efficiency is not None else ""
+        text += f" ({row.speedup:.2f}x{ideal})"
+    return text + (f" {CROWDED}" if row.oversubscribed else "")
+
+
+def _panel(base: altair.Chart, title: str) -> altair.LayerChart:
+    y = altair.Y(
+        "name:N",
+        title=None,
+        sort=altair.EncodingSortField(field="place", op="min"),
+        axis=altair.Axis(domain=False, ticks=False),
+    )
+    x = altair.X("rate:Q", title="samples/s, last epoch", axis=altair.Axis(grid=True))
+    colour = altair.Color("kind:N", legend=None, scale=altair.Scale(domain=[BEST, OTHER], range=[PALETTE[0], OTHERS]))
+    tooltip = ["name:N", altair.Tooltip("rate:Q", format=",.0f"), "label:N", "runs:Q", "machine:N"]
+    bars = base.mark_bar(height={"band": 0.72}).encode(x=x, y=y, color=colour, tooltip=tooltip)
+    ranges = interval(base.encode(y=y), "low", "high", across=True, color=altair.value(INK))
+    labels = base.mark_text(align="left", dx=6).encode(x="high:Q", y=y, text="label:N")
+    height = {"step": BAR_STEP}
+    return altair.layer(bars, *ranges, labels).properties(
+        width=PANEL_WIDTH, height=height, title=altair.TitleParams(title)
+    )
+
+
+FIGURE = Figure("ranking", "What is fastest here?", applies, draw, place=1)

@@ -1,0 +1,83 @@
+"""A study made smaller for the machine at hand: fewer images, epochs or repeats, never other semantics.
+
+What was shrunk is written into every run (`RunSpec.shrunk`), is part of its identity and stands in every title.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from paceline.data import data_source
+from paceline.data.base import DataRequest
+from paceline.errors import SpecError, nearest
+from paceline.spec import Shrunk
+from paceline.study import Study
+from paceline.workloads import workload
+
+# The study as it is written; every study has it.
+FULL = "full"
+# What may be made smaller without changing what a run is.
+_FEWER = ("dataset", "train_samples", "dataset_copies", "epochs", "steps", "repeats")
+
+
+def shrink(study: Study, scale: str, kept: Collection[str] = ()) -> Study:
+    """The study at one of its scales. Fields in `kept` were asked for by the user and stay as they are."""
+    if scale == FULL:
+        return study
+    changes = {name: value for name, value in _chosen(study, scale).items() if name not in kept}
+    repeats = changes.pop("repeats", study.repeats)
+    smaller = study.with_fields(changes).model_copy(update={"repeats": min(repeats, study.repeats)})
+    told = _told(study, smaller, changes)
+    return smaller.with_fields({"shrunk": Shrunk(scale=scale, changes=told)}) if told else smaller
+
+
+def _chosen(study: Study, scale: str) -> dict[str, Any]:
+    if scale not in study.scales:
+        offered = [*study.scales, FULL]
+        raise SpecError(
+            f"study {study.name} has no scale {scale!r}: it has {', '.join(offered)}; {nearest(scale, offered)}, "
+            f"or a [scales.{scale}] table in its file"
+        )
+    for name in study.scales[scale]:
+        if name not in _FEWER:
+            raise SpecError(
+                f"study {study.name}: scale {scale} changes {name}, and a scale may only make a study smaller; "
+                f"use {', '.join(_FEWER)}"
+            )
+    return dict(study.scales[scale])
+
+
+def _told(study: Study, smaller: Study, changes: dict[str, Any]) -> tuple[str, ...]:
+    told = []
+    before, after = _images(study), _images(smaller)
+    if before is None or after is None:
+        told += [f"first {changes['train_samples']:,} samples"] if "train_samples" in changes else []
+    elif before > after:
+        told.append(f"{after:,} of {before:,} images")
+    elif before < after:
+        raise SpecError(
+            f"study {study.name}: its scale has {after:,} images and the study itself {before:,}; a scale has fewer"
+        )
+    for name in ("epochs", "steps"):
+        if name in changes:
+            told.append(f"{changes[name]} of {study.fixed.get(name, study.factors.get(name))} {name}")
+    if "dataset_copies" in changes:
+        left_out = [level for level in _levels(study) if level not in _levels(smaller)]
+        told += [f"without {', '.join(f'{level}x' for level in left_out)} data"] if left_out else []
+    return tuple(told)
+
+
+def _levels(study: Study) -> list[Any]:
+    found = study.factors.get("dataset_copies", study.fixed.get("dataset_copies", 1))
+    return found if isinstance(found, list) else [found]
+
+
+def _images(study: Study) -> int | None:
+    """Of one copy; a study whose data set is a factor counts its first. None for data that a user's file makes."""
+    if "model" in study.fixed and "dataset" not in study.fixed:
+        return None
+    names = study.factors.get("workload", study.fixed.get("workload", "mnist-small"))
+    usual = workload(names[0] if isinstance(names, list) else names).dataset
+    dataset = study.factors.get("dataset", study.fixed.get("dataset", usual))
+    samples = study.fixed.get("train_samples")
+    source = data_source(dataset[0] if isinstance(dataset, list) else dataset)
+    return source.count(DataRequest(train_samples=samples if isinstance(samples, int) else None))

@@ -1,0 +1,176 @@
+"""Figures: each applies only where the data can answer its question, and says what a reader must know."""
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+import vl_convert
+
+from paceline.analysis.rows import Row, summarise
+from paceline.figures import figure, figures
+from paceline.figures.base import MOST_SETTINGS, PALETTE
+from paceline.figures.drawn import as_csv, values_of, write_figure
+from paceline.strategies import strategies
+from unit.figures import pretended
+
+ALWAYS = {"ranking", "scaling", "efficiency", "energy", "memory", "first-epoch", "losses"}
+BY_BATCH = {"batch-size", "heat-map", "break-even"}
+WHAT_APPLIES = {
+    "scaling": ALWAYS | BY_BATCH | {"model-size", "data-seconds", "data-size"},
+    "convergence": (ALWAYS | {"learning"}),
+    "model-size": ALWAYS | {"model-size"},
+    "batch-size": ALWAYS | BY_BATCH,
+    "data-size": ALWAYS | {"data-seconds", "data-size"},
+    "quick": ALWAYS | {"breakdown"},
+}
+
+
+@cache
+def rows(study: str) -> tuple[Row, ...]:
+    return tuple(summarise(pretended.built_in(study, instrumented=study == "quick")))
+
+
+@cache
+def drawn(study: str, name: str) -> dict[str, Any]:
+    return figure(name).draw(rows(study)).to_dict()
+
+
+def spec(study: str, name: str) -> str:
+    return json.dumps(drawn(study, name), ensure_ascii=False)
+
+
+def title(study: str, name: str) -> tuple[str, str]:
+    told = drawn(study, name)["title"]
+    return str(told["text"]), " ".join(told["subtitle"])
+
+
+# Those that apply always are drawn of a study with one setting and of one with many.
+DRAWN = [
+    (study, name)
+    for study, names in WHAT_APPLIES.items()
+    for name in sorted(names if study in ("quick", "scaling") else names - ALWAYS)
+]
+
+
+@pytest.mark.parametrize("study", WHAT_APPLIES)
+def test_the_figures_of_a_study_are_those_that_its_data_can_answer(study):
+    assert {name for name, one in figures().items() if one.applies(rows(study))} == WHAT_APPLIES[study]
+
+
+@pytest.mark.parametrize("name", figures())
+def test_no_figure_applies_to_nothing(name):
+    assert not figure(name).applies([])
+
+
+@pytest.mark.parametrize("name", figures())
+def test_every_figure_is_drawn_by_some_built_in_study(name):
+    assert any(name in names for names in WHAT_APPLIES.values())
+
+
+def test_figures_stand_in_an_order_of_their_own_and_ask_different_questions():
+    assert len({one.place for one in figures().values()}) == len(figures())
+    assert len({one.question for one in figures().values()}) == len(figures())
+    assert all(one.question.endswith("?") for one in figures().values())
+
+
+@pytest.mark.parametrize(("study", "name"), DRAWN)
+def test_every_figure_becomes_a_picture(study, name):
+    assert vl_convert.vegalite_to_svg(drawn(study, name)).startswith("<svg")
+
+
+@pytest.mark.parametrize(("study", "name"), DRAWN)
+def test_every_figure_says_what_was_shrunk(study, name):
+    assert f"Shrunk: {rows(study)[0].spec.shrunk.text}" in title(study, name)[1]
+
+
+@pytest.mark.parametrize(("study", "name"), DRAWN)
+def test_every_axis_has_a_title_unless_its_names_say_all(study, name):
+    def axes(node):
+        if isinstance(node, dict):
+            for key, inner in node.items():
+                if key in ("x", "y") and isinstance(inner, dict) and "field" in inner and "scale" in inner:
+                    yield inner
+                yield from axes(inner)
+        elif isinstance(node, list):
+            for inner in node:
+                yield from axes(inner)
+
+    for axis in axes(json.loads(spec(study, name))):
+        assert axis.get("title") or axis["field"] in ("name", "label_at"), axis
+
+
+@pytest.mark.parametrize("name", sorted(WHAT_APPLIES["scaling"] - {"losses", "memory"}))
+def test_a_crowded_machine_is_marked_in_the_picture(name):
+    assert "oversubscribed" in spec("scaling", name)
+
+
+def test_an_estimate_of_energy_is_called_one_on_the_axis_and_explained():
+    assert "joules per epoch (estimated)" in spec("quick", "energy")
+    assert "Estimated, not measured: CPU seconds x 6.75 W for each busy core" in title("quick", "energy")[1]
+
+
+@pytest.mark.parametrize("name", ["scaling", "batch-size", "model-size", "data-seconds", "first-epoch", "ranking"])
+def test_the_range_of_the_repeats_is_drawn(name):
+    study = {"batch-size": "batch-size", "model-size": "model-size", "data-seconds": "data-size"}.get(name, "quick")
+    assert '"low"' in spec(study, name)
+    assert '"high"' in spec(study, name)
+
+
+def test_published_numbers_stand_beside_runs_like_theirs():
+    said = spec("convergence", "efficiency")
+    for number in ("69.63 %", "109.47 s", "78.61 s"):
+        assert number in said
+
+
+def test_published_numbers_stand_beside_no_other_runs():
+    assert "Bhilegaonkar" not in spec("quick", "efficiency")
+
+
+def test_few_settings_are_panels_and_many_are_chosen_from_a_list_with_the_fullest_shown():
+    assert "params" not in drawn("quick", "ranking")
+    (choice,) = (one for one in drawn("scaling", "ranking")["params"] if "bind" in one)
+    assert len(choice["bind"]["options"]) > MOST_SETTINGS
+    assert choice["value"] in choice["bind"]["options"]
+    assert "setting_choice" in title("scaling", "ranking")[0]
+
+
+def test_more_series_than_colours_are_grey():
+    names = [name for name in strategies() if name.startswith(("torch-", "tf-", "jax-")) and name != "torch-dp"]
+    many = summarise(pretended.of_strategies(names))
+    said = figure("scaling").draw(many).to_dict()
+    assert f"Grey: all but the {len(PALETTE)} fastest" in " ".join(said["title"]["subtitle"])
+    figure("first-epoch").draw(many).to_dict()
+
+
+def test_strategies_are_ranked_with_the_fastest_marked():
+    values = values_of(drawn("quick", "ranking"))
+    rates = [value["rate"] for value in values]
+    assert rates == sorted(rates, reverse=True)
+    assert [value["kind"] for value in values] == ["fastest"] + ["others"] * (len(values) - 1)
+
+
+def test_the_parts_of_a_step_add_up_to_it():
+    values = values_of(drawn("quick", "breakdown"))
+    for name in {value["name"] for value in values}:
+        own = [value for value in values if value["name"] == name]
+        assert sum(value["milliseconds"] for value in own) == pytest.approx(own[-1]["end"])
+
+
+def test_a_figure_is_written_as_svg_png_and_its_numbers(tmp_path):
+    written = write_figure(figure("ranking"), rows("quick"), tmp_path / "figures")
+    assert [path.name for path in written] == ["ranking.svg", "ranking.png", "ranking.csv"]
+    assert written[0].read_text().startswith("<svg")
+    assert written[1].read_bytes().startswith(b"\x89PNG")
+    header, *lines = written[2].read_text().splitlines()
+    assert header.startswith("name,rate,low,high")
+    assert len(lines) == len(rows("quick"))
+
+
+def test_numbers_that_several_panels_show_are_written_once():
+    node = {"data": {"values": [{"a": 1}]}}
+    assert values_of({"concat": [node, node, {"data": {"values": [{"b": 2}]}}]}) == [
+        {"a": 1, "b": None},
+        {"a": None, "b": 2},
+    ]
+    assert as_csv([]) == ""
