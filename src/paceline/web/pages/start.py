@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -69,7 +70,8 @@ async def start(request: Request) -> Response:
     """Puts the study into the line and shows the first page."""
     fields = await posted(request)
     site = site_of(request)
-    site.jobs.start(_words(site, fields))
+    filled = {name: [value for value in values if value] for name, values in fields.items()}
+    site.jobs.start(_words(site, fields), "/start?" + urlencode(filled, doseq=True))
     return RedirectResponse("/", status_code=303)
 
 
