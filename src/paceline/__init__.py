@@ -1,6 +1,6 @@
 """Paceline tells you how to train your model in parallel.
 
-    Study ─► plan ─► run (launch ─► worker ─► measure) ─► store ─► analysis ─► figures ─► report
+    Study ─► plan ─► run (launch ─► worker ─► measure) ─► store ─► analysis ─► figures ─► report, export, web
                          strategies/, workloads/
 
 The public names below are imported when first used, so that `import paceline` loads no framework and no table library.

@@ -73,6 +73,7 @@ def test_wrong_input_is_told_with_the_words_of_the_terminal(server: Server) -> N
     server.wait_for("refused")
     (job,) = server.jobs()
     assert "global_batch 30 does not divide over 4 workers; use a multiple of 4" in str(job["said"])
+    assert job["form"] == "/start?strategy=fake&workers=4&global_batch=30"
 
 
 def test_a_plan_is_shown_without_running_anything(server: Server) -> None:

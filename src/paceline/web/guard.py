@@ -83,14 +83,21 @@ def without_token(path: str, query: str) -> str:
 def wrong_place(method: str, headers: Headers, any_name: bool) -> str | None:
     """Why a request is not answered, by where it says it comes from and goes to; or None."""
     host = headers.get("host", "")
-    if not any_name and (urlsplit(f"//{host}").hostname or "") not in LOOPBACK:
+    if not any_name and _hostname(host) not in LOOPBACK:
         return f"{host or 'no name'} is not a name of this machine; use localhost"
     if method in SAFE_METHODS:
         return None
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if (origin is not None and urlsplit(origin).netloc != host) or site not in (None, "same-origin", "none"):
+    if (origin is not None and origin.partition("://")[2] != host) or site not in (None, "same-origin", "none"):
         return "another site asked for this; only this application's own pages may change anything"
     return None
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _same(given: str, wanted: str) -> bool:

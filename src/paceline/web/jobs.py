@@ -35,6 +35,8 @@ class Job:
 
     number: int
     words: tuple[str, ...]
+    # The address of the form as it was filled in.
+    form: str = ""
     state: State = "waiting"
     study: str = ""
     total: int = 0
@@ -60,7 +62,7 @@ class Job:
         """For the page: plain values."""
         return {
             "number": self.number, "command": command(self.words), "state": self.state, "open": self.open,
-            "query": Choice({"study": (self.study,), **self.ran}).query,
+            "query": Choice({"study": (self.study,), **self.ran}).query, "form": self.form,
             "study": self.study, "total": self.total, "made": self.made, "stored": self.stored,
             "skipped": self.skipped, "now": self._now(), "ended": list(self.ended), "said": "\n".join(self.said),
         }  # fmt: skip
@@ -123,9 +125,9 @@ class Jobs:
         self._changed = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
 
-    def start(self, words: Sequence[str]) -> Job:
+    def start(self, words: Sequence[str], form: str = "") -> Job:
         """Puts a study at the end of the line."""
-        job = Job(next(self._numbers), tuple(words))
+        job = Job(next(self._numbers), tuple(words), form)
         self.all.append(job)
         self._tell()
         if self._worker is None or self._worker.done():

@@ -16,7 +16,9 @@ def test_names_of_this_machine_are_answered(client: TestClient, host: str) -> No
     assert client.get("/", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8337", "", "[::2]"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8337", "", "[::2]", "[bad"]
+)
 def test_another_name_for_this_machine_is_refused_so_that_a_foreign_page_cannot_read(
     client: TestClient, host: str
 ) -> None:
@@ -30,6 +32,7 @@ def test_another_name_for_this_machine_is_refused_so_that_a_foreign_page_cannot_
     [
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://[bad"},
         {"origin": "http://localhost:9999"},
         {"origin": "http://localhost:8337.evil.example"},
         {"sec-fetch-site": "cross-site"},

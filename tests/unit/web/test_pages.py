@@ -1,6 +1,8 @@
 """What the pages say, and that nothing a user wrote becomes part of them."""
 
+import html
 import json
+import re
 from pathlib import Path
 
 import polars
@@ -86,6 +88,16 @@ def test_two_configurations_stand_side_by_side_with_a_verdict(client: TestClient
     assert "By samples/s: fake x2 is 1.60 times fake x1 (large effect)" in text
     assert '<tr class="differs"><td>workers</td><td>2</td><td>1</td></tr>' in text
     assert f"/figures/scaling.svg?run={keys[1][1]}&amp;run={keys[0][1]}" in text
+
+
+def test_every_figure_that_a_page_shows_of_some_configurations_is_there(client: TestClient, site: Site) -> None:
+    two = next(record.key for record in site.shelf.content().records if record.spec.workers == 2)
+    one = next(record.key for record in site.shelf.content().records if record.spec.workers == 1)
+    for page in (f"/configurations/{two}", f"/compare?run={two}&run={one}"):
+        shown = re.findall(r'<img src="([^"]+)"', client.get(page).text)
+        assert shown
+        for address in shown:
+            assert client.get(html.unescape(address)).status_code == 200, address
 
 
 def test_more_than_two_or_unknown_configurations_are_refused_in_a_sentence(client: TestClient) -> None:

@@ -6,9 +6,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.analysis.labels import flatten, setting
-from paceline.analysis.rows import summarise
 from paceline.units import format_rate, format_seconds
 from paceline.web.drawings import applying
+from paceline.web.shelf import Choice
 from paceline.web.site import Page, site_of
 
 
@@ -21,7 +21,7 @@ def show(request: Request) -> Response:
     if not records:
         raise HTTPException(404)
     spec = records[0].spec
-    rows = summarise(records)
+    rows = [row for row in content.rows(Choice()) if row.key == key]
     values = {
         "key": key,
         "title": f"{spec.strategy} x{spec.workers}",
@@ -29,7 +29,7 @@ def show(request: Request) -> Response:
         "records": records,
         "settings": [(name, str(value)) for name, value in flatten(spec).items() if value is not None],
         "environment": [(name, str(value)) for name, value in records[-1].environment.items() if value],
-        "figures": applying(rows) if rows else [],
+        "figures": applying(rows),
         "rate": format_rate,
         "seconds": format_seconds,
         "version_seen": content.version,

@@ -7,9 +7,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from paceline.analysis.rows import Row, summarise
+from paceline.analysis.rows import Row
 from paceline.figures import Figure, figures
-from paceline.spec import RunSpec
 from paceline.web.drawings import applying, picture, specification, vega_script
 from paceline.web.guard import OPEN_PATH
 from paceline.web.shelf import FILTERS
@@ -73,16 +72,10 @@ def _asked(request: Request) -> tuple[Figure, list[Row], tuple[str, ...]]:
     figure = figures().get(request.path_params["name"])
     content = site.shelf.content()
     keys = request.query_params.getlist("run")
-    # Rows of the chosen ones alone: speed-up is then within what is shown.
-    kept = [record for record in content.chosen(choice) if _plain_key(record.spec) in keys] if keys else []
-    rows = summarise(kept) if keys else content.rows(choice)
+    rows = [row for row in content.rows(choice) if not keys or row.key in keys]
     if figure is None or not figure.applies(rows):
         raise HTTPException(404)
     return figure, rows, (content.version, choice.query, *keys)
-
-
-def _plain_key(spec: RunSpec) -> str:
-    return spec.model_copy(update={"instrumented": False}).key()
 
 
 def _routes() -> list[Route]:

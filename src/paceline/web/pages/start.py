@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -20,8 +21,10 @@ from paceline.workloads import workloads
 FIRST = ("scale", "workers", "global_batch", "local_batch", "epochs", "steps", "repeats", "knob", "breakdown")
 # Who just wants to see something presses the button.
 OFFERED_FIRST = "quick"
+# Chosen from lists of their own.
+LISTED = ("workload", "strategy", "dataset")
 # Of no use here: the server has its results file and shows progress itself.
-LEFT_OUT = ("study", "db", "dry_run", "list_studies", "progress", "workload", "strategy", "dataset")
+LEFT_OUT = ("db", "dry_run", "list_studies", "progress")
 # A plan measures a few steps of each kind of run at most; longer than this, it is not a preview any more.
 PLAN_SECONDS = 300.0
 
@@ -30,7 +33,7 @@ def show(request: Request) -> Response:
     """The form."""
     site = site_of(request)
     given = {name: request.query_params.getlist(name) for name in request.query_params} or {"study": [OFFERED_FIRST]}
-    options = {option.name: option for option in site.options if option.name not in LEFT_OUT}
+    options = {option.name: option for option in _offered(site) if option.name not in LISTED}
     values: dict[str, Any] = {
         "given": given,
         "studies": {name: Study.load(name).about for name in built_in_studies()},
@@ -39,7 +42,7 @@ def show(request: Request) -> Response:
         "families": _strategies_by_framework(),
         "first": [options[name] for name in FIRST if name in options],
         "more": [option for name, option in options.items() if name not in FIRST],
-        "command": command(run_words(given, _offered(site), site.named_db)),
+        "command": command(_words(site, given)),
     }
     return site.render(request, "start.html.j2", values)
 
@@ -57,8 +60,7 @@ def _strategies_by_framework() -> dict[str, list[tuple[str, str, str]]]:
 
 def _offered(site: Site) -> Sequence[Option]:
     """The options that the form may set."""
-    kept = {"workload", "strategy", "dataset"}
-    return [option for option in site.options if option.name in kept or option.name not in LEFT_OUT]
+    return [option for option in site.options if option.name not in LEFT_OUT]
 
 
 def _words(site: Site, fields: Fields) -> list[str]:
@@ -69,7 +71,8 @@ async def start(request: Request) -> Response:
     """Puts the study into the line and shows the first page."""
     fields = await posted(request)
     site = site_of(request)
-    site.jobs.start(_words(site, fields))
+    filled = {name: [value for value in values if value] for name, values in fields.items()}
+    site.jobs.start(_words(site, fields), "/start?" + urlencode(filled, doseq=True))
     return RedirectResponse("/", status_code=303)
 
 

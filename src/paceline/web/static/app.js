@@ -26,8 +26,8 @@ function drawJob(job) {
     event.target.disabled = true;
     post("/stop/" + job.number, { quiet: "1" });
   } }, "Stop");
-  const links = make("span", { class: "links" },
-    make("a", { href: "/results" + job.query }, "Results"), make("a", { href: "/figures" + job.query }, "Figures"));
+  const known = job.study ? [make("a", { href: "/results" + job.query }, "Results"), make("a", { href: "/figures" + job.query }, "Figures")] : [];
+  const links = make("span", { class: "links" }, ...known, job.form ? make("a", { href: job.form }, "Change and start again") : null);
   const count = job.total ? `${job.made} of ${job.total} runs` : "";
   const more = [count, job.stored ? `${job.stored} were stored already` : "", job.skipped ? `${job.skipped} skipped` : ""];
   const finished = job.ended.slice().reverse().map((run) => make("li", {},
@@ -35,7 +35,7 @@ function drawJob(job) {
   return make("article", { class: "job " + job.state.replace(" ", "-"), "data-number": job.number },
     make("p", { class: "line" }, make("strong", { class: "state" }, job.state), make("span", {}, job.study),
       make("span", { class: "soft" }, more.filter(Boolean).join(" · ")),
-      job.open && job.state !== "stopping" ? stop : job.study && !job.open ? links : null),
+      job.open ? (job.state === "stopping" ? null : stop) : links),
     make("p", { class: "command" }, make("code", {}, job.command)),
     job.total ? make("progress", { max: job.total, value: job.made, "aria-label": count }) : null,
     job.now ? make("p", { class: "soft now" }, job.now) : null,
