@@ -18,7 +18,7 @@ check: $(VENV)/all
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
-	$(BIN)/pytest tests/unit tests/architecture tests/golden
+	$(BIN)/pytest tests/unit tests/architecture tests/golden tests/validation
 
 format: $(VENV)/all
 	$(BIN)/ruff format src tests benchmarks tools

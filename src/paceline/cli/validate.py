@@ -109,7 +109,7 @@ def _print_published(rows: Sequence[PublishedRow]) -> None:
     console.print()
     console.print(table)
     console.print(
-        f"{total.rows} published numbers, mean error {total.mean_error:.1%}, worst {total.worst_error:.1%}, order kept "
-        f"in {format_percent(total.order_kept)} of pairs"
+        f"{total.rows} published numbers, mean error {total.mean_error:.1%}, median {total.median_error:.1%}, worst "
+        f"{total.worst_error:.1%}, order kept in {format_percent(total.order_kept)} of pairs"
     )
     console.print("[dim]what one device does is taken from the source; ‡ the source leaves open what was trained[/]")
