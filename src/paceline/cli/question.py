@@ -11,6 +11,7 @@ from paceline.plan import expand_strategies
 from paceline.predict.question import Question
 from paceline.spec import ModelFile
 from paceline.systems.files import load_hardware
+from paceline.systems.hardware import LOCAL
 from paceline.units import parse_shape, parse_whole_numbers
 from paceline.workloads import workload as workload_named
 
@@ -94,7 +95,7 @@ def make_question(*, workers: str | None, system: str | None, network: str | Non
 
 def say_if_unmeasured(question: Question) -> None:
     """That numbers for cores are those of another machine until this one is calibrated."""
-    if question.hardware.kind == "cpu" and question.hardware.calibration is None:
+    if question.hardware.kind == "cpu" and question.hardware.name != LOCAL:
         errors().print(f"[dim]this machine is not calibrated; numbers are for {question.hardware.about}[/]")
 
 
