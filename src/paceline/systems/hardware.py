@@ -145,6 +145,8 @@ class LayerRate(Frozen):
     per_element: float
     per_parameter: float = 0.0
     residual: float
+    # Of all the layers that it was fitted to, so that the calmer of two fits can be told.
+    timed_seconds: float = 0.0
 
 
 class MemoryFit(Frozen):
