@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from paceline.systems.hardware import Calibration, Collective, Curve, LayerRate, StepCurve, StrategyOverhead
+from paceline.systems.hardware import Calibration, Collective, Curve, LayerRate, MemoryFit, StepCurve, StrategyOverhead
 
 T = TypeVar("T")
 
@@ -14,12 +14,12 @@ def calmest(old: Calibration, new: Calibration) -> Calibration:
         kept = [curve for curve in old.steps if old.machine == new.machine]
         return new.model_copy(update={"steps": _joined(kept, new.steps, _step, lambda _old, own: own)})
     layers = _joined(old.layers, new.layers, lambda one: (one.framework, one.kind), _calmer_layers)
-    crowding = {kind: min(factor, old.layer_crowding.get(kind, factor)) for kind, factor in new.layer_crowding.items()}
     return new.model_copy(
         update={
             "steps": _joined(old.steps, new.steps, _step, _calmer_steps),
             "layers": layers,
-            "layer_crowding": crowding,
+            "layer_crowding": _crowding(old, new),
+            "memory": _joined(old.memory, new.memory, lambda one: one.framework, _closer_memory),
             "collectives": _joined(
                 old.collectives, new.collectives, lambda one: (one.transport, one.kind, one.ranks), _calmer_transfers
             ),
@@ -31,6 +31,23 @@ def calmest(old: Calibration, new: Calibration) -> Calibration:
             "startup_seconds": _least(old.startup_seconds, new.startup_seconds),
         }
     )
+
+
+def _crowding(old: Calibration, new: Calibration) -> dict[str, float]:
+    """The calmest time on all cores at once over the calmest on one."""
+    found = {}
+    for kind, factor in {**old.layer_crowding, **new.layer_crowding}.items():
+        alone, together = [], []
+        for one in (old, new):
+            timed = sum(rate.timed_seconds for rate in one.layers if rate.kind == kind)
+            alone += [timed] if timed else []
+            together += [timed * one.layer_crowding[kind]] if timed and kind in one.layer_crowding else []
+        found[kind] = max(1.0, min(together) / min(alone)) if together else factor
+    return found
+
+
+def _closer_memory(old: MemoryFit, new: MemoryFit) -> MemoryFit:
+    return old if old.residual < new.residual else new
 
 
 def _joined(

@@ -25,8 +25,14 @@ def test_the_smaller_of_each_measurement_is_kept() -> None:
         assert found.steps[0].seconds.values == (1.0, 2.0, 4.0)
         assert found.collectives[0].curve.values == (1.0, 2.0, 4.0)
         assert found.layers[0].fixed == found.overheads[0].seconds_per_message == 1.0
-        assert found.layer_crowding == {"dense": 1.0}
         assert found.step_overhead_seconds == {"torch": 1.0}
+
+
+def test_crowding_is_the_calmest_time_together_over_the_calmest_alone() -> None:
+    disturbed = calibration(2.0, layer_crowding={"dense": 1.0})
+    calm = calibration(1.0, layer_crowding={"dense": 1.5})
+    for pair in ((disturbed, calm), (calm, disturbed)):
+        assert calmest(*pair).layer_crowding == {"dense": 1.5}
 
 
 def test_models_that_only_one_of_them_measured_are_kept() -> None:
