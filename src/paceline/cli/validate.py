@@ -35,7 +35,7 @@ def validate(
     if as_json:
         typer.echo(json.dumps(_values(rows, published), indent=2, allow_nan=False))
         return
-    _print_measured(rows, calibrated=hardware.calibration is not None)
+    _print_measured(rows, calibrated=hardware.calibration is not None and not hardware.measured_elsewhere)
     _print_published(published)
 
 
