@@ -78,6 +78,7 @@ def recommend(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
         raise SpecError(f"--emit {emit} cannot be done; write --emit script, without --json")
     if measure is not None and (measure < 1 or question.hardware.kind != "cpu"):
         raise SpecError(f"--measure {measure} runs here, on cores; give a number of at least 1 and no other --system")
+    asked.say_if_unmeasured(question)
     warning = self_check(question, db)
     if warning:
         errors().print(f"[yellow]{escape(warning)}[/]")
