@@ -54,6 +54,13 @@ def data_name(spec: RunSpec, with_copies: bool = True) -> str:
     return f"{spec.dataset}{copies}{cut}"
 
 
+def device_name(spec: RunSpec) -> str:
+    """What each worker computed on."""
+    if spec.device == "cuda-slice":
+        return f"slices of 1/{spec.slices} of a GPU"
+    return "GPUs" if spec.device == "cuda" else "cores"
+
+
 def setting(spec: RunSpec, without: Container[str] = ()) -> str:
     """What a group of comparable runs has in common, as a title; parts named in `without` are what is compared."""
     batch = f"global batch {spec.global_batch}" if spec.scaling == "strong" else f"batch {spec.local_batch} per worker"
@@ -63,6 +70,7 @@ def setting(spec: RunSpec, without: Container[str] = ()) -> str:
         f"on {place}" if "model" in without else f"{spec.workload} on {place}",
         f"{spec.scaling} scaling" if "batch" in without else f"{spec.scaling} scaling, {batch}",
         length,
+        *([device_name(spec)] if spec.device != "cpu" else []),
         *([spec.shrunk.text] if spec.shrunk and "shrunk" not in without else []),
     ]
     return " · ".join(parts)
