@@ -167,16 +167,25 @@ def _shared_imports(plan: Plan, records: Iterable[Record]) -> list[float]:
 def measured(plan: Plan, stored: Iterable[Record], on_kind: Callable[[RunSpec], None]) -> Estimate:
     """The estimate with real short runs for what is not stored, as long as patience lasts; nothing of them is kept."""
     system, until = local_system(), time.monotonic() + PATIENCE_SECONDS
+    # Whose first run is behind: it reads libraries from disk and is slower than all that follow.
+    warm: set[str | None] = {None}
     with templates() as shared:
         chosen = starters(plan, shared)
+
+        def make(spec: RunSpec) -> Record:
+            record = launch(PlannedRun(spec, 0), plan.study, system, lambda _: None, start=chosen[spec.strategy])
+            if record.status is Status.INTERRUPTED:
+                raise KeyboardInterrupt
+            return record
 
         def measure(spec: RunSpec) -> Record | None:
             if time.monotonic() > until:
                 return None
             on_kind(spec)
-            record = launch(PlannedRun(spec, 0), plan.study, system, lambda _: None, start=chosen[spec.strategy])
-            if record.status is Status.INTERRUPTED:
-                raise KeyboardInterrupt
-            return record
+            framework = strategy(spec.strategy).framework
+            if framework not in warm:
+                warm.add(framework)
+                make(spec)
+            return make(spec)
 
         return estimate(plan, stored, measure)

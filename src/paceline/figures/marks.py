@@ -7,7 +7,6 @@ from typing import Any
 import altair
 
 from paceline.analysis.rows import Row
-from paceline.figures.base import INK
 
 OWN, CROWDED = "own cores", "oversubscribed"
 CROWDED_NOTE = "Crosses: oversubscribed, more processes than cores"
@@ -88,8 +87,3 @@ def kept_apart(
 def _first(bundle: Sequence[str], own: Mapping[str, float], least: float) -> float:
     """Where the lowest label of a bundle stands."""
     return sum(own[name] for name in bundle) / len(bundle) - least * (len(bundle) - 1) / 2
-
-
-def text_label(base: altair.Chart, text: str, **options: Any) -> altair.Chart:
-    """Words beside a mark, in ink."""
-    return base.mark_text(**{"align": "left", "dx": 8, "color": INK, **options}).encode(text=f"{text}:N")
