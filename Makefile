@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+# Two files of tests at a time: most of a test is starting processes and waiting for them.
+BESIDE := -n 2 --dist loadfile
 # The interpreter may be called python3 where python3.11 is not on the path.
 FOUND := $(shell command -v $(PYTHON) || command -v python3)
 
@@ -12,13 +14,14 @@ demo: $(VENV)/all
 	$(BIN)/paceline report --db demo/paceline.db --study quick --out demo/report.html
 
 test: check
-	$(BIN)/pytest tests/contract tests/integration tests/browser
+	$(BIN)/pytest $(BESIDE) -m "not alone" tests/contract tests/integration tests/browser
+	$(BIN)/pytest -m alone tests/contract tests/integration
 
 check: $(VENV)/all
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
-	$(BIN)/pytest tests/unit tests/architecture tests/golden
+	$(BIN)/pytest $(BESIDE) tests/unit tests/architecture tests/golden tests/validation
 
 format: $(VENV)/all
 	$(BIN)/ruff format src tests benchmarks tools

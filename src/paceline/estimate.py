@@ -75,6 +75,9 @@ def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate
         if record is not None and record.ok:
             found[name] = [record]
         elif record is not None:
+            # The same twice and nothing else (no data, say): the others would say it too.
+            if not found and record.reason == trouble:
+                break
             trouble = trouble or record.reason
     if plan.to_run and not found:
         return Estimate(None, 0, 0, 0, trouble)

@@ -31,12 +31,13 @@ def shrink(study: Study, scale: str, kept: Collection[str] = ()) -> Study:
 
 
 def _chosen(study: Study, scale: str) -> dict[str, Any]:
-    if scale not in study.scales:
-        offered = [*study.scales, FULL]
+    if not study.scales:
         raise SpecError(
-            f"study {study.name} has no scale {scale!r}: it has {', '.join(offered)}; {nearest(scale, offered)}, "
-            f"or a [scales.{scale}] table in its file"
+            f"scale {scale!r} was asked for and study {study.name} has none; add a table [scales.{scale}] to its file "
+            f"(docs/studies.md), or leave --scale out"
         )
+    if scale not in study.scales:
+        raise SpecError(f"study {study.name} has no scale {scale!r}; {nearest(scale, [*study.scales, FULL])}")
     for name in study.scales[scale]:
         if name not in _FEWER:
             raise SpecError(

@@ -23,6 +23,8 @@ MARKUP = "[red]text[/red]"
 SVG = re.compile(r"<svg.*?</svg>", re.DOTALL)
 SPECS = re.compile(r'(?<=<script id="specs" type="application/json">)(.*?)(?=</script>)', re.DOTALL)
 LIBRARY = re.compile(r'<script id="library" type="module">.*?</script>', re.DOTALL)
+# Looks and behaviour, which are files of their own and tested in a browser.
+OWN = re.compile(r"(?<=<style>).*?(?=</style>)|(?<=<script type=\"module\">).*?(?=</script>)", re.DOTALL)
 EMBEDDED = re.compile(r"data:([\w/]+);base64,([\w+/=]+)")
 DOWNLOAD = re.compile(r'download="([^"]+)" href="data:[\w/]+;base64,([^"]+)"')
 TEXT = "{http://www.w3.org/2000/svg}text"
@@ -38,7 +40,7 @@ def without_drawings(page: str) -> str:
     """The page with words in place of drawings, and without what the browser draws them with."""
     page = SVG.sub(lambda match: words_of(match[0]), page)
     page = SPECS.sub(lambda match: f"[data of {', '.join(json.loads(match[1]))}]", page)
-    page = LIBRARY.sub("[library]", page)
+    page = OWN.sub("", LIBRARY.sub("[library]", page))
     return EMBEDDED.sub(lambda match: f"data:{match[1]}[{len(base64.b64decode(match[2])) > 0}]", page)
 
 
@@ -91,6 +93,12 @@ def test_figures_that_cannot_be_written_are_a_mistake_in_words(records: list[Rec
 
 def test_a_page_without_runs_says_so() -> None:
     assert "No runs yet." in render([])
+
+
+def test_a_page_of_failures_says_so_and_why(records: list[Record]) -> None:
+    page = render([record for record in records if not record.ok])
+    assert "No run gave a result; what happened to each is said below." in page
+    assert "this run was told to fail" in page
 
 
 def hostile(record: Record) -> Record:

@@ -16,6 +16,8 @@ from paceline.plan import complete, spec_facts
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = Path(__file__).parent / "traced.py"
 LATE_SECONDS = 0.12
 RATE_BITS = 100e6

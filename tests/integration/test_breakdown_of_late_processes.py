@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = Path(__file__).parent / "traced.py"
 LATE_SECONDS = 0.15
 # Models whose loss takes longer in the second of two processes.

@@ -230,10 +230,11 @@ class Bench:
         return ended.stdout
 
     def scripted(self, spec: RunSpec, *more: str) -> tuple[list[float], str]:
-        """Starts the script with the command of its docstring and reads its losses."""
+        """Starts the script with the commands of its docstring and reads its losses."""
         told = ast.get_docstring(ast.parse(self.write_script(spec))) or ""
-        (command,) = re.findall(r"^    (.*train\.py)$", told, re.MULTILINE)
-        said = self.run(["bash", "-c", " ".join([command, *more])])
+        commands = "\n".join(re.findall(r"^    (.*)$", told, re.MULTILINE))
+        assert commands.endswith("train.py")
+        said = self.run(["bash", "-c", " ".join([commands, *more])])
         losses = {int(step): float(loss) for step, loss in LINE.findall(said)}
         assert list(losses) == list(range(1, STEPS + 1)), said
         return list(losses.values()), said

@@ -8,7 +8,7 @@ from paceline.runs import gauge as gauges
 from paceline.runs.gauge import KINDS, gauge_transfers
 from paceline.systems.local import local_system
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.alone]
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 

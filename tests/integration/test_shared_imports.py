@@ -13,6 +13,8 @@ from paceline.spec import RunSpec
 from paceline.strategies import strategies, strategy
 from paceline.systems import local_system
 
+pytestmark = pytest.mark.alone
+
 SINGLES = [
     pytest.param(chosen.name, id=chosen.name, marks=getattr(pytest.mark, chosen.framework))
     for chosen in strategies().values()

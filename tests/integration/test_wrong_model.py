@@ -10,6 +10,21 @@ from torch import nn
 def build():
     return nn.Sequential(nn.Flatten(), nn.Linear(48, 10))
 """
+# As PyTorch itself does in some backward passes of channels-last images.
+CRASHES = """
+import os
+import torch
+from torch import nn
+
+class Crashing(nn.Sequential):
+    def forward(self, x):
+        if not x.is_contiguous():
+            os.kill(os.getpid(), 11)
+        return super().forward(x)
+
+def build():
+    return Crashing(nn.Flatten(), nn.Linear(48, 10))
+"""
 SHAPE = ("--input-shape", "3x4x4", "--classes", "10")
 # What needs no framework to be seen.
 AT_A_GLANCE = {
@@ -37,6 +52,12 @@ WHEN_BUILT = {
     ),
     "asks to exit": ("import sys\nsys.exit('enough')\ndef build():\n    pass\n", SHAPE, "SystemExit: enough"),
     "ends its process": ("import os\nos._exit(7)\ndef build():\n    pass\n", SHAPE, "ended its process (exit code 7)"),
+    "crashes on channels-last images": (
+        CRASHES,
+        SHAPE,
+        "makes its framework crash (signal 11) when images are channels-last, and not otherwise; use memory_format "
+        "contiguous",
+    ),
     "returns no module": (
         "def build():\n    return [1, 2]\n",
         SHAPE,

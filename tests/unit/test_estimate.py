@@ -106,6 +106,12 @@ def test_where_nothing_can_be_measured_no_number_is_given():
     assert estimate(planned(), [], failing) == Estimate(None, 0, 0, 0, "no data")
 
 
+def test_what_every_short_run_says_is_not_asked_of_all_of_them():
+    asked = []
+    estimate(planned(workers=[1, 2, 5, 10]), [], lambda spec: asked.append(spec) or failing(spec))
+    assert len(asked) == 2
+
+
 def test_a_run_with_a_clock_of_its_own_costs_what_its_processes_cost():
     record = ran(planned().to_run[0].spec).model_copy(update={"wall_seconds": 0.5})
     assert pace(record) == Pace(0.5, 0.0, 0.0)

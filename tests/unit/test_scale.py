@@ -66,9 +66,15 @@ def test_the_full_scale_is_the_study_itself():
 def test_a_scale_that_a_study_does_not_have_is_refused_with_those_it_has():
     with pytest.raises(SpecError) as caught:
         shrink(study(), "tinny")
+    assert str(caught.value) == "study trial has no scale 'tinny'; did you mean 'tiny'?"
+
+
+def test_a_scale_of_a_study_without_any_is_refused_with_how_to_add_one():
+    with pytest.raises(SpecError) as caught:
+        shrink(study(scales={}), "tiny")
     assert str(caught.value) == (
-        "study trial has no scale 'tinny': it has tiny, full; did you mean 'tiny'?, "
-        "or a [scales.tinny] table in its file"
+        "scale 'tiny' was asked for and study trial has none; add a table [scales.tiny] to its file "
+        "(docs/studies.md), or leave --scale out"
     )
 
 

@@ -24,7 +24,8 @@ class Answer:
 
 def answer(rows: Sequence[Row]) -> Answer | None:
     """Over all settings; details are of the one with the largest model, data and batch. None without results."""
-    measured = {title: own for title, rows_ in groups(rows).items() if (own := [row for row in rows_ if row.measured])}
+    settings = groups(rows, without={"shrunk"})
+    measured = {title: known for title, own in settings.items() if (known := [row for row in own if row.measured])}
     if not measured:
         return None
     title = max(measured, key=lambda name: size(measured[name][0]))
@@ -45,7 +46,7 @@ def _what(best: Row, own: Sequence[Row], measured: dict[str, list[Row]], title: 
     if best.spec.workers > 1 and best.speedup is not None:
         ideal = f" ({format_percent(best.efficiency)} of ideal)" if best.efficiency is not None else ""
         gain += f", {best.speedup:.2f} times one worker{ideal}"
-    elif any(row.spec.workers > 1 for row in own):
+    elif best.spec.workers == 1 and any(row.spec.workers > 1 for row in own):
         several = max((row for row in own if row.spec.workers > 1), key=_rate)
         gain += f"; more workers do not pay here (at most {format_rate(_rate(several))} samples/s with several)"
     if len(measured) == 1:

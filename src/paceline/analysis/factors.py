@@ -62,6 +62,9 @@ BATCH = Factor(
 )
 DATA = Factor("data", ("dataset_copies",), lambda row: float(row.spec.dataset_copies), "{:.0f}x".format)
 
+# For what is drawn of every setting by itself.
+NOTHING = Factor("nothing", (), lambda _row: 0.0, str)
+
 
 def slices(rows: Sequence[Row], factor: Factor) -> dict[str, list[Row]]:
     """Measured rows that differ in the factor, the strategy and the workers only, by what they have in common."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _SHOWN = frozenset(
     {"strategy", "workers", "workload", "dataset", "dataset_copies", "global_batch", "local_batch", "model", "shrunk"}
 )
+# Fields that a setting's title says, and so no name within it has to.
+_IN_TITLES = frozenset({"train_samples", "epochs", "steps"})
 # Between the parts of a setting's title.
 _SEPARATOR = re.compile(r" · |, | on ")
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
@@ -22,7 +24,7 @@ def varying_fields(rows: Sequence["Row"]) -> list[str]:
     """Names of fields beyond the usual ones in which the rows differ; knobs, options and optimizer by their parts."""
     flat = [flatten(row.spec) for row in rows]
     names = dict.fromkeys(name for fields in flat for name in fields)
-    return [name for name in names if len({repr(fields.get(name)) for fields in flat}) > 1]
+    return [name for name in names if name not in _IN_TITLES and len({repr(fields.get(name)) for fields in flat}) > 1]
 
 
 def flatten(spec: RunSpec) -> dict[str, Any]:

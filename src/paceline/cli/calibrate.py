@@ -11,13 +11,14 @@ from paceline.cli.terminal import Db, errors, output
 from paceline.errors import SpecError
 from paceline.plan import refusal
 from paceline.predict.calibrate import Calibrator
+from paceline.predict.calmest import calmest
 from paceline.predict.question import Question
 from paceline.record import Record
 from paceline.runs.probe import probe
 from paceline.store import DEFAULT_PATH, Store
 from paceline.strategies import strategies
 from paceline.systems.files import LOCAL_FILE, load_hardware, to_toml
-from paceline.systems.hardware import Calibration, Hardware
+from paceline.systems.hardware import Hardware
 from paceline.systems.local import local_system
 from paceline.units import format_bytes, format_percent, format_seconds
 
@@ -39,6 +40,7 @@ def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
         str | None, typer.Option(help="Of torch, tensorflow, jax; those that are here.", metavar="NAME,...")
     ] = None,
     out: Annotated[Path, typer.Option(help="System file to write.", metavar="FILE")] = LOCAL_FILE,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what the file has; else the calmer counts.")] = False,
     db: Db = DEFAULT_PATH,
 ) -> None:
     """Measures this machine's computation and links with a workload, in a minute or two, and writes a system file."""
@@ -61,7 +63,9 @@ def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
 
         calibrator = Calibrator(system, question.base, question.facts, say, keep, frameworks=chosen)
         measured = calibrator.calibrate(described)
-    out.write_text(HEADER + to_toml(_plain(_with_other_models(out, measured))))
+    if not fresh:
+        measured = _with_earlier(out, measured)
+    out.write_text(HEADER + to_toml(_plain(measured)))
     _tell(measured, out)
 
 
@@ -82,17 +86,12 @@ def _frameworks(text: str | None, question: Question) -> list[str]:
     return sorted(found, key=lambda name: name != "torch")
 
 
-def _with_other_models(out: Path, measured: Hardware) -> Hardware:
-    """Curves of other models that the file has already are kept: they were measured on the same machine."""
-    if not out.is_file() or measured.calibration is None:
+def _with_earlier(out: Path, measured: Hardware) -> Hardware:
+    """What the file has already and was calmer, or is about other models."""
+    old = load_hardware(str(out)).calibration if out.is_file() else None
+    if old is None or measured.calibration is None:
         return measured
-    old: Calibration | None = load_hardware(str(out)).calibration
-    if old is None or old.machine != measured.calibration.machine:
-        return measured
-    new = {(curve.framework, curve.digest) for curve in measured.calibration.steps}
-    kept = tuple(curve for curve in old.steps if (curve.framework, curve.digest) not in new)
-    calibration = measured.calibration.model_copy(update={"steps": (*kept, *measured.calibration.steps)})
-    return measured.model_copy(update={"calibration": calibration})
+    return measured.model_copy(update={"calibration": calmest(old, measured.calibration)})
 
 
 def _plain(hardware: Hardware) -> dict[str, object]:

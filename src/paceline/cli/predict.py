@@ -59,6 +59,7 @@ def predict(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     if as_json:
         typer.echo(json.dumps([as_values(one) for one in found], indent=2, allow_nan=False))
         return
+    asked.say_if_unmeasured(question)
     warning = self_check(question, db)
     if warning:
         errors().print(f"[yellow]{escape(warning)}[/]")

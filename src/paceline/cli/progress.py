@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from paceline.analysis.labels import data_name
 from paceline.cli.terminal import errors, output
 from paceline.estimate import MEASURED_STEPS, Estimate
 from paceline.plan import Plan, PlannedRun
@@ -101,7 +102,7 @@ def run_name(spec: RunSpec) -> str:
 
 def _plan_order(item: tuple[str, RunSpec]) -> tuple[str, str, str, int, int]:
     spec = item[1]
-    return spec.workload, str(spec.dataset), spec.strategy, spec.samples_per_step, spec.workers
+    return spec.workload, f"{spec.dataset} {spec.dataset_copies}", spec.strategy, spec.samples_per_step, spec.workers
 
 
 def print_plan(plan: Plan) -> None:
@@ -116,12 +117,14 @@ def print_plan(plan: Plan) -> None:
     for key, spec in sorted(specs.items(), key=_plan_order):
         batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
         table.add_row(
-            escape(spec.workload), escape(str(spec.dataset)), spec.strategy, str(spec.workers), batch, str(counts[key])
+            escape(spec.workload), escape(data_name(spec)), spec.strategy, str(spec.workers), batch, str(counts[key])
         )
     output().print(table)
     for (name, reason), workers in _skipped(plan).items():
         counts_text = ", ".join(f"x{count}" for count in workers)
         output().print(f"[yellow]skipped[/] {name} {counts_text}: {escape(reason)}")
+    for text in dict.fromkeys(spec.shrunk.text for spec in specs.values() if spec.shrunk):
+        output().print(f"shrunk to {escape(text)}")
     stored = f", {plan.done} already stored" if plan.done else ""
     output().print(f"{len(plan.to_run)} runs to make{stored}")
 

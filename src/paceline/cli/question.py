@@ -5,11 +5,13 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli.fields import parse_pairs
+from paceline.cli.terminal import errors
 from paceline.errors import SpecError, nearest
 from paceline.plan import expand_strategies
 from paceline.predict.question import Question
 from paceline.spec import ModelFile
 from paceline.systems.files import load_hardware
+from paceline.systems.hardware import LOCAL
 from paceline.units import parse_shape, parse_whole_numbers
 from paceline.workloads import workload as workload_named
 
@@ -89,6 +91,12 @@ def make_question(*, workers: str | None, system: str | None, network: str | Non
         samples=given["samples"],
         price_per_device_hour=given["price"],
     )
+
+
+def say_if_unmeasured(question: Question) -> None:
+    """That numbers for cores are those of another machine until this one is calibrated."""
+    if question.hardware.kind == "cpu" and question.hardware.name != LOCAL:
+        errors().print(f"[dim]this machine is not calibrated; numbers are for {question.hardware.about}[/]")
 
 
 def _sizes(text: str | None, what: str) -> tuple[int, ...]:

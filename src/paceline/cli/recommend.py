@@ -4,6 +4,7 @@ import json
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -12,18 +13,22 @@ from paceline.cli.predict import as_values
 from paceline.cli.progress import Progress
 from paceline.cli.terminal import Db, errors, output
 from paceline.errors import SpecError
+from paceline.plan import DEFAULT_EPOCHS
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
 from paceline.recommend.answer import UNSYNCHRONISED, Answer
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.objectives import OBJECTIVES
 from paceline.recommend.reasons import explain
+from paceline.recommend.scripts import emit as write_script
+from paceline.recommend.scripts import scripts
 from paceline.recommend.trials import try_best
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
 from paceline.units import format_bytes, format_count, format_percent
 
 SHOWN = 10
+SCRIPT = "script"
 # Numbers as long as `100,000` are told in thousands.
 LONG = 7
 
@@ -57,6 +62,10 @@ def recommend(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
     measure: Annotated[int | None, typer.Option(help="Run the best K here and rank again.", metavar="K")] = None,
     db: Db = DEFAULT_PATH,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    emit: Annotated[
+        str | None,
+        typer.Option(help="script: print a training script for the best; the answer goes to stderr.", metavar="script"),
+    ] = None,
 ) -> None:
     """Recommends a strategy, worker count and batch for a model and an objective, with reasons and what it left out."""
     question = asked.make_question(
@@ -65,8 +74,11 @@ def recommend(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
         workers=workers, global_batch=global_batch, local_batch=local_batch, system=system, network=network,
         price=price,
     )  # fmt: skip
+    if emit not in (None, SCRIPT) or (emit and as_json):
+        raise SpecError(f"--emit {emit} cannot be done; write --emit script, without --json")
     if measure is not None and (measure < 1 or question.hardware.kind != "cpu"):
         raise SpecError(f"--measure {measure} runs here, on cores; give a number of at least 1 and no other --system")
+    asked.say_if_unmeasured(question)
     warning = self_check(question, db)
     if warning:
         errors().print(f"[yellow]{escape(warning)}[/]")
@@ -77,7 +89,24 @@ def recommend(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
     if as_json:
         typer.echo(json.dumps(_values(answer), indent=2, allow_nan=False))
         return
-    _print(answer)
+    _print(answer, errors() if emit else output())
+    if emit:
+        typer.echo(_script(answer), nl=False)
+
+
+def _script(answer: Answer) -> str:
+    """Of the best that there is a script for; the docstring says what it was chosen with."""
+    chosen = next((one for one in answer.ranked if one.spec.strategy in scripts()), None)
+    if chosen is None:
+        raise SpecError(f"there is no script for any of these; there are scripts for {', '.join(sorted(scripts()))}")
+    if answer.pick is not None and chosen.spec.strategy != answer.pick.spec.strategy:
+        errors().print(
+            f"[yellow]there is no script for {answer.pick.spec.strategy}; this is the best that has one: "
+            f"{chosen.spec.strategy} on {format_count(chosen.spec.workers, 'worker')}[/]"
+        )
+    spec = chosen.spec.model_copy(update={"steps": None, "epochs": DEFAULT_EPOCHS})
+    expected = f"{answer.objective.text(chosen.value.value)} {'measured' if chosen.measured else 'predicted'}"
+    return write_script(spec, why=f"Best for {answer.objective.name} on {answer.question.hardware.name}: {expected}.")
 
 
 def _known(db: Any) -> list[Record]:
@@ -102,8 +131,8 @@ def _values(answer: Answer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(answer: Answer) -> None:
-    console, question = output(), answer.question
+def _print(answer: Answer, console: Console) -> None:
+    question = answer.question
     console.print(
         f"\n[bold]{escape(question.base.workload)}[/] ({question.facts.parameters:,} parameters) on "
         f"[bold]{escape(question.hardware.name)}[/], {_counts(question)}, {question.base.precision}, for "

@@ -83,4 +83,4 @@ def _write(text: str, out: Path) -> None:
         raise UserError(
             f"the script cannot be written to {out}: {error.strerror}; choose another place with --out"
         ) from None
-    errors().print(f"wrote {out}; the command that starts it is at its top")
+    errors().print(f"wrote {out}; the commands that start it are at its top")

@@ -35,7 +35,7 @@ def validate(
     if as_json:
         typer.echo(json.dumps(_values(rows, published), indent=2, allow_nan=False))
         return
-    _print_measured(rows, calibrated=hardware.calibration is not None)
+    _print_measured(rows, calibrated=hardware.calibration is not None and not hardware.measured_elsewhere)
     _print_published(published)
 
 
@@ -109,7 +109,7 @@ def _print_published(rows: Sequence[PublishedRow]) -> None:
     console.print()
     console.print(table)
     console.print(
-        f"{total.rows} published numbers, mean error {total.mean_error:.1%}, worst {total.worst_error:.1%}, order kept "
-        f"in {format_percent(total.order_kept)} of pairs"
+        f"{total.rows} published numbers, mean error {total.mean_error:.1%}, median {total.median_error:.1%}, worst "
+        f"{total.worst_error:.1%}, order kept in {format_percent(total.order_kept)} of pairs"
     )
     console.print("[dim]what one device does is taken from the source; ‡ the source leaves open what was trained[/]")

@@ -21,10 +21,11 @@ from paceline.figures.base import (
     per_setting,
     wrapped,
 )
-from paceline.figures.marks import RANGE_NOTE, crowded_notes, interval, kept_apart, machine, machine_shape
+from paceline.figures.marks import RANGE_NOTE, crowded_notes, interval, machine, machine_shape
 
 COLUMNS = 3
-EVEN = "even"
+# Height of a line of words below the lines, as a share of the axis.
+LINE_SHARE = 0.08
 
 
 def applies(rows: Sequence[Row]) -> bool:
@@ -42,7 +43,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     drawing = per_setting(values, *(partial(_panel, name=name, series=series) for name in names))
     how = [
         "Above the line more workers are faster than one",
-        "Beside each line: from which batch on, between measured batches on a straight line",
+        "Below: from which batch on, between measured batches on a straight line",
         RANGE_NOTE.capitalize(),
         *crowded_notes(shown),
     ]
@@ -60,20 +61,15 @@ def _series(workers: int) -> str:
 
 def _values(rows: list[Row]) -> list[Value]:
     made: list[Value] = []
-    top = max(row.speedup or 0.0 for row in rows)
+    top = max(1.0, *(row.speedup or 0.0 for row in rows))
     for name in strategies_of(rows):
-        ends: dict[str, Value] = {}
-        for count in sorted({row.spec.workers for row in rows}):
-            line = [row for row in rows if row.spec.strategy == name and row.spec.workers == count]
-            points = [_point(row) for row in sorted(line, key=BATCH.level)]
+        for line, count in enumerate(sorted({row.spec.workers for row in rows})):
+            own = [row for row in rows if row.spec.strategy == name and row.spec.workers == count]
+            points = [_point(row) for row in sorted(own, key=BATCH.level)]
             if len(points) > 1:
                 pays = pays_from([(float(point["batch"]), float(point["speedup"])) for point in points])
-                points[-1] |= {"label": f"{count} workers: {pays}"}
-                ends[_series(count)] = points[-1]
+                points[-1] |= {"label": f"{count} workers {pays}", "label_at": top * (line + 0.5) * LINE_SHARE}
             made += points
-        apart = kept_apart({one: point["speedup"] for one, point in ends.items()}, SMALL_HEIGHT, (0.0, max(top, 1.0)))
-        for one, at in apart.items():
-            ends[one] |= {"label_at": at}
     return made
 
 
@@ -86,19 +82,20 @@ def _point(row: Row) -> Value:
 
 
 def _panel(base: altair.Chart, title: str, name: str, series: Sequence[str]) -> altair.LayerChart:
+    # From the same data, so that the page carries them once.
+    even = base.transform_aggregate(points="count()").mark_rule(strokeDash=[4, 4], color=SOFT).encode(y=altair.datum(1))
     base = base.transform_filter(altair.FieldEqualPredicate(field="strategy", equal=name)).encode(
         x=altair.X("batch:O", title="batch", axis=altair.Axis(labelAngle=0)),
         color=colours(series, legend=None),
     )
     y = altair.Y("speedup:Q", title="times one worker", scale=altair.Scale(zero=True))
-    even = altair.Chart(altair.Data(values=[{EVEN: 1}])).mark_rule(strokeDash=[4, 4], color=SOFT).encode(y=f"{EVEN}:Q")
     dots = base.mark_point(size=60, filled=True, opacity=1).encode(
         y=y, shape=machine_shape(),
         tooltip=["strategy:N", "series:N", "batch:O", altair.Tooltip("speedup:Q", format=".3~g"), "machine:N"],
     )  # fmt: skip
     labels = (
         base.transform_filter("isValid(datum.label)")
-        .mark_text(align="right", dx=-4, dy=-10, fontSize=11, fontWeight="bold")
+        .mark_text(align="right", dx=10, fontSize=11, fontWeight="bold")
         .encode(y="label_at:Q", text="label:N")
     )
     told = altair.TitleParams(name, subtitle=wrapped(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)

@@ -14,6 +14,7 @@ from paceline.units import format_rate
 
 CELL_WIDTH, CELL_HEIGHT = 74, 34
 COLUMNS = 3
+# In colours that a dark page leaves as they are: they stand on cells, not on the page.
 # Cells darker than this share of the fastest have light words.
 DARK_FROM = 0.55
 
@@ -73,7 +74,7 @@ def _panel(
     )
     words = base.mark_text(fontSize=12).encode(
         text="label:N",
-        color=altair.condition(f"datum.share > {DARK_FROM}", altair.value("white"), altair.value("black")),
+        color=altair.condition(f"datum.share > {DARK_FROM}", altair.value("#fefefe"), altair.value("#111111")),
     )
     told = altair.TitleParams(name, subtitle=wrapped(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
     return altair.layer(cells, words).properties(width={"step": CELL_WIDTH}, height={"step": CELL_HEIGHT}, title=told)

@@ -20,7 +20,8 @@ def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
     parameters = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     if not parameters:
         raise ModelError(f"{own.label} returned a module without trainable parameters; there is nothing to train")
-    data = ResidentData.load(context.data, torch.device("cpu"), channels_last=True)
+    channels_last = context.spec.memory_format == "channels_last"
+    data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
     _pass_through(context, module, inputs, targets)
     cuts = tuple(name for name, function in (("stages", own.stages), ("plan", own.plan)) if function is not None)

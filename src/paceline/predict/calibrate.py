@@ -27,6 +27,7 @@ from paceline.runs.template import Templates, templates
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import (
+    LOCAL,
     Calibration,
     Collective,
     Curve,
@@ -106,7 +107,7 @@ class Calibrator:
         )
         return described.model_copy(
             update={
-                "name": "local", "about": f"{self.system.cpu}, {len(self.system.cores)} cores",
+                "name": LOCAL, "about": f"{self.system.cpu}, {len(self.system.cores)} cores",
                 "node_devices": len(self.system.cores), "device": device, "calibration": calibration,
                 **{name: Quantity(value=value, source=source) for name, value in fields.items()},
             }

@@ -114,9 +114,13 @@ class Compute:
             by_layer.overhead * scale,
             by_layer.update_per_parameter,
             max(curve.seconds.residual / 2, self._repeats),
-            "steps of this model, measured here",
+            f"steps of this model, measured {self._where}",
             min(by_layer.least, wanted),
         )
+
+    @property
+    def _where(self) -> str:
+        return "on such a machine" if self.hardware.measured_elsewhere else "here"
 
     def measured_steps(self, digest: str) -> StepCurve | None:
         """The curve of a model that was measured here."""
@@ -158,7 +162,7 @@ class Compute:
             overhead = calibration.step_overhead_seconds.get(self.framework, 0.0)
         return Passes(
             tuple(part[0] for part in parts), tuple(part[1] for part in parts), overhead, update,
-            self._deviation(rates, model), "layers, measured here" if rates else "the data sheet", least,
+            self._deviation(rates, model), f"layers, measured {self._where}" if rates else "the data sheet", least,
         )  # fmt: skip
 
     def _deviation(self, rates: dict[str, LayerRate], model: ModelFacts) -> float:

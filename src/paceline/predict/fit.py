@@ -57,6 +57,7 @@ def _fit(framework: str, kind: str, timings: Sequence[LayerTiming]) -> LayerRate
     return LayerRate(
         framework=framework, kind=kind, fixed=fixed, per_flop=per_flop, per_element=per_element,
         per_parameter=per_parameter, residual=sqrt(float(np.mean(errors**2))),
+        timed_seconds=float(seconds.sum()),
     )  # fmt: skip
 
 

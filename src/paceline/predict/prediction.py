@@ -245,14 +245,15 @@ class Predictor:
 
     def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
         step = parts.step or 1.0
+        strange = self.hardware.uncertainty.value if self.hardware.measured_elsewhere else 0.0
         computing = passes.deviation * (parts.compute + parts.bubble) / step
         if workers == 1:
-            return combined(computing, self._repeats)
+            return combined(computing, self._repeats, strange)
         known = costs.residual("all-reduce", workers)
         known_software = self.hardware.kind == "cuda" or self.overhead(chosen) is not None
         together = TOGETHER if known_software else UNKNOWN_SOFTWARE
         moving = (UNMEASURED_TRANSFERS if known is None else known) * parts.exposed / step
-        return combined(computing, moving, self._repeats, together)
+        return combined(computing, moving, self._repeats, together, strange)
 
     @property
     def _repeats(self) -> float:

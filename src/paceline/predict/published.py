@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from paceline.footprint import LayerFacts, ModelFacts
@@ -43,6 +43,7 @@ class PublishedSummary:
 
     rows: int
     mean_error: float
+    median_error: float
     worst_error: float
     order_kept: float
 
@@ -113,4 +114,4 @@ def summarise_published(rows: Sequence[PublishedRow]) -> PublishedSummary:
     pairs = [(one, two) for place, one in enumerate(counted) for two in counted[place + 1 :]
              if one.published != two.published]  # fmt: skip
     kept = mean((one.published < two.published) == (one.predicted < two.predicted) for one, two in pairs)
-    return PublishedSummary(len(counted), mean(errors), max(errors), kept)
+    return PublishedSummary(len(counted), mean(errors), median(errors), max(errors), kept)

@@ -17,6 +17,7 @@ LEAST_SHARE = 0.02
 # Batches beyond this many doublings of one sample are no answer.
 DOUBLINGS = 20
 MOST_FACTS = 2
+MOST_TRIED = 3
 BY_TIME = ("throughput", "time-to-accuracy")
 
 
@@ -79,6 +80,8 @@ def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:
         names = ", ".join(f"{one.spec.strategy} x{one.spec.workers}" for one in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         yield f"It ties with {names}{more}: within {format_percent(TIE)}. Of those it is the simplest."
+        if answer.question.hardware.kind == "cpu" and not answer.measured_runs:
+            yield f"--measure {min(MOST_TRIED, len(others) + 1)} would run them here and tell them apart."
 
 
 def _parts(one: Prediction) -> Iterator[str]:

@@ -27,6 +27,11 @@ function narrowed(spec, width) {
     if (typeof node.width === "number" && node.width > room) node.width = room;
     if (node.title && Array.isArray(node.title.subtitle)) node.title.subtitle = wrapped(node.title.subtitle.join(" "), width);
     if (node.title && typeof node.title.text === "string") node.title.text = wrapped(node.title.text, width * 0.85);
+    const chosen = node.title?.text?.expr?.match(/^\[(".*"), (\w+)\]$/);
+    if (chosen) {
+      const lines = wrapped(JSON.parse(chosen[1]), width * 0.85).map((line) => JSON.stringify(line));
+      node.title = {...node.title, fontSize: 12, text: {expr: `[${lines.join(", ")}, ${chosen[2]}]`}};
+    }
     for (const name of ["concat", "layer", "spec"]) if (node[name]) shrink(node[name]);
     if (node.encoding && node.encoding.color && node.encoding.color.legend) node.encoding.color.legend.columns = 1;
   };

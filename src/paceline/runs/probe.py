@@ -28,7 +28,7 @@ _known: dict[str, OwnFacts] = {}
 
 def probe(spec: RunSpec) -> OwnFacts:
     """Facts of the run's own model; raises `ModelError` with what is wrong and where."""
-    fields = ("model", "dataset", "input_shape", "classes", "train_samples", "seed")
+    fields = ("model", "dataset", "input_shape", "classes", "train_samples", "seed", "memory_format")
     identity = json.dumps(spec.model_dump(mode="json", include=set(fields)), sort_keys=True)
     if identity not in _known:
         _known[identity] = _ask(spec)
@@ -53,6 +53,11 @@ def _ask(spec: RunSpec) -> OwnFacts:
     try:
         reply: dict[str, Any] = json.loads(last)
     except json.JSONDecodeError:
+        if answer.returncode < 0 and _builds_otherwise(spec):
+            raise ModelError(
+                f"{spec.model.label} makes its framework crash (signal {-answer.returncode}) when images are "
+                f"channels-last, and not otherwise; use memory_format contiguous (--memory-format of paceline run)"
+            ) from None
         tail = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         told = f": {tail}" if tail else ""
         raise ModelError(
@@ -62,6 +67,20 @@ def _ask(spec: RunSpec) -> OwnFacts:
     if "error" in reply:
         raise ModelError(reply["error"])
     return OwnFacts.from_json(reply)
+
+
+def _builds_otherwise(spec: RunSpec) -> bool:
+    """Whether the plain order of images is what the framework can do with this model.
+
+    PyTorch 2.13 on CPU ends in the backward pass of a strided 1x1 convolution of three channels-last channels.
+    """
+    if spec.memory_format != "channels_last":
+        return False
+    try:
+        _ask(spec.model_copy(update={"memory_format": "contiguous"}))
+    except ModelError:
+        return False
+    return True
 
 
 def look(spec: RunSpec) -> OwnFacts:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import SpecError, nearest
-from paceline.systems.hardware import Hardware, Link
+from paceline.systems.hardware import LOCAL, Hardware, Link
 
 # What `paceline calibrate` writes and every other command reads unless told otherwise.
 LOCAL_FILE = Path("paceline-system.toml")
-LOCAL = "local"
 _MANY = re.compile(r"^(\d+)x(.+)$")
 
 

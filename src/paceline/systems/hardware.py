@@ -17,6 +17,8 @@ from paceline.spec import Frozen, Precision, explain
 from paceline.systems.local import FRAMEWORKS, Gpu, System
 
 Kind = Literal["cpu", "cuda"]
+# The name of the machine at hand, as `paceline calibrate` writes it.
+LOCAL = "local"
 
 
 class Quantity(Frozen):
@@ -143,6 +145,8 @@ class LayerRate(Frozen):
     per_element: float
     per_parameter: float = 0.0
     residual: float
+    # Of all the layers that it was fitted to, so that the calmer of two fits can be told.
+    timed_seconds: float = 0.0
 
 
 class MemoryFit(Frozen):
@@ -213,6 +217,11 @@ class Hardware(Frozen):
             return cls.model_validate(values)
         except ValidationError as error:
             raise SpecError(f"system {where}: {explain(error, cls)}") from None
+
+    @property
+    def measured_elsewhere(self) -> bool:
+        """Whether its calibration is that of a machine of its class, not of the one at hand."""
+        return self.calibration is not None and self.name != LOCAL
 
     def as_system(self, workers: int) -> System:
         """The same as strategies ask for it when they say whether they can run: enough devices, every framework."""

@@ -64,3 +64,9 @@ def test_a_crowded_machine_is_told(make_record):
 
 def test_without_results_there_is_no_answer(make_record):
     assert answer(summarise([make_record(rate=None)])) is None
+
+
+def test_several_workers_without_a_single_one_to_compare_with_are_told_without_a_gain(make_record):
+    what, why, _ = answer(summarise([make_record(1000.0, workers=2)])).sentences
+    assert what == "Use fake with 2 workers: 1,000 samples/s."
+    assert why.startswith("Why: there is no single worker to compare with")

@@ -143,6 +143,15 @@ def test_more_series_than_colours_are_grey():
     figure("first-epoch").draw(many).to_dict()
 
 
+def test_no_line_has_two_points_at_one_place():
+    for study in ("scaling", "data-size", "convergence"):
+        points = [
+            (value.get("setting"), value["panel"], value["series"], value["workers"])
+            for value in values_of(drawn(study, "first-epoch"))
+        ]
+        assert len(points) == len(set(points)) > 0
+
+
 def test_strategies_are_ranked_with_the_fastest_marked():
     values = values_of(drawn("quick", "ranking"))
     rates = [value["rate"] for value in values]

@@ -42,7 +42,7 @@ def test_rates_that_explain_the_timings_are_found_again() -> None:
 def test_a_model_of_measured_layers_takes_the_sum_of_them() -> None:
     layers = (dense(784, 512), dense(512, 10))
     known = Calibration(at="2020-01-01", machine="a machine", frameworks={}, layers=tuple(fit_layers("torch", TIMINGS)))
-    hardware = load_hardware("cpu-2-cores").model_copy(update={"calibration": known})
+    hardware = load_hardware("cpu-2-cores").model_copy(update={"calibration": known, "name": "local"})
     passes = Compute(hardware, "torch", "fp32").passes(ModelFacts(layers, 784), 32)
     # Nothing goes back to the input of the first layer.
     assert passes.total == pytest.approx(seconds(layers[0], 784, 32, 2) + seconds(layers[1], 512, 32, 3), rel=1e-3)

@@ -105,11 +105,25 @@ def test_a_measured_step_is_predicted_as_it_was_measured() -> None:
         seconds=Curve.through([16.0, 64.0, 256.0], [0.1, 0.3, 1.1]),
     )  # fmt: skip
     calibration = Calibration(at="2020-01-01", machine="a machine", frameworks={}, steps=(curve,))
-    known = load_hardware("cpu-2-cores").model_copy(update={"calibration": calibration})
+    known = load_hardware("cpu-2-cores").model_copy(update={"calibration": calibration, "name": "local"})
     spec = spec_of("torch-single", 1, device="cpu")
     found = Predictor(known, facts, 1000).predict(spec)
     assert found.parts.step == pytest.approx(0.3)
     assert found.source == "steps of this model, measured here"
+
+
+def test_a_machine_of_the_same_class_is_foreseen_less_surely_than_this_one() -> None:
+    facts = spec_facts(spec_of("torch-single", 1))
+    found = Calibration(at="2020-01-01", machine="a machine", frameworks={}, repeat_deviation=0.02, steps=(StepCurve(
+        framework="torch", model="transformer", digest=model_digest(facts), precision="fp32",
+        seconds=Curve.through([16.0, 64.0, 256.0], [0.1, 0.3, 1.1])),))  # fmt: skip
+    there = load_hardware("cpu-2-cores").model_copy(update={"calibration": found})
+    here = there.model_copy(update={"name": "local"})
+    sure, unsure = (
+        Predictor(one, facts, 1000).predict(spec_of("torch-single", 1, device="cpu")) for one in (here, there)
+    )
+    assert sure.deviation < 0.1 < unsure.deviation
+    assert unsure.source == "steps of this model, measured on such a machine"
 
 
 def test_more_workers_than_cores_share_them() -> None:

@@ -103,6 +103,14 @@ def test_what_was_measured_is_ranked_by_what_it_did() -> None:
     assert "measured" in explain(again)[0]
 
 
+def test_ties_on_this_machine_can_be_told_apart_by_running_them() -> None:
+    asked = question(hardware=load_hardware("cpu-2-cores"), strategies=("torch-ddp", "torch-zero"), workers=(2,))
+    answer = recommend(asked)
+    tied = [one for one in answer.ranked if one.tied]
+    assert len(tied) == 2
+    assert "--measure 2 would run them here and tell them apart." in explain(answer)
+
+
 def test_earlier_runs_of_the_pick_are_named(make_record: Callable[..., Record]) -> None:
     asked = question()
     (spec,) = asked.specs("torch-single", {}, (1,))

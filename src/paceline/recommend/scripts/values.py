@@ -8,10 +8,12 @@ from paceline.data import synthetic, tokens
 from paceline.data.mnist import cache_folder, find_folder
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.layout import assignment, call, prose
+from paceline.runs.devices import TUNED_ALLOCATOR
 from paceline.spec import Optimizer, RunSpec
 from paceline.units import format_count
 
 EVALUATION_BATCH = 512
+ABOUT_MEMORY = "The exports keep the C library from giving memory back, and fetching it again, in every step."
 USUAL_STEPS_PER_LINE, LINES_OF_A_SHORT_RUN = 10, 20
 
 
@@ -45,12 +47,20 @@ def docstring(source: Source, script: Script, file_name: str, why: str) -> str:
     parts = [
         f"Trains {spec.workload} on {data} with {spec.strategy}.",
         prose(f"It is {script.about.format(workers=spec.workers)}. Start it with"),
-        f"    {script.start(spec, file_name)}",
-        prose(script.notes(spec)),
+        "\n".join(f"    {line}" for line in [*environment(spec), script.start(spec, file_name)]),
+        prose(f"{ABOUT_MEMORY if environment(spec) else ''} {script.notes(spec)}".strip()),
         prose(f"Chosen with {chosen_with(spec)}. {why}".strip()),
         prose(f"Written by Paceline {metadata.version('paceline')}, which it does not need; it is yours to change."),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def environment(spec: RunSpec) -> list[str]:
+    """What a run on CPU has set and a script cannot set for itself."""
+    if spec.device != "cpu" or spec.allocator != "tuned":
+        return []
+    first, second, third = (f"{name}={value}" for name, value in TUNED_ALLOCATOR.items())
+    return [f"export {first} {second}", f"export {third}"]
 
 
 def chosen_with(spec: RunSpec) -> str:

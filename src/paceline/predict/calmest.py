@@ -1,0 +1,96 @@
+"""Two calibrations of one machine ─► the calmer of each measurement: other programs only ever make one longer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from paceline.systems.hardware import Calibration, Collective, Curve, LayerRate, MemoryFit, StepCurve, StrategyOverhead
+
+T = TypeVar("T")
+
+
+def calmest(old: Calibration, new: Calibration) -> Calibration:
+    """The new one, with what the old one measured in less time; and models that only the old one knows."""
+    if (old.machine, old.frameworks) != (new.machine, new.frameworks):
+        kept = [curve for curve in old.steps if old.machine == new.machine]
+        return new.model_copy(update={"steps": _joined(kept, new.steps, _step, lambda _old, own: own)})
+    layers = _joined(old.layers, new.layers, lambda one: (one.framework, one.kind), _calmer_layers)
+    return new.model_copy(
+        update={
+            "steps": _joined(old.steps, new.steps, _step, _calmer_steps),
+            "layers": layers,
+            "layer_crowding": _crowding(old, new),
+            "memory": _joined(old.memory, new.memory, lambda one: one.framework, _closer_memory),
+            "collectives": _joined(
+                old.collectives, new.collectives, lambda one: (one.transport, one.kind, one.ranks), _calmer_transfers
+            ),
+            "overheads": _joined(old.overheads, new.overheads, lambda one: one.strategy, _calmer_overheads),
+            "optimizer_seconds_per_parameter": _least(
+                old.optimizer_seconds_per_parameter, new.optimizer_seconds_per_parameter
+            ),
+            "step_overhead_seconds": _least(old.step_overhead_seconds, new.step_overhead_seconds),
+            "startup_seconds": _least(old.startup_seconds, new.startup_seconds),
+        }
+    )
+
+
+def _crowding(old: Calibration, new: Calibration) -> dict[str, float]:
+    """The calmest time on all cores at once over the calmest on one."""
+    found = {}
+    for kind, factor in {**old.layer_crowding, **new.layer_crowding}.items():
+        alone, together = [], []
+        for one in (old, new):
+            timed = sum(rate.timed_seconds for rate in one.layers if rate.kind == kind)
+            alone += [timed] if timed else []
+            together += [timed * one.layer_crowding[kind]] if timed and kind in one.layer_crowding else []
+        found[kind] = max(1.0, min(together) / min(alone)) if together else factor
+    return found
+
+
+def _closer_memory(old: MemoryFit, new: MemoryFit) -> MemoryFit:
+    return old if old.residual < new.residual else new
+
+
+def _joined(
+    old: Iterable[T], new: Iterable[T], identity: Callable[[T], object], calmer: Callable[[T, T], T]
+) -> tuple[T, ...]:
+    """What is in either; the calmer of what is in both."""
+    found = {identity(one): one for one in old}
+    for one in new:
+        place = identity(one)
+        found[place] = calmer(found[place], one) if place in found else one
+    return tuple(found.values())
+
+
+def _step(curve: StepCurve) -> object:
+    return curve.framework, curve.digest, curve.precision
+
+
+def _calmer_steps(old: StepCurve, new: StepCurve) -> StepCurve:
+    return new.model_copy(update={"seconds": _lower(old.seconds, new.seconds)})
+
+
+def _calmer_transfers(old: Collective, new: Collective) -> Collective:
+    return new.model_copy(update={"curve": _lower(old.curve, new.curve)})
+
+
+def _calmer_layers(old: LayerRate, new: LayerRate) -> LayerRate:
+    return old if 0 < old.timed_seconds < new.timed_seconds else new
+
+
+def _calmer_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
+    return old if old.seconds_per_message < new.seconds_per_message else new
+
+
+def _lower(old: Curve, new: Curve) -> Curve:
+    """Point by point, where both were measured at the same sizes."""
+    if old.sizes != new.sizes:
+        return new
+    return Curve.through(new.sizes, _smaller(old.values, new.values), _smaller(old.cpu_seconds, new.cpu_seconds))
+
+
+def _smaller(old: Sequence[float], new: Sequence[float]) -> list[float]:
+    return [min(pair) for pair in zip(old, new, strict=True)] if len(old) == len(new) else list(new)
+
+
+def _least(old: dict[str, float], new: dict[str, float]) -> dict[str, float]:
+    return {name: min(value, old.get(name, value)) for name, value in {**old, **new}.items()}

@@ -1,0 +1,50 @@
+"""Two calibrations of one machine become one: the calmer of each measurement."""
+
+from paceline.predict.calmest import calmest
+from paceline.systems.hardware import Calibration, Collective, Curve, LayerRate, StepCurve, StrategyOverhead
+
+
+def calibration(factor: float, model: str = "small", machine: str = "a machine", **fields: object) -> Calibration:
+    curve = Curve.through([1.0, 2.0, 4.0], [1.0 * factor, 2.0, 4.0 * factor])
+    values = {
+        "at": "2020-01-01", "machine": machine, "frameworks": {"torch": "2"},
+        "steps": (StepCurve(framework="torch", model=model, digest=model, precision="fp32", seconds=curve),),
+        "layers": (LayerRate(framework="torch", kind="dense", fixed=factor, per_flop=0, per_element=0, residual=0,
+                             timed_seconds=factor),),
+        "collectives": (Collective(transport="gloo", kind="send", ranks=2, curve=curve),),
+        "overheads": (StrategyOverhead(strategy="torch-ddp", seconds_per_message=factor, held_bytes=1),),
+        "layer_crowding": {"dense": factor}, "step_overhead_seconds": {"torch": factor},
+        **fields,
+    }  # fmt: skip
+    return Calibration.model_validate(values)
+
+
+def test_the_smaller_of_each_measurement_is_kept() -> None:
+    for pair in ((1.0, 3.0), (3.0, 1.0)):
+        found = calmest(*(calibration(factor) for factor in pair))
+        assert found.steps[0].seconds.values == (1.0, 2.0, 4.0)
+        assert found.collectives[0].curve.values == (1.0, 2.0, 4.0)
+        assert found.layers[0].fixed == found.overheads[0].seconds_per_message == 1.0
+        assert found.step_overhead_seconds == {"torch": 1.0}
+
+
+def test_crowding_is_the_calmest_time_together_over_the_calmest_alone() -> None:
+    disturbed = calibration(2.0, layer_crowding={"dense": 1.0})
+    calm = calibration(1.0, layer_crowding={"dense": 1.5})
+    for pair in ((disturbed, calm), (calm, disturbed)):
+        assert calmest(*pair).layer_crowding == {"dense": 1.5}
+
+
+def test_models_that_only_one_of_them_measured_are_kept() -> None:
+    found = calmest(calibration(1.0, "small"), calibration(1.0, "large"))
+    assert [curve.model for curve in found.steps] == ["small", "large"]
+
+
+def test_other_versions_keep_only_what_they_do_not_measure_themselves() -> None:
+    found = calmest(calibration(1.0, frameworks={"torch": "1"}), calibration(3.0))
+    assert found.steps[0].seconds.values == (3.0, 2.0, 12.0)
+    assert found.layers[0].fixed == 3.0
+
+
+def test_another_machine_has_no_say() -> None:
+    assert calmest(calibration(1.0, "other", machine="another"), calibration(3.0)) == calibration(3.0)

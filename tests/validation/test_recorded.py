@@ -1,0 +1,70 @@
+"""Predictions against runs that were made on one machine and recorded, none of them used to calibrate.
+
+`python benchmarks/prediction.py --record tests/validation` makes both files anew.
+"""
+
+import json
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from paceline.plan import complete, spec_facts
+from paceline.predict.prediction import Estimate, Predictor
+from paceline.predict.question import data_bytes
+from paceline.predict.validate import by_cpu
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+from paceline.systems.files import load_hardware
+
+HERE = Path(__file__).parent
+ROWS = json.loads((HERE / "recorded.json").read_text())["rows"]
+SYSTEM = load_hardware(str(HERE / "system.toml"))
+
+
+def spec_of(row: dict) -> RunSpec:
+    return complete(RunSpec.model_validate(row["spec"]))
+
+
+def predicted(row: dict) -> tuple[Estimate, float]:
+    """Seconds by the clock that the row has, and bytes."""
+    spec = spec_of(row)
+    found = Predictor(SYSTEM, spec_facts(spec), 1, data_bytes=data_bytes(spec)).predict(spec)
+    return (found.step_seconds if row["basis"] == "wall" else by_cpu(found)), found.memory_bytes.value
+
+
+ERRORS = [abs(predicted(row)[0].value / row["measured_seconds"] - 1) for row in ROWS]
+
+
+def test_there_are_batches_models_and_strategies_that_were_not_used_to_calibrate() -> None:
+    assert len(ROWS) >= 20
+    calibrated = SYSTEM.calibration
+    assert calibrated is not None
+    assert {curve.model for curve in calibrated.steps} < {row["spec"]["workload"] for row in ROWS}
+
+
+def test_steps_are_foreseen_within_a_tenth_on_the_mean() -> None:
+    assert mean(ERRORS) <= 0.10
+
+
+def test_few_are_further_off_than_a_fifth_and_none_than_a_quarter() -> None:
+    assert sum(error > 0.20 for error in ERRORS) <= len(ERRORS) / 7
+    assert max(ERRORS) <= 0.25
+
+
+def test_intervals_have_the_truth_about_as_often_as_they_say() -> None:
+    inside = [predicted(row)[0].low <= row["measured_seconds"] <= predicted(row)[0].high for row in ROWS]
+    assert 0.8 <= mean(inside) <= 1.0
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['spec']['workload']} {row['spec']['strategy']}")
+def test_parameter_and_optimizer_bytes_are_exact(row: dict) -> None:
+    if row["held_bytes"] is None:
+        pytest.skip("the run did not tell")
+    spec = spec_of(row)
+    groups = strategy(spec.strategy).footprint(spec, spec_facts(spec)).groups
+    assert tuple(row["held_bytes"]) in {(group.parameter_bytes, group.optimizer_bytes) for group in groups}
+
+
+def test_peak_memory_is_foreseen_within_a_tenth_on_the_mean() -> None:
+    assert mean(abs(predicted(row)[1] / row["peak_bytes"] - 1) for row in ROWS if row["peak_bytes"]) <= 0.10
