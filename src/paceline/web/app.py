@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -23,7 +23,8 @@ def make_app(site: Site) -> Starlette:
     """The application for a results file."""
     site.pages = tuple(discover("paceline.web.pages", "PAGE", Page).values())
     routes: list[BaseRoute] = [route for page in site.pages for route in page.routes()]
-    routes += [Route("/events", stream), Mount("/static", StaticFiles(directory=HERE / "static"))]
+    routes += [Route("/events", stream), Route("/favicon.ico", _icon)]
+    routes.append(Mount("/static", StaticFiles(directory=HERE / "static")))
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -39,6 +40,11 @@ def make_app(site: Site) -> Starlette:
     )
     app.state.site = site
     return app
+
+
+def _icon(_request: Request) -> Response:
+    """Browsers ask for it by this name where a page does not say its own, as pictures do not."""
+    return FileResponse(HERE / "static" / "icon.svg")
 
 
 async def _wrong_input(request: Request, error: Exception) -> Response:

@@ -27,6 +27,7 @@ def test_the_answer_stands_first_with_its_reasons_and_each_candidate_can_be_meas
     text = ask(client, site, workload="mnist-small", system="8xh100-nvlink", strategy="torch-ddp", workers="1,2,4")
     options = "--workload=mnist-small --strategy=torch-ddp --workers=1,2,4 --system=8xh100-nvlink"
     assert f"paceline recommend {options} --db={site.db}" in text
+    assert f"--db={site.db} --emit=script" in text
     assert '<p class="answer">Use torch-ddp on ' in text
     assert "/start?workload=mnist-small&amp;strategy=torch-ddp&amp;workers=" in text
 
@@ -42,7 +43,8 @@ def test_what_the_user_wrote_comes_back_as_text(client: TestClient, site: Site) 
 
 
 def test_it_runs_nothing_here_and_is_not_asked_by_other_sites(client: TestClient, site: Site) -> None:
-    assert "--measure" not in client.get("/advisor").text
+    form = client.get("/advisor").text
+    assert 'name="measure"' not in form and 'name="emit"' not in form
     assert "--measure" not in ask(client, site, measure="2", system="8xh1000-nvlink")
     refused = client.post("/advisor", data={"secret": site.secret}, headers={"origin": "http://evil.example"})
     assert refused.status_code == 403

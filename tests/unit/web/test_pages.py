@@ -128,6 +128,10 @@ def test_the_command_of_the_fields_is_told_as_they_change(client: TestClient, si
     assert (answer.status_code, site.jobs.all) == (400, [])
 
 
+def test_the_icon_is_found_by_the_name_that_browsers_guess(client: TestClient) -> None:
+    assert client.get("/favicon.ico").headers["content-type"] == "image/svg+xml"
+
+
 def test_a_page_that_is_not_there_says_so(client: TestClient) -> None:
     answer = client.get("/nowhere")
     assert answer.status_code == 404

@@ -19,7 +19,7 @@ from paceline.workloads import workloads
 FIRST = ("workers", "global_batch", "network", "price")
 # Chosen from lists, or of no use here: what is measured is started as a study.
 LISTED = ("workload", "objective", "system")
-LEFT_OUT = ("db", "as_json", "measure")
+LEFT_OUT = ("db", "as_json", "measure", "emit")
 ANSWER_SECONDS = 120.0
 SHOWN = 12
 
@@ -56,6 +56,7 @@ def _page(request: Request, given: Fields, said: Said | None, words: list[str]) 
         "first": [options[name] for name in FIRST if name in options],
         "more": [option for name, option in options.items() if name not in FIRST],
         "command": command(words) if words else "",
+        "script": command([*words, "--emit=script"]) if words else "",
         "trouble": said.err if said is not None and said.code != 0 else "",
         "warning": said.err if said is not None and said.code == 0 else "",
         "advice": _advice(json.loads(said.out), given) if said is not None and said.code == 0 else None,
