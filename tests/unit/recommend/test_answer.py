@@ -2,16 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from paceline.errors import SpecError
+from paceline.execute import Silent
 from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, recommend, with_measurements
 from paceline.recommend.candidates import worker_counts
 from paceline.recommend.objectives import OBJECTIVES, objective
 from paceline.recommend.reasons import break_even, explain, facts_about
+from paceline.recommend.trials import try_best
 from paceline.record import Epoch, Record
+from paceline.store import Store
 from paceline.systems.files import load_hardware
 
 
@@ -154,3 +158,9 @@ def test_an_unknown_objective_is_refused_with_the_nearest() -> None:
 def test_an_answer_can_be_ranked_again() -> None:
     answer = recommend(question())
     assert replace(answer, measured_runs=1).pick == answer.pick
+
+
+def test_only_times_can_be_tried(tmp_path: Path) -> None:
+    answer = recommend(question(), "energy")
+    with Store.open(tmp_path / "runs.db") as store, pytest.raises(SpecError, match="--measure ranks by time"):
+        try_best(answer, 1, store, Silent())
