@@ -260,7 +260,8 @@ def start_torch(bench: Bench, spec: RunSpec, weights: Weights) -> str:
     numbered = zip(trace(layers, shape), module_names(layers, shape), strict=True)
     places = {name: (number, layer) for (name, layer, _), number in numbered}
     state = {}
-    for name, tensor in torch_state(layers, shape, weights, channels_last=False).items():
+    in_memory_order = "ChannelsLastFlatten" in emit(spec)
+    for name, tensor in torch_state(layers, shape, weights, channels_last=in_memory_order).items():
         owner, _, rest = name.partition(".")
         number, layer = places[owner]
         is_joint = isinstance(layer, Block) and rest.startswith("qkv.")
