@@ -95,7 +95,7 @@ def drawn_as(form: Form) -> Callable[[Sequence[Row]], altair.TopLevelMixin]:
         how += ["Logarithmic axis"] if wide else []
         left_out = len({value["panel"] for value in everything}) - len(kinds)
         how += [f"The {MOST_PANELS} fastest; {left_out} more are in the table"] if left_out else []
-        return finished(drawing, rows, form.title, how, columns=min(COLUMNS, len(kinds)), share=("y",))
+        return finished(drawing, shown, form.title, how, columns=min(COLUMNS, len(kinds)), share=("y",))
 
     return draw
 

@@ -47,7 +47,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
         RANGE_NOTE.capitalize(),
         *crowded_notes(shown),
     ]
-    return finished(drawing, rows, "Speed-up against batch", how, columns=min(COLUMNS, len(names)), share=("x", "y"))
+    return finished(drawing, shown, "Speed-up against batch", how, columns=min(COLUMNS, len(names)), share=("x", "y"))
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:

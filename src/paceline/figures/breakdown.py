@@ -37,7 +37,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
         f"Their steps were up to {max(0.0, slower):.0%} longer for being watched",
         "Exposed: a rank stands still for a transfer; hidden transfer runs behind computation and costs nothing",
     ]
-    return finished(drawing, rows, "Where the time of a step goes, rank by rank", how)
+    return finished(drawing, [row for row in rows if row.breakdown], "Where the time of a step goes, rank by rank", how)
 
 
 def _values(rows: list[Row]) -> list[Value]:

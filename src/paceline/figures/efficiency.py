@@ -54,7 +54,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
         *crowded_notes(shown),
     ]
     how += [f"Published by {one.source}: 1 and 2 GPUs, {one.about}" for one in printed.values()]
-    return finished(drawing, rows, "Real against theoretical scaling", how, columns=2)
+    return finished(drawing, shown, "Real against theoretical scaling", how, columns=2)
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:

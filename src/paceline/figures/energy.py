@@ -40,7 +40,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     )
     how = [*_sources(shown), f"Last epoch, median of repeats, {RANGE_NOTE}"]
     how += ["A star marks runs with more processes than cores (oversubscribed)"] if crowded_notes(shown) else []
-    return finished(drawing, rows, "Energy of training", how, columns=2)
+    return finished(drawing, shown, "Energy of training", how, columns=2)
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:

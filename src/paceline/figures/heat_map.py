@@ -38,7 +38,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     if any(row.oversubscribed for row in shown):
         how.append("A star marks more processes than cores (oversubscribed)")
     return finished(
-        drawing, rows, "Samples per second over workers and batch, last epoch", how,
+        drawing, shown, "Samples per second over workers and batch, last epoch", how,
         columns=min(COLUMNS, len(names)),
     )  # fmt: skip
 

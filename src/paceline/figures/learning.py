@@ -43,7 +43,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     targets = dict.fromkeys(row.convergence.target_accuracy for row in shown if row.convergence.target_accuracy)
     how += [f"Dotted: the target, {format_percent(target)}" for target in targets if target]
     how += [f"Grey: all but {len(PALETTE)}"] if len(names) > len(PALETTE) else []
-    return finished(drawing, rows, "Accuracy and loss while training", how, columns=2)
+    return finished(drawing, shown, "Accuracy and loss while training", how, columns=2)
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:

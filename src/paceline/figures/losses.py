@@ -45,7 +45,9 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     panels = [_panel(title, telling[title], varying, frameworks) for title in telling if title in fullest]
     how = ["A line per run; dashes are asynchronous strategies"] if _has_both(known) else ["A line per run"]
     how += [f"The {MOST_SETTINGS} of {len(telling)} settings with most runs"] if len(telling) > MOST_SETTINGS else []
-    return finished(Drawing(panels), rows, "Training loss, step by step", how)
+    return finished(
+        Drawing(panels), [row for title in fullest for row in telling[title]], "Training loss, step by step", how
+    )
 
 
 def _framework(row: Row) -> str:

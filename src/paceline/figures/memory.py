@@ -38,7 +38,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
         "Parameters and optimizer state: measured tensors",
         "Gradients and activations: computed from what the strategy holds by design",
     ]
-    return finished(drawing, rows, "Memory of each process", how)
+    return finished(drawing, [row for row in rows if row.memory], "Memory of each process", how)
 
 
 def _values(rows: list[Row]) -> list[Value]:

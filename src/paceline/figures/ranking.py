@@ -23,12 +23,13 @@ def applies(rows: Sequence[Row]) -> bool:
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A bar per strategy and worker count, longest first, with its number."""
-    values = {title: _values(own) for title, own in _usable(rows).items()}
+    usable = _usable(rows)
+    values = {title: _values(own) for title, own in usable.items()}
     drawing = per_setting(values, _panel)
     how = [f"Median of repeats, {RANGE_NOTE}", "In brackets: times one worker, and share of ideal scaling"]
-    if any(len(own) > MOST_BARS for own in _usable(rows).values()):
+    if any(len(own) > MOST_BARS for own in usable.values()):
         how.append(f"The {MOST_BARS} fastest; the table has all")
-    return finished(drawing, rows, "Samples per second, last epoch", how)
+    return finished(drawing, [row for own in usable.values() for row in own], "Samples per second, last epoch", how)
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -49,7 +49,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     drawing = per_setting(values, lambda base, title: _panel(base, title, names))
     how = [f"Dots: median of repeats, {RANGE_NOTE}", "Dashed: the fastest single worker times the workers"]
     how += [f"Grey: all but the {len(PALETTE)} fastest"] if len(names) > len(PALETTE) else []
-    return finished(drawing, rows, "Samples per second against workers", [*how, *crowded_notes(shown)])
+    return finished(drawing, shown, "Samples per second against workers", [*how, *crowded_notes(shown)])
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:

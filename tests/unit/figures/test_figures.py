@@ -143,6 +143,13 @@ def test_more_series_than_colours_are_grey():
     figure("first-epoch").draw(many).to_dict()
 
 
+def test_a_figure_does_not_say_what_was_shrunk_in_runs_that_it_does_not_show():
+    both = [*rows("convergence"), *rows("quick")]
+    said = " ".join(figure("learning").draw(both).to_dict()["title"]["subtitle"])
+    assert "5,000 of 60,000 images" in said
+    assert "1,024 of 5,000 images" not in said
+
+
 def test_no_line_has_two_points_at_one_place():
     for study in ("scaling", "data-size", "convergence"):
         points = [
