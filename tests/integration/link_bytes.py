@@ -1,7 +1,7 @@
 """Run inside a network namespace: trains each strategy for two lengths and prints what the loopback link carried.
 
 The difference of the two lengths is the traffic of the steps alone; set-up, evaluation and exit cancel out.
-`python link_bytes.py WORKERS STRATEGY...` prints JSON: strategy -> bytes per step.
+`python link_bytes.py WORKERS STRATEGY[:KNOB=JSON]...` prints JSON: strategy with knob -> bytes per step.
 """
 
 import json
@@ -33,17 +33,18 @@ def link_bytes() -> int:
 if __name__ == "__main__":
     carried: dict[str, float | str] = {}
     with templates() as made:
-        for name in sys.argv[2:]:
+        for word in sys.argv[2:]:
+            name, _, knob = word.partition(":")
+            knobs = {key: json.loads(value) for key, value in (knob.split("="),)} if knob else {}
             start = made.starter(strategy(name))
             totals = []
             for steps in (SHORT, LONG):
-                spec = complete(
-                    RunSpec(strategy=name, workers=int(sys.argv[1]), global_batch=64, steps=steps, train_samples=2048)
-                )
+                fields = {"workers": int(sys.argv[1]), "global_batch": 64, "steps": steps, "train_samples": 2048}
+                spec = complete(RunSpec(strategy=name, knobs=knobs, **fields))
                 before = link_bytes()
                 record = launch(PlannedRun(spec, 0), "link", local_system(), lambda _event: None, start=start)
                 totals.append(link_bytes() - before)
                 if not record.ok:
-                    carried[name] = f"{record.reason}\n{record.log_tail}"
-            carried.setdefault(name, (totals[1] - totals[0]) / (LONG - SHORT))
+                    carried[word] = f"{record.reason}\n{record.log_tail}"
+            carried.setdefault(word, (totals[1] - totals[0]) / (LONG - SHORT))
     print(json.dumps(carried))  # noqa: T201

@@ -21,6 +21,7 @@ from paceline.strategies.base import Context, Process, Rendezvous
 from paceline.systems import local_system
 
 WORKERS = 2
+IN_PROCESSES = "processes=true"
 ROOM_FOR_HEADERS = 0.05
 REAL = [chosen for chosen in strategies().values() if chosen.framework is not None]
 
@@ -46,6 +47,11 @@ def several_processes(chosen: Strategy) -> bool:
     return runs_here(chosen) and sum(role.processes for role in chosen.roles(spec_of(chosen))) > 1
 
 
+def may_have_processes(chosen: Strategy) -> bool:
+    """Whether its workers may each have a process of their own, by a knob."""
+    return runs_here(chosen) and any(knob.name == "processes" for knob in chosen.knobs)
+
+
 def cases(chosen: list[Strategy]) -> list[Any]:
     return [pytest.param(one, id=one.name, marks=getattr(pytest.mark, str(one.framework))) for one in chosen]
 
@@ -67,6 +73,7 @@ def namespace() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def carried(namespace: str) -> dict[str, Any]:
     names = [chosen.name for chosen in REAL if several_processes(chosen)]
+    names += [f"{chosen.name}:{IN_PROCESSES}" for chosen in REAL if may_have_processes(chosen)]
     script = Path(__file__).parent / "link_bytes.py"
     command = ["ip", "netns", "exec", namespace, sys.executable, str(script), str(WORKERS), *names]
     found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
@@ -80,6 +87,15 @@ def test_bytes_sent_are_what_the_link_carried(chosen: Strategy, carried: dict[st
     promised = chosen.footprint(spec, spec_facts(spec)).sent_bytes
     assert isinstance(carried[chosen.name], float), carried[chosen.name]
     assert carried[chosen.name] == pytest.approx(promised, rel=ROOM_FOR_HEADERS)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("chosen", cases([one for one in REAL if may_have_processes(one)]))
+def test_bytes_sent_between_processes_are_what_the_link_carried(chosen: Strategy, carried: dict[str, Any]) -> None:
+    spec = spec_of(chosen, knobs={"processes": True})
+    promised, seen = chosen.footprint(spec, spec_facts(spec)).sent_bytes, carried[f"{chosen.name}:{IN_PROCESSES}"]
+    assert isinstance(seen, float), seen
+    assert seen == pytest.approx(promised, rel=ROOM_FOR_HEADERS)
 
 
 def per_process(chosen: Strategy, spec: RunSpec) -> list[tuple[float, float]]:
