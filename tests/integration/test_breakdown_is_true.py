@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from integration.traced import LATE
 from paceline.breakdown import PARTS
 from paceline.plan import complete, spec_facts
 from paceline.spec import RunSpec
@@ -21,25 +22,6 @@ pytestmark = pytest.mark.alone
 SCRIPT = Path(__file__).parent / "traced.py"
 LATE_SECONDS = 0.12
 RATE_BITS = 100e6
-# A model whose forward pass takes longer in the last of two ranks.
-LATE = """
-import time
-import torch
-from torch import nn
-
-class Late(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
-
-    def forward(self, x):
-        if self.training and torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
-            time.sleep({late})
-        return self.layers(x)
-
-def build():
-    return Late()
-"""
 SMALL = {"strategy": "torch-ddp", "workers": 2, "global_batch": 64, "epochs": 1, "train_samples": 1024}
 
 torch_only = pytest.mark.torch

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from integration.traced import LATE
 from paceline.breakdown import PARTS
 from paceline.plan import PlannedRun, complete
 from paceline.record import Record
@@ -25,24 +26,6 @@ pytestmark = [
     pytest.mark.skipif(HERE.no_slices is not None, reason=f"a GPU cannot be cut here: {HERE.no_slices}"),
 ]
 LATE_SECONDS = 0.05
-LATE = """
-import time
-import torch
-from torch import nn
-
-class Late(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
-
-    def forward(self, x):
-        if self.training and torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
-            time.sleep({late})
-        return self.layers(x)
-
-def build():
-    return Late()
-"""
 # A model that wants as much memory as half of the GPU for a moment.
 WIDE = """
 import torch

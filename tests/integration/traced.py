@@ -12,6 +12,26 @@ from paceline.runs.launch import launch
 from paceline.spec import ModelFile, RunSpec
 from paceline.systems import local_system
 
+# A model whose forward pass takes longer in the last of two ranks.
+LATE = """
+import time
+import torch
+from torch import nn
+
+class Late(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+    def forward(self, x):
+        if self.training and torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+            time.sleep({late})
+        return self.layers(x)
+
+def build():
+    return Late()
+"""
+
 if __name__ == "__main__":
     fields = json.loads(sys.argv[1])
     if "model" in fields:
