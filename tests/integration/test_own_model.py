@@ -89,7 +89,7 @@ def test_the_text_of_the_file_is_its_identity(shared_tool: Tool, trained: list[R
     changed = shared_tool(*COMMAND, "--dry-run")
     after = shared_tool(*COMMAND, "--strategy", "torch-single", "--workers", "1")
     assert "nothing to do: all 3 runs of command-line are stored" in again.err
-    assert changed.out.splitlines()[-1] == "3 runs to make"
+    assert changed.out.splitlines()[-2] == "3 runs to make"
     assert "command-line: 1 run to make" in after.err
     keys = {record.key for record in shared_tool.records() if record.ok}
     assert len(keys) == 4

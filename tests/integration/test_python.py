@@ -106,7 +106,7 @@ def test_results_are_exported_by_the_names_of_the_command(results: paceline.Resu
 def test_the_report_is_written_where_it_is_wanted(results: paceline.Results, place: Path) -> None:
     path = results.report(place / "new" / "page.html")
     assert path == place / "new" / "page.html"
-    assert "Fastest here: fake with 2 workers" in path.read_text()
+    assert "Use fake with 2 workers" in path.read_text()
 
 
 def test_running_again_makes_nothing_new_and_gives_the_same_records(results: paceline.Results, place: Path) -> None:

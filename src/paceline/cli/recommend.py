@@ -19,6 +19,7 @@ from paceline.predict.self_check import self_check
 from paceline.recommend.answer import UNSYNCHRONISED, Answer
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.objectives import OBJECTIVES
+from paceline.recommend.objectives import objective as known_objective
 from paceline.recommend.reasons import explain
 from paceline.recommend.scripts import emit as write_script
 from paceline.recommend.scripts import scripts
@@ -68,6 +69,7 @@ def recommend(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
     ] = None,
 ) -> None:
     """Recommends a strategy, worker count and batch for a model and an objective, with reasons and what it left out."""
+    known_objective(objective)  # a wrong name is refused before anything is said
     question = asked.make_question(
         workload=workload, model=model, option=option, depth=depth, width=width, dataset=dataset,
         input_shape=input_shape, classes=classes, samples=samples, precision=precision, strategy=strategy, knob=knob,
