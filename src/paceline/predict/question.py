@@ -135,9 +135,13 @@ class Question:
         if spec.precision not in chosen.precisions:
             fields["precision"] = chosen.precisions[-1]
         try:
-            return refusal(spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._look)
-        except UserError as error:
+            reason = refusal(spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._look)
+            if reason is None and spec.model is not None:
+                # Whether a model of the user's can be divided so is seen when it is tried.
+                chosen.footprint(spec, self.facts)
+        except (UserError, ValueError) as error:
             return str(error)
+        return reason
 
     def _machines(self, spec: RunSpec) -> int:
         return -(-spec.workers // self.hardware.node_devices) if self.hardware.kind == "cuda" else 1

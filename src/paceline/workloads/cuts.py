@@ -25,6 +25,7 @@ from paceline.footprint import (
     training_flops,
 )
 from paceline.spec import RunSpec, Scalar
+from paceline.units import format_count
 from paceline.workloads.base import Layers, model_facts
 from paceline.workloads.layers import Shape
 
@@ -43,7 +44,7 @@ def cut(costs: Sequence[float], trainable: Sequence[bool], count: int) -> tuple[
     """
     head = _head(trainable)
     if count > len(costs) - head:
-        raise ValueError(f"{len(costs) - head} layers cannot be cut into {count} stages")
+        raise ValueError(f"{format_count(len(costs) - head, 'layer')} cannot be cut into {count} stages")
     joined = [sum(costs[: head + 1]), *costs[head + 1 :]]
     lightest, _ = _partition(joined, count, max)
     _, ends = _partition(joined, count, lambda so_far, cost: so_far + cost**2 if cost <= lightest else float("inf"))
