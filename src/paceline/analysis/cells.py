@@ -15,6 +15,12 @@ class Column:
     heading: str
     value: Callable[[Row], float | None]
     text: Callable[[float], str]
+    meaning: str = ""
+
+    def cell(self, row: Row) -> "Cell":
+        """Of a row; empty where there is nothing to say."""
+        value = self.value(row)
+        return Cell("" if value is None else self.text(value), value)
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,7 @@ class Cell:
     """What is shown, and what it is sorted by; nothing where there is nothing to say."""
 
     text: str
-    value: float | None
+    value: float | str | None
 
 
 def _times(value: float) -> str:
@@ -54,11 +60,7 @@ COLUMNS = (
 
 def cells(row: Row) -> list[Cell]:
     """The row under every column."""
-    values = [column.value(row) for column in COLUMNS]
-    return [
-        Cell("" if value is None else column.text(value), value)
-        for column, value in zip(COLUMNS, values, strict=True)
-    ]  # fmt: skip
+    return [column.cell(row) for column in COLUMNS]
 
 
 def row_name(row: Row, varying: Sequence[str]) -> str:

@@ -23,7 +23,8 @@ LOG_TAIL_BYTES = 8_000
 @contextlib.contextmanager
 def run_folder() -> Iterator[Path]:
     """A temporary folder for one run, removed afterwards; what killed tools left behind goes too."""
-    _sweep()
+    for left in left_behind(FOLDER_PREFIX):
+        shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
     try:
         yield folder
@@ -31,11 +32,24 @@ def run_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep() -> None:
-    for left in Path(tempfile.gettempdir()).glob(FOLDER_PREFIX + "*"):
-        pid = left.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(left, ignore_errors=True)
+def left_behind(prefix: str) -> list[Path]:
+    """Temporary folders, named after the process that made them, whose process is gone."""
+    found = []
+    for folder in Path(tempfile.gettempdir()).glob(prefix + "*"):
+        maker = folder.name.removeprefix(prefix).partition("-")[0]
+        if maker.isdigit() and not lives(int(maker)):
+            found.append(folder)
+    return found
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody asked about yet is still listed."""
+    if not Path("/proc/self").exists():  # nothing can be told here, so nothing is taken for dead
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
 
 
 @contextlib.contextmanager

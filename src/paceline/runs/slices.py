@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from paceline.runs.processes import left_behind, lives
 from paceline.spec import RunSpec
 from paceline.strategies.base import Process
 from paceline.systems import System
@@ -77,28 +78,27 @@ def take_down(folder: Path) -> None:
     """Ends the daemon of that folder and its server, by asking and then by force, and removes the folder."""
     daemon = _daemon(folder)
     if daemon is not None:
+        # Asked for first: servers of a daemon that has gone are nobody's.
+        children = _children(daemon)
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
                 [CONTROL], env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(folder)}, input="quit\n", text=True,
                 capture_output=True, timeout=QUIT_SECONDS, check=False,
             )  # fmt: skip
-        children = _children(daemon)
         until = time.monotonic() + QUIT_SECONDS
-        while _lives(daemon) and time.monotonic() < until:
+        while lives(daemon) and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
         for pid in (daemon, *children):
-            if _lives(pid):
+            if lives(pid):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep(root: Path | None = None) -> None:
+def sweep() -> None:
     """Takes down what tools that were killed have left running."""
-    for left in (root or Path(tempfile.gettempdir())).glob(FOLDER_PREFIX + "*"):
-        owner = left.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        if owner.isdigit() and not _lives(int(owner)):
-            take_down(left)
+    for folder in left_behind(FOLDER_PREFIX):
+        take_down(folder)
 
 
 def _daemon(folder: Path) -> int | None:
@@ -121,11 +121,3 @@ def _children(pid: int) -> list[int]:
             if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
                 found.append(int(stat.parent.name))
     return found
-
-
-def _lives(pid: int) -> bool:
-    """Whether it runs; one that has ended and that nobody asked about yet is still listed."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (OSError, IndexError):
-        return False
