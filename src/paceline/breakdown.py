@@ -8,6 +8,7 @@ those of one host, so starts can be compared across ranks.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil, floor
 from statistics import median
 
 from paceline.spans import MAIN, Span
@@ -19,6 +20,8 @@ _PHASES = ("input", "forward", "backward", "optimizer")
 WARM_UP_STEPS = 3
 # A step this many times as long as the middle one was held up by something outside of the run.
 STALL = 3.0
+# Steps left out at either end when the range of steps is told.
+OUTER_SHARE = 0.05
 NANOSECONDS = 1e9
 Interval = tuple[int, int]
 
@@ -40,6 +43,9 @@ class RankBreakdown:
     overlapped: float
     sent_bytes: float
     steps: int
+    # Between these lie nine of ten of its steps; None in records from before that was kept.
+    step_low: float | None = None
+    step_high: float | None = None
 
 
 def break_down(spans: Mapping[int, Sequence[Span]]) -> list[RankBreakdown]:
@@ -55,8 +61,16 @@ def break_down(spans: Mapping[int, Sequence[Span]]) -> list[RankBreakdown]:
             longest = STALL * median(part["step"] for part in parts)
             usual = [part for part in parts if part["step"] <= longest]
             means = {name: sum(part[name] for part in usual) / len(usual) for name in parts[0]}
-            found.append(RankBreakdown(rank=rank, steps=len(parts), **means))
+            low, high = nine_of_ten([part["step"] for part in usual])
+            found.append(RankBreakdown(rank=rank, steps=len(parts), step_low=low, step_high=high, **means))
     return found
+
+
+def nine_of_ten(values: Sequence[float]) -> tuple[float, float]:
+    """The 5th and the 95th percentile: the nearest values below and above, never one made up between two."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return ordered[floor(OUTER_SHARE * last)], ordered[ceil((1 - OUTER_SHARE) * last)]
 
 
 def last_arrivals(spans: Mapping[int, Sequence[Span]]) -> dict[str, int]:

@@ -70,6 +70,16 @@ def test_the_parts_of_a_breakdown_add_up_to_the_step():
         assert sum(found[part] for part in PARTS) == pytest.approx(found["step"])
 
 
+def test_a_breakdown_tells_between_which_lengths_nine_of_ten_steps_lie():
+    lengths = [100] * 3 + [100 + number for number in range(41)]
+    steps = [
+        Span("step", "step", at * 1000 * MILLISECOND, (at * 1000 + length) * MILLISECOND)
+        for at, length in enumerate(lengths)
+    ]
+    (rank,) = break_down({0: steps})
+    assert (rank.step_low, rank.step_high) == pytest.approx((0.102, 0.138))
+
+
 def test_a_breakdown_leaves_out_warm_up_and_ranks_without_steps():
     slow_start = spans_of(("forward", 0, 90), times=3)
     steady = [

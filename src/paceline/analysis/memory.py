@@ -28,6 +28,8 @@ class RankMemory:
     final_bytes: float | None = None
     # By the allocator of its GPU.
     device_peak_bytes: float | None = None
+    # The lowest and the highest `most` of the repeats.
+    most_range: tuple[float, float] = (0.0, 0.0)
     # Measured: the tensors that it held in the end.
     parameter_bytes: float | None = None
     optimizer_bytes: float | None = None
@@ -64,11 +66,23 @@ def _of_process(views: list[Rank], footprint: tuple[float, float] | None) -> Ran
         peak_bytes=middle([max(0, one.peak_bytes - one.baseline_bytes) for one in memory]),
         final_bytes=middle([max(0, one.final_bytes - one.baseline_bytes) for one in memory]),
         device_peak_bytes=_told(views, "device_peak_bytes"),
+        most_range=_range([_most(view) for view in views]),
         parameter_bytes=_told(views, "held_bytes", "parameters"),
         optimizer_bytes=_told(views, "held_bytes", "optimizer"),
         gradient_bytes=gradients,
         activation_bytes=activations,
     )
+
+
+def _most(view: Rank) -> float:
+    told = view.details.get("device_peak_bytes")
+    if told:
+        return float(told)
+    return float(max(0, view.memory.peak_bytes - view.memory.baseline_bytes)) if view.memory else 0.0
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
 
 
 def _told(views: list[Rank], *names: str) -> float | None:

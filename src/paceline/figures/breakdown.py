@@ -8,8 +8,8 @@ from paceline.analysis.factors import settings
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.breakdown import PARTS, RankBreakdown
-from paceline.figures.base import OTHERS, PALETTE, PANEL_WIDTH, SOFT, Figure, Value, finished, per_setting
-from paceline.figures.marks import BAR_STEP
+from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, SOFT, Figure, Value, finished, per_setting
+from paceline.figures.marks import BAR_STEP, interval
 from paceline.units import format_seconds
 
 # Computing in blues and greens, what workers cost each other in warm colours.
@@ -35,6 +35,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     how = [
         "From instrumented runs, apart from the timed ones",
         f"Their steps were up to {max(0.0, slower):.0%} longer for being watched",
+        "Lines at the ends: nine of ten steps lie between",
         "Exposed: a rank stands still for a transfer; hidden transfer runs behind computation and costs nothing",
     ]
     return finished(drawing, [row for row in rows if row.breakdown], "Where the time of a step goes, rank by rank", how)
@@ -59,7 +60,8 @@ def _parts(rank: RankBreakdown, name: str) -> list[Value]:
         share = milliseconds / MILLISECONDS / rank.step if rank.step else 0.0
         made.append({"name": name, "part": NAMES.get(part, part), "place": place, "milliseconds": milliseconds,
                      "share": f"{share:.0%}"})  # fmt: skip
-    made[-1] |= {"label": label, "end": rank.step * MILLISECONDS}
+    low, high = (edge if edge is not None else rank.step for edge in (rank.step_low, rank.step_high))
+    made[-1] |= {"label": label, "low": low * MILLISECONDS, "high": high * MILLISECONDS}
     return made
 
 
@@ -73,12 +75,9 @@ def _panel(base: altair.Chart, title: str) -> altair.LayerChart:
                            scale=altair.Scale(domain=parts, range=[COLOURS[part] for part in PARTS])),
         tooltip=["name:N", "part:N", altair.Tooltip("milliseconds:Q", format=",.3~g"), "share:N"],
     )  # fmt: skip
-    labels = (
-        base.transform_filter("isValid(datum.label)")
-        .mark_text(align="left", dx=6, color=SOFT)
-        .encode(x="end:Q", y=y, text="label:N")
-    )
-    return altair.layer(bars, labels).properties(
+    ends = base.transform_filter("isValid(datum.label)").encode(y=y)
+    labels = ends.mark_text(align="left", dx=6, color=SOFT).encode(x="high:Q", text="label:N")
+    return altair.layer(bars, *interval(ends, "low", "high", across=True, color=altair.value(INK)), labels).properties(
         width=PANEL_WIDTH, height={"step": BAR_STEP}, title=altair.TitleParams(title)
     )
 

@@ -12,7 +12,9 @@ from paceline.figures.base import SMALL_SUBTITLE_CHARACTERS, Figure, Value, fini
 from paceline.figures.marks import machine
 from paceline.units import format_rate
 
-CELL_WIDTH, CELL_HEIGHT = 74, 34
+CELL_WIDTH, CELL_HEIGHT = 74, 38
+# How far the rate and its interval are written from the middle of a cell, in pixels.
+APART = 8
 COLUMNS = 3
 # In colours that a dark page leaves as they are: they stand on cells, not on the page.
 # Cells darker than this share of the fastest have light words.
@@ -33,8 +35,13 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     # The same rows and columns in every panel, also where a study is not finished.
     counts = sorted({row.spec.workers for row in shown})
     batches = sorted({int(BATCH.level(row)) for row in shown}, reverse=True)
-    drawing = per_setting(values, *(partial(_panel, name=name, counts=counts, batches=batches) for name in names))
+    lift = APART if any(row.runs > 1 for row in shown) else 0
+    drawing = per_setting(
+        values, *(partial(_panel, name=name, counts=counts, batches=batches, lift=lift) for name in names)
+    )
     how = ["Darker is faster; all panels share the scale"]
+    if lift:
+        how.append("Below each rate: half the range of its repeats")
     if any(row.oversubscribed for row in shown):
         how.append("A star marks more processes than cores (oversubscribed)")
     return finished(
@@ -54,14 +61,20 @@ def _values(rows: list[Row]) -> list[Value]:
             "strategy": row.spec.strategy, "workers": row.spec.workers, "batch": int(BATCH.level(row)),
             "rate": row.samples_per_second, "share": (row.samples_per_second or 0.0) / fastest,
             "label": format_rate(row.samples_per_second or 0.0) + ("*" if row.oversubscribed else ""),
-            "machine": machine(row),
+            "range": _range(row), "machine": machine(row),
         }
         for row in rows
     ]  # fmt: skip
 
 
+def _range(row: Row) -> str:
+    """Half the range of the repeats in per cent of their median; nothing to say of one run."""
+    rate, low, high = row.samples_per_second, row.samples_per_second_low, row.samples_per_second_high
+    return f"± {(high - low) / 2 / rate:.0%}" if row.runs > 1 and rate and low is not None and high is not None else ""
+
+
 def _panel(
-    base: altair.Chart, title: str, name: str, counts: Sequence[int], batches: Sequence[int]
+    base: altair.Chart, title: str, name: str, counts: Sequence[int], batches: Sequence[int], lift: int
 ) -> altair.LayerChart:
     quiet = altair.Axis(labelAngle=0, domain=False, ticks=False)
     base = base.transform_filter(altair.FieldEqualPredicate(field="strategy", equal=name)).encode(
@@ -72,12 +85,13 @@ def _panel(
         color=altair.Color("share:Q", legend=None, scale=altair.Scale(scheme="blues", domain=[0, 1])),
         tooltip=["strategy:N", "workers:O", "batch:O", altair.Tooltip("rate:Q", format=",.0f"), "machine:N"],
     )
-    words = base.mark_text(fontSize=12).encode(
-        text="label:N",
-        color=altair.condition(f"datum.share > {DARK_FROM}", altair.value("#fefefe"), altair.value("#111111")),
-    )
+    ink = altair.condition(f"datum.share > {DARK_FROM}", altair.value("#fefefe"), altair.value("#111111"))
+    words = base.mark_text(fontSize=12, dy=-lift).encode(text="label:N", color=ink)
+    ranges = base.mark_text(fontSize=10, dy=lift).encode(text="range:N", color=ink)
     told = altair.TitleParams(name, subtitle=wrapped(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
-    return altair.layer(cells, words).properties(width={"step": CELL_WIDTH}, height={"step": CELL_HEIGHT}, title=told)
+    return altair.layer(cells, words, ranges).properties(
+        width={"step": CELL_WIDTH}, height={"step": CELL_HEIGHT}, title=told
+    )
 
 
 FIGURE = Figure("heat-map", "Which workers and batch go together?", applies, draw, place=9)

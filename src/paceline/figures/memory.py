@@ -9,7 +9,7 @@ from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
 from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, finished, per_setting
-from paceline.figures.marks import BAR_STEP
+from paceline.figures.marks import BAR_STEP, interval
 from paceline.units import format_bytes
 
 MEGABYTE = 1e6
@@ -35,6 +35,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     drawing = per_setting(values, _panel)
     how = [
         "Upright mark: measured peak above what the framework holds after its import",
+        "Thin line across it: lowest to highest repeat",
         "Parameters and optimizer state: measured tensors",
         "Gradients and activations: computed from what the strategy holds by design",
     ]
@@ -70,8 +71,10 @@ def _parts(rank: RankMemory, name: str) -> list[Value]:
         {"name": name, "part": words, "place": place, "megabytes": size / MEGABYTE}
         for place, (words, size) in enumerate([*parts, (REST[0], rest)])
     ]
-    made[-1] |= {"peak": rank.most / MEGABYTE, "label": format_bytes(rank.most),
-                 "end": max(rank.most, sum(size for _, size in parts)) / MEGABYTE}  # fmt: skip
+    low, high = rank.most_range
+    end = max(high, rank.most, sum(size for _, size in parts))
+    made[-1] |= {"peak": rank.most / MEGABYTE, "label": format_bytes(rank.most), "end": end / MEGABYTE,
+                 "low": low / MEGABYTE, "high": high / MEGABYTE}  # fmt: skip
     return made
 
 
@@ -88,9 +91,9 @@ def _panel(base: altair.Chart, title: str) -> altair.LayerChart:
     ends = base.transform_filter("isValid(datum.label)").encode(y=y)
     marks = ends.mark_tick(thickness=2.5, size=16, color=INK).encode(x="peak:Q")
     labels = ends.mark_text(align="left", dx=6).encode(x="end:Q", text="label:N")
-    return altair.layer(bars, marks, labels).properties(
-        width=PANEL_WIDTH, height={"step": BAR_STEP}, title=altair.TitleParams(title)
-    )
+    return altair.layer(
+        bars, *interval(ends, "low", "high", across=True, color=altair.value(INK)), marks, labels
+    ).properties(width=PANEL_WIDTH, height={"step": BAR_STEP}, title=altair.TitleParams(title))
 
 
 FIGURE = Figure("memory", "What does each process hold?", applies, draw, place=8)

@@ -72,7 +72,7 @@ def _breakdown(place: int, spec: RunSpec, step: float) -> RankBreakdown:
     backward = step - sum(parts.values()) - exposed - late
     return RankBreakdown(
         rank=place, step=step, backward=backward, exposed=exposed, waiting=late, communication=2 * exposed,
-        overlapped=exposed, sent_bytes=1.6e6, steps=22, **parts,
+        overlapped=exposed, sent_bytes=1.6e6, steps=22, step_low=0.97 * step, step_high=1.08 * step, **parts,
     )  # fmt: skip
 
 

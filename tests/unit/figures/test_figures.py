@@ -1,6 +1,8 @@
 """Figures: each applies only where the data can answer its question, and says what a reader must know."""
 
 import json
+import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -170,7 +172,29 @@ def test_the_parts_of_a_step_add_up_to_it():
     values = values_of(drawn("quick", "breakdown"))
     for name in {value["name"] for value in values}:
         own = [value for value in values if value["name"] == name]
-        assert sum(value["milliseconds"] for value in own) == pytest.approx(own[-1]["end"])
+        step = sum(value["milliseconds"] for value in own)
+        assert (own[-1]["low"], own[-1]["high"]) == pytest.approx((0.97 * step, 1.08 * step))
+
+
+def test_a_breakdown_from_before_ranges_were_kept_is_drawn_without_them():
+    older = [replace(row, breakdown=tuple(replace(one, step_low=None, step_high=None) for one in row.breakdown))
+             for row in rows("quick")]  # fmt: skip
+    for value in values_of(figure("breakdown").draw(older).to_dict()):
+        assert value.get("low") == value.get("high")
+
+
+def test_the_peak_of_a_process_lies_within_the_range_of_its_repeats():
+    ends = [value for value in values_of(drawn("quick", "memory")) if value["peak"] is not None]
+    assert ends
+    for value in ends:
+        assert value["low"] <= value["peak"] <= value["high"]
+
+
+def test_a_heat_map_says_how_far_repeats_were_apart():
+    repeated = values_of(drawn("batch-size", "heat-map"))
+    assert all(re.fullmatch(r"± \d+%", value["range"]) for value in repeated)
+    once = figure("heat-map").draw(summarise(pretended.built_in("batch-size", repeats=1))).to_dict()
+    assert {value["range"] for value in values_of(once)} == {""}
 
 
 def test_a_figure_is_written_as_svg_png_and_its_numbers(tmp_path):
