@@ -42,9 +42,11 @@ def _outcome(row: Row) -> str:
     if row.speedup < LEAST_GAIN:
         return f"{workers} workers are no faster than one ({row.speedup:.2f} times)."
     fraction = serial_fraction(row.speedup, workers) or 0.0
-    ideal = f"{format_percent(row.speedup / workers)} of ideal"
+    said = f"{workers} workers are {row.speedup:.2f} times as fast as one"
+    if row.efficiency is None:
+        return f"{said}, with more processes than cores: how well it scales cannot be told from that."
     serial = f"; as if {format_percent(max(0.0, fraction))} of the work did not speed up" if fraction > 0 else ""
-    return f"{workers} workers are {row.speedup:.2f} times as fast as one, {ideal}{serial}."
+    return f"{said}, {format_percent(row.efficiency)} of ideal{serial}."
 
 
 def _parts(ranks: Sequence[RankBreakdown]) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.labels import groups, series_name, shortened, varying_fields
 from paceline.analysis.rows import Row
 from paceline.record import Finding, Record
 from paceline.runs.environment import unlike_fields
@@ -24,12 +24,22 @@ class Gathered:
 def gather(records: Sequence[Record], rows: Sequence[Row]) -> list[Gathered]:
     """Every finding once, with where it holds."""
     measured = [row for row in rows if row.measured]
-    varying = varying_fields(rows)
-    names = {row.key: f"{series_name(row, varying)} x{row.spec.workers}" for row in rows}
+    names = _names(rows)
     records = [record for record in records if not record.spec.instrumented]
     found = _of_runs([record for record in records if record.ok], names, len(measured))
     found += _few_repeats(measured, names) + _wide_spread(measured, names) + _unlike(records)
     return found
+
+
+def _names(rows: Sequence[Row]) -> dict[str, str]:
+    """What to call each configuration: the series, its workers and, of several settings, what tells this one apart."""
+    varying, titled = varying_fields(rows), groups(rows)
+    short, _ = shortened(list(titled))
+    return {
+        row.key: f"{series_name(row, varying)} x{row.spec.workers}" + (f" ({apart})" if len(titled) > 1 else "")
+        for apart, own in zip(short, titled.values(), strict=True)
+        for row in own
+    }
 
 
 def _of_runs(records: Sequence[Record], names: dict[str, str], total: int) -> list[Gathered]:

@@ -29,6 +29,14 @@ def test_a_finding_of_several_runs_is_told_once_with_every_place(make_record):
     assert found(records)["other_load"].where == ("fake x1", "fake x2")
 
 
+def test_the_same_strategy_in_two_settings_is_two_places(make_record):
+    records = [make_record(workload=name, findings=("other_load",), repeat=r)
+               for name in ("mnist-small", "mnist-large") for r in range(3)]  # fmt: skip
+    item = found(records)["other_load"]
+    assert sorted(item.where) == ["fake x1 (mnist-large)", "fake x1 (mnist-small)"]
+    assert item.total == 2
+
+
 def test_runs_from_unlike_environments_are_a_finding_that_names_the_fields(make_record):
     records = [make_record(repeat=r, environment={"cpu": f"kind {r}", "git_commit": str(r)}) for r in range(3)]
     assert "cpu differ" in found(records)["unlike_environments"].finding.text

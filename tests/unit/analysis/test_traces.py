@@ -57,6 +57,13 @@ def test_why_it_does_not_scale_is_said_with_the_parts_of_the_breakdown(make_reco
     assert "2 workers pay from a global batch of about 223 on, or with a model that computes 2.2 times as much" in said
 
 
+def test_the_speed_up_of_a_crowded_machine_is_not_held_against_the_ideal(make_record):
+    rows = summarise([make_record(1000.0), make_record(2100.0, workers=2, findings=("oversubscribed",))])
+    said = explain(rows[1], rows)[0]
+    assert said.startswith("2 workers are 2.10 times as fast as one, with more processes than cores")
+    assert "of ideal" not in said
+
+
 def test_a_good_speed_up_is_said_with_what_is_left_of_the_ideal(make_record):
     rows = rows_of(make_record, 1600.0, [part(rank, step=0.06, forward=0.02, backward=0.04) for rank in (0, 1)])
     said = " ".join(explain(rows[1], rows))
