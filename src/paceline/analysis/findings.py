@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.analysis.labels import groups, series_name, shortened, varying_fields
+from paceline.analysis.labels import groups, series_name, shortened, varying_within
 from paceline.analysis.rows import Row
 from paceline.record import Finding, Record
 from paceline.runs.environment import unlike_fields
@@ -33,7 +33,8 @@ def gather(records: Sequence[Record], rows: Sequence[Row]) -> list[Gathered]:
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
     """What to call each configuration: the series, its workers and, of several settings, what tells this one apart."""
-    varying, titled = varying_fields(rows), groups(rows)
+    titled = groups(rows)
+    varying = varying_within(titled.values())
     short, _ = shortened(list(titled))
     return {
         row.key: f"{series_name(row, varying)} x{row.spec.workers}" + (f" ({apart})" if len(titled) > 1 else "")

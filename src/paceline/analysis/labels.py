@@ -1,7 +1,7 @@
 """What to call a run: the fields that vary among runs name them, the fields that do not go into the title."""
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.spec import RunSpec
@@ -15,8 +15,13 @@ _SHOWN = frozenset(
 )
 # Fields that a setting's title says, and so no name within it has to.
 _IN_TITLES = frozenset({"train_samples", "epochs", "steps"})
+_DEVICES = frozenset({"device", "slices"})
 # Between the parts of a setting's title.
 _SEPARATOR = re.compile(r" · |, | on ")
+# What to call a title that has no part but those of all the others.
+_NOTHING_MORE = "nothing else set"
+# What goes without saying.
+_DEFAULTS = {name: field.default for name, field in RunSpec.model_fields.items()}
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
 
 
@@ -42,9 +47,19 @@ def flatten(spec: RunSpec) -> dict[str, Any]:
 
 def series_name(row: "Row", varying: Sequence[str]) -> str:
     """The strategy, and what tells this series from its neighbours."""
-    fields = flatten(row.spec)
-    marks = [f"{name.rpartition('.')[2]}={fields[name]}" for name in varying if fields.get(name) is not None]
-    return " ".join([row.spec.strategy, *marks])
+    return " ".join([row.spec.strategy, *_marks(row.spec, varying)])
+
+
+def _marks(spec: RunSpec, names: Sequence[str]) -> list[str]:
+    """The named fields, except those that are not set or as they always are."""
+    fields = flatten(spec)
+    told = [name for name in names if fields.get(name) not in (None, _DEFAULTS.get(name))]
+    return [f"{name.rpartition('.')[2]}={fields[name]}" for name in told]
+
+
+def varying_within(grouped: Iterable[Sequence["Row"]]) -> list[str]:
+    """Names of fields in which rows of one group differ, over all groups; titles say what tells groups apart."""
+    return list(dict.fromkeys(name for rows in grouped for name in varying_fields(rows)))
 
 
 def data_name(spec: RunSpec, with_copies: bool = True) -> str:
@@ -81,17 +96,20 @@ def groups(rows: Sequence["Row"], without: Container[str] = ()) -> dict[str, lis
     grouped: dict[str, list[Row]] = {}
     for row in rows:
         grouped.setdefault(setting(row.spec, without), []).append(row)
-    return grouped
+    # What no series within a group has to say, because it is the same there, but not everywhere.
+    beyond = {title: set(varying_fields(rows)) - set(varying_fields(own)) - _DEVICES for title, own in grouped.items()}
+    marks = {title: _marks(own[0].spec, sorted(beyond[title])) for title, own in grouped.items()}
+    return {" · ".join([title, *marks[title]]): own for title, own in grouped.items()}
 
 
 def shortened(titles: Sequence[str]) -> tuple[list[str], str]:
     """Titles without the parts that all of them have, and those parts; a single title stays as it is."""
-    parts = [_SEPARATOR.split(title) for title in titles]
-    if len(titles) < 2 or len({len(own) for own in parts}) > 1:
+    if len(titles) < 2:
         return list(titles), ""
-    shared = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
-    short = [", ".join(part for part, same in zip(own, shared, strict=True) if not same) for own in parts]
-    return short, ", ".join(part for part, same in zip(parts[0], shared, strict=True) if same)
+    parts = [_SEPARATOR.split(title) for title in titles]
+    shared = set(parts[0]).intersection(*parts[1:])
+    short = [", ".join(part for part in own if part not in shared) or _NOTHING_MORE for own in parts]
+    return short, ", ".join(part for part in parts[0] if part in shared)
 
 
 def series_by_speed(rows: Sequence["Row"], varying: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from functools import partial
 import altair
 
 from paceline.analysis.factors import settings
-from paceline.analysis.labels import series_by_speed, series_name, varying_fields
+from paceline.analysis.labels import series_by_speed, series_name, varying_within
 from paceline.analysis.published import published_beside
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
@@ -39,7 +39,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """Two panels: speed-up of the last epoch against the ideal, and time of the whole training, as the paper has it."""
     usable = _usable(rows)
     shown = [row for own in usable.values() for row in own]
-    varying = varying_fields(shown)
+    varying = varying_within(usable.values())
     names = series_by_speed(shown, varying)
     printed = {one.source: one for row in shown for one in published_beside(row.spec)}
     names += [f"{source} {PUBLISHED}" for source in printed]

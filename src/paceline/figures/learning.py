@@ -7,7 +7,7 @@ import altair
 
 from paceline.analysis.epochs import EpochSummary
 from paceline.analysis.factors import settings
-from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.labels import series_name, varying_within
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
 from paceline.figures.base import PALETTE, SOFT, Figure, Value, colours, finished, per_setting
@@ -31,7 +31,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """Four panels: accuracy above, loss below; epochs on the left, seconds on the right."""
     usable = _usable(rows)
     shown = [row for own in usable.values() for row in own]
-    varying = varying_fields(shown)
+    varying = varying_within(usable.values())
     names = list(dict.fromkeys(_name(row, varying) for row in shown))
     values = {title: _values(own, varying) for title, own in usable.items()}
     kinds = [partial(_panel, names=names, quantity=quantity, axis=axis) for quantity in QUANTITIES for axis in AXES]

@@ -7,7 +7,7 @@ import altair
 
 from paceline.analysis.curves import agreement, curve, is_synchronous
 from paceline.analysis.factors import settings
-from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.labels import series_name, varying_within
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
     MOST_SETTINGS,
@@ -38,8 +38,8 @@ def applies(rows: Sequence[Row]) -> bool:
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per setting, a line per run; colour is the framework, dashes are asynchronous strategies."""
     known = [row for row in rows if row.losses]
-    varying, frameworks = varying_fields(known), list(dict.fromkeys(map(_framework, known)))
-    found = settings(known)
+    found, frameworks = settings(known), list(dict.fromkeys(map(_framework, known)))
+    varying = varying_within(found.values())
     telling = {title: own for title, own in found.items() if applies(own)} or found
     fullest = sorted(telling, key=lambda title: (-len(telling[title]), -len(telling[title][0].losses)))[:MOST_SETTINGS]
     panels = [_panel(title, telling[title], varying, frameworks) for title in telling if title in fullest]

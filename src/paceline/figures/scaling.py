@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import altair
 
 from paceline.analysis.factors import settings
-from paceline.analysis.labels import series_by_speed, series_name, varying_fields
+from paceline.analysis.labels import series_by_speed, series_name, varying_within
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
     PALETTE,
@@ -43,7 +43,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per setting; one line per strategy with the range of its repeats; the ideal dashed."""
     usable = _usable(rows)
     shown = [row for own in usable.values() for row in own]
-    varying = varying_fields(shown)
+    varying = varying_within(usable.values())
     names = series_by_speed(shown, varying)
     values = {title: _values(own, varying) for title, own in usable.items()}
     drawing = per_setting(values, lambda base, title: _panel(base, title, names))

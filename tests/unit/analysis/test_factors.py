@@ -59,3 +59,4 @@ def test_where_nothing_crosses_words_say_so(points, words):
 def test_titles_lose_what_they_share():
     assert shortened(["a on b · c, d 1 · e", "a on b · c, d 2 · e"]) == (["d 1", "d 2"], "a, b, c, e")
     assert shortened(["a on b"]) == (["a on b"], "")
+    assert shortened(["a on b", "a on b · c"]) == (["nothing else set", "c"], "a, b")

@@ -2,7 +2,7 @@
 
 from paceline.analysis.frame import flat_rows, to_frame
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, series_name, setting, varying_fields
+from paceline.analysis.labels import groups, series_name, setting, varying_fields, varying_within
 from paceline.analysis.rows import summarise
 
 
@@ -10,10 +10,20 @@ def test_a_field_that_varies_becomes_part_of_the_name(make_record):
     rows = summarise([make_record(memory_format="contiguous"), make_record()])
     varying = varying_fields(rows)
     assert varying == ["memory_format"]
-    assert {series_name(row, varying) for row in rows} == {
-        "fake memory_format=contiguous",
-        "fake memory_format=channels_last",
-    }
+    # The usual one goes without saying.
+    assert {series_name(row, varying) for row in rows} == {"fake memory_format=contiguous", "fake"}
+
+
+def test_what_is_the_same_in_a_group_but_not_elsewhere_is_in_its_title(make_record):
+    rows = summarise([
+        make_record(), make_record(local_batch=64, precision="tf32", execution="graph"),
+        make_record(local_batch=64, precision="tf32"),
+    ])  # fmt: skip
+    titled = groups(rows)
+    assert [title.rpartition(" · ")[2] for title in titled] == ["2 epochs", "precision=tf32"]
+    varying = varying_within(titled.values())
+    names = [sorted(series_name(row, varying) for row in own) for own in titled.values()]
+    assert names == [["fake"], ["fake", "fake execution=graph"]]
 
 
 def test_a_knob_that_varies_is_named_without_its_table(make_record):
