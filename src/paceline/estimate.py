@@ -19,8 +19,10 @@ from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
 
-# The first are slow and are kept apart; the others are the pace.
-MEASURED_STEPS, SLOW_STEPS = 10, 2
+# The first are slow and are kept apart; the others are the pace. Where they would take longer than a few seconds, the
+# least will do.
+MEASURED_STEPS, LEAST_STEPS, SLOW_STEPS = 10, 5, 2
+STEPS_SECONDS = 4.0
 # Nobody waits longer than this to hear how long something takes.
 PATIENCE_SECONDS = 90.0
 # What decides how long a run trains, and what decides nothing.
@@ -65,15 +67,14 @@ def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate
     for run in plan.to_run:
         kinds.setdefault(kind(run.spec), run.spec)
     known = _known(stored, kinds)
-    # In random order, so that whatever is measured in time says something of everything.
-    rest = [name for name in kinds if name not in known]
-    random.Random(plan.study).shuffle(rest)
     trouble = None
     found = dict(known)
-    for name in rest:
-        record = measure(short(kinds[name]))
+    paces = {name: _middle([pace(record) for record in records]) for name, records in known.items()}
+    for name in _most_telling_first([name for name in kinds if name not in known], kinds, plan.study):
+        slow = bool(paces) and _likened(kinds[name], paces, kinds).step_seconds * MEASURED_STEPS > STEPS_SECONDS
+        record = measure(short(kinds[name], LEAST_STEPS if slow else MEASURED_STEPS))
         if record is not None and record.ok:
-            found[name] = [record]
+            found[name], paces[name] = [record], pace(record)
         elif record is not None:
             # The same twice and nothing else (no data, say): the others would say it too.
             if not found and record.reason == trouble:
@@ -81,11 +82,27 @@ def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate
             trouble = trouble or record.reason
     if plan.to_run and not found:
         return Estimate(None, 0, 0, 0, trouble)
-    paces = {name: _middle([pace(record) for record in records]) for name, records in found.items()}
     paces |= {name: _likened(kinds[name], paces, kinds) for name in kinds if name not in found}
     seconds = sum(paces[kind(run.spec)].seconds(run.spec) for run in plan.to_run)
     seconds += sum(_shared_imports(plan, [record for records in found.values() for record in records]))
     return Estimate(seconds, len(known), len(found) - len(known), len(kinds) - len(found), trouble)
+
+
+def _most_telling_first(names: list[str], kinds: dict[str, RunSpec], seed: str) -> list[str]:
+    """The smallest batch of everything, which is soon measured and scales, before larger ones; else at random."""
+    ordered = list(names)
+    random.Random(seed).shuffle(ordered)
+    families: dict[tuple[str, str, int], list[int]] = {}
+    for name in ordered:
+        spec = kinds[name]
+        families.setdefault((spec.workload, spec.strategy, spec.workers), []).append(spec.samples_per_step)
+
+    def place(name: str) -> int:
+        spec = kinds[name]
+        batches = sorted(set(families[spec.workload, spec.strategy, spec.workers]))
+        return batches.index(spec.samples_per_step)
+
+    return sorted(ordered, key=place)
 
 
 def _likened(spec: RunSpec, paces: dict[str, Pace], kinds: dict[str, RunSpec]) -> Pace:
@@ -107,10 +124,10 @@ def kind(spec: RunSpec) -> str:
     return spec.model_dump_json(exclude=set(_LENGTH))
 
 
-def short(spec: RunSpec) -> RunSpec:
+def short(spec: RunSpec, most: int = MEASURED_STEPS) -> RunSpec:
     """The same run, ended after a few steps; never longer than the run itself."""
     steps = sum(steps for _, steps in schedule(spec.model_copy(update={"instrumented": False})))
-    changes = {"epochs": None, "steps": min(MEASURED_STEPS, steps), "instrumented": False, "shrunk": None}
+    changes = {"epochs": None, "steps": min(most, steps), "instrumented": False, "shrunk": None}
     return spec.model_copy(update=changes)
 
 
@@ -185,7 +202,7 @@ def measured(plan: Plan, stored: Iterable[Record], on_kind: Callable[[RunSpec], 
             framework = strategy(spec.strategy).framework
             if framework not in warm:
                 warm.add(framework)
-                make(spec)
+                make(spec.model_copy(update={"steps": 1}))
             return make(spec)
 
         return estimate(plan, stored, measure)

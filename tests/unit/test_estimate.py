@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.estimate import MEASURED_STEPS, Estimate, Pace, estimate, kind, pace, short
+from paceline.estimate import LEAST_STEPS, MEASURED_STEPS, Estimate, Pace, estimate, kind, pace, short
 from paceline.plan import make_plan
 from paceline.record import Epoch, Record, Startup, Status
 from paceline.study import Study
@@ -95,6 +95,22 @@ def test_what_there_is_no_time_to_measure_is_likened_to_the_most_similar():
     known = pace(ran(short(calls[0]), step=calls[0].samples_per_step / 1000))
     expected = sum(known.once_seconds + steps * batch / 1000 + 3 * EVALUATION for batch, steps in lengths.items())
     assert told.seconds == pytest.approx(expected), shared
+
+
+def test_the_smallest_batches_of_everything_are_measured_first():
+    asked = []
+    told = estimate(
+        planned(workers=[1, 2], global_batch=[500, 250, 1000]), [],
+        lambda spec: asked.append(spec) or (ran(spec) if len(asked) <= 2 else None),
+    )  # fmt: skip
+    assert sorted((spec.global_batch, spec.workers) for spec in asked[:2]) == [(250, 1), (250, 2)]
+    assert (told.measured, told.likened) == (2, 4)
+
+
+def test_slow_steps_are_measured_less_often():
+    asked = []
+    estimate(planned(workers=[1, 2, 4]), [], lambda spec: asked.append(spec.steps) or ran(spec, step=2.0))
+    assert asked == [MEASURED_STEPS, LEAST_STEPS, LEAST_STEPS]
 
 
 def test_a_kind_that_fails_is_told_and_the_others_stand_for_it():
