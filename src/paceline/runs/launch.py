@@ -50,7 +50,7 @@ def launch(
     crowded = oversubscription(roles, system.cores, spec)
     energy, gpus = open_meter(spec), watch_gpus(spec, time.perf_counter_ns)
     readers = [reader for reader in (energy, gpus) if reader is not None]
-    started_at, meter = datetime.now(UTC).isoformat(timespec="milliseconds"), LoadMeter()
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     with run_folder() as folder, held_port() as listener, mps(spec) as sliced:
         orders = {
             "spec": spec.model_dump(mode="json"),
@@ -67,6 +67,7 @@ def launch(
         ]
         if isinstance(start, Prepared):
             start.prepare(environments)
+        meter = LoadMeter(start.cpu_seconds) if isinstance(start, Prepared) else LoadMeter()
         launched = time.perf_counter_ns()
         with started(folder, environments, listener, start) as group:
             ending = watch(group, spec.timeout_seconds, on_event, readers)
@@ -76,11 +77,7 @@ def launch(
         if weights_to is not None and (folder / "weights.npz").exists():
             weights_to.write_bytes((folder / "weights.npz").read_bytes())
     uses = gpus.uses() if gpus is not None else ()
-    findings = [
-        finding
-        for finding in (crowded, meter.finding(ending.cpu_seconds if start is not start_fresh else 0.0))
-        if finding is not None
-    ]
+    findings = [finding for finding in (crowded, meter.finding()) if finding is not None]
     record = make_record(
         run, study, processes, ending, launched,
         started_at=started_at, findings=[*findings, *findings_of(uses)], environment=environment(),

@@ -3,7 +3,8 @@
 import os
 import resource
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.record import Finding
@@ -16,14 +17,21 @@ _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ, _STEAL = 0, 1, 2, 5, 6, 7
 
 
 @dataclass(frozen=True)
-class _Reading:
+class Reading:
+    """The kernel's accounts at one moment: of the whole machine, and of this process and its own."""
+
     at: float
     busy_seconds: float
     stolen_seconds: float
     own_seconds: float
 
 
-def _read() -> _Reading | None:
+def _nothing() -> float:
+    return 0.0
+
+
+def read(elsewhere: Callable[[], float] = _nothing) -> Reading | None:
+    """As of now; None where the kernel keeps no such accounts."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     except OSError:
@@ -35,33 +43,38 @@ def _read() -> _Reading | None:
         for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     )
     busy = sum(values[column] for column in (_USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ))
-    return _Reading(time.monotonic(), busy, values[_STEAL], own)
+    return Reading(time.monotonic(), busy, values[_STEAL], own + elsewhere())
 
 
-@dataclass
 class LoadMeter:
-    """Compares what the machine did with what this run did."""
+    """Compares what the machine did with what this run did.
 
-    _start: _Reading | None = field(default_factory=_read)
+    `elsewhere` tells the CPU seconds so far of processes of the run that the kernel does not count as this one's
+    children.
+    """
 
-    def finding(self, unaccounted_seconds: float) -> Finding | None:
-        """The warning, once the run's processes have ended.
+    def __init__(self, elsewhere: Callable[[], float] = _nothing) -> None:
+        self._elsewhere, self._start = elsewhere, read(elsewhere)
 
-        `unaccounted_seconds` is CPU time of the run that the kernel does not count as this process's children.
-        """
-        end = _read()
-        if self._start is None or end is None:
-            return None
-        core_seconds = (end.at - self._start.at) * (os.cpu_count() or 1)
-        own = end.own_seconds - self._start.own_seconds + unaccounted_seconds
-        others = max(0.0, end.busy_seconds - self._start.busy_seconds - own)
-        stolen = max(0.0, end.stolen_seconds - self._start.stolen_seconds)
-        if core_seconds <= 0 or (others + stolen) / core_seconds < DISTURBING_SHARE:
-            return None
-        shares = {"other programs": others / core_seconds, "other guests of its host": stolen / core_seconds}
-        told = [f"{who} used {share:.0%} of the machine" for who, share in shares.items() if share >= WORTH_TELLING]
-        return Finding(
-            code="other_load",
-            text=" and ".join(told) + " during the run",
-            hint="close other programs, or compare CPU time per step instead of wall clock",
-        )
+    def finding(self) -> Finding | None:
+        """The warning, once the run's processes have ended."""
+        return judged(self._start, read(self._elsewhere))
+
+
+def judged(start: Reading | None, end: Reading | None) -> Finding | None:
+    """What others did between two readings, if that deserves a warning."""
+    if start is None or end is None:
+        return None
+    core_seconds = (end.at - start.at) * (os.cpu_count() or 1)
+    own = end.own_seconds - start.own_seconds
+    others = max(0.0, end.busy_seconds - start.busy_seconds - own)
+    stolen = max(0.0, end.stolen_seconds - start.stolen_seconds)
+    if core_seconds <= 0 or (others + stolen) / core_seconds < DISTURBING_SHARE:
+        return None
+    shares = {"other programs": others / core_seconds, "other guests of its host": stolen / core_seconds}
+    told = [f"{who} used {share:.0%} of the machine" for who, share in shares.items() if share >= WORTH_TELLING]
+    return Finding(
+        code="other_load",
+        text=" and ".join(told) + " during the run",
+        hint="close other programs, or compare CPU time per step instead of wall clock",
+    )

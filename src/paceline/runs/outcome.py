@@ -37,11 +37,6 @@ class Ending:
     log_tails: Sequence[str] = field(default=())
     meter: Meter | None = None
 
-    @property
-    def cpu_seconds(self) -> float:
-        """Of all processes that told."""
-        return float(sum(part.get("cpu_seconds", 0.0) for part in self.parts if part))
-
     def with_parts(self, folder: Path, group: Group) -> "Ending":
         """With the result files and logs, which the run's folder takes with it when it goes."""
         files = [folder / f"rank-{rank}.json" for rank in range(len(self.codes))]

@@ -134,6 +134,9 @@ class Prepared(Protocol):
     def prepare(self, environments: list[dict[str, str]]) -> None:
         """For processes with these environments."""
 
+    def cpu_seconds(self) -> float:
+        """So far, of what it starts processes with and of those of them that ended."""
+
 
 def start_fresh(folder: Path, rank: int, env: dict[str, str], log_path: Path, inherited: Inherited) -> RunProcess:
     """A new Python interpreter, leading a process group of its own."""

@@ -102,6 +102,15 @@ class Template:
                 raise ChildProcessError("the template process ended; its runs ended with it")
             self.take(json.loads(said))
 
+    def cpu_seconds(self) -> float:
+        """Its own so far, and those of all processes that it forked and saw end (proc(5), fields 14 to 17)."""
+        try:
+            told = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except OSError:
+            return 0.0
+        fields = told.rpartition(")")[2].split()
+        return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
     def close(self) -> None:
         """Ends it; processes that it forked end with it."""
         self._channel.close()
@@ -146,6 +155,10 @@ class Templates:
             self._made[name] = Template(modules, env)
         return self._made[name]
 
+    def cpu_seconds(self) -> float:
+        """Of all templates and what they forked, so far."""
+        return sum(template.cpu_seconds() for template in self._made.values())
+
     def close(self) -> None:
         """Ends all templates."""
         for template in self._made.values():
@@ -164,6 +177,10 @@ class ForkStarter:
         """Makes the templates that a run will need, before its own time begins."""
         for env in environments:
             self.made.of(self.modules, divided(env)[0])
+
+    def cpu_seconds(self) -> float:
+        """Of the processes that its runs are forked from, and of those runs."""
+        return self.made.cpu_seconds()
 
     def __call__(
         self, folder: Path, rank: int, env: dict[str, str], log_path: Path, inherited: Inherited

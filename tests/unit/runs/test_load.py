@@ -1,11 +1,11 @@
-"""Whether other programs kept the machine busy, from readings that a run could have begun with."""
+"""Whether other programs kept the machine busy, from readings at the start and the end of a run."""
 
 import os
 from dataclasses import replace
 
 import pytest
 
-from paceline.runs.load import LoadMeter, _read
+from paceline.runs.load import LoadMeter, judged, read
 
 # So long ago that what happens between two readings in a test is nothing beside it.
 SECONDS = 100_000.0
@@ -13,64 +13,66 @@ CORE_SECONDS = SECONDS * (os.cpu_count() or 1)
 
 
 @pytest.fixture
-def meter():
-    """A meter of a run in which the machine, its host and the run itself used these shares of all cores."""
+def found():
+    """What is said of a run in which the machine, its host and the run itself used these shares of all cores."""
 
-    def make(busy, own=0.0, stolen=0.0):
-        now = _read()
+    def judge(busy, own=0.0, stolen=0.0):
+        now = read()
         if now is None:
             pytest.skip("this system has no /proc/stat")
-        return LoadMeter(
-            replace(
-                now,
-                at=now.at - SECONDS,
-                busy_seconds=now.busy_seconds - busy * CORE_SECONDS,
-                stolen_seconds=now.stolen_seconds - stolen * CORE_SECONDS,
-                own_seconds=now.own_seconds - own * CORE_SECONDS,
-            )
+        began = replace(
+            now,
+            at=now.at - SECONDS,
+            busy_seconds=now.busy_seconds - busy * CORE_SECONDS,
+            stolen_seconds=now.stolen_seconds - stolen * CORE_SECONDS,
+            own_seconds=now.own_seconds - own * CORE_SECONDS,
         )
+        return judged(began, now)
 
-    return make
-
-
-def test_an_idle_machine_is_no_finding(meter):
-    assert meter(busy=0.0).finding(0.0) is None
+    return judge
 
 
-def test_what_the_run_itself_did_is_no_finding(meter):
-    assert meter(busy=0.95, own=0.95).finding(0.0) is None
+def test_an_idle_machine_is_no_finding(found):
+    assert found(busy=0.0) is None
 
 
-def test_work_of_the_run_that_the_kernel_counts_elsewhere_is_no_finding(meter):
-    assert meter(busy=0.95, own=0.15).finding(0.8 * CORE_SECONDS) is None
+def test_what_the_run_itself_did_is_no_finding(found):
+    assert found(busy=0.95, own=0.95) is None
 
 
-def test_a_little_work_of_others_is_no_finding(meter):
-    assert meter(busy=0.55, own=0.5).finding(0.0) is None
+def test_a_little_work_of_others_is_no_finding(found):
+    assert found(busy=0.55, own=0.5) is None
 
 
-def test_other_programs_are_a_finding_with_their_share_and_a_hint(meter):
-    finding = meter(busy=0.75, own=0.5).finding(0.0)
+def test_other_programs_are_a_finding_with_their_share_and_a_hint(found):
+    finding = found(busy=0.75, own=0.5)
     assert finding.code == "other_load"
     assert "other programs used 25% of the machine during the run" in finding.text
     assert "close other programs" in finding.hint
     assert "CPU time per step" in finding.hint
 
 
-def test_time_that_the_host_gave_to_other_guests_is_a_finding(meter):
-    finding = meter(busy=0.5, own=0.5, stolen=0.3).finding(0.0)
+def test_time_that_the_host_gave_to_other_guests_is_a_finding(found):
+    finding = found(busy=0.5, own=0.5, stolen=0.3)
     assert "other guests of its host" in finding.text
     assert "30%" in finding.text
 
 
-def test_more_work_accounted_to_the_run_than_to_the_machine_is_no_negative_share(meter):
-    assert meter(busy=0.1, own=0.9).finding(0.0) is None
+def test_more_work_accounted_to_the_run_than_to_the_machine_is_no_negative_share(found):
+    assert found(busy=0.1, own=0.9) is None
 
 
 def test_a_system_without_accounts_has_no_finding():
-    assert LoadMeter(None).finding(0.0) is None
+    assert judged(None, None) is None
 
 
 def test_a_meter_starts_with_a_reading_of_its_own():
-    finding = LoadMeter().finding(0.0)
+    finding = LoadMeter().finding()
     assert finding is None or finding.code == "other_load"
+
+
+def test_work_of_the_run_that_the_kernel_counts_elsewhere_is_its_own():
+    before, after = read(lambda: 5.0), read(lambda: 7.0)
+    if before is None:
+        pytest.skip("this system has no /proc/stat")
+    assert after.own_seconds - before.own_seconds == pytest.approx(2.0, abs=0.5)

@@ -235,11 +235,6 @@ def test_a_process_that_only_serves_has_no_part_in_epochs_losses_or_start_up(rec
     assert record.step_seconds[0] == ()
 
 
-def test_the_time_of_all_processes_that_told_adds_up():
-    assert Ending([0, 0], parts=[part(), part()]).cpu_seconds == 8.0
-    assert Ending([0, 1, 1], parts=[part(), failure(), None]).cpu_seconds == 4.0
-
-
 def test_each_rank_has_its_role_cores_time_memory_and_details(record_of):
     ranks = record_of(part(epoch()), part(epoch())).ranks
     assert [(rank.rank, rank.role, rank.cores) for rank in ranks] == [(0, "worker", (0,)), (1, "worker", (1,))]
