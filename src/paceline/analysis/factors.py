@@ -78,15 +78,17 @@ def slices(rows: Sequence[Row], factor: Factor) -> dict[str, list[Row]]:
     return _by_size({_unlike(titles[same], same, titles): own for same, own in found.items()})
 
 
-def varies(rows: Sequence[Row], factor: Factor, levels: int = 2, counts: int = 2) -> bool:
-    """Whether one strategy has at least so many levels of the factor and so many worker counts."""
+def telling(rows: Sequence[Row], factor: Factor, levels: int = 2, counts: int = 2) -> list[Row]:
+    """Rows of strategies with at least so many levels of the factor and so many worker counts."""
     seen: dict[str, list[Row]] = {}
     for row in rows:
         seen.setdefault(row.spec.strategy, []).append(row)
-    return any(
-        len({factor.level(row) for row in own}) >= levels and len({row.spec.workers for row in own}) >= counts
-        for own in seen.values()
-    )
+    enough = {
+        name
+        for name, own in seen.items()
+        if len({factor.level(row) for row in own}) >= levels and len({row.spec.workers for row in own}) >= counts
+    }
+    return [row for row in rows if row.spec.strategy in enough]
 
 
 def _rest(spec: RunSpec, factor: Factor) -> dict[str, Any]:

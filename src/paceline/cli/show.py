@@ -152,6 +152,6 @@ def _print_findings(findings: Sequence[Gathered]) -> None:
         console.print()
     for item in findings:
         mark = "* " if item.finding.code == "oversubscribed" else ""
-        share = f" ({len(item.where)} of {item.total} configurations)" if item.where else ""
+        share = f" ({item.count} of {item.total} configurations)" if item.where else ""
         console.print(f"[yellow]{mark}{item.finding.code.replace('_', ' ')}[/]{share}: {escape(item.finding.text)}")
         console.print(f"  [dim]{escape(item.finding.hint)}[/]")

@@ -6,7 +6,7 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.factors import Factor, slices, varies
+from paceline.analysis.factors import Factor, slices, telling
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
@@ -103,7 +103,7 @@ def drawn_as(form: Form) -> Callable[[Sequence[Row]], altair.TopLevelMixin]:
 def _usable(rows: Sequence[Row], form: Form) -> dict[str, list[Row]]:
     wanted = 2 if form.by_level else 1
     found = {title: [row for row in own if form.points(row)] for title, own in slices(rows, form.factor).items()}
-    return {title: own for title, own in found.items() if varies(own, form.factor, levels=wanted)}
+    return {title: kept for title, own in found.items() if (kept := telling(own, form.factor, levels=wanted))}
 
 
 def _values(rows: Sequence[Row], form: Form, knobs: Sequence[str]) -> list[Value]:

@@ -10,7 +10,7 @@ from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
 from paceline.figures.base import INK, PALETTE, Figure, Value, finished, per_setting
-from paceline.figures.marks import BAR_STEP, RANGE_NOTE, crowded_notes, interval
+from paceline.figures.marks import BAR_STEP, MOST_BARS, RANGE_NOTE, bar_notes, crowded_notes, interval
 from paceline.units import format_rate
 
 WIDTH = 300
@@ -38,7 +38,11 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
         partial(_panel, quantity="epoch", axis=f"joules per epoch{mark}"),
         partial(_panel, quantity="thousand", axis=f"joules per 1,000 samples{mark}"),
     )
-    how = [*_sources(shown), f"Last epoch, median of repeats, {RANGE_NOTE}"]
+    how = [
+        *_sources(shown),
+        *bar_notes((len(own) for own in usable.values()), "that draw least"),
+        f"Last epoch, median of repeats, {RANGE_NOTE}",
+    ]
     how += ["A star marks runs with more processes than cores (oversubscribed)"] if crowded_notes(shown) else []
     return finished(drawing, shown, "Energy of training", how, columns=2)
 
@@ -79,7 +83,7 @@ def _values(rows: list[Row]) -> list[Value]:
                 **_fields("thousand", thousand),
             }
         )
-    return made
+    return sorted(made, key=lambda value: float(value["epoch"]))[:MOST_BARS]
 
 
 def _fields(name: str, band: Band) -> Value:

@@ -1,6 +1,6 @@
 """Parts that several figures draw: intervals, axes of workers, labels that keep apart, marks of crowded machines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
 from typing import Any
 
@@ -15,8 +15,9 @@ RANGE_NOTE = "bars: lowest to highest repeat"
 LOGARITHMIC_FROM = 12.0
 # Height of a line of text in pixels.
 LINE_HEIGHT = 13
-# Height of a lying bar with its gap, in pixels.
+# Height of a lying bar with its gap, in pixels, and how many of them a reader can still compare.
 BAR_STEP = 24
+MOST_BARS = 24
 
 
 def interval(base: altair.Chart, low: str, high: str, *, across: bool = False, **encoding: Any) -> list[altair.Chart]:
@@ -47,6 +48,11 @@ def machine_shape() -> altair.Shape:
     """Circles, and crosses where the machine was crowded."""
     scale = altair.Scale(domain=[OWN, CROWDED], range=["circle", "cross"])
     return altair.Shape("machine:N", scale=scale, legend=None)
+
+
+def bar_notes(bars: Iterable[int], which: str) -> list[str]:
+    """Which bars are drawn, where there would be too many."""
+    return [f"The {MOST_BARS} {which}; the table has all"] if max(bars, default=0) > MOST_BARS else []
 
 
 def crowded_notes(rows: Sequence[Row]) -> list[str]:

@@ -9,7 +9,7 @@ from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
 from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, finished, per_setting
-from paceline.figures.marks import BAR_STEP, interval
+from paceline.figures.marks import BAR_STEP, MOST_BARS, bar_notes, interval
 from paceline.units import format_bytes
 
 MEGABYTE = 1e6
@@ -21,6 +21,7 @@ PARTS = (
     ("activation_bytes", "activations (computed)", PALETTE[2]),
 )
 REST = ("data, buffers, Python", OTHERS)
+PARTS_OF_A_BAR = len(PARTS) + 1
 
 
 def applies(rows: Sequence[Row]) -> bool:
@@ -31,9 +32,11 @@ def applies(rows: Sequence[Row]) -> bool:
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per process, with a mark at the measured peak."""
     known = {title: [row for row in own if row.memory] for title, own in settings(rows).items()}
-    values = {title: _values(own) for title, own in known.items() if own}
+    told = {title: _values(own) for title, own in known.items() if own}
+    values = {title: _largest(own) for title, own in told.items()}
     drawing = per_setting(values, _panel)
     how = [
+        *bar_notes((len(own) // PARTS_OF_A_BAR for own in told.values()), "that hold most"),
         "Upright mark: measured peak above what the framework holds after its import",
         "Thin line across it: lowest to highest repeat",
         "Parameters and optimizer state: measured tensors",
@@ -49,6 +52,13 @@ def _values(rows: list[Row]) -> list[Value]:
         name = f"{series_name(row, varying)} x{row.spec.workers}"
         made += [value for rank in _telling(row.memory) for value in _parts(rank, f"{name}, {_who(rank, row.memory)}")]
     return made
+
+
+def _largest(values: list[Value]) -> list[Value]:
+    """The bars with the highest peaks, in the order in which they were."""
+    peaks = {value["name"]: float(value["peak"]) for value in values if "peak" in value}
+    kept = set(sorted(peaks, key=lambda name: -peaks[name])[:MOST_BARS])
+    return [value for value in values if value["name"] in kept]
 
 
 def _telling(ranks: Sequence[RankMemory]) -> list[RankMemory]:

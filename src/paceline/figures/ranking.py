@@ -8,11 +8,9 @@ from paceline.analysis.factors import settings
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, finished, per_setting
-from paceline.figures.marks import BAR_STEP, CROWDED, RANGE_NOTE, interval, machine
+from paceline.figures.marks import BAR_STEP, CROWDED, MOST_BARS, RANGE_NOTE, bar_notes, interval, machine
 from paceline.units import format_percent, format_rate
 
-# More bars than this are a list, not a picture.
-MOST_BARS = 24
 BEST, OTHER = "fastest", "others"
 
 
@@ -27,8 +25,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     values = {title: _values(own) for title, own in usable.items()}
     drawing = per_setting(values, _panel)
     how = [f"Median of repeats, {RANGE_NOTE}", "In brackets: times one worker, and share of ideal scaling"]
-    if any(len(own) > MOST_BARS for own in usable.values()):
-        how.append(f"The {MOST_BARS} fastest; the table has all")
+    how += bar_notes((len(own) for own in usable.values()), "fastest")
     return finished(drawing, [row for own in usable.values() for row in own], "Samples per second, last epoch", how)
 
 

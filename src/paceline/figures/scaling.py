@@ -61,11 +61,16 @@ def _values(rows: list[Row], varying: list[str]) -> list[Value]:
     made = [_point(row, series_name(row, varying)) for row in rows]
     last = {value["series"]: value for value in sorted(made, key=lambda one: one["workers"])}
     edge = max(value["workers"] for value in made)
-    ends = sorted((value for value in last.values() if value["workers"] == edge), key=lambda one: -one["rate"])
+    ended = sorted(last.values(), key=lambda one: -one["rate"])
+    ends = [value for value in ended if value["workers"] == edge]
     ideal = _ideal(rows)
     top = max([value["high"] for value in made] + [value["rate"] for value in ideal])
     labels = kept_apart({one["series"]: one["rate"] for one in ends[: len(PALETTE)]}, PANEL_HEIGHT, (0.0, top))
-    told = [{**value, "label_at": labels.get(value["series"]) if value["workers"] == edge else None} for value in made]
+    # A series that ends earlier has its name beside its last point.
+    labels |= {value["series"]: value["rate"] for value in ended[: len(PALETTE)] if value["workers"] < edge}
+    told = [
+        {**value, "label_at": labels.get(value["series"]) if value is last[value["series"]] else None} for value in made
+    ]
     return told + ideal
 
 

@@ -64,6 +64,7 @@ def render(records: Sequence[Record]) -> str:
         library=library() if drawn else "",
         answer=answer(rows),
         settings=_settings(rows),
+        without_result=_without_result(rows),
         table=ranking(rows),
         figures=drawn,
         specs=script_data({picture.name: picture.spec for picture in drawn}),
@@ -86,10 +87,20 @@ def _about(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _settings(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Setting by setting: the answer in a sentence, and what gave no result."""
+    """Setting by setting, the answer in a sentence."""
+    return [{"title": title, "headline": headline(group)} for title, group in groups(rows).items()]
+
+
+def _without_result(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
+    """Name, status and reason of what was not measured, and where; what is said of several settings is said once."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    titled = groups(rows)
+    for title, group in titled.items():
+        for one in unmeasured(group):
+            found.setdefault(one, []).append(title)
     return [
-        {"title": title, "headline": headline(group), "unmeasured": unmeasured(group)}
-        for title, group in groups(rows).items()
+        (*one, "" if len(titled) == 1 else titles[0] if len(titles) == 1 else f"in {len(titles)} settings")
+        for one, titles in found.items()
     ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.analysis.break_even import crossing, pays_from
-from paceline.analysis.factors import BATCH, DATA, MODEL, short_count, slices, varies
+from paceline.analysis.factors import BATCH, DATA, MODEL, short_count, slices, telling
 from paceline.analysis.labels import shortened
 from paceline.analysis.rows import summarise
 
@@ -14,8 +14,8 @@ def test_a_slice_holds_rows_that_differ_in_the_factor_and_workers_only(make_reco
     found = slices(summarise(records), DATA)
     assert [len(own) for own in found.values()] == [4, 4]
     assert all(len({row.spec.seed for row in own}) == 1 for own in found.values())
-    assert all(varies(own, DATA) for own in found.values())
-    assert not any(varies(own, BATCH) for own in found.values())
+    assert all(telling(own, DATA) for own in found.values())
+    assert not any(telling(own, BATCH) for own in found.values())
 
 
 def test_slices_with_the_same_title_are_numbered(make_record):
@@ -60,3 +60,11 @@ def test_titles_lose_what_they_share():
     assert shortened(["a on b · c, d 1 · e", "a on b · c, d 2 · e"]) == (["d 1", "d 2"], "a, b, c, e")
     assert shortened(["a on b"]) == (["a on b"], "")
     assert shortened(["a on b", "a on b · c"]) == (["nothing else set", "c"], "a, b")
+
+
+def test_a_strategy_with_one_level_of_a_factor_tells_nothing_of_it(make_record):
+    of_two = [make_record(global_batch=batch, workers=count) for batch in (64, 128) for count in (1, 2)]
+    of_one = [make_record(strategy="torch-ddp", global_batch=64, workers=count) for count in (1, 2)]
+    kept = telling(summarise([*of_two, *of_one]), BATCH)
+    assert {row.spec.strategy for row in kept} == {"fake"}
+    assert len(kept) == 4

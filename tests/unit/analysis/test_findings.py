@@ -29,12 +29,13 @@ def test_a_finding_of_several_runs_is_told_once_with_every_place(make_record):
     assert found(records)["other_load"].where == ("fake x1", "fake x2")
 
 
-def test_the_same_strategy_in_two_settings_is_two_places(make_record):
-    records = [make_record(workload=name, findings=("other_load",), repeat=r)
-               for name in ("mnist-small", "mnist-large") for r in range(3)]  # fmt: skip
+def test_the_same_strategy_in_several_settings_is_counted_in_each_and_said_once(make_record):
+    kinds = (("mnist-small", 1), ("mnist-large", 1), ("mnist-large", 2))
+    records = [make_record(workload=name, workers=count, findings=("other_load",), repeat=r)
+               for name, count in kinds for r in range(3)]  # fmt: skip
     item = found(records)["other_load"]
-    assert sorted(item.where) == ["fake x1 (mnist-large)", "fake x1 (mnist-small)"]
-    assert item.total == 2
+    assert item.where == ("fake x1 (2 settings)", "fake x2 (mnist-large)")
+    assert (item.count, item.total) == (3, 3)
 
 
 def test_runs_from_unlike_environments_are_a_finding_that_names_the_fields(make_record):

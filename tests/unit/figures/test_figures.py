@@ -13,6 +13,7 @@ from paceline.analysis.rows import Row, summarise
 from paceline.figures import figure, figures
 from paceline.figures.base import MOST_SETTINGS, PALETTE
 from paceline.figures.drawn import as_csv, values_of, write_figure
+from paceline.figures.marks import MOST_BARS
 from paceline.strategies import strategies
 from unit.figures import pretended
 
@@ -214,3 +215,18 @@ def test_numbers_that_several_panels_show_are_written_once():
         {"a": None, "b": 2},
     ]
     assert as_csv([]) == ""
+
+
+@pytest.mark.parametrize("name", ["ranking", "energy", "memory"])
+def test_more_bars_than_can_be_compared_are_left_to_the_table(name):
+    many = [f"fake{number}" for number in range(MOST_BARS)]
+    shown = summarise(
+        [
+            one.model_copy(update={"spec": one.spec.model_copy(update={"strategy": strategy})})
+            for strategy in many
+            for one in pretended.of_strategies(["torch-ddp"])
+        ]
+    )
+    picture = figure(name).draw(shown).to_dict()
+    assert len({value["name"] for value in values_of(picture)}) == MOST_BARS
+    assert f"The {MOST_BARS} " in " ".join(picture["title"]["subtitle"])
