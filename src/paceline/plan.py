@@ -221,6 +221,11 @@ def spec_facts(spec: RunSpec) -> ModelFacts:
     return model_facts(*spec_layers(spec))
 
 
+def parameter_count(spec: RunSpec, probe: Probe) -> int:
+    """Of the run's model: counted from its layers, or as a look at the user's own found."""
+    return probe(spec).parameters if spec.model is not None else spec_facts(spec).parameters
+
+
 def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     """Why this run cannot be made on this machine, or None. Input that is wrong everywhere is a `SpecError` instead."""
     chosen = strategy(spec.strategy)

@@ -67,6 +67,8 @@ def test_the_files_own_data_loss_and_optimizer_are_used(shared_tool: Tool, train
     assert notes == {"build", "data", "loss", "optimizer"}
     assert all(record.spec.dataset == "own" for record in trained)
     assert all(record.epochs[0].samples == 64 for record in trained)
+    # Six weights and a bias.
+    assert {record.parameters for record in trained} == {7}
 
 
 def test_the_model_learns_and_its_losses_do_not_depend_on_the_strategy(trained: list[Record]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.data.order import BatchOrder
-from paceline.plan import PlannedRun, sample_count
+from paceline.plan import PlannedRun, parameter_count, sample_count
 from paceline.record import Record, Status
 from paceline.runs.devices import cores_each, lay_out, oversubscription, process_environment
 from paceline.runs.energy import open_meter
@@ -82,7 +82,7 @@ def launch(
         run, study, processes, ending, launched,
         started_at=started_at, findings=[*findings, *findings_of(uses)], environment=environment(),
     )  # fmt: skip
-    return record.model_copy(update={"gpus": uses})
+    return record.model_copy(update={"gpus": uses, "parameters": parameter_count(spec, probe)})
 
 
 def schedule(spec: RunSpec) -> list[tuple[int, int]]:
