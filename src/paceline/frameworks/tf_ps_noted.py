@@ -80,7 +80,8 @@ class NotedChief(Chief):
         """The usual answer, with the time of the start and of each stage's end."""
         stamps, held = [tf.timestamp()], self._model.variables
         with tf.control_dependencies(stamps):
-            inputs, targets = self._batch(index)
+            # TensorFlow lets what reads a worker's own variable off the dependency, but not off its other inputs.
+            inputs, targets = self._batch(_copy(index))
         stamps.append(_time_after([inputs, targets]))
         with tf.control_dependencies(stamps[-1:]):
             fetched, *copies = (_copy(variable) for variable in (self._version, *(each.value for each in held)))
@@ -89,7 +90,7 @@ class NotedChief(Chief):
         sources = [own[id(variable)] for variable in self._variables]
         with tf.control_dependencies(stamps[-1:]), tf.GradientTape() as tape:
             tape.watch(sources)
-            loss, changed = self._forward(list(zip(held, copies, strict=True)), inputs, targets)
+            loss, changed = self._forward(list(zip(held, copies, strict=True)), _copy(inputs), _copy(targets))
         stamps.append(_time_after([loss]))
         with tf.control_dependencies(stamps[-1:]):
             found = tape.gradient(loss, sources)
@@ -97,9 +98,9 @@ class NotedChief(Chief):
         stamps.append(_time_after([gradient for gradient in gradients if gradient is not None]))
         with tf.control_dependencies(stamps[-1:]):
             leaving = [None if gradient is None else _copy(gradient) for gradient in gradients]
-            # A function, because what comes after it waits for all that it does and not for its result alone.
-            counted = tf.function(lambda: self._pushed(leaving, changed), autograph=False)()
-        stamps.append(_time_after([counted]))
+            settled = [(variable, _copy(value)) for variable, value in changed]
+        counted, pushed = self._pushed(leaving, settled)
+        stamps.append(_time_after(pushed))
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         return tf.stack([tf.cast(value, tf.float64) for value in (loss, worker, counted - fetched, *stamps)])
 
@@ -111,15 +112,22 @@ class NotedChief(Chief):
         now = [(variable, scope.get_current_value(variable)) for variable in self._model.non_trainable_variables]
         return loss, [(variable, value) for variable, value in now if value is not before[id(variable)]]
 
-    def _pushed(self, gradients: list[tf.Tensor | None], changed: list[tuple[Any, tf.Tensor]]) -> tf.Tensor:
-        self._push(gradients)
-        for variable, value in changed:
-            variable.assign(value)
-        return self._count()[0]
+    def _pushed(
+        self, gradients: list[tf.Tensor | None], changed: list[tuple[Any, tf.Tensor]]
+    ) -> tuple[tf.Tensor, list[tf.Operation]]:
+        """How many updates there were, and all that must be done before this one is."""
+        graph = tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations())
+        with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
+            self._push(gradients)
+            for variable, value in changed:
+                variable.assign(value)
+            counted, _ = self._count()
+        return counted, [made for made in graph.get_operations()[before:] if made.op_def.is_stateful]
 
 
-def _time_after(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    with tf.control_dependencies(tensors):
+def _time_after(done: Sequence[tf.Tensor | tf.Operation]) -> tf.Tensor:
+    with tf.control_dependencies(done):
         return tf.timestamp()
 
 
