@@ -6,6 +6,7 @@ from statistics import median
 from time import perf_counter_ns
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 from tensorflow.python.eager import context as eager
 
 from paceline.frameworks.tf_dtensor import DtensorJob
@@ -42,6 +43,9 @@ class ProfiledDtensorJob(DtensorJob):
             super().step(first, count)
 
     def _tell(self) -> None:
+        # A step is over when the first device has its loss; what others still do belongs to the last one.
+        for part in dtensor.unpack(self._number.read_value()):
+            part.numpy()
         tf.profiler.experimental.stop()
         with self._folder as folder:
             events = [event for file in sorted(Path(folder).rglob("*.xplane.pb")) for event in read_events(file)]

@@ -84,13 +84,15 @@ def executed(events: Iterable[Event], ahead: int) -> list[Executed]:
 
 
 def _within_runs(own: Iterable[Event], runs: Mapping[int, int]) -> Iterator[tuple[Event, int]]:
-    """What a thread did for runs of devices, with the device: a stretch of a run holds what follows until it ends."""
-    device, until = 0, -1
+    """What a thread did for runs of devices, with the device: a stretch of one may lie within that of another."""
+    around: list[tuple[int, int]] = []
     for event in own:
+        while around and around[-1][1] <= event.start:
+            around.pop()
         if event.name == _STRETCH and event.notes.get(_TAKES) in runs:
-            device, until = runs[event.notes[_TAKES]], event.end
-        elif event.end <= until:
-            yield event, device
+            around.append((runs[event.notes[_TAKES]], event.end))
+        elif around:
+            yield event, around[-1][0]
 
 
 def _operations(own: Iterable[Event], runs: Mapping[int, int]) -> Iterator[Executed]:
