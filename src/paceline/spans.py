@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 # What a stretch of time is for. `step` spans hold all others of their track; `blocked` is the training thread waiting
 # for communication, and `communication` the transfer itself, on whatever thread it runs. `launch` is a host that hands
-# work to a GPU; what becomes of it there is in the other spans.
+# work to a GPU, or a chief to its workers; what becomes of it there is in the other spans.
 Kind = Literal["step", "input", "forward", "backward", "optimizer", "communication", "blocked", "launch"]
 MAIN = "training"
 

@@ -256,6 +256,22 @@ def test_without_a_model_dimension_each_device_has_everything_and_a_share_of_the
     assert rank.details["held_bytes"]["parameters"] == 2 * WHOLE_BYTES
 
 
+@pytest.mark.parametrize(("workers", "tensor"), [(2, 1), (2, 2), (4, 2)])
+def test_a_watched_mesh_sends_the_bytes_of_its_footprint(workers: int, tensor: int, trained: Any) -> None:
+    spec = spec_of("mnist-small", "tf-dtensor", workers, knobs={"tensor": tensor})
+    (group,) = strategy("tf-dtensor").footprint(spec, spec_facts(spec)).groups
+    record = trained.again(spec.model_copy(update={"instrumented": True})).record
+    # Replicas sum their losses too.
+    loss_bytes = 4 if workers > tensor else 0
+    expected = sum(message.payload_bytes * message.count for message in group.messages) + loss_bytes
+    assert [part.rank for part in record.breakdown] == list(range(workers))
+    for part in record.breakdown:
+        assert part.sent_bytes == expected
+        assert part.exposed > 0
+        assert min(part.forward, part.backward, part.optimizer, part.input) > 0
+        assert part.other >= 0
+
+
 @pytest.mark.parametrize(
     ("workload", "name", "workers", "fields", "words"),
     [

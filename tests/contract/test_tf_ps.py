@@ -123,6 +123,22 @@ def test_a_model_of_the_users_is_served(optimizer: str, tmp_path: Path, trained:
     assert of_role(run.record, "server")[0].details["updates"] == 2 * 30
 
 
+@pytest.mark.parametrize("optimizer", ["", OWN_OPTIMIZER], ids=["the run's optimizer", "its own optimizer"])
+def test_a_share_that_is_taken_apart_trains_as_a_whole_one(optimizer: str, tmp_path: Path, trained: Any) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN_MODEL + optimizer)
+    fields = {"model": ModelFile.from_text(str(file)), "strategy": "tf-ps", "workers": 1, "global_batch": 40}
+    knobs = {"servers": 2, "steps_per_execution": 2}
+    spec = complete(RunSpec.model_validate({**fields, "epochs": 4, "knobs": knobs, "optimizer": {"lr": 0.01}}))
+    noted = trained.again(spec.model_copy(update={"instrumented": True}))
+    timed = trained.again(spec)
+    np.testing.assert_allclose(noted.losses[:20], timed.losses[:20], rtol=1e-5)
+    (part,) = noted.record.breakdown
+    # All variables come, and a gradient of each that is trained goes: not of the two averages over batches.
+    arrays = 20 * 32 + 32 + 2 * 32 + 32 * 4 + 4
+    assert (part.rank, part.sent_bytes) == (1, 4 * (2 * arrays + 2 * 32))
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -23,8 +23,28 @@ SCRIPT = Path(__file__).parent / "traced.py"
 LATE_SECONDS = 0.12
 RATE_BITS = 100e6
 SMALL = {"strategy": "torch-ddp", "workers": 2, "global_batch": 64, "epochs": 1, "train_samples": 1024}
+SERVED = {**SMALL, "strategy": "tf-ps"}
+# A model whose loss takes longer on the second of two workers that run what a chief sends them: nothing but what
+# TensorFlow's own kernels do. The one that sleeps does so before each element and once more before the end.
+LATE_WORKER = """
+import keras
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops.testing import sleep
+
+def build():
+    return keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+
+def loss(outputs, targets):
+    late = tf.cast(tf.distribute.coordinator.experimental_get_current_worker_index(), tf.int64)
+    with tf.control_dependencies([outputs]):
+        moments = tf.data.Dataset.range(1).apply(sleep(late * {late_microseconds} // 2))
+        factor = 1 + 0 * moments.reduce(tf.constant(0, tf.int64), lambda total, one: total + one)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs)
+    return tf.reduce_mean(losses) * tf.cast(factor, tf.float32)
+"""
 
 torch_only = pytest.mark.torch
+tensorflow_only = pytest.mark.tensorflow
 
 
 def traced(fields: dict[str, Any], *around: str) -> list[dict[str, float]]:
@@ -60,6 +80,23 @@ def test_a_breakdown_calls_the_delay_of_one_rank_waiting_in_the_other_and_not_tr
     assert found[LATE_SECONDS][1]["waiting"] < 0.1 * LATE_SECONDS
 
 
+@tensorflow_only
+def test_a_breakdown_of_served_workers_finds_the_delay_of_one_in_its_own_pass(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    model, found = tmp_path / "late.py", {}
+    for late in (0.0, LATE_SECONDS):
+        model.write_text(LATE_WORKER.format(late_microseconds=round(late * 1e6)))
+        found[late] = traced({**SERVED, "model": str(model), "dataset": "mnist-5k"})
+    (calm, calm_late), (beside, late_one) = found[0.0], found[LATE_SECONDS]
+    assert late_one["forward"] - calm_late["forward"] == pytest.approx(LATE_SECONDS, rel=0.2)
+    for name in ("backward", "exposed"):
+        assert late_one[name] - calm_late[name] < 0.1 * LATE_SECONDS
+    # Nobody waits for it in a transfer, and it does not slow others down.
+    for name in ("forward", "backward", "exposed"):
+        assert beside[name] - calm[name] < 0.1 * LATE_SECONDS
+    assert beside["steps"] > late_one["steps"]
+
+
 @pytest.fixture
 def slow_link() -> Iterator[str]:
     """A network namespace of our own whose loopback link lets only so many bits pass in a second."""
@@ -93,6 +130,19 @@ def test_a_breakdown_finds_the_transfer_that_a_slow_link_makes(slow_link: str) -
         assert after["communication"] > 3 * before["communication"]
         # The other rank comes no later than before: what the link costs is not called waiting.
         assert after["waiting"] < 0.3 * expected
+
+
+@tensorflow_only
+def test_a_breakdown_of_served_workers_finds_what_a_slow_link_makes_of_fetch_and_push(slow_link: str) -> None:
+    pytest.importorskip("tensorflow")
+    spec = complete(RunSpec.model_validate(SERVED))
+    expected = strategy("tf-ps").footprint(spec, spec_facts(spec)).sent_bytes * 8 / RATE_BITS
+    fast, slow = traced(SERVED), traced(SERVED, "ip", "netns", "exec", slow_link)
+    for before, after in zip(fast, slow, strict=True):
+        # The workers share the link and each has one share of a step, give or take a few.
+        assert after["exposed"] == pytest.approx(expected, rel=0.2)
+        for name in ("input", "forward", "backward", "waiting"):
+            assert after[name] - before[name] < 0.1 * expected
 
 
 @torch_only

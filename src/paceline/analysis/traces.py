@@ -12,11 +12,13 @@ COMPLETE, METADATA = "X", "M"
 def to_trace(record: Record) -> dict[str, Any]:
     """All kept spans of an instrumented run; times in microseconds, as the format wants them."""
     events: list[dict[str, Any]] = []
-    for rank in record.ranks:
-        events.append(_name("process_name", rank.rank, 0, f"rank {rank.rank} ({rank.role})"))
-        lanes = _lanes(span for span in record.trace if span.rank == rank.rank)
+    roles = {rank.rank: rank.role for rank in record.ranks}
+    # A process that drives several workers is one rank, and its spans are those of its workers.
+    for rank in sorted({*roles, *(span.rank for span in record.trace)}):
+        events.append(_name("process_name", rank, 0, f"rank {rank} ({roles.get(rank, 'worker')})"))
+        lanes = _lanes(span for span in record.trace if span.rank == rank)
         for thread, (name, spans) in enumerate(lanes):
-            events.append(_name("thread_name", rank.rank, thread, name))
+            events.append(_name("thread_name", rank, thread, name))
             events += [_event(span, thread) for span in spans]
     spec = record.spec
     about = {"strategy": spec.strategy, "workload": spec.workload, "workers": spec.workers, "key": record.key}

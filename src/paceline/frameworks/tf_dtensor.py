@@ -15,6 +15,7 @@ from paceline.frameworks.keras_model import keras_inputs
 from paceline.frameworks.tf_devices import prepare
 from paceline.frameworks.tf_dtensor_model import BATCH, MODEL, WHOLE, Kept, Network, kept_arrays
 from paceline.frameworks.tf_training import TfJob
+from paceline.frameworks.xla_operations import INPUT, UPDATE
 from paceline.spec import Optimizer
 from paceline.strategies.base import Context
 from paceline.workloads.base import Weights, model_facts
@@ -132,16 +133,19 @@ class DtensorJob(TfJob):
 
     def _once(self, order: tf.Tensor) -> tf.Tensor:
         """Forward, backward, update; sums over the mesh come with the mean and the products."""
-        number = self._number.read_value()
-        self._number.assign(number + 1)
-        index = tf.gather(order, number)
+        with tf.name_scope(INPUT):
+            number = self._number.read_value()
+            self._number.assign(number + 1)
+            index = tf.gather(order, number)
+            inputs, targets = tf.gather(self._inputs, index), tf.gather(self._targets, index)
         with tf.GradientTape() as tape:
             arrays = {name: variable.read_value() for name, variable in self._arrays.items()}
             tape.watch(list(arrays.values()))
-            outputs = self._network(arrays, tf.gather(self._inputs, index), divided=True)
-            loss = _cross_entropy(outputs, tf.gather(self._targets, index))
+            loss = _cross_entropy(self._network(arrays, inputs, divided=True), targets)
         found = tape.gradient(loss, arrays)
-        self._update(self._arrays, {name: tf.convert_to_tensor(gradient) for name, gradient in found.items()})
+        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in found.items()}
+        with tf.name_scope(UPDATE):
+            self._update(self._arrays, gradients)
         return loss
 
     def _test(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[float, int, int]:

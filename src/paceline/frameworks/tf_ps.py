@@ -151,10 +151,13 @@ class Chief(TfJob):
 
     def _take_back(self, left: int) -> None:
         while len(self._handed_out) > left:
-            answers = np.stack([answer.fetch() for answer in self._handed_out.popleft()])
-            for worker, staleness in answers[:, :, 1:].reshape(-1, 2).astype(int):
-                self._staleness[worker].add(int(staleness))
-            self._answers += list(answers[:, :, 0].mean(axis=0))
+            self._keep(np.stack([answer.fetch() for answer in self._handed_out.popleft()]))
+
+    def _keep(self, answers: np.ndarray) -> None:
+        """Of each share of a call and each of its steps: loss, who it was, staleness."""
+        for worker, staleness in answers[:, :, 1:].reshape(-1, 2).astype(int):
+            self._staleness[worker].add(int(staleness))
+        self._answers += list(answers[:, :, 0].mean(axis=0))
 
     def _train_on(self, order: tf.Tensor) -> tf.Tensor:
         """What a worker does with its share of one step, or of several after another: loss, who it was, staleness."""
@@ -162,18 +165,29 @@ class Chief(TfJob):
 
     def _train_once(self, index: tf.Tensor) -> tf.Tensor:
         fetched = tf.identity(self._version)
+        loss, gradients = self._gradients(*self._batch(index))
+        with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
+            self._push(gradients)
+            counted, done = self._count()
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        with tf.control_dependencies([done]):
+            return tf.stack([loss, tf.cast(worker, tf.float32), tf.cast(counted - fetched, tf.float32)])
+
+    def _batch(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """From the worker's own copy of the data."""
         inputs, targets = (
             tf.raw_ops.ResourceGather(resource=held.handle, indices=index, dtype=held.dtype)
             for held in (self._inputs, self._targets)
         )
-        loss, gradients = self._gradients(inputs, targets)
-        with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
-            self._push(gradients)
-            counted = tf.raw_ops.ResourceCountUpTo(resource=self._version.handle, limit=NO_LIMIT, T=tf.int64)
-            done = tf.raw_ops.ResourceCountUpTo(resource=self._done.handle, limit=NO_LIMIT, T=tf.int64)
-        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        with tf.control_dependencies([done]):
-            return tf.stack([loss, tf.cast(worker, tf.float32), tf.cast(counted - fetched, tf.float32)])
+        return inputs, targets
+
+    def _count(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """One more update, of the variables and by this worker: how many there were of each."""
+        counted, done = (
+            tf.raw_ops.ResourceCountUpTo(resource=counter.handle, limit=NO_LIMIT, T=tf.int64)
+            for counter in (self._version, self._done)
+        )
+        return counted, done
 
     def _push(self, gradients: list[tf.Tensor | None]) -> None:
         """Each gradient goes to its variable's server and is applied there."""

@@ -116,13 +116,16 @@ class TfJob:
 
     def _loss_and_gradients(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
         with tf.GradientTape() as tape:
-            loss = self._loss(self._model(inputs, training=True), targets)
-            # Penalties that a user's layers put on their weights count as in Keras' own loop.
-            loss = tf.add_n([loss, *self._model.losses]) if self._model.losses else loss
+            loss = self._penalised_loss(inputs, targets)
             share = loss / self._strategy.num_replicas_in_sync
         gradients = tape.gradient(share, self._variables)
         # The rows of an embedding that a batch used come alone; the optimizer and the sum over replicas want all.
         return loss, [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def _penalised_loss(self, inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Penalties that a user's layers put on their weights count as in Keras' own loop."""
+        loss = self._loss(self._model(inputs, training=True), targets)
+        return tf.add_n([loss, *self._model.losses]) if self._model.losses else loss
 
     def wait(self) -> None:
         """For GPUs; a traced function on CPU returns when it is done."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from paceline.footprint import FLOAT_BYTES, Footprint, ModelFacts
 from paceline.frameworks import tf_facts
 from paceline.spec import RunSpec, Scalar
-from paceline.strategies.base import Context, Job, Knob, Process, Role, Strategy, on_one_worker, spec_layers
+from paceline.strategies.base import Context, Job, Knob, Process, Role, Strategy, on_cores, on_one_worker, spec_layers
 from paceline.systems import System
 from paceline.workloads.splits import Rows, tensor_footprint, why_not_split
 
@@ -49,10 +49,10 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def open_job(context: Context) -> Job:
     """All devices in one process."""
-    from paceline.frameworks.tf_dtensor import DtensorJob
+    from paceline.frameworks.tf_dtensor_profiled import dtensor_job
 
     rows = Rows.of(context.spec, split_knobs(context.spec))
-    return DtensorJob(context, rows, int(STRATEGY.knob_values(context.spec)["steps_per_execution"]))
+    return dtensor_job(context, rows, int(STRATEGY.knob_values(context.spec)["steps_per_execution"]))
 
 
 STRATEGY = Strategy(
@@ -73,7 +73,7 @@ STRATEGY = Strategy(
     needs=("keras",),
     own_models="keras",
     reference=on_one_worker("tf-single"),
-    # Its collectives come with the layouts, within one traced function, where nobody sees when.
-    traces=lambda _spec: False,
+    # What TensorFlow's profiler tells of GPUs has not been tried.
+    traces=on_cores,
     is_out_of_memory=tf_facts.is_out_of_memory,
 )

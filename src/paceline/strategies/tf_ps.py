@@ -8,7 +8,7 @@ from paceline.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
 from paceline.frameworks import tf_facts
 from paceline.frameworks.tf_ps_facts import ANSWER_BYTES, INDEX_BYTES, server_bytes
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Job, Knob, Process, Role, Service, Strategy
+from paceline.strategies.base import Context, Job, Knob, Process, Role, Service, Strategy, on_cores
 from paceline.systems import System
 
 KNOBS = (
@@ -91,12 +91,13 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def open_job(context: Context) -> Job | Service:
     """The chief, or a process that does what the chief says."""
-    from paceline.frameworks.tf_ps import Chief, Member
+    from paceline.frameworks.tf_ps import Member
+    from paceline.frameworks.tf_ps_noted import chief_job
 
     if context.process.role != "chief":
         return Member(context)
     spec = context.spec
-    return Chief(context, knob(spec, "servers"), knob(spec, "ahead"), knob(spec, "steps_per_execution"))
+    return chief_job(context, knob(spec, "servers"), knob(spec, "ahead"), knob(spec, "steps_per_execution"))
 
 
 STRATEGY = Strategy(
@@ -117,7 +118,7 @@ STRATEGY = Strategy(
     needs=("keras",),
     own_models="keras",
     must_reach_loss=0.8,
-    # A worker's share is one function that TensorFlow's server runs at the chief's word; nobody hears what was when.
-    traces=lambda _spec: False,
+    # Its workers tell the chief when each stage of a share ended.
+    traces=on_cores,
     is_out_of_memory=tf_facts.is_out_of_memory,
 )

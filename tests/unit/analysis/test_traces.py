@@ -34,6 +34,16 @@ def test_a_trace_has_a_process_per_rank_and_nested_spans_on_each_thread(make_rec
     assert [event["args"] for event in complete if event["name"] == "a"] == [{"bytes": 8}]
 
 
+def test_a_trace_has_every_worker_of_a_process_that_drives_several(make_record):
+    spans = tuple(
+        TraceSpan(rank=worker, track="training", kind="step", name="step 1", start=0, duration=9) for worker in (0, 1)
+    )
+    events = to_trace(make_record().model_copy(update={"trace": spans}))["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert names == ["rank 0 (worker)", "rank 1 (worker)"]
+    assert [event["pid"] for event in events if event["ph"] == "X"] == [0, 1]
+
+
 def test_the_serial_fraction_is_that_of_karp_and_flatt():
     assert serial_fraction(1.5, 2) == pytest.approx(1 / 3)
     assert serial_fraction(4.0, 4) == 0.0

@@ -1,0 +1,165 @@
+"""What TensorFlow's profiler saw of a function that runs on several devices, operation by operation.
+
+The profiler tells threads, not devices. An executor's run has a number, which the thread that asked for it notes beside
+its own; every device of a mesh has such a thread to itself, though which is which is not told. An operation lies
+within a stretch of such a run. A collective is asked for there and ends elsewhere; both notes have its number.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from paceline.breakdown import union
+from paceline.frameworks.xla_operations import INPUT, UPDATE, Executed, Operation
+from paceline.spans import Kind
+
+# What our steps are marked with.
+STEP = "paceline step"
+# Names of our own and of TensorFlow's in the names of operations, the most telling first.
+_MARKS: tuple[tuple[str, Kind], ...] = ((INPUT, "input"), (UPDATE, "optimizer"), ("gradient_tape/", "backward"))
+# What the profiler calls the stages of a run, and the notes that tie them to each other.
+_ASKED, _STRETCH = "FunctionRun", "ExecutorState::Process"
+_SENT, _ARRIVED = "ExecutorState::ProcessAsync::Start", "ExecutorState::ProcessAsync::Done"
+_CLOSURE, _JOINED = "CollectiveExecutor::RunClosure", "CollectiveExecutor::CompleteParams"
+_COLLECTIVE, _KERNEL = "Collective", "Kernel::Run"
+_GIVES, _TAKES = "_p", "_c"
+_GROUP = " in group "
+_CALL = "StatefulPartitionedCall/"
+PICOSECONDS_PER_NANOSECOND = 1_000
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a thread did, in nanoseconds of the profiler's clock."""
+
+    thread: int
+    name: str
+    start: int
+    end: int
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_events(file: Path) -> Iterator[Event]:
+    """All that threads of this host did."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(file.read_bytes())
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                start = line.timestamp_ns + event.offset_ps // PICOSECONDS_PER_NANOSECOND
+                end = start + event.duration_ps // PICOSECONDS_PER_NANOSECOND
+                notes = {plane.stat_metadata[stat.metadata_id].name: _value(stat, plane) for stat in event.stats}
+                yield Event(line.id, plane.event_metadata[event.metadata_id].name, start, end, notes)
+
+
+def _value(stat: Any, plane: Any) -> Any:
+    """Words that come more than once are kept apart, and referred to."""
+    chosen = stat.WhichOneof("value")
+    if chosen == "ref_value":
+        return plane.stat_metadata[stat.ref_value].name
+    return getattr(stat, chosen) if chosen else None
+
+
+def executed(events: Iterable[Event], ahead: int) -> list[Executed]:
+    """Operations and collectives of every device, in nanoseconds of a clock that is so far ahead of the profiler's."""
+    threads: dict[int, list[Event]] = {}
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        threads.setdefault(event.thread, []).append(event)
+    told = [event for own in threads.values() for event in own]
+    steps = union((event.start, event.end) for event in told if event.name == STEP)
+    # What runs between the steps, to hand over an epoch's indices, may have other threads.
+    asked = [event for event in told if event.name == _ASKED and any(a <= event.start < b for a, b in steps)]
+    devices = {thread: number for number, thread in enumerate(dict.fromkeys(event.thread for event in asked))}
+    runs = {event.notes[_GIVES]: devices[event.thread] for event in asked}
+    ends = {event.notes[_TAKES]: event.start for event in told if event.name == _ARRIVED}
+    groups = {closure: group for own in threads.values() for closure, group in _groups(own)}
+    found = [one for own in threads.values() for one in _collectives(own, runs, ends, groups)]
+    for device in devices.values():
+        found += _in_turn(one for own in threads.values() for one in _operations(own, runs) if one.device == device)
+    return [replace(one, start=one.start + ahead, end=one.end + ahead) for one in found]
+
+
+def _within_runs(own: Iterable[Event], runs: Mapping[int, int]) -> Iterator[tuple[Event, int]]:
+    """What a thread did for runs of devices, with the device: a stretch of one may lie within that of another."""
+    around: list[tuple[int, int]] = []
+    for event in own:
+        while around and around[-1][1] <= event.start:
+            around.pop()
+        if event.name == _STRETCH and event.notes.get(_TAKES) in runs:
+            around.append((runs[event.notes[_TAKES]], event.end))
+        elif around:
+            yield event, around[-1][0]
+
+
+def _operations(own: Iterable[Event], runs: Mapping[int, int]) -> Iterator[Executed]:
+    for event, device in _within_runs(own, runs):
+        name, colon, _ = event.name.rpartition(":")
+        if colon and not name.endswith(":"):
+            yield Executed(_plain_name(name), device, event.start, event.end)
+
+
+def _in_turn(own: Iterable[Executed]) -> Iterator[Executed]:
+    """Of operations that a device ran at once, each instant is that of the one that came first: parts add up then."""
+    reached = -1
+    for one in sorted(own, key=lambda one: one.start):
+        if one.end > reached:
+            yield replace(one, start=max(one.start, reached))
+            reached = one.end
+
+
+def _collectives(
+    own: Iterable[Event], runs: Mapping[int, int], ends: Mapping[int, int], groups: Mapping[int, int]
+) -> Iterator[Executed]:
+    """From when a device has come to one until it has the result; devices that share a group share a transfer."""
+    sent: Event | None = None
+    for event, device in _within_runs(own, runs):
+        if event.name == _SENT:
+            sent = event
+        elif sent is not None and event.name.startswith(_COLLECTIVE) and event.name.endswith(_KERNEL):
+            name = f"{_plain_name(str(event.notes['name']))}{_GROUP}{groups.get(event.notes[_GIVES], 0)}"
+            yield Executed(name, device, sent.start, ends.get(sent.notes[_GIVES], sent.end))
+
+
+def _groups(own: Iterable[Event]) -> Iterator[tuple[int, int]]:
+    """Of each request, the group of devices that it went to."""
+    closure = None
+    for event in own:
+        if event.name == _CLOSURE:
+            closure = event.notes[_TAKES]
+        elif event.name == _JOINED and closure is not None:
+            yield closure, event.notes["group_key"]
+
+
+def _plain_name(told: str) -> str:
+    """Of an operation, as the function itself has it."""
+    return told.rpartition(_CALL)[2]
+
+
+def operations_of(names: Iterable[str], collectives: Mapping[str, int]) -> dict[str, Operation]:
+    """To which pass each belongs; of collectives, the bytes of what they give."""
+    found = {}
+    for name in names:
+        plain, group, _ = name.partition(_GROUP)
+        found[name] = Operation("communication", collectives.get(plain, 0)) if group else Operation(_kind(name), 0)
+    return found
+
+
+def _kind(name: str) -> Kind:
+    return next((kind for mark, kind in _MARKS if mark in name), "forward")
+
+
+def collectives_of(functions: Iterable[Any]) -> dict[str, int]:
+    """Every collective in the definitions of functions, with the bytes of what a device has of its result."""
+    import tensorflow as tf
+
+    return {
+        node.name: tf.as_dtype(node.attr["T"].type).size
+        * sum(prod(size.size for size in shape.dim) for shape in node.attr["_output_shapes"].list.shape)
+        for function in functions
+        for node in function.node_def
+        if node.op.startswith(_COLLECTIVE)
+    }
