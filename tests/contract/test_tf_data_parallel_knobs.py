@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.breakdown import PARTS, WARM_UP_STEPS
 from paceline.plan import complete, refusal
 from paceline.runs.probe import probe
 from paceline.spec import ModelFile, RunSpec
@@ -98,6 +99,22 @@ def test_no_setting_changes_what_is_learned(
     single = trained.again(found.record.spec.model_copy(update={"strategy": "tf-single", "workers": 1, "knobs": {}}))
     assert_same(found, single)
     assert found.record.ranks[0].details["steps_per_execution"] == knobs.get("steps_per_execution", 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_fit_that_is_taken_apart_trains_the_same_and_adds_up(workers: int, trained: Any) -> None:
+    fields = {"strategy": "tf-mirrored", "workers": workers, "knobs": {"loop": "fit"}}
+    # Of one epoch that is shorter than the instrumented run.
+    timed = trained("mnist-small", **fields)
+    noted = trained("mnist-small", **fields, instrumented=True)
+    shared = min(len(noted.losses), len(timed.losses))
+    assert shared == len(timed.losses)
+    np.testing.assert_allclose(noted.losses[:shared], timed.losses, rtol=EXACT)
+    (part,) = noted.record.breakdown
+    assert part.steps == len(noted.losses) - WARM_UP_STEPS
+    assert sum(getattr(part, name) for name in PARTS) == pytest.approx(part.step, rel=0.02)
+    assert min(getattr(part, name) for name in (*PARTS, "overlapped")) >= 0
+    assert (part.exposed > 0) == (workers > 1)
 
 
 @pytest.mark.parametrize(("name", "workers"), [("tf-single", 1), ("tf-mirrored", 2)])

@@ -46,14 +46,20 @@ class Turns(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Takes what Keras tells apart."""
         total = float((logs or {})["loss"]) * (batch % RESET_EVERY + 1)
-        self.losses.append(total - self._sum)
+        self._keep(batch, total - self._sum)
         self._sum = total
+
+    def _keep(self, batch: int, loss: float) -> None:
+        """Also ends `fit` where no more steps are wanted."""
+        self.losses.append(loss)
         if batch + 1 == self._steps:
             self.model.stop_training = self._steps < self.params["steps"]
 
 
 class FitJob(TfJob):
     """An epoch per call, so that the times of single steps are not known; their losses are."""
+
+    turns: type[Turns] = Turns
 
     def __init__(self, context: Context, strategy: tf.distribute.Strategy, devices: list[str]) -> None:
         super().__init__(context, strategy, devices, stride=context.order.steps_per_epoch)
@@ -67,17 +73,16 @@ class FitJob(TfJob):
         with strategy.scope():
             compiled = context.spec.execution == "compiled"
             self._model.compile(optimizer=self._optimizer, loss=loss, jit_compile=compiled)
-        self._turns = Turns()
+        self._turns = self.turns()
         threading.Thread(target=self._fit, daemon=True).start()
         self._wait_for_turn()
 
     def _fit(self) -> None:
-        order, spec = self._context.order, self._context.spec
-        epochs = [epoch for epoch, _ in order.schedule(spec.epochs, spec.steps)]
+        order, epochs = self._context.order, self._epochs()
         rows = tf.data.Dataset.from_tensor_slices(np.concatenate([order.epoch(epoch) for epoch in epochs]))
         try:
             self._model.fit(
-                rows.map(self._batch).repeat().prefetch(1),
+                rows.map(self._row).repeat().prefetch(1),
                 epochs=len(epochs),
                 steps_per_epoch=order.steps_per_epoch,
                 verbose=0,
@@ -88,7 +93,11 @@ class FitJob(TfJob):
         else:
             self._turns.finished.put(None)
 
-    def _batch(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _epochs(self) -> list[int]:
+        spec = self._context.spec
+        return [epoch for epoch, _ in self._context.order.schedule(spec.epochs, spec.steps)]
+
+    def _row(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         inputs, targets = self._whole
         return tf.gather(inputs, index), tf.gather(targets, index)
 

@@ -44,7 +44,7 @@ class NotedTfJob(TfJob):
             self._optimizer._all_reduce_sum_gradients = lambda pairs: pairs
         # Each replica hands over a gradient as large as each variable.
         self._sum_bytes = len(devices) * sum(_bytes(variable) for variable in self._variables)
-        self.start_epoch(0)
+        TfJob.start_epoch(self, 0)
         batch = self._take(self._order, tf.constant(0, tf.int64))
         self._share = forward_share(lambda: self._look_ahead(*batch), lambda: self._differentiate(*batch))
 
@@ -53,14 +53,18 @@ class NotedTfJob(TfJob):
         for number in range(first, first + count):
             with self._tape.span("input"):
                 inputs, targets = self._take(self._order, tf.constant(number, tf.int64))
-            with noted_passes(self._tape, self._share):
-                loss, gradients = self._differentiate(inputs, targets)
-            if self._sum is not None:
-                with self._transfers("sum of gradients", self._sum_bytes):
-                    gradients = self._sum(gradients)
-            with self._tape.span("optimizer"):
-                self._update(gradients)
-            self._losses.append(loss)
+            self._losses.append(self._train_on(inputs, targets))
+
+    def _train_on(self, inputs: Any, targets: Any) -> tf.Tensor:
+        """All but the batch, noted; the loss."""
+        with noted_passes(self._tape, self._share):
+            loss, gradients = self._differentiate(inputs, targets)
+        if self._sum is not None:
+            with self._transfers("sum of gradients", self._sum_bytes):
+                gradients = self._sum(gradients)
+        with self._tape.span("optimizer"):
+            self._update(gradients)
+        return loss
 
     def _batch(self, order: Any, number: tf.Tensor) -> Any:
         def take(inputs: tf.Tensor, targets: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -64,7 +64,7 @@ def open_job(context: Context) -> Job:
     devices, knobs = prepare(context, context.spec.workers), STRATEGY.knob_values(context.spec)
     import tensorflow as tf
 
-    from paceline.frameworks.tf_fit import FitJob
+    from paceline.frameworks.tf_fit_noted import fit_job
     from paceline.frameworks.tf_noted import tf_job
 
     reducers = {
@@ -75,13 +75,8 @@ def open_job(context: Context) -> Job:
     reducer = reducers.get(str(knobs["cross_device_ops"]), lambda: None)()
     strategy = tf.distribute.MirroredStrategy(devices, cross_device_ops=reducer)
     if knobs["loop"] == "fit":
-        return FitJob(context, strategy, devices)
+        return fit_job(context, strategy, devices)
     return tf_job(context, strategy, devices, stride=int(knobs["steps_per_execution"]))
-
-
-def traces(spec: RunSpec) -> bool:
-    """Keras' `fit` makes its steps out of sight."""
-    return on_cores(spec) and STRATEGY.knob_values(spec)["loop"] == "custom"
 
 
 STRATEGY = Strategy(
@@ -103,6 +98,6 @@ STRATEGY = Strategy(
     needs=("keras",),
     own_models="keras",
     reference=on_one_worker("tf-single"),
-    traces=traces,
+    traces=on_cores,
     is_out_of_memory=tf_facts.is_out_of_memory,
 )
