@@ -135,6 +135,9 @@ def _with_breakdown(row: Row, noted: Record | None) -> Row:
     if noted is None or not noted.breakdown or not row.samples_per_second:
         return row
     plain = row.spec.samples_per_step / row.samples_per_second
+    # One epoch has the warm-up in it; single steps do not, but those of a GPU are as the host launched them.
+    if len(row.epochs) == 1 and row.spec.device == "cpu" and row.steady_step_seconds:
+        plain = row.steady_step_seconds
     watched = middle([part.step for part in noted.breakdown]) or 0.0
     return replace(row, breakdown=noted.breakdown, watching=watched / plain - 1)
 

@@ -36,10 +36,10 @@ def print_breakdown(rows: Sequence[Row]) -> None:
     console.print()
     console.print(table)
     slower = max(row.watching or 0.0 for row in known)
+    watched = f"up to {slower:.0%} longer than" if slower > 0 else "no longer than"
     console.print(
         "[dim]exposed: transfer that a rank stands still for; waiting: for slower ranks to come to it; hidden: "
-        "transfer behind computation. From instrumented runs, whose steps were "
-        f"up to {slower:.0%} longer than the timed ones[/]"
+        f"transfer behind computation. From instrumented runs, whose steps were {watched} the timed ones[/]"
     )
 
 
