@@ -5,11 +5,12 @@ Nothing is started here and no framework is imported.
 
 import random
 from collections.abc import Callable, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.data import data_source
-from paceline.errors import SpecError, nearest
+from paceline.errors import SpecError, UserError, nearest
 from paceline.footprint import LayerFacts, ModelFacts
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
@@ -221,9 +222,11 @@ def spec_facts(spec: RunSpec) -> ModelFacts:
     return model_facts(*spec_layers(spec))
 
 
-def parameter_count(spec: RunSpec, probe: Probe) -> int:
-    """Of the run's model: counted from its layers, or as a look at the user's own found."""
-    return probe(spec).parameters if spec.model is not None else spec_facts(spec).parameters
+def parameter_count(spec: RunSpec, probe: Probe) -> int | None:
+    """Of the run's model: counted from its layers, or as a look at the user's own found, if it can be looked at."""
+    with suppress(UserError):
+        return probe(spec).parameters if spec.model is not None else spec_facts(spec).parameters
+    return None
 
 
 def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
