@@ -149,6 +149,8 @@ def _step_seconds(record: Record) -> float:
         return sum(epoch.seconds for epoch in later) / sum(epoch.steps for epoch in later)
     steps, seconds = sum(epoch.steps for epoch in record.epochs), sum(epoch.seconds for epoch in record.epochs)
     slow = SLOW_STEPS if steps > 2 * SLOW_STEPS else min(1, steps - 1)
+    # Of a stored run the single steps may not be at hand; then all of them count.
+    slow = slow if any(record.step_seconds.values()) else 0
     first = max((sum(own[:slow]) for own in record.step_seconds.values()), default=0.0)
     return max(0.0, seconds - first) / (steps - slow)
 

@@ -65,6 +65,14 @@ def test_stored_runs_stand_for_measured_ones():
     assert (told.stored, told.measured) == (1, 0)
 
 
+def test_a_stored_run_without_single_steps_has_the_pace_of_all_of_them():
+    spec = planned(epochs=[1]).to_run[0].spec
+    whole = ran(spec)
+    found = pace(whole.model_copy(update={"step_seconds": {}}))
+    assert found.step_seconds == pytest.approx(whole.epochs[0].seconds / whole.epochs[0].steps)
+    assert found.once_seconds == pytest.approx(ONCE)
+
+
 def test_what_is_done_costs_nothing():
     plan = planned(repeats=2)
     half = planned(repeats=2, done=[(plan.to_run[0].spec.key(), 0)])
