@@ -15,9 +15,10 @@ from paceline.footprint import LayerFacts, ModelFacts
 from paceline.plan import PlannedRun, complete, refusal, spec_facts
 from paceline.predict.compute import Compute, model_digest, transient_bytes
 from paceline.predict.fit import LayerTiming, crowding_by_kind, fit_layers
-from paceline.predict.measured import measured_step, peak_above_framework
+from paceline.predict.measured import measured_step, peak_above_framework, slowest_of_each_step
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import data_bytes
+from paceline.predict.simulate import largest_of
 from paceline.record import Record
 from paceline.runs.gauge import gauge_layers, gauge_transfers
 from paceline.runs.launch import launch
@@ -90,7 +91,7 @@ class Calibrator:
                 calibration = self._with_steps(calibration, framework, hardware)
             if "torch" in self.frameworks and len(self.system.cores) > 1:
                 self.say(f"timing {len(self.system.cores)} workers that compute side by side")
-                calibration = self._with_crowding(calibration, hardware)
+                calibration, hardware = self._with_crowding(calibration, hardware)
                 calibration = self._with_overheads(calibration, hardware)
         deviation = max([LEAST_DEVIATION, *self._repeats])
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
@@ -184,7 +185,7 @@ class Calibrator:
             }
         )
 
-    def _with_crowding(self, calibration: Calibration, hardware: Hardware) -> Calibration:
+    def _with_crowding(self, calibration: Calibration, hardware: Hardware) -> tuple[Calibration, Hardware]:
         cores = len(self.system.cores)
         learned = Compute(hardware.model_copy(update={"calibration": calibration}), "torch", "fp32")
         passes = learned.passes(self.facts, CROWDED_BATCH)
@@ -195,13 +196,18 @@ class Calibrator:
             "train_samples": (single.train_samples or 0) * cores,
         })  # fmt: skip
         # In turn, so that what changes on the machine meanwhile meets both.
-        own, together = [], []
+        own, together, slowest = [], [], []
         for repeat in range(CROWDED_ROUNDS):
             own.append(_one_worker_seconds(self._run(single, repeat + CROWDED_ROUNDS)))
-            step = measured_step(self._run(side, repeat))
+            record = self._run(side, repeat)
+            step = measured_step(record)
             assert step is not None
             together.append(step.cpu_seconds / cores)
-        return calibration.model_copy(update={"crowding": {str(cores): max(1.0, min(together) / min(own))}})
+            slowest.append(slowest_of_each_step(record))
+        found = calibration.model_copy(update={"crowding": {str(cores): max(1.0, min(together) / min(own))}})
+        late = max(0.0, min(slowest) / min(together) - 1) / largest_of(cores, 1.0)
+        source = f"the slowest of {cores} workers that never meet over their CPU time, measured {calibration.at}"
+        return found, hardware.model_copy(update={"straggling": Quantity(value=late, source=source)})
 
     def _with_overheads(self, calibration: Calibration, hardware: Hardware) -> Calibration:
         """What strategies take beside computing and sending: runs of a model so small that little else is left."""

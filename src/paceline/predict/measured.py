@@ -5,6 +5,7 @@ Epochs are the unit: the calmest third of them counts, because other programs on
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from statistics import mean
 
 from paceline.record import Epoch, Record
@@ -36,6 +37,14 @@ def measured_step(record: Record) -> MeasuredStep | None:
         cpu_seconds=_calm([_cpu(epoch) for epoch in steady]) + serving / steps,
         disturbed=any(finding.code == DISTURBED for finding in record.findings),
     )
+
+
+def slowest_of_each_step(record: Record) -> float:
+    """Seconds that the slowest of workers took for a step, if they went on together; of the calmest epochs."""
+    steps = [max(own) for own in zip(*record.step_seconds.values(), strict=True)]
+    ends = list(accumulate(epoch.steps for epoch in record.epochs))
+    epochs = [steps[start:end] for start, end in pairwise([0, *ends])]
+    return _calm([mean(epoch) for epoch in epochs[1:] or epochs])
 
 
 def _cpu(epoch: Epoch) -> float:
