@@ -13,7 +13,6 @@ from paceline.plan import (
     complete,
     expand_strategies,
     make_plan,
-    parameter_count,
     refusal,
     sample_count,
     spec_facts,
@@ -390,13 +389,3 @@ def test_the_facts_of_a_model_on_data_without_a_fixed_shape_come_from_a_look_at_
     spec = complete(make_spec(workload="transformer", options={"depth": 1, "width": 8, "heads": 2}))
     block = 12 * 8 * 8 + 13 * 8
     assert spec_facts(spec).parameters == (256 + 64) * 8 + block + 2 * 8 + (8 * 256 + 256)
-
-
-def test_parameters_are_counted_or_asked_for_and_a_look_that_fails_costs_no_run(make_spec, own_model):
-    def fails(_spec):
-        raise ModelError("nothing to see")
-
-    own = make_spec(model=own_model())
-    assert parameter_count(complete(make_spec(workload="mnist-small")), no_probe) == 402_442
-    assert parameter_count(own, torch_probe) == 10
-    assert parameter_count(own, fails) is None
