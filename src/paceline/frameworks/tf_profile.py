@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.breakdown import union
-from paceline.frameworks.xla_operations import INPUT, UPDATE, Executed, Operation
+from paceline.frameworks.xla_operations import INPUT, UPDATE, Executed, Operation, in_turn
 from paceline.spans import Kind
 
 # What our steps are marked with.
@@ -79,7 +79,7 @@ def executed(events: Iterable[Event], ahead: int) -> list[Executed]:
     groups = {closure: group for own in threads.values() for closure, group in _groups(own)}
     found = [one for own in threads.values() for one in _collectives(own, runs, ends, groups)]
     for device in devices.values():
-        found += _in_turn(one for own in threads.values() for one in _operations(own, runs) if one.device == device)
+        found += in_turn(one for own in threads.values() for one in _operations(own, runs) if one.device == device)
     return [replace(one, start=one.start + ahead, end=one.end + ahead) for one in found]
 
 
@@ -100,15 +100,6 @@ def _operations(own: Iterable[Event], runs: Mapping[int, int]) -> Iterator[Execu
         name, colon, _ = event.name.rpartition(":")
         if colon and not name.endswith(":"):
             yield Executed(_plain_name(name), device, event.start, event.end)
-
-
-def _in_turn(own: Iterable[Executed]) -> Iterator[Executed]:
-    """Of operations that a device ran at once, each instant is that of the one that came first: parts add up then."""
-    reached = -1
-    for one in sorted(own, key=lambda one: one.start):
-        if one.end > reached:
-            yield replace(one, start=max(one.start, reached))
-            reached = one.end
 
 
 def _collectives(

@@ -7,7 +7,7 @@ collective is the same transfer on every device that takes part.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -85,9 +85,19 @@ def put_on(
     for device, worker in enumerate(workers):
         own = sorted(seen.get(device, ()), key=lambda one: one.start)
         transfers = _transfers(own, operations)
-        computing = [_computation(one, operations) for one in own if not _is_transfer(one, operations)]
+        computed = in_turn(one for one in own if not _is_transfer(one, operations))
+        computing = [_computation(one, operations) for one in computed]
         spans = [*computing, *transfers, *standing(transfers, computing)]
         tape.spans += [replace(span, worker=worker) for span in spans]
+
+
+def in_turn(own: Iterable[Executed]) -> Iterator[Executed]:
+    """Of operations that a device ran at once, each instant is that of the one that came first: parts add up then."""
+    reached = -1
+    for one in sorted(own, key=lambda one: one.start):
+        if one.end > reached:
+            yield replace(one, start=max(one.start, reached))
+            reached = one.end
 
 
 def _is_transfer(one: Executed, operations: Mapping[str, Operation]) -> bool:

@@ -89,3 +89,12 @@ def test_operations_that_only_hold_others_count_for_nothing() -> None:
     tape = Tape([Span("step", "step", 0, 100 * US)])
     put_on(tape, [ran("while.7", 0, 0, 90), ran("dot.2", 0, 10, 20)], operations_of(PROGRAM), [0])
     assert [span.name for span in tape.spans if span.kind != "step"] == ["dot.2"]
+
+
+def test_operations_that_a_device_runs_at_once_count_once() -> None:
+    tape = Tape([Span("step", "step", 0, round(100 * US))] * 5)
+    at_once = [Executed("dot.2", 0, 0, round(60 * US)), Executed("fusion.4", 0, round(20 * US), round(100 * US))]
+    put_on(tape, [*at_once, Executed("add.6", 0, round(30 * US), round(50 * US))], operations_of(PROGRAM), [0])
+    (part,) = break_down({0: tape.spans})
+    exact = {"forward": 60, "backward": 40, "optimizer": 0, "other": 0}
+    assert {name: getattr(part, name) * 1e6 for name in exact} == pytest.approx(exact)
