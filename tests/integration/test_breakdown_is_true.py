@@ -118,14 +118,19 @@ def slow_link() -> Iterator[str]:
         subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
+def with_and_without(link: str, fields: dict[str, Any]) -> Iterator[tuple[float, dict[str, float], dict[str, float]]]:
+    """Of each rank: the seconds that the link should take, the breakdown on a fast one and on this one."""
+    spec = complete(RunSpec.model_validate(fields))
+    # Both ways of the loopback share its queue, so all that is sent goes through it one after another.
+    expected = strategy(spec.strategy).footprint(spec, spec_facts(spec)).sent_bytes * 8 / RATE_BITS
+    for fast, slow in zip(traced(fields), traced(fields, "ip", "netns", "exec", link), strict=True):
+        yield expected, fast, slow
+
+
 @torch_only
 def test_a_breakdown_finds_the_transfer_that_a_slow_link_makes(slow_link: str) -> None:
     pytest.importorskip("torch")
-    spec = complete(RunSpec.model_validate(SMALL))
-    # Both ways of the loopback share its queue, so all that is sent goes through it one after another.
-    expected = strategy("torch-ddp").footprint(spec, spec_facts(spec)).sent_bytes * 8 / RATE_BITS
-    fast, slow = traced(SMALL), traced(SMALL, "ip", "netns", "exec", slow_link)
-    for before, after in zip(fast, slow, strict=True):
+    for expected, before, after in with_and_without(slow_link, SMALL):
         assert after["communication"] == pytest.approx(expected, rel=0.2)
         assert after["communication"] > 3 * before["communication"]
         # The other rank comes no later than before: what the link costs is not called waiting.
@@ -135,10 +140,7 @@ def test_a_breakdown_finds_the_transfer_that_a_slow_link_makes(slow_link: str) -
 @tensorflow_only
 def test_a_breakdown_of_served_workers_finds_what_a_slow_link_makes_of_fetch_and_push(slow_link: str) -> None:
     pytest.importorskip("tensorflow")
-    spec = complete(RunSpec.model_validate(SERVED))
-    expected = strategy("tf-ps").footprint(spec, spec_facts(spec)).sent_bytes * 8 / RATE_BITS
-    fast, slow = traced(SERVED), traced(SERVED, "ip", "netns", "exec", slow_link)
-    for before, after in zip(fast, slow, strict=True):
+    for expected, before, after in with_and_without(slow_link, SERVED):
         # The workers share the link and each has one share of a step, give or take a few.
         assert after["exposed"] == pytest.approx(expected, rel=0.2)
         for name in ("input", "forward", "backward", "waiting"):

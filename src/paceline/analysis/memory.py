@@ -66,7 +66,7 @@ def _of_process(views: list[Rank], footprint: tuple[float, float] | None) -> Ran
         peak_bytes=middle([max(0, one.peak_bytes - one.baseline_bytes) for one in memory]),
         final_bytes=middle([max(0, one.final_bytes - one.baseline_bytes) for one in memory]),
         device_peak_bytes=_told(views, "device_peak_bytes"),
-        most_range=_range([_most(view) for view in views]),
+        most_range=(min(map(_most, views)), max(map(_most, views))),
         parameter_bytes=_told(views, "held_bytes", "parameters"),
         optimizer_bytes=_told(views, "held_bytes", "optimizer"),
         gradient_bytes=gradients,
@@ -79,10 +79,6 @@ def _most(view: Rank) -> float:
     if told:
         return float(told)
     return float(max(0, view.memory.peak_bytes - view.memory.baseline_bytes)) if view.memory else 0.0
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)
 
 
 def _told(views: list[Rank], *names: str) -> float | None:

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
@@ -11,10 +10,8 @@ import jax
 from jax.profiler import ProfileData, ProfileOptions, TraceAnnotation
 
 from paceline.frameworks.jax_training import JaxJob, Layout
-from paceline.frameworks.xla_operations import Executed, operations_of, put_on
+from paceline.frameworks.xla_operations import STEP, Executed, clock_ahead, operations_of, put_on
 from paceline.strategies.base import Context
-
-STEP = "paceline step"
 
 
 class ProfiledJaxJob(JaxJob):
@@ -45,8 +42,7 @@ class ProfiledJaxJob(JaxJob):
         with self._folder as folder:
             files = sorted(Path(folder).rglob("*.xplane.pb"))
             events = [event for file in files for event in _events(ProfileData.from_file(str(file)))]
-        marks = sorted(event.start_ns for event in events if event.name == STEP)
-        ahead = round(median(mine - theirs for mine, theirs in zip(self._began, marks, strict=True)))
+        ahead = clock_ahead(self._began, [event.start_ns for event in events if event.name == STEP])
         put_on(self._tape, _executed(events, ahead), self._operations, self._workers)
 
 

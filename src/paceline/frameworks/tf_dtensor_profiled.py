@@ -2,7 +2,6 @@
 
 import tempfile
 from pathlib import Path
-from statistics import median
 from time import perf_counter_ns
 
 import tensorflow as tf
@@ -10,8 +9,8 @@ from tensorflow.experimental import dtensor
 from tensorflow.python.eager import context as eager
 
 from paceline.frameworks.tf_dtensor import DtensorJob
-from paceline.frameworks.tf_profile import STEP, collectives_of, executed, operations_of, read_events
-from paceline.frameworks.xla_operations import put_on
+from paceline.frameworks.tf_profile import collectives_of, executed, operations_of, read_events
+from paceline.frameworks.xla_operations import STEP, clock_ahead, put_on
 from paceline.strategies.base import Context
 from paceline.workloads.splits import Rows
 
@@ -49,8 +48,7 @@ class ProfiledDtensorJob(DtensorJob):
         tf.profiler.experimental.stop()
         with self._folder as folder:
             events = [event for file in sorted(Path(folder).rglob("*.xplane.pb")) for event in read_events(file)]
-        marks = sorted(event.start for event in events if event.name == STEP)
-        ahead = round(median(mine - theirs for mine, theirs in zip(self._began, marks, strict=True)))
+        ahead = clock_ahead(self._began, [event.start for event in events if event.name == STEP])
         seen = executed(events, ahead)
         operations = operations_of({one.name for one in seen}, collectives_of(_functions()))
         put_on(self._tape, seen, operations, list(range(self._context.spec.workers)))

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.breakdown import union
-from paceline.frameworks.xla_operations import INPUT, UPDATE, Executed, Operation, in_turn
+from paceline.frameworks.xla_operations import INPUT, STEP, UPDATE, Executed, Operation
 from paceline.spans import Kind
 
-# What our steps are marked with.
-STEP = "paceline step"
 # Names of our own and of TensorFlow's in the names of operations, the most telling first.
 _MARKS: tuple[tuple[str, Kind], ...] = ((INPUT, "input"), (UPDATE, "optimizer"), ("gradient_tape/", "backward"))
 # What the profiler calls the stages of a run, and the notes that tie them to each other.
@@ -78,8 +76,7 @@ def executed(events: Iterable[Event], ahead: int) -> list[Executed]:
     ends = {event.notes[_TAKES]: event.start for event in told if event.name == _ARRIVED}
     groups = {closure: group for own in threads.values() for closure, group in _groups(own)}
     found = [one for own in threads.values() for one in _collectives(own, runs, ends, groups)]
-    for device in devices.values():
-        found += in_turn(one for own in threads.values() for one in _operations(own, runs) if one.device == device)
+    found += [one for own in threads.values() for one in _operations(own, runs)]
     return [replace(one, start=one.start + ahead, end=one.end + ahead) for one in found]
 
 

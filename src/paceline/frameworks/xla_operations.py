@@ -10,10 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from statistics import median
 
 from paceline.frameworks.kernels import standing
 from paceline.spans import Kind, Span, Tape
 
+# What our steps are marked with for a profiler.
+STEP = "paceline step"
 # Scopes of our own in the step, and the marks of JAX's transformations, the most telling first.
 INPUT, UPDATE = "paceline_input", "paceline_update"
 _MARKS: tuple[tuple[str, Kind], ...] = (
@@ -72,6 +75,11 @@ def _bytes(shape: str) -> int:
     )
 
 
+def clock_ahead(began: Sequence[int], marks: Sequence[int]) -> int:
+    """Nanoseconds from a profiler's clock to the tape's, by when steps began by either."""
+    return round(median(mine - theirs for mine, theirs in zip(began, sorted(marks), strict=True)))
+
+
 def put_on(
     tape: Tape, executed: Iterable[Executed], operations: Mapping[str, Operation], workers: Sequence[int]
 ) -> None:
@@ -85,13 +93,13 @@ def put_on(
     for device, worker in enumerate(workers):
         own = sorted(seen.get(device, ()), key=lambda one: one.start)
         transfers = _transfers(own, operations)
-        computed = in_turn(one for one in own if not _is_transfer(one, operations))
+        computed = _in_turn(one for one in own if not _is_transfer(one, operations))
         computing = [_computation(one, operations) for one in computed]
         spans = [*computing, *transfers, *standing(transfers, computing)]
         tape.spans += [replace(span, worker=worker) for span in spans]
 
 
-def in_turn(own: Iterable[Executed]) -> Iterator[Executed]:
+def _in_turn(own: Iterable[Executed]) -> Iterator[Executed]:
     """Of operations that a device ran at once, each instant is that of the one that came first: parts add up then."""
     reached = -1
     for one in sorted(own, key=lambda one: one.start):

@@ -46,10 +46,16 @@ def lives(pid: int) -> bool:
     """Whether a process runs; one that has ended and that nobody asked about yet is still listed."""
     if not Path("/proc/self").exists():  # nothing can be told here, so nothing is taken for dead
         return True
+    fields = stat_fields(pid)
+    return bool(fields) and fields[0] != "Z"
+
+
+def stat_fields(pid: int) -> list[str]:
+    """What the kernel tells of a process behind its name, which may hold anything (proc(5)); nothing of one gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (OSError, IndexError):
-        return False
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline.runs.processes import left_behind, lives
+from paceline.runs.processes import left_behind, lives, stat_fields
 from paceline.spec import RunSpec
 from paceline.strategies.base import Process
 from paceline.systems import System
@@ -114,10 +114,6 @@ def _daemon(folder: Path) -> int | None:
 
 def _children(pid: int) -> list[int]:
     """Servers that the daemon has started."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name, in brackets, may hold anything; the parent is the second field after it.
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
-    return found
+    running = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    # The parent stands behind the state.
+    return [one for one in running if stat_fields(one)[1:2] == [str(pid)]]

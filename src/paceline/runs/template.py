@@ -21,11 +21,13 @@ from time import perf_counter_ns, sleep
 from typing import Any
 
 from paceline.runs.lifeline import die_with
-from paceline.runs.processes import POLL_SECONDS, Inherited, RunProcess, start_fresh
+from paceline.runs.processes import POLL_SECONDS, Inherited, RunProcess, start_fresh, stat_fields
 from paceline.runs.worker import CODE_FAILED, Start, leave, main
 from paceline.strategies import Strategy
 
 MESSAGE_BYTES = 1 << 16
+# Of `stat_fields`: time in user mode and in the kernel, the process's own and that of its ended children.
+TICKS = slice(11, 15)
 # Which file of `frameworks` knows what else of a framework is imported sooner or later in most runs.
 _FACTS = {"torch": "torch_facts", "tensorflow": "tf_facts", "jax": "jax_facts"}
 # Variables that differ from run to run and rank to rank of a GPU cut into slices.
@@ -103,13 +105,8 @@ class Template:
             self.take(json.loads(said))
 
     def cpu_seconds(self) -> float:
-        """Its own so far, and those of all processes that it forked and saw end (proc(5), fields 14 to 17)."""
-        try:
-            told = Path(f"/proc/{self._process.pid}/stat").read_text()
-        except OSError:
-            return 0.0
-        fields = told.rpartition(")")[2].split()
-        return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+        """Its own so far, and those of all processes that it forked and saw end."""
+        return sum(int(ticks) for ticks in stat_fields(self._process.pid)[TICKS]) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         """Ends it; processes that it forked end with it."""

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from paceline.breakdown import PARTS, break_down
-from paceline.frameworks.tf_profile import STEP, Event, executed, operations_of
-from paceline.frameworks.xla_operations import put_on
+from paceline.frameworks.tf_profile import Event, executed, operations_of
+from paceline.frameworks.xla_operations import STEP, put_on
 from paceline.spans import Span, Tape
 
 US = 1_000
@@ -97,7 +97,9 @@ def test_of_operations_that_a_device_runs_at_once_each_instant_counts_once() -> 
     events = [did(PYTHON, STEP, 0, 100), did(FIRST, "FunctionRun", 1, 2, _p=1)]
     events += [stretch(ONE, 10, 40, 1), operation(ONE, "long", 10, 40)]
     events += [stretch(OTHER, 20, 60, 1), operation(OTHER, "hidden", 20, 30), operation(OTHER, "after", 35, 60)]
-    found = [(one.name, one.start // US, one.end // US) for one in executed(events, 0)]
+    tape = Tape([])
+    put_on(tape, executed(events, 0), {}, [0])
+    found = [(span.name, span.start // US, span.end // US) for span in tape.spans]
     assert found == [("long", 10, 40), ("after", 40, 60)]
 
 
