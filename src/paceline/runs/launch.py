@@ -77,7 +77,7 @@ def launch(
         if weights_to is not None and (folder / "weights.npz").exists():
             weights_to.write_bytes((folder / "weights.npz").read_bytes())
     uses = gpus.uses() if gpus is not None else ()
-    findings = [finding for finding in (crowded, meter.finding()) if finding is not None]
+    findings = [finding for finding in (crowded, meter.finding(ending.queued)) if finding is not None]
     record = make_record(
         run, study, processes, ending, launched,
         started_at=started_at, findings=[*findings, *findings_of(uses)], environment=environment(),

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from paceline.record import Finding
 
-# Share of all cores that others may use before a run's times deserve a warning.
+# Share of all cores that others may use, and of its time that a process may stand without a core that others use a
+# little of, before a run's times deserve a warning.
 DISTURBING_SHARE = 0.10
+NOTICEABLE_SHARE = 0.02
 WORTH_TELLING = 0.005
 # The columns of /proc/stat's first line (proc(5)).
 _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ, _STEAL = 0, 1, 2, 5, 6, 7
@@ -56,12 +58,12 @@ class LoadMeter:
     def __init__(self, elsewhere: Callable[[], float] = _nothing) -> None:
         self._elsewhere, self._start = elsewhere, read(elsewhere)
 
-    def finding(self) -> Finding | None:
-        """The warning, once the run's processes have ended."""
-        return judged(self._start, read(self._elsewhere))
+    def finding(self, queued: float = 0.0) -> Finding | None:
+        """The warning, once the run's processes have ended; of one of them, the share of its time without a core."""
+        return judged(self._start, read(self._elsewhere), queued)
 
 
-def judged(start: Reading | None, end: Reading | None) -> Finding | None:
+def judged(start: Reading | None, end: Reading | None, queued: float = 0.0) -> Finding | None:
     """What others did between two readings, if that deserves a warning."""
     if start is None or end is None:
         return None
@@ -69,12 +71,18 @@ def judged(start: Reading | None, end: Reading | None) -> Finding | None:
     own = end.own_seconds - start.own_seconds
     others = max(0.0, end.busy_seconds - start.busy_seconds - own)
     stolen = max(0.0, end.stolen_seconds - start.stolen_seconds)
-    if core_seconds <= 0 or (others + stolen) / core_seconds < DISTURBING_SHARE:
+    if core_seconds <= 0:
+        return None
+    used = (others + stolen) / core_seconds
+    if used < DISTURBING_SHARE and not (used >= NOTICEABLE_SHARE and queued >= DISTURBING_SHARE):
         return None
     shares = {"other programs": others / core_seconds, "other guests of its host": stolen / core_seconds}
     told = [f"{who} used {share:.0%} of the machine" for who, share in shares.items() if share >= WORTH_TELLING]
+    waited = (
+        f"; one of its processes stood ready without a core for {queued:.0%} of it" if queued >= WORTH_TELLING else ""
+    )
     return Finding(
         code="other_load",
-        text=" and ".join(told) + " during the run",
+        text=" and ".join(told) + " during the run" + waited,
         hint="close other programs, or compare CPU time per step instead of wall clock",
     )

@@ -37,6 +37,12 @@ class Ending:
     log_tails: Sequence[str] = field(default=())
     meter: Meter | None = None
 
+    @property
+    def queued(self) -> float:
+        """Of the process that stood longest without a core: the share of its time."""
+        told = [part.get("details", {}).get("run_queue_share", 0.0) for part in self.parts if part]
+        return float(max(told, default=0.0))
+
     def with_parts(self, folder: Path, group: Group) -> "Ending":
         """With the result files and logs, which the run's folder takes with it when it goes."""
         files = [folder / f"rank-{rank}.json" for rank in range(len(self.codes))]

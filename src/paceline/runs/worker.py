@@ -22,6 +22,7 @@ from paceline.runs.devices import pin  # noqa: E402
 from paceline.runs.lifeline import die_with  # noqa: E402
 from paceline.runs.measure import Reporter, serve, trace, train  # noqa: E402
 from paceline.runs.memory import resident  # noqa: E402
+from paceline.runs.run_queue import NANOSECONDS, run_queue_seconds  # noqa: E402
 from paceline.spec import RunSpec  # noqa: E402
 from paceline.strategies import Strategy, strategy  # noqa: E402
 from paceline.strategies.base import Context, Process, Rendezvous, Service  # noqa: E402
@@ -71,7 +72,7 @@ def _take_part(chosen: Strategy, context: Context, orders: dict[str, Any], start
     baseline, imported = resident(), perf_counter_ns()
     job = chosen.open_job(context)
     opened = perf_counter_ns()
-    reporter = _reporter(start.events_fd, context.process)
+    reporter, queued = _reporter(start.events_fd, context.process), run_queue_seconds()
     if isinstance(job, Service):
         part = serve(job, context.tape)
     elif context.tape is not None:
@@ -80,6 +81,8 @@ def _take_part(chosen: Strategy, context: Context, orders: dict[str, Any], start
         part = train(job, orders["schedule"], context.spec.samples_per_step, reporter)
         if orders["keep_weights"]:
             _keep_weights(context, job.weights())
+    share = (run_queue_seconds() - queued) * NANOSECONDS / max(1, perf_counter_ns() - opened)
+    context.notes["run_queue_share"] = share
     job.close()
     held = baseline.own_bytes if baseline else None
     part = replace(part, details={**part.details, **context.notes})

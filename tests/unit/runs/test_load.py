@@ -1,7 +1,10 @@
 """Whether other programs kept the machine busy, from readings at the start and the end of a run."""
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +19,7 @@ CORE_SECONDS = SECONDS * (os.cpu_count() or 1)
 def found():
     """What is said of a run in which the machine, its host and the run itself used these shares of all cores."""
 
-    def judge(busy, own=0.0, stolen=0.0):
+    def judge(busy, own=0.0, stolen=0.0, queued=0.0):
         now = read()
         if now is None:
             pytest.skip("this system has no /proc/stat")
@@ -27,7 +30,7 @@ def found():
             stolen_seconds=now.stolen_seconds - stolen * CORE_SECONDS,
             own_seconds=now.own_seconds - own * CORE_SECONDS,
         )
-        return judged(began, now)
+        return judged(began, now, queued)
 
     return judge
 
@@ -76,3 +79,35 @@ def test_work_of_the_run_that_the_kernel_counts_elsewhere_is_its_own():
     if before is None:
         pytest.skip("this system has no /proc/stat")
     assert after.own_seconds - before.own_seconds == pytest.approx(2.0, abs=0.5)
+
+
+def test_a_process_that_stood_without_a_core_is_told_where_others_used_a_little_of_it(found):
+    finding = found(busy=0.55, own=0.5, queued=0.14)
+    assert "other programs used 5% of the machine during the run" in finding.text
+    assert "stood ready without a core for 14% of it" in finding.text
+
+
+def test_standing_without_a_core_is_no_finding_where_nobody_else_ran(found):
+    assert found(busy=0.5, own=0.5, queued=0.5) is None
+
+
+def test_time_without_a_core_is_counted_by_the_kernel():
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this kernel keeps no accounts of its run queues")
+    waits = f"""
+import os, time
+os.sched_setaffinity(0, {{{core}}})
+from paceline.runs.run_queue import run_queue_seconds
+until, before = time.monotonic() + 0.6, run_queue_seconds()
+while time.monotonic() < until: pass
+print(run_queue_seconds() - before)
+"""
+    beside = subprocess.Popen([sys.executable, "-c", spin])
+    try:
+        told = subprocess.run([sys.executable, "-c", waits], capture_output=True, text=True, check=True).stdout
+    finally:
+        beside.kill()
+        beside.wait()
+    assert 0.1 < float(told) < 0.6
