@@ -122,9 +122,16 @@ def fullest(values: Mapping[str, Sequence[Value]]) -> str:
     return max(reversed(list(values)), key=lambda title: len(values[title]))
 
 
-def colours(names: Sequence[str], **options: Any) -> altair.Color:
-    """One colour for each series; those that colours cannot tell apart any more are grey."""
+def colours(names: Sequence[str], panels: Iterable[Iterable[str]] = (), **options: Any) -> altair.Color:
+    """One colour for each series; those that colours cannot tell apart any more are grey.
+
+    `panels` names the series of each panel: two that are never drawn together may have the same colour.
+    """
     ours = [name for name in names if not name.endswith(PUBLISHED)]
-    told = dict.fromkeys(names, INK) | dict.fromkeys(ours, OTHERS) | dict(zip(ours, PALETTE, strict=False))
+    beside = [set(panel) for panel in panels] or [set(ours)]
+    told = dict.fromkeys(names, INK) | dict.fromkeys(ours, OTHERS)
+    for name in ours:
+        taken = {told[other] for panel in beside if name in panel for other in panel if other in told}
+        told[name] = next((colour for colour in PALETTE if colour not in taken), OTHERS)
     scale = altair.Scale(domain=list(told), range=list(told.values()))
     return altair.Color("series:N", title=None, scale=scale, **options)

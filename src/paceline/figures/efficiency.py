@@ -44,8 +44,9 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     printed = {one.source: one for row in shown for one in published_beside(row.spec)}
     names += [f"{source} {PUBLISHED}" for source in printed]
     values = {title: _values(own, varying) for title, own in usable.items()}
+    colour = colours(names, [{value["series"] for value in own} for own in values.values()], legend=None)
     drawing = per_setting(
-        values, partial(_panel, names=names, quantity=SPEEDUP), partial(_panel, names=names, quantity=TIME)
+        values, partial(_panel, colour=colour, quantity=SPEEDUP), partial(_panel, colour=colour, quantity=TIME)
     )
     how = [
         "Dashed: theoretical scaling",
@@ -102,7 +103,8 @@ def _labelled(values: list[Value]) -> list[Value]:
         last = {value["series"]: value for value in sorted(known, key=lambda one: one["workers"])}
         best = sorted(last, key=lambda name: last[name][quantity], reverse=quantity == SPEEDUP)[: len(PALETTE)]
         ideal = float(max(value["workers"] for value in values)) if quantity == SPEEDUP else 1.0
-        top = max([ideal, *(value[quantity] for value in known)])
+        ends = [end for value in known for end in (value[quantity], value.get(f"{quantity}_high")) if end is not None]
+        top = max([ideal, *ends])
         apart = kept_apart({name: last[name][quantity] for name in best}, SMALL_HEIGHT, (0.0, top))
         for name, at in apart.items():
             last[name] |= {f"{quantity}_at": at, f"{quantity}_label": _label(name, quantity, last[name], known)}
@@ -116,12 +118,12 @@ def _label(name: str, quantity: str, end: Value, values: Sequence[Value]) -> str
     return f"{name} {' → '.join([*alone, end['seconds']])} ({end['share_of_time']})"
 
 
-def _panel(base: altair.Chart, title: str, names: Sequence[str], quantity: str) -> altair.LayerChart:
+def _panel(base: altair.Chart, title: str, colour: altair.Color, quantity: str) -> altair.LayerChart:
     words, form = AXES[quantity]
     y = altair.Y(f"{quantity}:Q", title=words, axis=altair.Axis(format=form), scale=altair.Scale(zero=True))
     x = workers_axis()
     theory = base.transform_filter(f"datum.series == '{THEORY}'")
-    base = base.transform_filter(f"datum.series != '{THEORY}'").encode(x=x, color=colours(names, legend=None))
+    base = base.transform_filter(f"datum.series != '{THEORY}'").encode(x=x, color=colour)
     base = base.transform_filter(f"isValid(datum.{quantity})")
     dots = base.mark_point(size=65, filled=True, opacity=1).encode(
         y=y, shape=machine_shape(), tooltip=["series:N", "workers:O", altair.Tooltip(f"{quantity}:Q", format=".3~g"),

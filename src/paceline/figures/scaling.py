@@ -46,9 +46,11 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     varying = varying_within(usable.values())
     names = series_by_speed(shown, varying)
     values = {title: _values(own, varying) for title, own in usable.items()}
-    drawing = per_setting(values, lambda base, title: _panel(base, title, names))
+    panels = [{value["series"] for value in own} - {IDEAL} for own in values.values()]
+    colour = colours(names, panels, legend=None)
+    drawing = per_setting(values, lambda base, title: _panel(base, title, colour))
     how = [f"Dots: median of repeats, {RANGE_NOTE}", "Dashed: the fastest single worker times the workers"]
-    how += [f"Grey: all but the {len(PALETTE)} fastest"] if len(names) > len(PALETTE) else []
+    how += [f"Grey: all but the {len(PALETTE)} fastest"] if max(map(len, panels)) > len(PALETTE) else []
     return finished(drawing, shown, "Samples per second against workers", [*how, *crowded_notes(shown)])
 
 
@@ -98,12 +100,10 @@ def _ideal(rows: list[Row]) -> list[Value]:
     return [{"series": IDEAL, "workers": count, "rate": single * count} for count in counts]
 
 
-def _panel(base: altair.Chart, title: str, names: Sequence[str]) -> altair.LayerChart:
+def _panel(base: altair.Chart, title: str, colour: altair.Color) -> altair.LayerChart:
     y = altair.Y("rate:Q", title="samples/s, last epoch", scale=altair.Scale(zero=True))
     ideal = base.transform_filter(f"datum.series == '{IDEAL}'").encode(x=workers_axis(), y=y)
-    base = base.transform_filter(f"datum.series != '{IDEAL}'").encode(
-        x=workers_axis(), color=colours(names, legend=None)
-    )
+    base = base.transform_filter(f"datum.series != '{IDEAL}'").encode(x=workers_axis(), color=colour)
     dots = base.mark_point(size=70, filled=True, opacity=1).encode(
         y=y, shape=machine_shape(),
         tooltip=["series:N", "workers:O", altair.Tooltip("rate:Q", format=",.0f"), "speedup:N", "efficiency:N",

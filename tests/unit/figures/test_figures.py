@@ -11,7 +11,7 @@ import vl_convert
 
 from paceline.analysis.rows import Row, summarise
 from paceline.figures import figure, figures
-from paceline.figures.base import MOST_SETTINGS, PALETTE
+from paceline.figures.base import MOST_SETTINGS, PALETTE, colours
 from paceline.figures.drawn import as_csv, values_of, write_figure
 from paceline.figures.marks import MOST_BARS
 from paceline.strategies import strategies
@@ -144,6 +144,16 @@ def test_more_series_than_colours_are_grey():
     said = figure("scaling").draw(many).to_dict()
     assert f"Grey: all but the {len(PALETTE)} fastest" in " ".join(said["title"]["subtitle"])
     figure("first-epoch").draw(many).to_dict()
+
+
+def test_series_that_are_never_drawn_together_may_share_a_colour_and_others_never_do():
+    names = [f"series-{number}" for number in range(len(PALETTE) + 2)]
+    panels = [names[: len(PALETTE)], names[1:3] + names[len(PALETTE) :]]
+    scale = colours(names, panels).to_dict()["scale"]
+    told = dict(zip(scale["domain"], scale["range"], strict=True))
+    assert set(told.values()) <= set(PALETTE)
+    for panel in panels:
+        assert len({told[name] for name in panel}) == len(panel)
 
 
 def test_a_figure_does_not_say_what_was_shrunk_in_runs_that_it_does_not_show():
