@@ -33,7 +33,12 @@ def predicted(row: dict) -> tuple[Estimate, float]:
     return (found.step_seconds if row["basis"] == "wall" else by_cpu(found)), found.memory_bytes.value
 
 
-ERRORS = [abs(predicted(row)[0].value / row["measured_seconds"] - 1) for row in ROWS]
+def measured(row: dict) -> float:
+    """Seconds at the speed of the calibration, by runs of the calibrated workload beside it."""
+    return row["measured_seconds"] / row.get("host", 1.0)
+
+
+ERRORS = [abs(predicted(row)[0].value / measured(row) - 1) for row in ROWS]
 
 
 def test_there_are_batches_models_and_strategies_that_were_not_used_to_calibrate() -> None:
@@ -53,7 +58,7 @@ def test_few_are_further_off_than_a_fifth_and_none_than_a_quarter() -> None:
 
 
 def test_intervals_have_the_truth_about_as_often_as_they_say() -> None:
-    inside = [predicted(row)[0].low <= row["measured_seconds"] <= predicted(row)[0].high for row in ROWS]
+    inside = [predicted(row)[0].low <= measured(row) <= predicted(row)[0].high for row in ROWS]
     assert 0.8 <= mean(inside) <= 1.0
 
 

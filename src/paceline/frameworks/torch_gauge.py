@@ -30,6 +30,8 @@ IMAGE_DIMENSIONS = 3
 PATIENCE = timedelta(seconds=120)
 # Each timing is repeated for so long, and at least so often; the calmest third counts.
 REPEAT_SECONDS, LEAST_REPEATS, CALM_SHARE = 0.1, 6, 1 / 3
+# Layers and transfers are repeated in so many turns.
+TURNS = 3
 # What is computed while bytes are on their way: a product small enough to be asked about often.
 PRODUCT_SIZE = 192
 HIDDEN_BYTES = 1 << 24
@@ -79,14 +81,19 @@ CASES: tuple[LayerCase, ...] = tuple(
 
 def calm_seconds(function: Callable[[], Any]) -> tuple[float, float]:
     """Wall and CPU seconds of one call: the mean of the calmest third."""
+    return _calm(_timed(function))
+
+
+def _timed(function: Callable[[], Any], turns: int = 1) -> list[tuple[float, float]]:
+    """Wall and CPU seconds of each call, in one of so many turns; the first call is not counted."""
     function()
     taken: list[tuple[float, float]] = []
-    until = time.perf_counter() + REPEAT_SECONDS
-    while len(taken) < LEAST_REPEATS or time.perf_counter() < until:
+    until = time.perf_counter() + REPEAT_SECONDS / turns
+    while len(taken) < LEAST_REPEATS / turns or time.perf_counter() < until:
         started, cpu = time.perf_counter(), time.process_time()
         function()
         taken.append((time.perf_counter() - started, time.process_time() - cpu))
-    return _calm(taken)
+    return taken
 
 
 def _calm(taken: list[tuple[float, float]]) -> tuple[float, float]:
@@ -95,11 +102,19 @@ def _calm(taken: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def layer_timings() -> list[dict[str, Any]]:
-    """Forward and backward of each case, with the counts that its time is explained by."""
+    """Forward and backward of each case, with the counts that its time is explained by.
+
+    Cases take turns, as transfers do: a burst of other load spoils a part of each and the whole of none.
+    """
+    passes = [_passes(case) for case in CASES]
+    taken: list[list[tuple[float, float]]] = [[] for _ in CASES]
+    for _ in range(TURNS):
+        for function, own in zip(passes, taken, strict=True):
+            own.extend(_timed(function, TURNS))
     found = []
-    for case in CASES:
+    for case, own in zip(CASES, taken, strict=True):
         facts: ModelFacts = model_facts((case.layer,), case.shape)
-        seconds, cpu = calm_seconds(_passes(case))
+        seconds, cpu = _calm(own)
         found.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements, "batch": case.batch,
                       "first": case.first, "seconds": seconds, "cpu_seconds": cpu})  # fmt: skip
     return found
@@ -159,20 +174,26 @@ def input_rate() -> float:
 
 
 def collective_timings(sizes: list[int], kinds: list[str]) -> list[dict[str, Any]]:
-    """Seconds of each kind of transfer between all ranks, by bytes."""
-    found = []
-    for kind in kinds:
-        for size in sizes:
-            transfer = _transfer(kind, size)
-            repeats = _agreed_repeats(transfer)
-            taken = []
-            for _ in range(repeats):
+    """Seconds of each kind of transfer between all ranks, by bytes.
+
+    Sizes take turns, several times over: a burst of other load then spoils a part of each and the whole of none.
+    """
+    cases = [(kind, size) for kind in kinds for size in sizes]
+    transfers = {case: _transfer(*case) for case in cases}
+    repeats = {case: _agreed_repeats(transfers[case]) for case in cases}
+    taken: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in cases}
+    for _ in range(TURNS):
+        for case in cases:
+            transfers[case]()
+            for _ in range(repeats[case]):
                 started, cpu = time.perf_counter(), time.process_time()
-                transfer()
-                taken.append((time.perf_counter() - started, time.process_time() - cpu))
-            wall, spent = _calm(taken)
-            found.append({"kind": kind, "bytes": size, "seconds": wall, "cpu_seconds": spent})
-    return found
+                transfers[case]()
+                taken[case].append((time.perf_counter() - started, time.process_time() - cpu))
+    calm = {case: _calm(times) for case, times in taken.items()}
+    return [
+        {"kind": kind, "bytes": size, "seconds": wall, "cpu_seconds": spent}
+        for (kind, size), (wall, spent) in calm.items()
+    ]
 
 
 def _transfer(kind: str, size: int) -> Callable[[], Any]:
@@ -204,8 +225,8 @@ def _agreed_repeats(transfer: Callable[[], Any]) -> int:
     transfer()
     started = time.perf_counter()
     transfer()
-    wanted = REPEAT_SECONDS / max(1e-6, time.perf_counter() - started)
-    count = torch.tensor([min(400.0, max(float(LEAST_REPEATS), wanted))])
+    wanted = REPEAT_SECONDS / max(1e-6, time.perf_counter() - started) / TURNS
+    count = torch.tensor([min(400.0 / TURNS, max(float(LEAST_REPEATS) / TURNS, wanted))])
     dist.broadcast(count, 0)
     return int(count)
 

@@ -7,6 +7,7 @@ wall clock; one worker on one core uses as many of either when nothing does.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import accumulate
 from statistics import median
 from typing import Any
 
@@ -54,7 +55,7 @@ LEAST_DEVIATION = 0.02
 # One of each kind; others are taken to be like the one whose last word or family they share.
 TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
 TINY: dict[str, Scalar] = {"depth": 2, "width": 16}
-TINY_BATCH, TINY_EPOCHS = 64, 6
+TINY_BATCH, TINY_EPOCHS, TINY_TURNS = 64, 6, 2
 MOST_RANKS = 8
 Say = Callable[[str], None]
 
@@ -215,28 +216,34 @@ class Calibrator:
         facts, cores = spec_facts(base), len(self.system.cores)
         known = hardware.model_copy(update={"calibration": calibration})
         predictor = Predictor(known, facts, TINY_BATCH, data_bytes=data_bytes(base))
-        found: list[tuple[str, float, float]] = []
-        for chosen in map(strategy, TIMED):
-            spec = complete(base.model_copy(update={
-                "strategy": chosen.name, "workers": cores, "epochs": TINY_EPOCHS, "steps": None,
+        specs = [
+            complete(base.model_copy(update={
+                "strategy": name, "workers": cores, "epochs": TINY_EPOCHS, "steps": None,
                 "train_samples": TINY_BATCH * STEPS_OF_AN_EPOCH[1],
-            }))  # fmt: skip
-            if refusal(spec, self.system, probe) is not None:
-                continue
-            self.say(f"{chosen.name}: its own share of a step")
-            record = self._run(spec, 0)
-            step, predicted = measured_step(record), predictor.predict(spec)
-            worker = next(group for group in chosen.footprint(spec, facts).groups if group.role == "worker")
-            messages = sum(message.count for message in worker.messages)
-            assert step is not None
-            if messages:
+            }))
+            for name in TIMED
+        ]  # fmt: skip
+        found: dict[str, list[tuple[float, float]]] = {}
+        for turn in range(TINY_TURNS):
+            for spec in specs:
+                chosen = strategy(spec.strategy)
+                worker = next(group for group in chosen.footprint(spec, facts).groups if group.role == "worker")
+                messages = sum(message.count for message in worker.messages)
+                if not messages or refusal(spec, self.system, probe) is not None:
+                    continue
+                self.say(f"{chosen.name}: its own share of a step")
+                record = self._run(spec, turn)
+                step, predicted = measured_step(record), predictor.predict(spec)
+                assert step is not None
                 late = (step.cpu_seconds - predicted.parts.cpu_seconds) / cores / messages
-                found.append((chosen.name, late, (peak_above_framework(record) or 0.0) - predicted.memory_bytes.value))
+                held = (peak_above_framework(record) or 0.0) - predicted.memory_bytes.value
+                found.setdefault(chosen.name, []).append((max(0.0, late), held))
         # What all of them hold more or less than predicted is the model's or the data's, not a strategy's.
-        least = min((held for _, _, held in found), default=0.0)
+        calmest = {name: (min(late for late, _ in own), min(held for _, held in own)) for name, own in found.items()}
+        least = min((held for _, held in calmest.values()), default=0.0)
         overheads = (
-            StrategyOverhead(strategy=name, seconds_per_message=max(0.0, late), held_bytes=held - least)
-            for name, late, held in found
+            StrategyOverhead(strategy=name, seconds_per_message=late, held_bytes=held - least)
+            for name, (late, held) in calmest.items()
         )
         return calibration.model_copy(update={"overheads": tuple(overheads)})
 
@@ -281,10 +288,17 @@ def _layer(values: dict[str, Any]) -> LayerFacts:
 
 def _transfer_curve(rows: Sequence[dict[str, Any]]) -> Curve:
     """Wall clock, or CPU seconds where something else had the cores: gloo's threads are busy all the while."""
+    rows = sorted(rows, key=lambda row: row["bytes"])
     seconds = [
         row["seconds"] if row["seconds"] <= UNDISTURBED * row["cpu_seconds"] else row["cpu_seconds"] for row in rows
     ]
-    return Curve.through([float(row["bytes"]) for row in rows], seconds, [row["cpu_seconds"] for row in rows])
+    spent = [row["cpu_seconds"] for row in rows]
+    return Curve.through([float(row["bytes"]) for row in rows], never_falling(seconds), never_falling(spent))
+
+
+def never_falling(values: Sequence[float]) -> list[float]:
+    """Fewer bytes take no longer than more: where they did, something else was in the way."""
+    return list(accumulate(reversed(values), min))[::-1]
 
 
 def _one_worker_seconds(record: Record) -> float:

@@ -17,6 +17,8 @@ from paceline.spec import RunSpec
 from paceline.strategies import strategies
 from paceline.systems.hardware import Hardware
 
+# The clocks that a row may go by.
+WALL, CPU = "wall", "CPU"
 # Repeats on a machine that other programs use lie this far apart, by CPU seconds.
 DISTURBED_DEVIATION = 0.05
 
@@ -64,8 +66,8 @@ class Summary:
     order_kept: float | None
 
 
-def validate_records(records: Iterable[Record], hardware: Hardware) -> list[Row]:
-    """One row for each configuration that can be predicted for this system."""
+def validate_records(records: Iterable[Record], hardware: Hardware, basis: str | None = None) -> list[Row]:
+    """One row for each configuration that can be predicted for this system; by the clock that suits it, or by this."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         if _comparable(record, hardware):
@@ -73,7 +75,7 @@ def validate_records(records: Iterable[Record], hardware: Hardware) -> list[Row]
     predictors: dict[str, Predictor] = {}
     rows = []
     for group in groups.values():
-        row = _row(group, hardware, predictors)
+        row = _row(group, hardware, predictors, basis)
         if row is not None:
             rows.append(row)
     return rows
@@ -89,7 +91,9 @@ def _comparable(record: Record, hardware: Hardware) -> bool:
     )  # fmt: skip
 
 
-def _row(group: Sequence[Record], hardware: Hardware, predictors: dict[str, Predictor]) -> Row | None:
+def _row(
+    group: Sequence[Record], hardware: Hardware, predictors: dict[str, Predictor], wanted: str | None
+) -> Row | None:
     spec = group[0].spec
     steps = [step for record in group if (step := measured_step(record)) is not None]
     predictor = _predictor(spec, hardware, predictors)
@@ -97,9 +101,10 @@ def _row(group: Sequence[Record], hardware: Hardware, predictors: dict[str, Pred
         return None
     prediction = predictor.predict(spec)
     calm = [step for step in steps if not step.disturbed]
-    basis = "wall" if calm else "CPU"
-    measured = median(step.wall_seconds for step in calm) if calm else median(step.cpu_seconds for step in steps)
-    predicted = prediction.step_seconds if calm else by_cpu(prediction)
+    basis = wanted or (WALL if calm else CPU)
+    wall = median(step.wall_seconds for step in calm or steps)
+    measured = wall if basis == WALL else median(step.cpu_seconds for step in steps)
+    predicted = prediction.step_seconds if basis == WALL else by_cpu(prediction)
     peaks = [peak for record in group if (peak := peak_above_framework(record)) is not None]
     heaviest = strategies()[spec.strategy].footprint(spec, predictor.model).heaviest
     return Row(
