@@ -7,7 +7,8 @@ by CPU seconds of all processes where other programs disturbed a run; each row s
 
 A shared machine is now faster, now slower than while it was calibrated, and no model of it can know. So held-out runs
 take turns with a run of what it was calibrated with, on as many cores: `host` is how much slower that one was than its
-prediction, and the error is of the step at the speed of the calibration. The error as it came is printed beside it.
+prediction, and the error is of the step at the speed of the calibration, the median of three turns. The error as it
+came is printed beside it. The machine is calibrated twice, and the calmer of each measurement kept.
 """
 
 import argparse
@@ -25,10 +26,11 @@ from paceline.execute import Silent, execute
 from paceline.footprint import ModelFacts
 from paceline.plan import Plan, PlannedRun, complete, spec_facts
 from paceline.predict.calibrate import NEVER, Calibrator
+from paceline.predict.calmest import calmest
 from paceline.predict.measured import measured_step
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import Question
-from paceline.predict.validate import Row, summarise, validate_records
+from paceline.predict.validate import WALL, Row, summarise, validate_records
 from paceline.recommend.answer import recommend
 from paceline.record import Record
 from paceline.spec import RunSpec
@@ -39,7 +41,7 @@ from paceline.systems.local import local_system
 
 CALIBRATED_WITH = "mnist-small"
 EPOCHS, STUDY = 12, "held-out"
-ADVICE_REPEATS = 2
+TURNS, ADVICE_REPEATS = 3, 2
 TARGETS = {"mean error": 0.08, "worst error": 0.20, "peak memory": 0.10}
 
 
@@ -102,7 +104,10 @@ def calibrated(path: Path, store: Store, say: Console) -> Hardware:
         local_system(), base, spec_facts(base), lambda text: say.print(f"[dim]{text}[/]"), lambda record: None,
         frameworks=["torch"],
     )  # fmt: skip
-    hardware = calibrator.calibrate(load_hardware("cpu-2-cores"))
+    first, second = (calibrator.calibrate(load_hardware("cpu-2-cores")) for _ in range(2))
+    assert first.calibration is not None
+    assert second.calibration is not None
+    hardware = second.model_copy(update={"calibration": calmest(first.calibration, second.calibration)})
     path.write_text(to_toml(hardware.model_dump(mode="json", exclude_none=True)))
     return hardware
 
@@ -138,20 +143,31 @@ class Held:
 
 
 def held_out(specs: list[RunSpec], hardware: Hardware, store: Store, say: Console) -> list[Held]:
-    """Each between two runs of the reference that uses as many cores."""
+    """Each several times, every time after a run of the reference that uses as many cores and before another."""
+    places = [(spec, turn * len(specs) + place) for turn in range(TURNS) for place, spec in enumerate(specs)]
     turns: list[PlannedRun] = []
-    for place, spec in enumerate(specs):
-        reference = REFERENCES[spec.workers]
-        turns += [PlannedRun(reference, 2 * place), PlannedRun(spec, 0), PlannedRun(reference, 2 * place + 1)]
-    _run(turns, store, say)
+    for spec, place in places:
+        turns += [PlannedRun(REFERENCES[spec.workers], place), PlannedRun(spec, place // len(specs))]
+    ends = [PlannedRun(reference, len(places)) for reference in REFERENCES.values()]
+    _run([*turns, *ends], store, say)
     records = {(record.key, record.repeat): record for record in store.records() if record.ok}
-    found = []
-    for place, spec in enumerate(specs):
-        rows = validate_records([records[spec.key(), 0]], hardware)
+    found: dict[str, list[Held]] = {}
+    for spec, place in places:
+        (row,) = validate_records([records[spec.key(), place // len(specs)]], hardware)
         key = REFERENCES[spec.workers].key()
-        beside = validate_records([records[key, 2 * place], records[key, 2 * place + 1]], hardware, rows[0].basis)
-        found += [Held(row, near.measured / near.predicted.value) for row, near in zip(rows, beside, strict=True)]
-    return found
+        beside = [records[key, near] for near in (place, place + 1) if (key, near) in records]
+        (reference,) = validate_records(beside, hardware, row.basis)
+        found.setdefault(spec.key(), []).append(Held(row, reference.measured / reference.predicted.value))
+    return [_middle(turns) for turns in found.values()]
+
+
+def _middle(turns: list[Held]) -> Held:
+    """The median of those by the same clock, the wall clock if any went by it."""
+    same = [held for held in turns if held.row.basis == WALL] or turns
+    ordered = sorted(same, key=lambda held: held.at_that_speed.measured)
+    chosen = ordered[(len(ordered) - 1) // 2]
+    peak = max((held.row.memory_measured for held in turns if held.row.memory_measured), default=None)
+    return replace(chosen, row=replace(chosen.row, memory_measured=peak))
 
 
 def show(found: list[Held], console: Console) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -28,16 +29,23 @@ from paceline.workloads.layers import Block, Conv, Dense, Embed, Layer, MaxPool,
 
 IMAGE_DIMENSIONS = 3
 PATIENCE = timedelta(seconds=120)
-# Each timing is repeated for so long, and at least so often; the calmest third counts.
-REPEAT_SECONDS, LEAST_REPEATS, CALM_SHARE = 0.1, 6, 1 / 3
+# Each timing is repeated for so long, and at least so often; the calmest part counts.
+REPEAT_SECONDS, LEAST_REPEATS, CALM_SHARE = 0.1, 6, 1 / 4
+MOST_REPEATS = 60
 # Layers and transfers are repeated in so many turns.
-TURNS = 3
+LAYER_TURNS, TURNS = 3, 3
+# Between transfers a step computes: what it reads and writes meanwhile drives the payload out of the caches.
+BETWEEN_BYTES = 1 << 23
 # What is computed while bytes are on their way: a product small enough to be asked about often.
 PRODUCT_SIZE = 192
 HIDDEN_BYTES = 1 << 24
 HIDDEN_ROUNDS = 6
 UPDATED_PARAMETERS = (1 << 20, 1 << 23)
 INPUT_ROWS, INPUT_ROW = 4096, 784
+
+
+# Newer versions of PyTorch have another name for it.
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True)
@@ -80,12 +88,12 @@ CASES: tuple[LayerCase, ...] = tuple(
 
 
 def calm_seconds(function: Callable[[], Any]) -> tuple[float, float]:
-    """Wall and CPU seconds of one call: the mean of the calmest third."""
+    """Wall and CPU seconds of one call: the mean of the calmest ones."""
     return _calm(_timed(function))
 
 
 def _timed(function: Callable[[], Any], turns: int = 1) -> list[tuple[float, float]]:
-    """Wall and CPU seconds of each call, in one of so many turns; the first call is not counted."""
+    """Wall and CPU seconds of each call in one of so many turns; the first call is not counted."""
     function()
     taken: list[tuple[float, float]] = []
     until = time.perf_counter() + REPEAT_SECONDS / turns
@@ -104,13 +112,12 @@ def _calm(taken: list[tuple[float, float]]) -> tuple[float, float]:
 def layer_timings() -> list[dict[str, Any]]:
     """Forward and backward of each case, with the counts that its time is explained by.
 
-    Cases take turns, as transfers do: a burst of other load spoils a part of each and the whole of none.
+    All are timed, then all again: a burst of other load spoils a part of each and the whole of none.
     """
-    passes = [_passes(case) for case in CASES]
     taken: list[list[tuple[float, float]]] = [[] for _ in CASES]
-    for _ in range(TURNS):
-        for function, own in zip(passes, taken, strict=True):
-            own.extend(_timed(function, TURNS))
+    for _ in range(LAYER_TURNS):
+        for case, own in zip(CASES, taken, strict=True):
+            own.extend(_timed(_passes(case), LAYER_TURNS))
     found = []
     for case, own in zip(CASES, taken, strict=True):
         facts: ModelFacts = model_facts((case.layer,), case.shape)
@@ -180,12 +187,14 @@ def collective_timings(sizes: list[int], kinds: list[str]) -> list[dict[str, Any
     """
     cases = [(kind, size) for kind in kinds for size in sizes]
     transfers = {case: _transfer(*case) for case in cases}
+    between = torch.zeros(BETWEEN_BYTES // 4)
     repeats = {case: _agreed_repeats(transfers[case]) for case in cases}
     taken: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in cases}
     for _ in range(TURNS):
         for case in cases:
             transfers[case]()
             for _ in range(repeats[case]):
+                between.add_(1.0)
                 started, cpu = time.perf_counter(), time.process_time()
                 transfers[case]()
                 taken[case].append((time.perf_counter() - started, time.process_time() - cpu))
@@ -206,6 +215,10 @@ def _transfer(kind: str, size: int) -> Callable[[], Any]:
     if kind == "all-gather":
         parts = list(torch.zeros(world, max(1, tensor.numel() // world)))
         return lambda: dist.all_gather(parts, parts[rank].clone())
+    if kind == "reduce-scatter":
+        part = torch.zeros(max(1, tensor.numel() // world))
+        whole = torch.zeros(part.numel() * world)
+        return lambda: REDUCE_SCATTER(part, whole)
     return lambda: _there_and_back(tensor, rank)
 
 
@@ -226,7 +239,7 @@ def _agreed_repeats(transfer: Callable[[], Any]) -> int:
     started = time.perf_counter()
     transfer()
     wanted = REPEAT_SECONDS / max(1e-6, time.perf_counter() - started) / TURNS
-    count = torch.tensor([min(400.0 / TURNS, max(float(LEAST_REPEATS) / TURNS, wanted))])
+    count = torch.tensor([min(MOST_REPEATS / TURNS, max(float(LEAST_REPEATS) / TURNS, wanted))])
     dist.broadcast(count, 0)
     return int(count)
 
@@ -234,36 +247,24 @@ def _agreed_repeats(transfer: Callable[[], Any]) -> int:
 def interference() -> float:
     """Computation lost in each second of a transfer that it is hidden behind.
 
-    Products are computed while an all-reduce is under way; what both took together, less the products by themselves,
-    is what the transfer cost. Alone it takes longer; the rest was hidden.
+    Products are computed while an all-reduce is under way. Both are on the same core, so the computation loses what the
+    threads that transfer take of it, over what the transfer takes by itself.
     """
-    left = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE)
-    product = calm_seconds(lambda: left @ left)[0]
-    tensor = torch.zeros(HIDDEN_BYTES // 4)
-    alone = calm_alone(tensor)
-    costs = []
-    for _ in range(HIDDEN_ROUNDS):
-        dist.barrier()
-        started, count = time.perf_counter(), 0
-        work = dist.all_reduce(tensor, async_op=True)
-        while not work.is_completed():
-            left @ left
-            count += 1
-        costs.append(time.perf_counter() - started - count * product)
-    cost = sorted(costs)[len(costs) // 2] / alone
-    share = min(0.97, max(0.0, cost))
-    return share / (1 - share)
-
-
-def calm_alone(tensor: Tensor) -> float:
-    """An all-reduce that nothing runs beside."""
-    taken = []
+    left, tensor = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE), torch.zeros(HIDDEN_BYTES // 4)
+    taken, alone = [], []
     for _ in range(HIDDEN_ROUNDS):
         dist.barrier()
         started = time.perf_counter()
         dist.all_reduce(tensor)
-        taken.append(time.perf_counter() - started)
-    return sorted(taken)[len(taken) // 2]
+        alone.append(time.perf_counter() - started)
+        dist.barrier()
+        before = time.process_time() - time.thread_time()
+        work = dist.all_reduce(tensor, async_op=True)
+        while not work.is_completed():
+            left @ left
+        taken.append(time.process_time() - time.thread_time() - before)
+    share = min(0.97, max(0.0, median(taken) / median(alone)))
+    return share / (1 - share)
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:

@@ -13,20 +13,19 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.footprint import LayerFacts, ModelFacts
-from paceline.plan import PlannedRun, complete, refusal, spec_facts
+from paceline.plan import PlannedRun
 from paceline.predict.compute import Compute, model_digest, transient_bytes
 from paceline.predict.fit import LayerTiming, crowding_by_kind, fit_layers
 from paceline.predict.measured import measured_step, peak_above_framework, slowest_of_each_step
-from paceline.predict.prediction import Predictor
+from paceline.predict.overheads import time_overheads
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
 from paceline.record import Record
 from paceline.runs.gauge import gauge_layers, gauge_transfers
 from paceline.runs.launch import launch
-from paceline.runs.probe import probe
 from paceline.runs.processes import Starter
 from paceline.runs.template import Templates, templates
-from paceline.spec import RunSpec, Scalar
+from paceline.spec import RunSpec
 from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import (
     LOCAL,
@@ -37,7 +36,6 @@ from paceline.systems.hardware import (
     MemoryFit,
     Quantity,
     StepCurve,
-    StrategyOverhead,
 )
 from paceline.systems.local import System
 
@@ -52,10 +50,6 @@ NEVER = 10**9
 # Wall clock this much above CPU seconds was spent waiting for a core that something else had.
 UNDISTURBED = 1.3
 LEAST_DEVIATION = 0.02
-# One of each kind; others are taken to be like the one whose last word or family they share.
-TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
-TINY: dict[str, Scalar] = {"depth": 2, "width": 16}
-TINY_BATCH, TINY_EPOCHS, TINY_TURNS = 64, 6, 2
 MOST_RANKS = 8
 Say = Callable[[str], None]
 
@@ -93,7 +87,9 @@ class Calibrator:
             if "torch" in self.frameworks and len(self.system.cores) > 1:
                 self.say(f"timing {len(self.system.cores)} workers that compute side by side")
                 calibration, hardware = self._with_crowding(calibration, hardware)
-                calibration = self._with_overheads(calibration, hardware)
+                known = hardware.model_copy(update={"calibration": calibration})
+                overheads = time_overheads(known, self.system, self._run, self.say)
+                calibration = calibration.model_copy(update={"overheads": overheads})
         deviation = max([LEAST_DEVIATION, *self._repeats])
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
@@ -209,43 +205,6 @@ class Calibrator:
         late = max(0.0, min(slowest) / min(together) - 1) / largest_of(cores, 1.0)
         source = f"the slowest of {cores} workers that never meet over their CPU time, measured {calibration.at}"
         return found, hardware.model_copy(update={"straggling": Quantity(value=late, source=source)})
-
-    def _with_overheads(self, calibration: Calibration, hardware: Hardware) -> Calibration:
-        """What strategies take beside computing and sending: runs of a model so small that little else is left."""
-        base = complete(RunSpec(workload="mlp", options=TINY, global_batch=TINY_BATCH, steps=1))
-        facts, cores = spec_facts(base), len(self.system.cores)
-        known = hardware.model_copy(update={"calibration": calibration})
-        predictor = Predictor(known, facts, TINY_BATCH, data_bytes=data_bytes(base))
-        specs = [
-            complete(base.model_copy(update={
-                "strategy": name, "workers": cores, "epochs": TINY_EPOCHS, "steps": None,
-                "train_samples": TINY_BATCH * STEPS_OF_AN_EPOCH[1],
-            }))
-            for name in TIMED
-        ]  # fmt: skip
-        found: dict[str, list[tuple[float, float]]] = {}
-        for turn in range(TINY_TURNS):
-            for spec in specs:
-                chosen = strategy(spec.strategy)
-                worker = next(group for group in chosen.footprint(spec, facts).groups if group.role == "worker")
-                messages = sum(message.count for message in worker.messages)
-                if not messages or refusal(spec, self.system, probe) is not None:
-                    continue
-                self.say(f"{chosen.name}: its own share of a step")
-                record = self._run(spec, turn)
-                step, predicted = measured_step(record), predictor.predict(spec)
-                assert step is not None
-                late = (step.cpu_seconds - predicted.parts.cpu_seconds) / cores / messages
-                held = (peak_above_framework(record) or 0.0) - predicted.memory_bytes.value
-                found.setdefault(chosen.name, []).append((max(0.0, late), held))
-        # What all of them hold more or less than predicted is the model's or the data's, not a strategy's.
-        calmest = {name: (min(late for late, _ in own), min(held for _, held in own)) for name, own in found.items()}
-        least = min((held for _, held in calmest.values()), default=0.0)
-        overheads = (
-            StrategyOverhead(strategy=name, seconds_per_message=late, held_bytes=held - least)
-            for name, (late, held) in calmest.items()
-        )
-        return calibration.model_copy(update={"overheads": tuple(overheads)})
 
     def _spec(self, name: str, workers: int, batch: int, step_seconds: float) -> RunSpec:
         least, most = STEPS_OF_AN_EPOCH

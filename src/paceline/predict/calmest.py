@@ -78,7 +78,11 @@ def _calmer_layers(old: LayerRate, new: LayerRate) -> LayerRate:
 
 
 def _calmer_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
-    return old if old.seconds_per_message < new.seconds_per_message else new
+    least = {
+        name: min(getattr(old, name), getattr(new, name))
+        for name in ("seconds_per_message", "seconds_per_parameter_byte", "waiting_per_message")
+    }
+    return new.model_copy(update=least)
 
 
 def _lower(old: Curve, new: Curve) -> Curve:

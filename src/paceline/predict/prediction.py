@@ -170,7 +170,8 @@ class Predictor:
             flops=training_flops(self.model, samples / parted),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
             earlier_passes=0 if stages else parted - 1,
-            seconds_per_message=overhead.seconds_per_message if overhead else 0.0,
+            overhead=overhead,
+            splits_layers=chosen.name.endswith("-tensor"),
             filled=self._filled,
         )
         parts = time_step(footprint, scene)
@@ -230,7 +231,11 @@ class Predictor:
         return shared * max(1.0, busy * spec.cores_per_worker / cores)
 
     def _all_busy(self, chosen: Strategy) -> float:
-        """How much longer computation takes when every core computes: as this model did, or as its kinds of layers."""
+        """How much longer computation takes when every core computes: as this model did, or as its kinds of layers.
+
+        A layer by itself stays in its core's cache, which a model's step does not: it is no less than what was measured
+        of a whole model.
+        """
         known = self.hardware.calibration
         if known is None:
             return 1.0
@@ -241,7 +246,7 @@ class Predictor:
             (layer.forward_flops, known.layer_crowding.get(layer_kind(layer), 1.0)) for layer in self.model.layers
         ]
         total = sum(weight for weight, _ in weights)
-        return sum(weight * factor for weight, factor in weights) / total if total else 1.0
+        return max(measured or 1.0, sum(weight * factor for weight, factor in weights) / total if total else 1.0)
 
     def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
         step = parts.step or 1.0

@@ -9,7 +9,7 @@ from paceline.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, Rank
 from paceline.predict.compute import Passes
 from paceline.predict.costs import Costs
 from paceline.predict.simulate import Served, Task, largest_of, overlap, pipeline_order, serve, simulate
-from paceline.systems.hardware import Hardware
+from paceline.systems.hardware import Hardware, StrategyOverhead
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,28 @@ class Scene:
     state_bytes_per_parameter: float = 0.0
     # Backward passes before the one that gradients are sent with; each has a forward pass of its own.
     earlier_passes: int = 0
-    # What the strategy's own software takes of a rank for each message.
-    seconds_per_message: float = 0.0
+    # What the strategy's own software takes of a rank, and whether it works on parts of layers.
+    overhead: StrategyOverhead | None = None
+    splits_layers: bool = False
     # Pieces of the model's gradients by their sizes, worked out once.
     filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
 
-    def software(self, group: RankFootprint) -> float:
-        """Seconds of a rank that go into handling its messages, not into sending them."""
-        if not self.seconds_per_message:
+    def software(self, group: RankFootprint, parameter_bytes: float) -> float:
+        """Seconds of a rank that go into handling its messages and these parameters, not into sending."""
+        if self.overhead is None or self.workers < 2:
             return 0.0
-        return self.seconds_per_message * sum(message.count for message in group.messages)
+        own = self.overhead.seconds_per_parameter_byte * parameter_bytes
+        # Who splits layers goes through its own software for every operation on their parts, not for every message.
+        handled = self.model.tensors if self.splits_layers else _count(group)
+        return own + self.overhead.seconds_per_message * handled
+
+    def waking(self, group: RankFootprint) -> float:
+        """Seconds in which a rank waits for the other ends of its messages to wake up."""
+        return self.overhead.waiting_per_message * _count(group) if self.overhead and self.workers > 1 else 0.0
+
+    def share(self, group: RankFootprint) -> float:
+        """Of the whole model's operations on the rank's samples."""
+        return group.flops / (1 + self.earlier_passes) / self.flops if self.flops else 1.0
 
     @property
     def interference(self) -> float:
@@ -66,9 +78,8 @@ class Scene:
 
     def scale(self, group: RankFootprint) -> float:
         """What a rank's passes take of those of the whole model: by its operations, but no less than asking takes."""
-        share = group.flops / (1 + self.earlier_passes) / self.flops if self.flops else 1.0
         least = self.passes.least / self.passes.total if self.passes.total else 0.0
-        return self.crowding * max(share, least)
+        return self.crowding * max(self.share(group), least)
 
     def update_seconds(self, group: RankFootprint) -> float:
         """Of the parameters that a rank updates: those that it holds optimizer state for, or all of its own."""
@@ -80,6 +91,10 @@ class Scene:
     def cost(self, message: Message) -> float:
         """Seconds of one of these messages."""
         return self.costs.seconds(message.kind, message.payload_bytes, message.ranks, message.apart)
+
+
+def _count(group: RankFootprint) -> float:
+    return sum(message.count for message in group.messages)
 
 
 def time_step(footprint: Footprint, scene: Scene) -> Parts:
@@ -124,7 +139,8 @@ def _side_by_side(group: RankFootprint, scene: Scene) -> Parts:
     backward = [seconds * scale for seconds in scene.passes.backward]
     beside = scene.passes.overhead * scene.crowding + scene.update_seconds(group)
     beside += scene.earlier_passes * (sum(forward) + sum(backward))
-    blocking = sum(scene.cost(one) * one.count for one in group.messages if not one.hidden) + scene.software(group)
+    blocking = sum(scene.cost(one) * one.count for one in group.messages if not one.hidden)
+    blocking += scene.software(group, scene.model.parameter_bytes * min(1.0, scene.share(group)))
     hidden = [message for message in group.messages if message.hidden]
     compute = sum(forward) + sum(backward) + beside
     if any(message.phase == "forward" for message in hidden):
@@ -134,7 +150,7 @@ def _side_by_side(group: RankFootprint, scene: Scene) -> Parts:
     # What hidden transfers take from the computation counts as exposed: it would not be there without them.
     exposed = blocking + max(0.0, span + beside - compute)
     moved = blocking + transfers
-    return Parts(compute, exposed, 0.0, 0.0, moved, cpu_seconds=scene.workers * (compute + moved))
+    return Parts(compute, exposed, 0.0, scene.waking(group), moved, cpu_seconds=scene.workers * (compute + moved))
 
 
 def _sending_back(
@@ -247,7 +263,7 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, scene: Scene) -
     busiest = max(range(len(line)), key=lambda worker: shares[worker])
     compute = (forward + backward) * count * shares[busiest] + beside
     transfers = sum(task.seconds for task in tasks if task.transfers and task.rank == busiest)
-    averaged = scene.software(line[busiest]) + sum(
+    averaged = scene.software(line[busiest], line[busiest].parameter_bytes) + sum(
         _exposed_average(one, scene, backward * shares[busiest])
         for one in line[busiest].messages
         if one.kind == "all-reduce"
@@ -255,7 +271,7 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, scene: Scene) -
     bubble = max(0.0, alone + beside - compute)
     busy = (forward + backward) * count + beside * len(line) + sum(task.seconds for task in tasks if task.transfers) * 2
     return Parts(
-        compute, max(0.0, total - alone) + averaged, bubble, 0.0, transfers + averaged,
+        compute, max(0.0, total - alone) + averaged, bubble, scene.waking(line[busiest]), transfers + averaged,
         cpu_seconds=stages.replicas * (busy + averaged * len(line)),
     )  # fmt: skip
 
@@ -320,7 +336,7 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], scene
     large = [one for one in messages if one.name in ("gradients", "parameters")]
     update = scene.model.parameters * share * scene.passes.update_per_parameter * scene.crowding
     words = sum(scene.cost(one) * one.count for one in messages if one not in large)
-    software = scene.software(worker)
+    software = scene.software(worker, scene.model.parameter_bytes)
     moved = sum(scene.cost(one) * one.count for one in large)
     # Both ends of a transfer are busy with it.
     busy = scene.workers * (compute + software + 2 * (moved + words)) + update * len(servers)
@@ -333,7 +349,7 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], scene
     queued = sum(max(0.0, scene.workers * _at_server(one, share, scene) - scene.cost(one) * one.count) for one in large)
     blocking = sum(scene.cost(one) * one.count for one in large if not one.hidden)
     exposed = max(0.0, pushed) + queued + blocking + update + words + software
-    return Parts(compute, exposed, 0.0, 0.0, sent + blocking + words, cpu_seconds=busy)
+    return Parts(compute, exposed, 0.0, scene.waking(worker), sent + blocking + words, cpu_seconds=busy)
 
 
 def _at_server(message: Message, share: float, scene: Scene) -> float:

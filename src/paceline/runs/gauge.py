@@ -16,7 +16,7 @@ from paceline.strategies.base import Process
 PATIENCE_SECONDS = 180.0
 # Kilobytes to 64 MB, four times as much each.
 SIZES = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26]
-KINDS = ["all-reduce", "all-gather", "broadcast", "send"]
+KINDS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "send"]
 
 
 def gauge_layers(at_once: int, cores: tuple[int, ...]) -> dict[str, Any]:

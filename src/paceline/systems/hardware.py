@@ -159,11 +159,16 @@ class MemoryFit(Frozen):
 
 
 class StrategyOverhead(Frozen):
-    """What a strategy's own software takes of a rank: CPU seconds for each message, and bytes."""
+    """What a strategy's own software takes of a rank, beside computing and sending."""
 
     strategy: str
+    # CPU seconds: for each message, or each array of the model where layers are split; and for each byte of the
+    # parameters that it computes with.
     seconds_per_message: float
     held_bytes: float
+    seconds_per_parameter_byte: float = 0.0
+    # Until the other end wakes up: nobody's CPU seconds.
+    waiting_per_message: float = 0.0
 
 
 class Calibration(Frozen):

@@ -1,0 +1,147 @@
+"""What strategies take beside computing and sending, from runs of two small models that little else is left of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.plan import complete, refusal, spec_facts
+from paceline.predict.measured import MeasuredStep, measured_step, peak_above_framework
+from paceline.predict.prediction import Prediction, Predictor
+from paceline.predict.question import data_bytes
+from paceline.predict.timeline import Parts
+from paceline.record import Record
+from paceline.runs.probe import probe
+from paceline.spec import RunSpec, Scalar
+from paceline.systems.hardware import Hardware, StrategyOverhead
+from paceline.systems.local import System
+
+# One of each kind; others are taken to be like the one whose last word or family they share.
+TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
+SINGLE = "torch-single"
+# In the first only messages count; the second has parameters enough to see what each byte of them takes.
+MODELS: tuple[dict[str, Scalar], ...] = ({"depth": 2, "width": 16}, {"depth": 2, "width": 384})
+BATCH, EPOCHS, STEPS = 64, 8, 16
+# A run that other programs disturbed is made so often at most; the calmest counts.
+TRIES = 2
+Run = Callable[[RunSpec, int], Record]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A strategy on one of the models: what it took, what is predicted, and what a second of each cost adds to that."""
+
+    step: MeasuredStep
+    predicted: Prediction
+    # CPU seconds beyond the prediction, of all processes.
+    beyond: float
+    per_message: float
+    per_byte: float
+    # The same of the wall clock, for waiting.
+    per_wait: float
+    held_bytes: float
+
+
+def time_overheads(
+    hardware: Hardware, system: System, run: Run, say: Callable[[str], None]
+) -> tuple[StrategyOverhead, ...]:
+    """Of each kind of strategy, with a worker on every core."""
+    found: dict[str, list[Timed]] = {}
+    for options in MODELS:
+        base = complete(RunSpec(workload="mlp", options=options, global_batch=BATCH, steps=1))
+        facts = spec_facts(base)
+        predictor = Predictor(hardware, facts, BATCH, data_bytes=data_bytes(base))
+        say(f"{SINGLE}: an mlp of {facts.parameters:,} parameters")
+        single = _spec(base, SINGLE, 1)
+        alone, _ = _calmest(single, run)
+        # Where the model's own computation is misjudged, that is not the strategy's.
+        misjudged = alone.cpu_seconds / predictor.predict(single).parts.cpu_seconds
+        for name in TIMED:
+            spec = _spec(base, name, len(system.cores))
+            if refusal(spec, system, probe) is not None:
+                continue
+            say(f"{name}: its own share of a step")
+            step, record = _calmest(spec, run)
+            found.setdefault(name, []).append(_timed(spec, step, record, predictor, misjudged))
+    # What all of them hold more or less than predicted is the model's or the data's, not a strategy's.
+    least = min((timed[0].held_bytes for timed in found.values()), default=0.0)
+    return tuple(_overhead(name, timed, least) for name, timed in found.items())
+
+
+def _spec(base: RunSpec, name: str, workers: int) -> RunSpec:
+    fields = {"strategy": name, "workers": workers, "epochs": EPOCHS, "steps": None, "train_samples": BATCH * STEPS}
+    return complete(base.model_copy(update=fields))
+
+
+def _calmest(spec: RunSpec, run: Run) -> tuple[MeasuredStep, Record]:
+    best: tuple[MeasuredStep, Record] | None = None
+    for turn in range(TRIES):
+        record = run(spec, turn)
+        step = measured_step(record)
+        assert step is not None
+        if best is None or step.cpu_seconds < best[0].cpu_seconds:
+            best = step, record
+        if not step.disturbed:
+            break
+    assert best is not None
+    return best
+
+
+def _timed(spec: RunSpec, step: MeasuredStep, record: Record, predictor: Predictor, misjudged: float) -> Timed:
+    predicted = predictor.predict(spec)
+    cpu = predicted.parts.cpu_seconds
+    computed = predicted.parts.compute * spec.workers * (misjudged - 1)
+    # What a prediction grows by is proportional to each cost, so one second of it tells by how much.
+    handled, touched, waited = (
+        _with_a_second(predictor, spec, name)
+        for name in ("seconds_per_message", "seconds_per_parameter_byte", "waiting_per_message")
+    )
+    return Timed(
+        step, predicted, step.cpu_seconds - cpu - computed, handled.cpu_seconds - cpu, touched.cpu_seconds - cpu,
+        waited.step - predicted.parts.step, (peak_above_framework(record) or 0.0) - predicted.memory_bytes.value,
+    )  # fmt: skip
+
+
+def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
+    """The parts of a step if this cost were one second."""
+    costs = {"seconds_per_message": 0.0, "held_bytes": 0.0, name: 1.0}
+    overhead = StrategyOverhead.model_validate({"strategy": spec.strategy, **costs})
+    calibration = predictor.hardware.calibration
+    assert calibration is not None
+    known = calibration.model_copy(update={"overheads": (overhead,)})
+    hardware = predictor.hardware.model_copy(update={"calibration": known})
+    return Predictor(hardware, predictor.model, BATCH, data_bytes=predictor.data_bytes).predict(spec).parts
+
+
+def _overhead(name: str, timed: list[Timed], least: float) -> StrategyOverhead:
+    small, large = timed
+    per_message, per_byte = solved(
+        (small.per_message, small.per_byte, small.beyond), (large.per_message, large.per_byte, large.beyond)
+    )
+    found = StrategyOverhead(
+        strategy=name, seconds_per_message=per_message, seconds_per_parameter_byte=per_byte,
+        held_bytes=small.held_bytes - least,
+    )  # fmt: skip
+    return found.model_copy(update={"waiting_per_message": _waiting(small)})
+
+
+def solved(small: tuple[float, float, float], large: tuple[float, float, float]) -> tuple[float, float]:
+    """Both costs from two sums of them, a * x + b * y = c each; neither is below zero."""
+    (a, b, c), (d, e, f) = small, large
+    if not a:
+        return 0.0, max(0.0, f / e) if e else 0.0
+    share = a * e - b * d
+    per_byte = (a * f - c * d) / share if share else 0.0
+    per_message = (c - b * per_byte) / a
+    if per_byte < 0:
+        return max(0.0, c / a), 0.0
+    if per_message < 0:
+        return 0.0, max(0.0, f / e)
+    return per_message, per_byte
+
+
+def _waiting(small: Timed) -> float:
+    """Wall clock of the small model that no process computed in, for each message."""
+    if small.step.disturbed or not small.per_wait:
+        return 0.0
+    spent = max(0.0, small.beyond) / small.predicted.spec.workers
+    late = small.step.wall_seconds - small.predicted.parts.step - spent
+    return max(0.0, late) / small.per_wait
