@@ -41,7 +41,7 @@ from paceline.systems.local import local_system
 
 CALIBRATED_WITH = "mnist-small"
 EPOCHS, STUDY = 12, "held-out"
-TURNS, ADVICE_REPEATS = 3, 2
+TURNS, ADVICE_REPEATS = 3, 3
 TARGETS = {"mean error": 0.08, "worst error": 0.20, "peak memory": 0.10}
 
 

@@ -40,7 +40,7 @@ from paceline.systems.hardware import (
 from paceline.systems.local import System
 
 STUDY = "calibration"
-LOCAL_BATCHES = (16, 64, 256)
+LOCAL_BATCHES = (16, 64, 96, 160, 256)
 # Each run should compute for about so long, in so many epochs: short ones, so that a burst of other load spoils few.
 RUN_SECONDS, EPOCHS = 2.0, 13
 STEPS_OF_AN_EPOCH = (1, 16)
@@ -229,8 +229,12 @@ class Calibrator:
 def _memory_fit(framework: str, facts: ModelFacts, batches: Sequence[float], extra: Sequence[float]) -> MemoryFit:
     """What was held beyond footprint and data, as a base and a multiple of the largest layer's gradients."""
     sizes = [batch * transient_bytes(facts) for batch in batches]
-    line = Curve.through(sizes, [max(1.0, one) for one in extra])
-    return MemoryFit(framework=framework, base_bytes=line.fixed, transient=line.slope, residual=line.residual)
+    known = [max(1.0, one) for one in extra]
+    line = Curve.through(sizes, known)
+    return MemoryFit(
+        framework=framework, base_bytes=line.fixed, transient=line.slope, residual=line.residual,
+        digest=model_digest(facts), points=Curve.through(batches, known),
+    )  # fmt: skip
 
 
 def _timings(found: dict[str, Any]) -> list[LayerTiming]:

@@ -23,7 +23,7 @@ def calmest(old: Calibration, new: Calibration) -> Calibration:
             "collectives": _joined(
                 old.collectives, new.collectives, lambda one: (one.transport, one.kind, one.ranks), _calmer_transfers
             ),
-            "overheads": _joined(old.overheads, new.overheads, lambda one: one.strategy, _calmer_overheads),
+            "overheads": _joined(old.overheads, new.overheads, lambda one: one.strategy, _middle_overheads),
             "optimizer_seconds_per_parameter": _least(
                 old.optimizer_seconds_per_parameter, new.optimizer_seconds_per_parameter
             ),
@@ -77,12 +77,10 @@ def _calmer_layers(old: LayerRate, new: LayerRate) -> LayerRate:
     return old if 0 < old.timed_seconds < new.timed_seconds else new
 
 
-def _calmer_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
-    least = {
-        name: min(getattr(old, name), getattr(new, name))
-        for name in ("seconds_per_message", "seconds_per_parameter_byte", "waiting_per_message")
-    }
-    return new.model_copy(update=least)
+def _middle_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
+    """What is left over when the rest is taken away errs either way: the middle of both."""
+    names = set(StrategyOverhead.model_fields) - {"strategy"}
+    return new.model_copy(update={name: (getattr(old, name) + getattr(new, name)) / 2 for name in names})
 
 
 def _lower(old: Curve, new: Curve) -> Curve:

@@ -1,7 +1,7 @@
 """What strategies take beside computing and sending, from runs of two small models that little else is left of."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.plan import complete, refusal, spec_facts
 from paceline.predict.measured import MeasuredStep, measured_step, peak_above_framework
@@ -17,8 +17,8 @@ from paceline.systems.local import System
 # One of each kind; others are taken to be like the one whose last word or family they share.
 TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
 SINGLE = "torch-single"
-# In the first only messages count; the second has parameters enough to see what each byte of them takes.
-MODELS: tuple[dict[str, Scalar], ...] = ({"depth": 2, "width": 16}, {"depth": 2, "width": 384})
+# In the first only messages count; the second has parameters enough to fill caches and show what each byte takes.
+MODELS: tuple[dict[str, Scalar], ...] = ({"depth": 2, "width": 16}, {"depth": 2, "width": 640})
 BATCH, EPOCHS, STEPS = 64, 8, 16
 # A run that other programs disturbed is made so often at most; the calmest counts.
 TRIES = 2
@@ -38,6 +38,7 @@ class Timed:
     # The same of the wall clock, for waiting.
     per_wait: float
     held_bytes: float
+    parameter_bytes: float
 
 
 def time_overheads(
@@ -51,19 +52,19 @@ def time_overheads(
         predictor = Predictor(hardware, facts, BATCH, data_bytes=data_bytes(base))
         say(f"{SINGLE}: an mlp of {facts.parameters:,} parameters")
         single = _spec(base, SINGLE, 1)
-        alone, _ = _calmest(single, run)
-        # Where the model's own computation is misjudged, that is not the strategy's.
+        alone, record = _calmest(single, run)
+        # Where the model's own computation or memory is misjudged, that is not the strategy's.
         misjudged = alone.cpu_seconds / predictor.predict(single).parts.cpu_seconds
+        held = _held_beyond(record, predictor.predict(single))
         for name in TIMED:
             spec = _spec(base, name, len(system.cores))
             if refusal(spec, system, probe) is not None:
                 continue
             say(f"{name}: its own share of a step")
             step, record = _calmest(spec, run)
-            found.setdefault(name, []).append(_timed(spec, step, record, predictor, misjudged))
-    # What all of them hold more or less than predicted is the model's or the data's, not a strategy's.
-    least = min((timed[0].held_bytes for timed in found.values()), default=0.0)
-    return tuple(_overhead(name, timed, least) for name, timed in found.items())
+            timed = _timed(spec, step, record, predictor, misjudged)
+            found.setdefault(name, []).append(replace(timed, held_bytes=timed.held_bytes - held))
+    return tuple(_overhead(name, *timed) for name, timed in found.items())
 
 
 def _spec(base: RunSpec, name: str, workers: int) -> RunSpec:
@@ -96,8 +97,12 @@ def _timed(spec: RunSpec, step: MeasuredStep, record: Record, predictor: Predict
     )
     return Timed(
         step, predicted, step.cpu_seconds - cpu - computed, handled.cpu_seconds - cpu, touched.cpu_seconds - cpu,
-        waited.step - predicted.parts.step, (peak_above_framework(record) or 0.0) - predicted.memory_bytes.value,
+        waited.step - predicted.parts.step, _held_beyond(record, predicted), predictor.model.parameter_bytes,
     )  # fmt: skip
+
+
+def _held_beyond(record: Record, predicted: Prediction) -> float:
+    return (peak_above_framework(record) or 0.0) - predicted.memory_bytes.value
 
 
 def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
@@ -111,14 +116,14 @@ def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
     return Predictor(hardware, predictor.model, BATCH, data_bytes=predictor.data_bytes).predict(spec).parts
 
 
-def _overhead(name: str, timed: list[Timed], least: float) -> StrategyOverhead:
-    small, large = timed
+def _overhead(name: str, small: Timed, large: Timed) -> StrategyOverhead:
     per_message, per_byte = solved(
         (small.per_message, small.per_byte, small.beyond), (large.per_message, large.per_byte, large.beyond)
     )
     found = StrategyOverhead(
         strategy=name, seconds_per_message=per_message, seconds_per_parameter_byte=per_byte,
-        held_bytes=small.held_bytes - least,
+        held_bytes=small.held_bytes, held_per_parameter_byte=max(0.0, large.held_bytes - small.held_bytes)
+        / (large.parameter_bytes - small.parameter_bytes),
     )  # fmt: skip
     return found.model_copy(update={"waiting_per_message": _waiting(small)})
 

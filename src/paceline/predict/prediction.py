@@ -171,7 +171,7 @@ class Predictor:
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
             earlier_passes=0 if stages else parted - 1,
             overhead=overhead,
-            splits_layers=chosen.name.endswith("-tensor"),
+            splits_layers=splits_layers(chosen),
             filled=self._filled,
         )
         parts = time_step(footprint, scene)
@@ -270,9 +270,15 @@ class Predictor:
         known = {fit.framework: fit for fit in self.hardware.calibration.memory} if self.hardware.calibration else {}
         if framework not in known:
             return Estimate.around(held + self.hardware.device.reserved_bytes.value, 2 * MEMORY_DEVIATION)
-        beyond = known[framework].base_bytes + known[framework].transient * transient_bytes(self.model) * samples
+        fit = known[framework]
+        # Who splits layers has other intermediate results than the whole model that was measured.
+        if fit.points is not None and fit.digest == self.digest and not splits_layers(chosen):
+            beyond = fit.points.at(samples)
+        else:
+            beyond = fit.base_bytes + fit.transient * transient_bytes(self.model) * samples
         overhead = self.overhead(chosen)
-        beyond += overhead.held_bytes if overhead and spec.workers > 1 else 0.0
+        if overhead and spec.workers > 1:
+            beyond += overhead.held_bytes + overhead.held_per_parameter_byte * self.model.parameter_bytes
         return Estimate.around(held + beyond + self.data_bytes, MEMORY_DEVIATION)
 
     def _memory_limit(self) -> float:
@@ -285,6 +291,11 @@ class Predictor:
         idle = parts.bubble + parts.waiting
         busy = parts.step - idle
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
+
+
+def splits_layers(chosen: Strategy) -> bool:
+    """Whether a rank holds a part of each layer."""
+    return chosen.name.endswith("-tensor")
 
 
 def transport_of(chosen: Strategy, spec: RunSpec) -> str:

@@ -156,6 +156,9 @@ class MemoryFit(Frozen):
     base_bytes: float
     transient: float
     residual: float
+    # The model that it was measured with, and its points over the local batch: an allocator does not grow evenly.
+    digest: str = ""
+    points: Curve | None = None
 
 
 class StrategyOverhead(Frozen):
@@ -169,6 +172,8 @@ class StrategyOverhead(Frozen):
     seconds_per_parameter_byte: float = 0.0
     # Until the other end wakes up: nobody's CPU seconds.
     waiting_per_message: float = 0.0
+    # Beside `held_bytes`, for each byte of the model's parameters.
+    held_per_parameter_byte: float = 0.0
 
 
 class Calibration(Frozen):

@@ -3,8 +3,7 @@
 import pytest
 
 from paceline.footprint import LayerFacts, ModelFacts
-from paceline.predict.calibrate import TIMED, _memory_fit, _transfer_curve
-from paceline.strategies import strategies
+from paceline.predict.calibrate import _memory_fit, _transfer_curve, never_falling
 
 
 def row(size: int, seconds: float, cpu_seconds: float) -> dict[str, float]:
@@ -24,6 +23,16 @@ def test_memory_beyond_the_footprint_is_a_base_and_a_multiple_of_the_largest_lay
     assert fit.transient == pytest.approx(1.0)
 
 
-def test_strategies_whose_software_is_timed_are_of_each_kind() -> None:
-    families = {strategies()[name].family for name in TIMED}
-    assert families == {"data", "model", "server"}
+def test_the_model_that_was_measured_keeps_its_points() -> None:
+    facts = ModelFacts((LayerFacts("x", 1, 1, 900),), 100)
+    fit = _memory_fit("torch", facts, [10.0, 20.0, 40.0], [50_000.0, 60_000.0, 170_000.0])
+    assert fit.points is not None
+    assert fit.points.at(20) == pytest.approx(60_000)
+    assert fit.digest
+
+
+def test_fewer_bytes_never_take_longer_than_more() -> None:
+    assert never_falling([1.0, 5.0, 2.0, 3.0, 2.5]) == [1.0, 2.0, 2.0, 2.5, 2.5]
+    curve = _transfer_curve([row(4000, 0.002, 0.002), row(1000, 0.013, 0.013), row(2000, 0.001, 0.001)])
+    assert curve.sizes == (1000.0, 2000.0, 4000.0)
+    assert curve.values == (0.001, 0.001, 0.002)

@@ -24,7 +24,9 @@ def test_the_smaller_of_each_measurement_is_kept() -> None:
         found = calmest(*(calibration(factor) for factor in pair))
         assert found.steps[0].seconds.values == (1.0, 2.0, 4.0)
         assert found.collectives[0].curve.values == (1.0, 2.0, 4.0)
-        assert found.layers[0].fixed == found.overheads[0].seconds_per_message == 1.0
+        assert found.layers[0].fixed == 1.0
+        # A difference errs either way.
+        assert found.overheads[0].seconds_per_message == 2.0
         assert found.step_overhead_seconds == {"torch": 1.0}
 
 
