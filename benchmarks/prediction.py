@@ -27,12 +27,10 @@ from paceline.footprint import ModelFacts
 from paceline.plan import Plan, PlannedRun, complete, spec_facts
 from paceline.predict.calibrate import NEVER, Calibrator
 from paceline.predict.calmest import calmest
-from paceline.predict.measured import measured_step
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import Question
 from paceline.predict.validate import WALL, Row, summarise, validate_records
 from paceline.recommend.answer import recommend
-from paceline.record import Record
 from paceline.spec import RunSpec
 from paceline.store import Store
 from paceline.systems.files import load_hardware, to_toml
@@ -41,7 +39,9 @@ from paceline.systems.local import local_system
 
 CALIBRATED_WITH = "mnist-small"
 EPOCHS, STUDY = 12, "held-out"
-TURNS, ADVICE_REPEATS = 3, 3
+TURNS = 3
+# Repeats of each question's runs are numbered from a multiple of this on.
+QUESTION_PLACES = 1000
 TARGETS = {"mean error": 0.08, "worst error": 0.20, "peak memory": 0.10}
 
 
@@ -112,14 +112,6 @@ def calibrated(path: Path, store: Store, say: Console) -> Hardware:
     return hardware
 
 
-def made(specs: list[RunSpec], store: Store, say: Console, repeats: int = 1) -> list[Record]:
-    """Runs that are not there yet, in turn; repeats too."""
-    runs = [PlannedRun(spec, repeat) for repeat in range(repeats) for spec in specs]
-    _run(runs, store, say)
-    keys = {spec.key() for spec in specs}
-    return [record for record in store.records() if record.key in keys]
-
-
 def _run(runs: list[PlannedRun], store: Store, say: Console) -> None:
     done = store.done(only_ok=True)
     left = tuple(run for run in runs if (run.spec.key(), run.repeat) not in done)
@@ -142,23 +134,33 @@ class Held:
         return replace(self.row, measured=self.row.measured / self.host)
 
 
-def held_out(specs: list[RunSpec], hardware: Hardware, store: Store, say: Console) -> list[Held]:
-    """Each several times, every time after a run of the reference that uses as many cores and before another."""
-    places = [(spec, turn * len(specs) + place) for turn in range(TURNS) for place, spec in enumerate(specs)]
+def held_out(
+    specs: list[RunSpec], hardware: Hardware, store: Store, say: Console, first: int = 0, basis: str | None = None
+) -> list[Held]:
+    """Each several times, every time after a run of the reference that uses as many cores and before another.
+
+    Repeats are numbered from `first` on: what was run at another time stands beside other references. By the clock that
+    suits each run, or by this one.
+    """
+    places = [(spec, first + turn * len(specs) + place) for turn in range(TURNS) for place, spec in enumerate(specs)]
     turns: list[PlannedRun] = []
     for spec, place in places:
-        turns += [PlannedRun(REFERENCES[spec.workers], place), PlannedRun(spec, place // len(specs))]
-    ends = [PlannedRun(reference, len(places)) for reference in REFERENCES.values()]
+        turns += [PlannedRun(REFERENCES[spec.workers], place), PlannedRun(spec, _turn(place, first, specs))]
+    ends = [PlannedRun(reference, first + len(places)) for reference in REFERENCES.values()]
     _run([*turns, *ends], store, say)
     records = {(record.key, record.repeat): record for record in store.records() if record.ok}
     found: dict[str, list[Held]] = {}
     for spec, place in places:
-        (row,) = validate_records([records[spec.key(), place // len(specs)]], hardware)
+        (row,) = validate_records([records[spec.key(), _turn(place, first, specs)]], hardware, basis)
         key = REFERENCES[spec.workers].key()
         beside = [records[key, near] for near in (place, place + 1) if (key, near) in records]
         (reference,) = validate_records(beside, hardware, row.basis)
         found.setdefault(spec.key(), []).append(Held(row, reference.measured / reference.predicted.value))
     return [_middle(turns) for turns in found.values()]
+
+
+def _turn(place: int, first: int, specs: list[RunSpec]) -> int:
+    return first + (place - first) // len(specs)
 
 
 def _middle(turns: list[Held]) -> Held:
@@ -226,15 +228,11 @@ def keep(found: list[Held], hardware: Hardware, folder: Path) -> None:
 
 
 def advice(store: Store, hardware: Hardware, console: Console) -> None:
-    """The measured time of what is recommended, over that of the best in the whole grid."""
+    """The time of what is recommended over that of the best in the whole grid, both at the speed of the calibration."""
     losses = []
-    for (workload, batch), specs in GRID.items():
-        steps: dict[tuple[str, int], float] = {}
-        for record in made(specs, store, console, ADVICE_REPEATS):
-            step, place = measured_step(record), (record.spec.strategy, record.spec.workers)
-            if step is not None:
-                # Other programs only ever make a run longer.
-                steps[place] = min(step.wall_seconds, steps.get(place, step.wall_seconds))
+    for number, ((workload, batch), specs) in enumerate(GRID.items(), start=1):
+        found = held_out(specs, hardware, store, console, first=number * QUESTION_PLACES, basis=WALL)
+        steps = {(held.row.spec.strategy, held.row.spec.workers): held.at_that_speed.measured for held in found}
         question = Question(
             hardware=hardware, workload=workload, global_batches=(batch,), workers=(1, 2),
             strategies=("torch-single", *SEVERAL),

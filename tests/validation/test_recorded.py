@@ -48,13 +48,12 @@ def test_there_are_batches_models_and_strategies_that_were_not_used_to_calibrate
     assert {curve.model for curve in calibrated.steps} < {row["spec"]["workload"] for row in ROWS}
 
 
-def test_steps_are_foreseen_within_a_tenth_on_the_mean() -> None:
-    assert mean(ERRORS) <= 0.10
+def test_steps_are_foreseen_within_8_per_cent_on_the_mean() -> None:
+    assert mean(ERRORS) <= 0.08
 
 
-def test_few_are_further_off_than_a_fifth_and_none_than_a_quarter() -> None:
-    assert sum(error > 0.20 for error in ERRORS) <= len(ERRORS) / 7
-    assert max(ERRORS) <= 0.25
+def test_none_is_further_off_than_a_fifth() -> None:
+    assert max(ERRORS) <= 0.20
 
 
 def test_intervals_have_the_truth_about_as_often_as_they_say() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any
 
 from paceline.errors import UserError
@@ -65,7 +65,8 @@ class Calibrator:
     keep: Callable[[Record], None] = lambda _record: None
     frameworks: Sequence[str] = ()
     _made: Templates | None = None
-    _repeats: list[float] = field(default_factory=list)
+    # Seconds of one and the same step on one worker, each time that it was run, by framework.
+    _repeats: dict[str, list[float]] = field(default_factory=dict)
 
     def calibrate(self, described: Hardware) -> Hardware:
         """About a minute for the small models with PyTorch alone; other frameworks add theirs."""
@@ -90,7 +91,7 @@ class Calibrator:
                 known = hardware.model_copy(update={"calibration": calibration})
                 overheads = time_overheads(known, self.system, self._run, self.say)
                 calibration = calibration.model_copy(update={"overheads": overheads})
-        deviation = max([LEAST_DEVIATION, *self._repeats])
+        deviation = max(map(relative_deviation, self._repeats.values()), default=LEAST_DEVIATION)
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
 
@@ -160,8 +161,9 @@ class Calibrator:
                 self.say(f"{single.name}: steps of {batch} samples")
                 record = self._run(self._spec(single.name, 1, batch, expected), repeat)
                 step = _one_worker_seconds(record)
+                if batch == CROWDED_BATCH:
+                    self._repeats.setdefault(framework, []).append(step)
                 if repeat and sizes[-1] == batch:
-                    self._repeats.append(abs(step / seconds[-1] - 1) / 2**0.5)
                     # Other programs only ever make a run longer.
                     seconds[-1] = min(seconds[-1], step)
                     continue
@@ -196,6 +198,7 @@ class Calibrator:
         own, together, slowest = [], [], []
         for repeat in range(CROWDED_ROUNDS):
             own.append(_one_worker_seconds(self._run(single, repeat + CROWDED_ROUNDS)))
+            self._repeats["torch"].append(own[-1])
             record = self._run(side, repeat)
             step = measured_step(record)
             assert step is not None
@@ -235,6 +238,11 @@ def _memory_fit(framework: str, facts: ModelFacts, batches: Sequence[float], ext
         framework=framework, base_bytes=line.fixed, transient=line.slope, residual=line.residual,
         digest=model_digest(facts), points=Curve.through(batches, known),
     )  # fmt: skip
+
+
+def relative_deviation(repeats: Sequence[float]) -> float:
+    """Of runs of one and the same step, over the time that calibrating takes; never none."""
+    return max(LEAST_DEVIATION, stdev(repeats) / mean(repeats)) if len(repeats) > 1 else LEAST_DEVIATION
 
 
 def _timings(found: dict[str, Any]) -> list[LayerTiming]:

@@ -29,6 +29,7 @@ def calmest(old: Calibration, new: Calibration) -> Calibration:
             ),
             "step_overhead_seconds": _least(old.step_overhead_seconds, new.step_overhead_seconds),
             "startup_seconds": _least(old.startup_seconds, new.startup_seconds),
+            "repeat_deviation": (old.repeat_deviation + new.repeat_deviation) / 2,
         }
     )
 

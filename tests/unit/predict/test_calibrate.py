@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.footprint import LayerFacts, ModelFacts
-from paceline.predict.calibrate import _memory_fit, _transfer_curve, never_falling
+from paceline.predict.calibrate import LEAST_DEVIATION, _memory_fit, _transfer_curve, never_falling, relative_deviation
 
 
 def row(size: int, seconds: float, cpu_seconds: float) -> dict[str, float]:
@@ -36,3 +36,8 @@ def test_fewer_bytes_never_take_longer_than_more() -> None:
     curve = _transfer_curve([row(4000, 0.002, 0.002), row(1000, 0.013, 0.013), row(2000, 0.001, 0.001)])
     assert curve.sizes == (1000.0, 2000.0, 4000.0)
     assert curve.values == (0.001, 0.001, 0.002)
+
+
+def test_repeats_of_one_step_say_how_far_apart_runs_lie() -> None:
+    assert relative_deviation([1.0, 1.2, 0.8, 1.0]) == pytest.approx(0.1633, rel=1e-3)
+    assert relative_deviation([1.0, 1.0, 1.0]) == relative_deviation([1.0]) == LEAST_DEVIATION

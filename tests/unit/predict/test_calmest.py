@@ -13,7 +13,8 @@ def calibration(factor: float, model: str = "small", machine: str = "a machine",
                              timed_seconds=factor),),
         "collectives": (Collective(transport="gloo", kind="send", ranks=2, curve=curve),),
         "overheads": (StrategyOverhead(strategy="torch-ddp", seconds_per_message=factor, held_bytes=1),),
-        "layer_crowding": {"dense": factor}, "step_overhead_seconds": {"torch": factor},
+        "repeat_deviation": factor / 10, "layer_crowding": {"dense": factor},
+        "step_overhead_seconds": {"torch": factor},
         **fields,
     }  # fmt: skip
     return Calibration.model_validate(values)
@@ -28,6 +29,7 @@ def test_the_smaller_of_each_measurement_is_kept() -> None:
         # A difference errs either way.
         assert found.overheads[0].seconds_per_message == 2.0
         assert found.step_overhead_seconds == {"torch": 1.0}
+        assert found.repeat_deviation == 0.2
 
 
 def test_crowding_is_the_calmest_time_together_over_the_calmest_alone() -> None:
