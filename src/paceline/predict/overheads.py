@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import ceil, lcm
 
+from paceline.errors import UserError
 from paceline.plan import complete, refusal, spec_facts
 from paceline.predict.measured import MeasuredStep, measured_step, peak_above_framework
 from paceline.predict.prediction import Prediction, Predictor
@@ -19,7 +21,7 @@ TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tenso
 SINGLE = "torch-single"
 # In the first only messages count; the second has parameters enough to fill caches and show what each byte takes.
 MODELS: tuple[dict[str, Scalar], ...] = ({"depth": 2, "width": 16}, {"depth": 2, "width": 640})
-BATCH, EPOCHS, STEPS = 64, 8, 16
+BATCH, MICROBATCHES, EPOCHS, STEPS = 64, 16, 8, 16
 # A run that other programs disturbed is made so often at most; the calmest counts.
 TRIES = 2
 Run = Callable[[RunSpec, int], Record]
@@ -46,8 +48,12 @@ def time_overheads(
 ) -> tuple[StrategyOverhead, ...]:
     """Of each kind of strategy, with a worker on every core."""
     found: dict[str, list[Timed]] = {}
-    for options in MODELS:
-        base = complete(RunSpec(workload="mlp", options=options, global_batch=BATCH, steps=1))
+    cores = len(system.cores)
+    bases = [
+        complete(RunSpec(workload="mlp", options=options, global_batch=_batch(cores), steps=1)) for options in MODELS
+    ]
+    names = [name for name in TIMED if all(_runs(_spec(base, name, cores), system) for base in bases)]
+    for base in bases:
         facts = spec_facts(base)
         predictor = Predictor(hardware, facts, BATCH, data_bytes=data_bytes(base))
         say(f"{SINGLE}: an mlp of {facts.parameters:,} parameters")
@@ -56,10 +62,8 @@ def time_overheads(
         # Where the model's own computation or memory is misjudged, that is not the strategy's.
         misjudged = alone.cpu_seconds / predictor.predict(single).parts.cpu_seconds
         held = _held_beyond(record, predictor.predict(single))
-        for name in TIMED:
-            spec = _spec(base, name, len(system.cores))
-            if refusal(spec, system, probe) is not None:
-                continue
+        for name in names:
+            spec = _spec(base, name, cores)
             say(f"{name}: its own share of a step")
             step, record = _calmest(spec, run)
             timed = _timed(spec, step, record, predictor, misjudged)
@@ -67,8 +71,23 @@ def time_overheads(
     return tuple(_overhead(name, *timed) for name, timed in found.items())
 
 
+def _batch(cores: int) -> int:
+    """At least as many samples as are worth a step, in equal shares and micro-batches for every core."""
+    share = lcm(cores, MICROBATCHES)
+    return share * ceil(BATCH / share)
+
+
+def _runs(spec: RunSpec, system: System) -> bool:
+    """Not every strategy divides these models over as many workers as there are cores."""
+    try:
+        return refusal(spec, system, probe) is None
+    except UserError:
+        return False
+
+
 def _spec(base: RunSpec, name: str, workers: int) -> RunSpec:
-    fields = {"strategy": name, "workers": workers, "epochs": EPOCHS, "steps": None, "train_samples": BATCH * STEPS}
+    samples = (base.global_batch or BATCH) * STEPS
+    fields = {"strategy": name, "workers": workers, "epochs": EPOCHS, "steps": None, "train_samples": samples}
     return complete(base.model_copy(update=fields))
 
 

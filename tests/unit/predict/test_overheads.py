@@ -69,6 +69,15 @@ def test_the_costs_of_runs_are_found_again(run: Callable[[RunSpec, int], Record]
         assert one.waiting_per_message == pytest.approx(TRUE["waiting_per_message"], rel=0.1)
 
 
+@pytest.mark.parametrize("cores", [3, 6, 12])
+def test_any_number_of_cores_has_strategies_that_divide_the_models_over_them(
+    run: Callable[[RunSpec, int], Record], system: System, cores: int
+) -> None:
+    many = replace(system, cores=tuple(range(cores)))
+    found = {one.strategy for one in time_overheads(hardware(), many, run, lambda _text: None)}
+    assert {"torch-ddp", "torch-zero"} <= found <= set(TIMED)
+
+
 def test_a_disturbed_run_is_made_again(run: Callable[[RunSpec, int], Record], system: System) -> None:
     turns: list[int] = []
 
