@@ -85,9 +85,8 @@ def build(context: Context, device: torch.device) -> nn.Module:
                 f"{own.label} returned {type(module).__name__}, not a torch.nn.Module; return the model itself"
             )
     else:
-        assert context.model.weights is not None
-        module = build_module(layers, context.data.input_shape, channels_last)
-        module.load_state_dict(torch_state(layers, context.data.input_shape, context.model.weights, channels_last))
+        module, weights = build_module(layers, context.data.input_shape, channels_last), context.starting_weights()
+        module.load_state_dict(torch_state(layers, context.data.input_shape, weights, channels_last))
     return module.to(device, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
@@ -154,7 +153,7 @@ class TorchJob:
         self._replica, self._replicas = share or (context.process.index, spec.workers)
         self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)
         self._order = torch.empty(0)
-        self._losses: list[Tensor] = []
+        self._losses: list[Tensor | float] = []
         if context.tape is not None:
             self._note_on(context.tape)
 
@@ -179,7 +178,11 @@ class TorchJob:
     def step(self, first: int, count: int) -> None:
         """Forward, backward, update."""
         for number in range(first, first + count):
-            self._losses.append(self.train_on(self._order[number]))
+            self._keep(self.train_on(self._order[number]))
+
+    def _keep(self, loss: Tensor) -> None:
+        """As a number where that waits for nothing: a tensor of each step that stays would tear a CPU's heap apart."""
+        self._losses.append(loss.item() if self._device.type == "cpu" else loss)
 
     def train_on(self, rows: Tensor) -> Tensor:
         """One optimizer step on some samples; gives their loss."""
@@ -234,7 +237,10 @@ class TorchJob:
 
     def losses(self) -> list[float]:
         """Of this process's share."""
-        return torch.stack(self._losses).float().cpu().tolist() if self._losses else []
+        if self._device.type == "cpu" or not self._losses:
+            return list(map(float, self._losses))
+        told: list[float] = torch.stack(self._losses).float().cpu().tolist()
+        return told
 
     def evaluate(self) -> Evaluation:
         """The part of the test set that falls to this process."""
