@@ -21,6 +21,7 @@ check: $(VENV)/all
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
+	$(BIN)/mypy $(wildcard benchmarks/*.py tools/*.py)
 	$(BIN)/pytest $(BESIDE) tests/unit tests/architecture tests/golden tests/validation
 
 format: $(VENV)/all

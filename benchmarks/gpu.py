@@ -205,10 +205,14 @@ def energy(dataset: str, quick: bool, say: Callable[[str], None]) -> list[Line]:
     def look(_event: dict[str, Any] | None = None) -> None:
         seen.append((counted.joules(), added.joules()))
 
+    def keep_looking() -> None:
+        while not stop.wait(0.02):
+            look()
+
     import threading
 
     stop = threading.Event()
-    watcher = threading.Thread(target=lambda: [look() for _ in iter(lambda: stop.wait(0.02), True)])
+    watcher = threading.Thread(target=keep_looking)
     watcher.start()
     try:
         began = time.perf_counter()

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,16 +148,16 @@ def write_data(loop: Loop, folder: Path) -> Path:
     """The arrays and starting weights that Paceline's processes would use, for a script that cannot ask Paceline."""
     spec = loop.spec()
     context = Context(spec, Process(0, 1, "worker", 0, ()), Rendezvous("", 0, None, folder))
-    data, model = context.data, context.model
-    assert model.weights is not None
-    dense = [layer.units for layer in model.layers if isinstance(layer, Dense)]
+    data, layers, weights = context.data, context.model.layers, context.starting_weights()
+    dense = [layer.units for layer in layers if isinstance(layer, Dense)]
     path = folder / f"{loop.workload}.npz"
+    arrays: dict[str, Any] = {f"weight{n}": array for n, array in enumerate(weights.values())}
     np.savez(
         path,
         train_inputs=data.train_inputs, train_targets=data.train_targets,
         test_inputs=data.test_inputs, test_targets=data.test_targets,
-        channels=[layer.channels for layer in model.layers if isinstance(layer, Conv)], units=dense[:-1],
-        weights=len(model.weights), **{f"weight{n}": array for n, array in enumerate(model.weights.values())},
+        channels=[layer.channels for layer in layers if isinstance(layer, Conv)], units=dense[:-1],
+        weights=len(weights), **arrays,
     )  # fmt: skip
     return path
 
@@ -271,7 +272,7 @@ def compare_startup(rounds: int, folder: Path, say: Callable[[str], None]) -> li
     for number in range(-1, rounds):
         ours, bare = in_turn(
             number,
-            lambda n=number: first_step_seconds(folder, n),
+            partial(first_step_seconds, folder, number),
             lambda: run_timed([sys.executable, "-c", "import torch"]),
         )
         asked, needed = in_turn(

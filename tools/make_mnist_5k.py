@@ -19,7 +19,7 @@ FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4,
 def first_of_each(images: np.ndarray, labels: np.ndarray, per_class: int) -> bytes:
     """Images then labels of a class-balanced selection."""
     chosen = np.sort(np.concatenate([np.flatnonzero(labels == digit)[:per_class] for digit in range(10)]))
-    return images[chosen].tobytes() + labels[chosen].tobytes()
+    return bytes(images[chosen].tobytes() + labels[chosen].tobytes())
 
 
 if __name__ == "__main__":
