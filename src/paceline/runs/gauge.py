@@ -20,7 +20,10 @@ KINDS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "send"]
 
 
 def gauge_layers(at_once: int, cores: tuple[int, ...]) -> dict[str, Any]:
-    """What the first of so many processes finds that all time the same layers at the same time."""
+    """What the first of so many processes finds that all time the same layers at the same time.
+
+    Several time some of the layers; one times all, and beside them the optimizer, input, and what layers hold.
+    """
     return _gauge(at_once, cores, [], [])
 
 

@@ -21,11 +21,11 @@ from paceline.errors import UserError  # noqa: E402 - the clock starts before th
 from paceline.runs.devices import pin  # noqa: E402
 from paceline.runs.lifeline import die_with  # noqa: E402
 from paceline.runs.measure import Reporter, serve, trace, train  # noqa: E402
-from paceline.runs.memory import resident  # noqa: E402
 from paceline.runs.run_queue import NANOSECONDS, run_queue_seconds  # noqa: E402
 from paceline.spec import RunSpec  # noqa: E402
 from paceline.strategies import Strategy, strategy  # noqa: E402
 from paceline.strategies.base import Context, Process, Rendezvous, Service  # noqa: E402
+from paceline.systems.resident import resident, start_peak_anew  # noqa: E402
 
 CODE_OK, CODE_FAILED = 0, 1
 
@@ -69,8 +69,10 @@ def main(start: Start) -> int:
 def _take_part(chosen: Strategy, context: Context, orders: dict[str, Any], start: Start) -> dict[str, Any]:
     if chosen.framework is not None:
         import_module(chosen.framework)
+    start_peak_anew()
     baseline, imported = resident(), perf_counter_ns()
     job = chosen.open_job(context)
+    start_peak_anew()
     opened = perf_counter_ns()
     reporter, queued = _reporter(start.events_fd, context.process), run_queue_seconds()
     if isinstance(job, Service):

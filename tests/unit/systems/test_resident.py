@@ -4,7 +4,7 @@ import mmap
 
 import pytest
 
-from paceline.runs.memory import Resident, resident
+from paceline.systems.resident import Resident, resident, start_peak_anew
 
 STATUS = """Name:	python
 VmHWM:	    9000 kB
@@ -39,3 +39,15 @@ def test_memory_that_is_taken_is_seen_and_memory_that_was_given_back_stays_in_th
     assert during.own_bytes - before.own_bytes >= 31 << 20
     assert after.own_bytes < during.own_bytes
     assert after.peak_bytes >= during.own_bytes - (1 << 20)
+
+
+def test_what_setting_up_took_is_no_part_of_the_peak_that_follows():
+    taken = mmap.mmap(-1, 32 << 20)
+    for page in range(0, len(taken), mmap.PAGESIZE):
+        taken[page] = 1
+    taken.close()
+    before = resident()
+    start_peak_anew()
+    after = resident()
+    assert before.peak_bytes - after.peak_bytes >= 31 << 20
+    assert after.peak_bytes - after.own_bytes < 4 << 20
