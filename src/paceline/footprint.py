@@ -188,10 +188,10 @@ def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int) -> flo
             return (2 * settings.history + 2) * parameters * FLOAT_BYTES
 
 
-def all_reduce(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+def all_reduce(name: str, payload_bytes: float, ranks: int, **fields: Any) -> tuple[Message, ...]:
     """On a ring each rank sends 2 (n - 1) / n of the payload (Patarasuk and Yuan, 2009)."""
     moved = 2 * (ranks - 1) / ranks * payload_bytes
-    return _unless_alone(Message(name, "all-reduce", payload_bytes, moved, moved, ranks=ranks), ranks)
+    return _unless_alone(Message(name, "all-reduce", payload_bytes, moved, moved, ranks=ranks, **fields), ranks)
 
 
 def all_gather(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:

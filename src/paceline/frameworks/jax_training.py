@@ -6,7 +6,7 @@ which XLA derives what each device computes and sends.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
 
@@ -23,7 +23,7 @@ from paceline.frameworks.jax_optimizer import Transformation, Tree, make_optimiz
 from paceline.frameworks.xla_operations import INPUT, UPDATE
 from paceline.spec import Precision
 from paceline.strategies.base import Context, Evaluation
-from paceline.workloads.base import Weights
+from paceline.workloads.base import Weights, weight_shapes
 from paceline.workloads.own import OWN_DATA, build_own, call_own
 
 EVALUATION_BATCH = 512
@@ -94,8 +94,8 @@ def network_of(context: Context, layout: Layout) -> Network:
     if own is not None:
         params, apply = own_pair(context, build_own(own))
         return Network(jax.tree.map(np.asarray, params), _pure(context, apply), own.loss or cross_entropy)
-    assert context.model.weights is not None
-    params = {name: array.reshape(layout.fold(name, array.shape)) for name, array in context.model.weights.items()}
+    weights = context.starting_weights()
+    params = {name: array.reshape(layout.fold(name, array.shape)) for name, array in weights.items()}
     apply = build_apply(context.model.layers, context.data.input_shape, layout.place)
     return Network(params, _pure(context, apply), cross_entropy)
 
@@ -178,7 +178,7 @@ class JaxJob:
         spec = context.spec
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION[spec.precision])
         self._context, self._layout, self.stride = context, layout, stride
-        self._network = network = network or network_of(context, layout)
+        network = network or network_of(context, layout)
         self._optimizer = optimizer or optimizer_for(context, network.params)
         self._whole = layout.on()
         shardings = layout.of_params(network.params)
@@ -187,6 +187,8 @@ class JaxJob:
         state = jax.eval_shape(self._optimizer.init, network.params)
         placed = state_shardings(network.params, shardings, state, self._whole)
         self._state = (params, kept, jax.jit(self._optimizer.init, out_shardings=placed)(params))
+        # The devices have its parameters now.
+        self._network = replace(network, params={}, kept={})
         self._data = tuple(put(array, self._whole) for array in arrays_of(context, train=True))
         self._step = jax.jit(
             self._one_step if stride == 1 else self._several_steps,
@@ -289,8 +291,10 @@ class JaxJob:
         whole = jax.jit(lambda trees: trees, out_shardings=self._whole)(self._state[:2])
         leaves = [leaf for tree in whole for leaf in jax.tree_util.tree_leaves_with_path(tree)]
         named = {path_name(path): _local(leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}
-        start = self._context.model.weights
-        return {name: array.reshape(start[name].shape) if start else array for name, array in named.items()}
+        if self._context.own is not None:
+            return named
+        shapes = weight_shapes(self._context.model.layers, self._context.data.input_shape)
+        return {name: array.reshape(shapes[name]) for name, array in named.items()}
 
     def details(self) -> dict[str, Any]:
         """Devices, and the bytes that arrays hold on those of this process."""

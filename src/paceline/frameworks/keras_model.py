@@ -176,8 +176,7 @@ def build_model(context: Context) -> keras.Model:
     model = context.model
     if model.own is not None:
         return own_model(context)
-    assert model.weights is not None
-    return build_layers(model.layers, context.data.input_shape, model.weights)
+    return build_layers(model.layers, context.data.input_shape, context.starting_weights())
 
 
 def own_model(context: Context) -> keras.Model:

@@ -62,11 +62,11 @@ def open_parallel(context: Context, rows: Rows, stride: int) -> JaxJob:
 
 
 def _build(context: Context) -> keras.Model:
-    if context.model.weights is None:
+    if context.own is not None:
         return build_model(context)
     # Keras' way to set a seed imports TensorFlow where it is installed, and given weights need none.
     set_precision(context.spec)
-    return build_layers(context.model.layers, context.data.input_shape, context.model.weights)
+    return build_layers(context.model.layers, context.data.input_shape, context.starting_weights())
 
 
 def layout_axes(context: Context, rows: Rows) -> dict[str, Axes]:

@@ -94,8 +94,7 @@ class DtensorJob(TfJob):
     """One process and all devices of the mesh; its variables are no Keras variables, so it makes its own."""
 
     def __init__(self, context: Context, rows: Rows, stride: int) -> None:
-        layers, shape, weights = context.model.layers, context.data.input_shape, context.model.weights
-        assert weights is not None
+        layers, shape, weights = context.model.layers, context.data.input_shape, context.starting_weights()
         self.stride, self._context, self._rows = stride, context, rows
         self._strategy, self._barrier, self._leave = tf.distribute.get_strategy(), lambda: None, lambda: None
         devices = prepare(context, context.spec.workers)

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from paceline.frameworks.torch_model import build_module
 from paceline.frameworks.torch_optimizer import make_optimizer
 from paceline.frameworks.torch_training import cross_entropy
 from paceline.spec import Optimizer
+from paceline.systems.resident import resident, start_peak_anew
 from paceline.workloads.base import model_facts
 from paceline.workloads.layers import Block, Conv, Dense, Embed, Layer, MaxPool, Norm, Shape
 
@@ -85,6 +86,20 @@ CASES: tuple[LayerCase, ...] = tuple(
     )
     for batch in batches
 )
+# On all cores at once a third of them is timed: by how much longer one takes is alike within a kind.
+CROWDED_CASES = CASES[::3]
+# Of these it is seen what their passes hold beside tensors: two of each kind, so that weights and samples come apart.
+SCRATCH_CASES = (
+    LayerCase(Conv(32), (1, 28, 28), 128, first=True),
+    LayerCase(Conv(256), (128, 14, 14), 8),
+    LayerCase(Conv(512), (256, 7, 7), 32),
+    LayerCase(MaxPool(), (32, 28, 28), 128),
+    LayerCase(Dense(512, relu=True), (784,), 16),
+    LayerCase(Dense(512, relu=True), (784,), 256),
+    LayerCase(Block(4), (64, 128), 16),
+    LayerCase(Block(4), (64, 256), 4),
+    LayerCase(Norm(), (64, 256), 32),
+)
 
 
 def calm_seconds(function: Callable[[], Any]) -> tuple[float, float]:
@@ -109,17 +124,17 @@ def _calm(taken: list[tuple[float, float]]) -> tuple[float, float]:
     return sum(wall for wall, _ in calm) / len(calm), sum(cpu for _, cpu in calm) / len(calm)
 
 
-def layer_timings() -> list[dict[str, Any]]:
+def layer_timings(cases: Sequence[LayerCase]) -> list[dict[str, Any]]:
     """Forward and backward of each case, with the counts that its time is explained by.
 
     All are timed, then all again: a burst of other load spoils a part of each and the whole of none.
     """
-    taken: list[list[tuple[float, float]]] = [[] for _ in CASES]
+    taken: list[list[tuple[float, float]]] = [[] for _ in cases]
     for _ in range(LAYER_TURNS):
-        for case, own in zip(CASES, taken, strict=True):
+        for case, own in zip(cases, taken, strict=True):
             own.extend(_timed(_passes(case), LAYER_TURNS))
     found = []
-    for case, own in zip(CASES, taken, strict=True):
+    for case, own in zip(cases, taken, strict=True):
         facts: ModelFacts = model_facts((case.layer,), case.shape)
         seconds, cpu = _calm(own)
         found.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements, "batch": case.batch,
@@ -145,6 +160,48 @@ def _passes(case: LayerCase) -> Callable[[], None]:
         module(given.view_as(given) if given.requires_grad else given).backward(back)
 
     return passes
+
+
+def scratch_peaks() -> list[dict[str, Any]]:
+    """The most that each of some cases held in its passes: in a fork each, since libraries keep what they once took.
+
+    Once each: the C library gives large blocks back at once until the first of them was freed.
+    """
+    # What PyTorch loads for its first pass is no layer's.
+    _passes(LayerCase(Dense(4), (4,), 8))()
+    found = []
+    for case in SCRATCH_CASES:
+        facts: ModelFacts = model_facts((case.layer,), case.shape)
+        peak = _in_a_fork(lambda case=case: _passes_peak(case))  # type: ignore[misc]
+        if peak is not None:
+            found.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements,
+                          "batch": case.batch, "first": case.first, "peak_bytes": peak})  # fmt: skip
+    return found
+
+
+def _passes_peak(case: LayerCase) -> int | None:
+    passes = _passes(case)
+    start_peak_anew()
+    before = resident()
+    passes()
+    after = resident()
+    return after.peak_bytes - before.own_bytes if before and after else None
+
+
+def _in_a_fork(function: Callable[[], int | None]) -> int | None:
+    """What a copy of this process finds; None where it fails."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, json.dumps(function()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else None
 
 
 def update_seconds() -> float:
@@ -270,9 +327,11 @@ def interference() -> float:
 def measure(request: dict[str, Any]) -> dict[str, Any]:
     """What the request names."""
     torch.set_num_threads(1)
+    if not request["kinds"] and request["world"] > 1:
+        return {"layers": layer_timings(CROWDED_CASES)}
     if not request["kinds"]:
-        return {"layers": layer_timings(), "update": update_seconds(), "overhead": step_overhead(),
-                "input_rate": input_rate()}  # fmt: skip
+        return {"scratch": scratch_peaks(), "layers": layer_timings(CASES), "update": update_seconds(),
+                "overhead": step_overhead(), "input_rate": input_rate()}  # fmt: skip
     store = dist.FileStore(request["store"], request["world"])
     dist.init_process_group("gloo", store=store, rank=request["rank"], world_size=request["world"], timeout=PATIENCE)
     try:

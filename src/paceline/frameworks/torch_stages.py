@@ -181,7 +181,7 @@ class StageJob(TorchJob):
             if self._optimizer is not None:
                 self._optimizer.step()
             if loss is not None:
-                self._losses.append(loss)
+                self._keep(loss)
 
     def losses(self) -> list[float] | None:  # type: ignore[override]  # `Job` allows None
         """Only the last stage knows."""

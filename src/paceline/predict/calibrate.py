@@ -13,10 +13,11 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.footprint import LayerFacts, ModelFacts
-from paceline.plan import PlannedRun
-from paceline.predict.compute import Compute, model_digest, transient_bytes
+from paceline.plan import PlannedRun, spec_facts
+from paceline.predict.compute import Compute, model_digest
 from paceline.predict.fit import LayerTiming, crowding_by_kind, fit_layers
 from paceline.predict.measured import measured_step, peak_above_framework, slowest_of_each_step
+from paceline.predict.memory import MeasuredPeak, MeasuredScratch, fit_memory, fit_scratch
 from paceline.predict.overheads import time_overheads
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
@@ -33,7 +34,7 @@ from paceline.systems.hardware import (
     Collective,
     Curve,
     Hardware,
-    MemoryFit,
+    LayerScratch,
     Quantity,
     StepCurve,
 )
@@ -42,9 +43,11 @@ from paceline.systems.local import System
 STUDY = "calibration"
 LOCAL_BATCHES = (16, 64, 96, 160, 256)
 # Each run should compute for about so long, in so many epochs: short ones, so that a burst of other load spoils few.
-RUN_SECONDS, EPOCHS = 2.0, 13
+RUN_SECONDS, EPOCHS = 1.5, 13
 STEPS_OF_AN_EPOCH = (1, 16)
 CROWDED_BATCH, CROWDED_ROUNDS = 64, 2
+# What is held varies most from run to run where most is.
+REPEATED_BATCHES = (CROWDED_BATCH, LOCAL_BATCHES[-1])
 # Workers that never meet: how long they compute side by side.
 NEVER = 10**9
 # Wall clock this much above CPU seconds was spent waiting for a core that something else had.
@@ -67,9 +70,11 @@ class Calibrator:
     _made: Templates | None = None
     # Seconds of one and the same step on one worker, each time that it was run, by framework.
     _repeats: dict[str, list[float]] = field(default_factory=dict)
+    _scratch: dict[str, list[LayerScratch]] = field(default_factory=dict)
+    _peaks: dict[str, list[MeasuredPeak]] = field(default_factory=dict)
 
     def calibrate(self, described: Hardware) -> Hardware:
-        """About a minute for the small models with PyTorch alone; other frameworks add theirs."""
+        """About two minutes for the small models with PyTorch alone; other frameworks add theirs."""
         calibration = Calibration(
             at=datetime.now(UTC).isoformat(timespec="seconds"), machine=self.system.cpu,
             frameworks={name: self.system.frameworks[name] for name in self.frameworks},
@@ -85,12 +90,14 @@ class Calibrator:
             self._made = made
             for framework in self.frameworks:
                 calibration = self._with_steps(calibration, framework, hardware)
+            calibration = self._with_memory(calibration)
             if "torch" in self.frameworks and len(self.system.cores) > 1:
                 self.say(f"timing {len(self.system.cores)} workers that compute side by side")
                 calibration, hardware = self._with_crowding(calibration, hardware)
                 known = hardware.model_copy(update={"calibration": calibration})
                 overheads = time_overheads(known, self.system, self._run, self.say)
-                calibration = calibration.model_copy(update={"overheads": overheads})
+                # Other models were run meanwhile.
+                calibration = self._with_memory(calibration.model_copy(update={"overheads": overheads}))
         deviation = max(map(relative_deviation, self._repeats.values()), default=LEAST_DEVIATION)
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
@@ -115,6 +122,7 @@ class Calibrator:
     def _with_layers(self, calibration: Calibration) -> Calibration:
         found = gauge_layers(1, self.system.cores)
         timings = _timings(found)
+        self._scratch["torch"] = fit_scratch("torch", [_scratch(row) for row in found["scratch"]])
         crowding = {}
         if len(self.system.cores) > 1:
             self.say(f"timing layers on {len(self.system.cores)} cores at once")
@@ -149,14 +157,15 @@ class Calibrator:
         """Steps of the workload on one worker, over the local batch."""
         single = next(one for one in strategies().values() if one.family == "single" and one.framework == framework)
         learned = hardware.model_copy(update={"calibration": calibration})
-        compute = Compute(learned, "torch", "fp32")
+        # For how many steps there is time: by its layers in PyTorch, then by what the batch before took.
+        expected = Compute(learned, "torch", "fp32").passes(self.facts, LOCAL_BATCHES[0], "").total
         sizes: list[float] = []
         seconds: list[float] = []
-        extra: list[float] = []
         startup: list[float] = []
         for batch in LOCAL_BATCHES:
-            expected = compute.passes(self.facts, batch, "").total
-            repeats = 2 if batch == CROWDED_BATCH else 1
+            if sizes:
+                expected = seconds[-1] * batch / sizes[-1]
+            repeats = 2 if batch in REPEATED_BATCHES else 1
             for repeat in range(repeats):
                 self.say(f"{single.name}: steps of {batch} samples")
                 record = self._run(self._spec(single.name, 1, batch, expected), repeat)
@@ -169,8 +178,6 @@ class Calibrator:
                     continue
                 sizes.append(float(batch))
                 seconds.append(step)
-                held = single.footprint(record.spec, self.facts).heaviest.held_bytes + data_bytes(record.spec)
-                extra.append((peak_above_framework(record) or held) - held)
                 startup.append(record.startup.total_seconds if record.startup else 0.0)
         curve = StepCurve(
             framework=framework, model=self.base.workload, digest=model_digest(self.facts), precision="fp32",
@@ -180,9 +187,13 @@ class Calibrator:
             update={
                 "steps": (*calibration.steps, curve),
                 "startup_seconds": {**calibration.startup_seconds, framework: median(startup)},
-                "memory": (*calibration.memory, _memory_fit(framework, self.facts, sizes, extra)),
             }
         )
+
+    def _with_memory(self, calibration: Calibration) -> Calibration:
+        """From every run on one worker so far."""
+        fits = [fit_memory(name, own, self._scratch.get(name, ())) for name, own in self._peaks.items() if own]
+        return calibration.model_copy(update={"memory": tuple(fits)})
 
     def _with_crowding(self, calibration: Calibration, hardware: Hardware) -> tuple[Calibration, Hardware]:
         cores = len(self.system.cores)
@@ -226,18 +237,16 @@ class Calibrator:
         self.keep(record)
         if not record.ok:
             raise UserError(f"calibrating failed: {spec.strategy} x{spec.workers}: {record.reason}; run it by itself")
+        self._note_peak(record)
         return record
 
-
-def _memory_fit(framework: str, facts: ModelFacts, batches: Sequence[float], extra: Sequence[float]) -> MemoryFit:
-    """What was held beyond footprint and data, as a base and a multiple of the largest layer's gradients."""
-    sizes = [batch * transient_bytes(facts) for batch in batches]
-    known = [max(1.0, one) for one in extra]
-    line = Curve.through(sizes, known)
-    return MemoryFit(
-        framework=framework, base_bytes=line.fixed, transient=line.slope, residual=line.residual,
-        digest=model_digest(facts), points=Curve.through(batches, known),
-    )  # fmt: skip
+    def _note_peak(self, record: Record) -> None:
+        spec, chosen, peak = record.spec, strategy(record.spec.strategy), peak_above_framework(record)
+        if chosen.family == "single" and peak is not None:
+            facts = spec_facts(spec) if spec.model is None else self.facts
+            held = chosen.footprint(spec, facts).heaviest.held_bytes + data_bytes(spec)
+            run = MeasuredPeak(facts, spec.samples_per_step, peak, held)
+            self._peaks.setdefault(chosen.framework or "", []).append(run)
 
 
 def relative_deviation(repeats: Sequence[float]) -> float:
@@ -250,6 +259,10 @@ def _timings(found: dict[str, Any]) -> list[LayerTiming]:
         LayerTiming(_layer(row["layer"]), row["input_elements"], row["batch"], row["first"], row["cpu_seconds"])
         for row in found["layers"]
     ]
+
+
+def _scratch(row: dict[str, Any]) -> MeasuredScratch:
+    return MeasuredScratch(_layer(row["layer"]), row["input_elements"], row["batch"], row["first"], row["peak_bytes"])
 
 
 def _layer(values: dict[str, Any]) -> LayerFacts:

@@ -1,6 +1,7 @@
 """Two calibrations of one machine ─► the calmer of each measurement: other programs only ever make one longer."""
 
 from collections.abc import Callable, Iterable, Sequence
+from statistics import mean
 from typing import TypeVar
 
 from paceline.systems.hardware import Calibration, Collective, Curve, LayerRate, MemoryFit, StepCurve, StrategyOverhead
@@ -80,8 +81,15 @@ def _calmer_layers(old: LayerRate, new: LayerRate) -> LayerRate:
 
 def _middle_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
     """What is left over when the rest is taken away errs either way: the middle of both."""
-    names = set(StrategyOverhead.model_fields) - {"strategy"}
-    return new.model_copy(update={name: (getattr(old, name) + getattr(new, name)) / 2 for name in names})
+    names = set(StrategyOverhead.model_fields) - {"strategy", "waiting_per_message"}
+    # Waiting is none where other programs hid it.
+    waiting = [one.waiting_per_message for one in (old, new) if one.waiting_per_message]
+    return new.model_copy(
+        update={
+            "waiting_per_message": mean(waiting or [0.0]),
+            **{name: (getattr(old, name) + getattr(new, name)) / 2 for name in names},
+        }
+    )
 
 
 def _lower(old: Curve, new: Curve) -> Curve:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from paceline.footprint import BACKWARD_OVER_FORWARD, LayerFacts, ModelFacts
 from paceline.spec import Precision
@@ -33,10 +34,25 @@ class Passes:
     # What asking for all layers takes, however little of each there is to compute.
     least: float = 0.0
 
+    @cached_property
+    def forward_total(self) -> float:
+        """Of all layers."""
+        return sum(self.forward)
+
+    @cached_property
+    def backward_total(self) -> float:
+        """Of all layers."""
+        return sum(self.backward)
+
     @property
     def total(self) -> float:
         """Both passes of all layers."""
-        return sum(self.forward) + sum(self.backward)
+        return self.forward_total + self.backward_total
+
+    @cached_property
+    def backward_done(self) -> list[float]:
+        """The share of the backward pass that is done after each layer, from the last one on."""
+        return [done / (self.backward_total or 1.0) for done in accumulate(reversed(self.backward))]
 
 
 def model_digest(model: ModelFacts) -> str:
@@ -79,16 +95,6 @@ def pass_seconds(rate: LayerRate, layer: LayerFacts, elements: int, samples: flo
     """One pass of a layer; a backward pass is one for the gradient of its weights and one for that of its input."""
     fixed = rate.fixed + rate.per_parameter * layer.parameters
     return fixed + samples * (rate.per_flop * layer.forward_flops + rate.per_element * elements)
-
-
-def transient_bytes(model: ModelFacts) -> float:
-    """What one sample's backward pass holds for a moment beside what is kept: gradients around the largest layer."""
-    before, most = model.input_elements, 0.0
-    for layer in model.layers:
-        # A layer that is many in one holds about half of what it keeps.
-        most = max(most, before + layer.output_elements, layer.kept / 2)
-        before = layer.output_elements
-    return most * BYTES["fp32"]
 
 
 @dataclass(frozen=True)

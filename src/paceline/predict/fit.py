@@ -64,6 +64,7 @@ def _fit(framework: str, kind: str, timings: Sequence[LayerTiming]) -> LayerRate
 def crowding_by_kind(alone: Sequence[LayerTiming], together: Sequence[LayerTiming]) -> dict[str, float]:
     """How much longer layers of each kind take when other cores compute the same: the middle one of each kind."""
     ratios: dict[str, list[float]] = {}
-    for one, other in zip(alone, together, strict=True):
-        ratios.setdefault(layer_kind(one.layer), []).append(other.seconds / one.seconds)
+    known = {(one.layer, one.batch): one.seconds for one in alone}
+    for one in together:
+        ratios.setdefault(layer_kind(one.layer), []).append(one.seconds / known[one.layer, one.batch])
     return {kind: max(1.0, median(own)) for kind, own in ratios.items()}

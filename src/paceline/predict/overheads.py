@@ -1,10 +1,12 @@
-"""What strategies take beside computing and sending, from runs of two small models that little else is left of."""
+"""What strategies take beside computing and sending, from runs of small models that little else is left of."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import ceil, lcm
+from statistics import mean
 
 from paceline.errors import UserError
+from paceline.footprint import ModelFacts
 from paceline.plan import complete, refusal, spec_facts
 from paceline.predict.measured import MeasuredStep, measured_step, peak_above_framework
 from paceline.predict.prediction import Prediction, Predictor
@@ -13,18 +15,37 @@ from paceline.predict.timeline import Parts
 from paceline.record import Record
 from paceline.runs.probe import probe
 from paceline.spec import RunSpec, Scalar
+from paceline.strategies import strategy
 from paceline.systems.hardware import Hardware, StrategyOverhead
 from paceline.systems.local import System
 
 # One of each kind; others are taken to be like the one whose last word or family they share.
 TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
 SINGLE = "torch-single"
-# In the first only messages count; the second has parameters enough to fill caches and show what each byte takes.
-MODELS: tuple[dict[str, Scalar], ...] = ({"depth": 2, "width": 16}, {"depth": 2, "width": 640})
-BATCH, MICROBATCHES, EPOCHS, STEPS = 64, 16, 8, 16
-# A run that other programs disturbed is made so often at most; the calmest counts.
-TRIES = 2
+BATCH, MICROBATCHES = 64, 16
 Run = Callable[[RunSpec, int], Record]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model to run every strategy on, and for how long."""
+
+    options: dict[str, Scalar]
+    epochs: int = 8
+    steps: int = 8
+    # A run that other programs disturbed is made so often at most; the calmest counts.
+    tries: int = 2
+    # Or only looked at for what it holds.
+    timed: bool = True
+
+
+# In the first only messages count; the second has parameters enough to fill caches and show what each byte takes. What
+# an allocator keeps of one model is chance: for that there is a third.
+TRIALS = (
+    Trial({"depth": 2, "width": 16}),
+    Trial({"depth": 2, "width": 640}, steps=16),
+    Trial({"depth": 4, "width": 400}, epochs=4, tries=1, timed=False),
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +60,13 @@ class Timed:
     per_byte: float
     # The same of the wall clock, for waiting.
     per_wait: float
-    held_bytes: float
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a strategy held beyond the prediction, and the size of the model."""
+
+    beyond: float
     parameter_bytes: float
 
 
@@ -47,28 +74,28 @@ def time_overheads(
     hardware: Hardware, system: System, run: Run, say: Callable[[str], None]
 ) -> tuple[StrategyOverhead, ...]:
     """Of each kind of strategy, with a worker on every core."""
-    found: dict[str, list[Timed]] = {}
+    timed: dict[str, list[Timed]] = {}
+    held: dict[str, list[Held]] = {}
     cores = len(system.cores)
-    bases = [
-        complete(RunSpec(workload="mlp", options=options, global_batch=_batch(cores), steps=1)) for options in MODELS
-    ]
-    names = [name for name in TIMED if all(_runs(_spec(base, name, cores), system) for base in bases)]
-    for base in bases:
-        facts = spec_facts(base)
-        predictor = Predictor(hardware, facts, BATCH, data_bytes=data_bytes(base))
+    names = [name for name in TIMED if all(_runs(_spec(trial, name, cores, cores), system) for trial in TRIALS)]
+    for trial in TRIALS:
+        single = _spec(trial, SINGLE, 1, cores)
+        facts = spec_facts(single)
+        predictor = Predictor(hardware, facts, BATCH, data_bytes=data_bytes(single))
         say(f"{SINGLE}: an mlp of {facts.parameters:,} parameters")
-        single = _spec(base, SINGLE, 1)
-        alone, record = _calmest(single, run)
+        alone, record = _calmest(single, run, trial.tries)
         # Where the model's own computation or memory is misjudged, that is not the strategy's.
         misjudged = alone.cpu_seconds / predictor.predict(single).parts.cpu_seconds
-        held = _held_beyond(record, predictor.predict(single))
+        alone_held = _held_beyond(record, predictor.predict(single)) / _passed(single, facts)
         for name in names:
-            spec = _spec(base, name, cores)
-            say(f"{name}: its own share of a step")
-            step, record = _calmest(spec, run)
-            timed = _timed(spec, step, record, predictor, misjudged)
-            found.setdefault(name, []).append(replace(timed, held_bytes=timed.held_bytes - held))
-    return tuple(_overhead(name, *timed) for name, timed in found.items())
+            spec = _spec(trial, name, cores, cores)
+            say(f"{name}: its own share of a step" if trial.timed else f"{name}: what it holds")
+            step, record = _calmest(spec, run, trial.tries)
+            beyond = _held_beyond(record, predictor.predict(spec)) - alone_held * _passed(spec, facts)
+            held.setdefault(name, []).append(Held(beyond, facts.parameter_bytes))
+            if trial.timed:
+                timed.setdefault(name, []).append(_timed(spec, step, predictor, misjudged))
+    return tuple(_overhead(name, small, large, held[name]) for name, (small, large) in timed.items())
 
 
 def _batch(cores: int) -> int:
@@ -85,15 +112,19 @@ def _runs(spec: RunSpec, system: System) -> bool:
         return False
 
 
-def _spec(base: RunSpec, name: str, workers: int) -> RunSpec:
-    samples = (base.global_batch or BATCH) * STEPS
-    fields = {"strategy": name, "workers": workers, "epochs": EPOCHS, "steps": None, "train_samples": samples}
-    return complete(base.model_copy(update=fields))
+def _spec(trial: Trial, name: str, workers: int, cores: int) -> RunSpec:
+    batch = _batch(cores)
+    return complete(
+        RunSpec(
+            workload="mlp", options=trial.options, strategy=name, workers=workers, global_batch=batch,
+            epochs=trial.epochs, train_samples=batch * trial.steps,
+        )
+    )  # fmt: skip
 
 
-def _calmest(spec: RunSpec, run: Run) -> tuple[MeasuredStep, Record]:
+def _calmest(spec: RunSpec, run: Run, tries: int) -> tuple[MeasuredStep, Record]:
     best: tuple[MeasuredStep, Record] | None = None
-    for turn in range(TRIES):
+    for turn in range(tries):
         record = run(spec, turn)
         step = measured_step(record)
         assert step is not None
@@ -105,7 +136,7 @@ def _calmest(spec: RunSpec, run: Run) -> tuple[MeasuredStep, Record]:
     return best
 
 
-def _timed(spec: RunSpec, step: MeasuredStep, record: Record, predictor: Predictor, misjudged: float) -> Timed:
+def _timed(spec: RunSpec, step: MeasuredStep, predictor: Predictor, misjudged: float) -> Timed:
     predicted = predictor.predict(spec)
     cpu = predicted.parts.cpu_seconds
     computed = predicted.parts.compute * spec.workers * (misjudged - 1)
@@ -116,12 +147,18 @@ def _timed(spec: RunSpec, step: MeasuredStep, record: Record, predictor: Predict
     )
     return Timed(
         step, predicted, step.cpu_seconds - cpu - computed, handled.cpu_seconds - cpu, touched.cpu_seconds - cpu,
-        waited.step - predicted.parts.step, _held_beyond(record, predicted), predictor.model.parameter_bytes,
+        waited.step - predicted.parts.step,
     )  # fmt: skip
 
 
 def _held_beyond(record: Record, predicted: Prediction) -> float:
     return (peak_above_framework(record) or 0.0) - predicted.memory_bytes.value
+
+
+def _passed(spec: RunSpec, facts: ModelFacts) -> float:
+    """Gradients and activations of a worker: who has a part of them has a part of what is misjudged."""
+    worker = strategy(spec.strategy).footprint(spec, facts).groups[0]
+    return worker.gradient_bytes + worker.activation_bytes
 
 
 def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
@@ -135,16 +172,16 @@ def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
     return Predictor(hardware, predictor.model, BATCH, data_bytes=predictor.data_bytes).predict(spec).parts
 
 
-def _overhead(name: str, small: Timed, large: Timed) -> StrategyOverhead:
+def _overhead(name: str, small: Timed, large: Timed, held: Sequence[Held]) -> StrategyOverhead:
     per_message, per_byte = solved(
         (small.per_message, small.per_byte, small.beyond), (large.per_message, large.per_byte, large.beyond)
     )
-    found = StrategyOverhead(
+    least, *more = held
+    growth = mean((one.beyond - least.beyond) / (one.parameter_bytes - least.parameter_bytes) for one in more)
+    return StrategyOverhead(
         strategy=name, seconds_per_message=per_message, seconds_per_parameter_byte=per_byte,
-        held_bytes=small.held_bytes, held_per_parameter_byte=max(0.0, large.held_bytes - small.held_bytes)
-        / (large.parameter_bytes - small.parameter_bytes),
+        waiting_per_message=_waiting(small), held_bytes=least.beyond, held_per_parameter_byte=max(0.0, growth),
     )  # fmt: skip
-    return found.model_copy(update={"waiting_per_message": _waiting(small)})
 
 
 def solved(small: tuple[float, float, float], large: tuple[float, float, float]) -> tuple[float, float]:

@@ -4,14 +4,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp
 
-from paceline.footprint import Footprint, ModelFacts, optimizer_bytes, training_flops
-from paceline.predict.compute import Compute, Passes, layer_kind, model_digest, transient_bytes
+from paceline.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
+from paceline.predict.compute import Compute, Passes, layer_kind, model_digest
 from paceline.predict.costs import IN_PROCESS, Costs
+from paceline.predict.memory import beyond_kept, kept_by_allocator
 from paceline.predict.simulate import combined
 from paceline.predict.timeline import Parts, Scene, time_step
 from paceline.spec import Precision, RunSpec
 from paceline.strategies import Strategy, strategy
-from paceline.systems.hardware import Hardware, StrategyOverhead
+from paceline.systems.hardware import Hardware, MemoryFit, StrategyOverhead
 
 # Two-sided 90 % of a normal distribution.
 NORMAL_90 = 1.645
@@ -21,7 +22,7 @@ TOGETHER = 0.05
 UNKNOWN_SOFTWARE = 0.15
 # Of transfers over a transport that was not measured.
 UNMEASURED_TRANSFERS = 0.3
-# Of peak memory where nothing was measured: allocators round up and fragment.
+# Of peak memory beside what is known of a fit: allocators round up and fragment.
 MEMORY_DEVIATION = 0.06
 
 
@@ -128,6 +129,7 @@ class Predictor:
     _singles: dict[tuple[str | None, Precision, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
     _compute: dict[tuple[str, Precision], Compute] = field(default_factory=dict)
+    _passed: dict[tuple[str, float], float] = field(default_factory=dict)
 
     @cached_property
     def _overheads(self) -> dict[str, StrategyOverhead]:
@@ -266,20 +268,46 @@ class Predictor:
 
     def _memory(self, footprint: Footprint, chosen: Strategy, spec: RunSpec, samples: float) -> Estimate:
         """Of the rank that holds most: its footprint, its data, and what processes hold beyond them."""
-        held, framework = footprint.heaviest.held_bytes, chosen.framework or "torch"
-        known = {fit.framework: fit for fit in self.hardware.calibration.memory} if self.hardware.calibration else {}
-        if framework not in known:
-            return Estimate.around(held + self.hardware.device.reserved_bytes.value, 2 * MEMORY_DEVIATION)
-        fit = known[framework]
-        # Who splits layers has other intermediate results than the whole model that was measured.
-        if fit.points is not None and fit.digest == self.digest and not splits_layers(chosen):
-            beyond = fit.points.at(samples)
+        fit = self._memory_fits.get(chosen.framework or "torch")
+        deviation = combined(MEMORY_DEVIATION, fit.residual) if fit else 2 * MEMORY_DEVIATION
+        most = max(self._held(group, fit, chosen, spec, samples) for group in footprint.groups)
+        return Estimate.around(most, deviation)
+
+    def _held(
+        self, group: RankFootprint, fit: MemoryFit | None, chosen: Strategy, spec: RunSpec, samples: float
+    ) -> float:
+        # A server or a chief has no samples and makes no passes.
+        computes = group.role == "worker"
+        held, passing = group.held_bytes, self._passing(chosen.framework or "torch", samples) if computes else 0.0
+        if fit is None:
+            return held + max(0.0, passing) + self.hardware.device.reserved_bytes.value
+        if computes and fit.points is not None and fit.digest == self.digest and not splits_layers(chosen):
+            slack = kept_by_allocator(fit.points, samples)
         else:
-            beyond = fit.base_bytes + fit.transient * transient_bytes(self.model) * samples
-        overhead = self.overhead(chosen)
+            # Who splits layers puts their results together for a moment.
+            whole = self.model.activation_bytes * samples if splits_layers(chosen) else group.activation_bytes
+            slack = fit.base_bytes + fit.slack * (group.gradient_bytes + whole + passing)
+        beyond, overhead = passing, self.overhead(chosen)
         if overhead and spec.workers > 1:
-            beyond += overhead.held_bytes + overhead.held_per_parameter_byte * self.model.parameter_bytes
-        return Estimate.around(held + beyond + self.data_bytes, MEMORY_DEVIATION)
+            buffers = overhead.held_per_parameter_byte * self.model.parameter_bytes
+            # What is filled while activations are freed takes their place.
+            in_their_place = computes and in_backward(group)
+            beyond = max(passing, buffers - group.activation_bytes) if in_their_place else passing + buffers
+            beyond += overhead.held_bytes
+        return held + beyond + slack + (self.data_bytes if computes else 0.0)
+
+    @cached_property
+    def _memory_fits(self) -> dict[str, MemoryFit]:
+        calibration = self.hardware.calibration
+        return {fit.framework: fit for fit in calibration.memory} if calibration else {}
+
+    def _passing(self, framework: str, samples: float) -> float:
+        """What the passes of a local batch hold at their peak, over all gradients and all that is kept."""
+        if (framework, samples) not in self._passed:
+            fit = self._memory_fits.get(framework)
+            scratch = {one.kind: one for one in fit.scratch} if fit else {}
+            self._passed[framework, samples] = beyond_kept(self.model, samples, scratch)
+        return self._passed[framework, samples]
 
     def _memory_limit(self) -> float:
         """On a CPU the workers of a machine share its memory evenly."""
@@ -291,6 +319,11 @@ class Predictor:
         idle = parts.bubble + parts.waiting
         busy = parts.step - idle
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
+
+
+def in_backward(group: RankFootprint) -> bool:
+    """Whether all that it sends leaves in the backward pass."""
+    return all(message.phase == "backward" for message in group.messages)
 
 
 def splits_layers(chosen: Strategy) -> bool:

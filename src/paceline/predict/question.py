@@ -21,6 +21,8 @@ from paceline.workloads.own import OWN_DATA
 DEFAULT_GLOBAL_BATCH = 256
 # Test samples for each training sample, in the data sets that come with Paceline.
 TEST_SHARE = 0.2
+# Of one image: channels, height and width.
+IMAGE_DIMENSIONS = 3
 # The check that a batch is not larger than the data is about a run; what is asked here may have any data.
 _ENOUGH_COPIES = 1 << 30
 
@@ -164,14 +166,19 @@ def _classes(spec: RunSpec) -> int | None:
 
 
 def data_bytes(spec: RunSpec) -> float:
-    """Samples as a process of a run holds them: the set as it is loaded, and those in use on their device again."""
+    """Samples as a process of a run on cores holds them: the set as it is loaded, and a copy that its framework makes.
+
+    PyTorch makes none of images of one channel, whose layout is the same in any order, and none of other layouts.
+    """
     shape = spec.input_shape or data_source(str(spec.dataset)).shape if spec.dataset != OWN_DATA else spec.input_shape
     if shape is None or spec.dataset == OWN_DATA:
         return 0.0
     source = data_source(str(spec.dataset))
     used = source.count(data_request(spec))
     loaded = max(used, source.count(data_request(spec.model_copy(update={"train_samples": None}))))
-    return (1 + TEST_SHARE) * (loaded + used) * prod(shape) * FLOAT_BYTES
+    reordered = spec.memory_format == "channels_last" and len(shape) == IMAGE_DIMENSIONS and shape[0] > 1
+    copied = used if reordered or strategy(spec.strategy).framework != "torch" else 0
+    return (1 + TEST_SHARE) * (loaded + copied) * prod(shape) * FLOAT_BYTES
 
 
 def usual_precision(hardware: Hardware) -> Precision:

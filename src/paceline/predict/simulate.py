@@ -15,6 +15,7 @@ from statistics import NormalDist
 DONE = 1e-12
 # Blom, "Statistical Estimates and Transformed Beta-Variables", 1958: the mean of the largest of n normal numbers.
 BLOM = 0.375
+NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def largest_of(count: int, deviation: float) -> float:
     """How much above its mean the largest of `count` normal numbers is expected, for ranks that differ by chance."""
     if count < 2 or not deviation:
         return 0.0
-    return deviation * NormalDist().inv_cdf((count - BLOM) / (count + 1 - 2 * BLOM))
+    return deviation * NORMAL.inv_cdf((count - BLOM) / (count + 1 - 2 * BLOM))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from math import ceil
 
 from paceline.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, RankFootprint, Stages
@@ -135,56 +134,55 @@ def _with_stragglers(parts: Parts, scene: Scene) -> Parts:
 def _side_by_side(group: RankFootprint, scene: Scene) -> Parts:
     """Workers that do the same on their own share of the batch."""
     scale = scene.scale(group)
-    forward = [seconds * scale for seconds in scene.passes.forward]
-    backward = [seconds * scale for seconds in scene.passes.backward]
+    passes = scene.passes.total * scale
     beside = scene.passes.overhead * scene.crowding + scene.update_seconds(group)
-    beside += scene.earlier_passes * (sum(forward) + sum(backward))
+    beside += scene.earlier_passes * passes
     blocking = sum(scene.cost(one) * one.count for one in group.messages if not one.hidden)
     blocking += scene.software(group, scene.model.parameter_bytes * min(1.0, scene.share(group)))
     hidden = [message for message in group.messages if message.hidden]
-    compute = sum(forward) + sum(backward) + beside
-    if any(message.phase == "forward" for message in hidden):
-        span, transfers = _gathering(forward, backward, hidden, scene)
-    else:
-        span, transfers = _sending_back(forward, backward, hidden, scene)
+    compute = passes + beside
+    sent = _gathering if any(message.phase == "forward" for message in hidden) else _sending_back
+    span, transfers = sent(scale, hidden, scene)
     # What hidden transfers take from the computation counts as exposed: it would not be there without them.
     exposed = blocking + max(0.0, span + beside - compute)
     moved = blocking + transfers
     return Parts(compute, exposed, 0.0, scene.waking(group), moved, cpu_seconds=scene.workers * (compute + moved))
 
 
-def _sending_back(
-    forward: Sequence[float], backward: Sequence[float], hidden: Sequence[Message], scene: Scene
-) -> tuple[float, float]:
-    """Gradients leave in pieces as the backward pass fills them: the end of both, and all seconds of transfer."""
+def _sending_back(scale: float, hidden: Sequence[Message], scene: Scene) -> tuple[float, float]:
+    """Gradients leave in pieces as the backward pass fills them: the end of both, and all seconds of transfer.
+
+    `scale` is what the rank's passes take of those of the whole model.
+    """
     pieces: list[tuple[float, float]] = []
     for message in hidden:
         pieces += [
             (place, scene.costs.seconds(message.kind, size, message.ranks, message.apart) * message.count * count)
-            for place, size, count in _pieces(message, backward, scene)
+            for place, size, count in _pieces(message, scene)
         ]
     pieces.sort(key=lambda piece: piece[0])
-    total, done = sum(backward), 0.0
+    total, done = scene.passes.backward_total * scale, 0.0
     segments, transfers = [], []
     for place, seconds in pieces:
         segments.append(place * total - done)
         transfers.append(seconds)
         done = place * total
     end, link = overlap([*segments, total - done], [*transfers, 0.0], scene.interference)
-    return sum(forward) + max(end, link), sum(transfers)
+    return scene.passes.forward_total * scale + max(end, link), sum(transfers)
 
 
-def _pieces(message: Message, backward: Sequence[float], scene: Scene) -> list[tuple[float, float, int]]:
+def _pieces(message: Message, scene: Scene) -> list[tuple[float, float, int]]:
     """(share of the backward pass after which they are full, bytes, how many) of pieces, from the last layer on."""
     most = message.piece_bytes or float("inf")
     sizes = message.first_piece_bytes or most, most
     if sizes not in scene.filled:
         scene.filled[sizes] = _filled(scene.model, *sizes)
-    total, shrunk = sum(backward) or 1.0, message.payload_bytes / (scene.model.parameter_bytes or 1)
-    ends = list(accumulate(reversed(backward)))
-    found = [(ends[layer] / total, size * shrunk) for layer, size in scene.filled[sizes]]
+    done, shrunk = scene.passes.backward_done, message.payload_bytes / (scene.model.parameter_bytes or 1)
+    found = [(done[layer], size * shrunk) for layer, size in scene.filled[sizes]]
+    if message.kind != "send":
+        return [(place, size, 1) for place, size in found]
     # Servers take pieces of a fixed size, which may be less than an array.
-    counts = [ceil(size / most) if message.kind == "send" and size > most else 1 for _, size in found]
+    counts = [ceil(size / most) if size > most else 1 for _, size in found]
     return [(place, size / count, count) for (place, size), count in zip(found, counts, strict=True)]
 
 
@@ -212,9 +210,7 @@ def _arrays(arrays: Sequence[tuple[str, tuple[int, ...]]], parameters: int) -> l
     return sizes
 
 
-def _gathering(
-    forward: Sequence[float], backward: Sequence[float], hidden: Sequence[Message], scene: Scene
-) -> tuple[float, float]:
+def _gathering(scale: float, hidden: Sequence[Message], scene: Scene) -> tuple[float, float]:
     """Parameters are gathered just before each layer needs them, one layer ahead; gradients are scattered after it."""
     names = [layer.name for layer in scene.model.layers]
     early = {name: [m for m in hidden if m.layer == name and m.phase == "forward"] for name in names}
@@ -228,17 +224,17 @@ def _gathering(
 
     before = [add(True, scene.cost(one) * one.count) for one in whole if one.phase == "forward"]
     done, earlier = -1, -1
-    for name, seconds in zip(names, forward, strict=True):
+    for name, seconds in zip(names, scene.passes.forward, strict=True):
         gathered = [add(True, scene.cost(one) * one.count, earlier) for one in early[name]]
-        done, earlier = add(False, seconds, *gathered, *before, done), done
+        done, earlier = add(False, seconds * scale, *gathered, *before, done), done
     scattered: list[Message] = []
-    for name, seconds in zip(reversed(names), reversed(backward), strict=True):
+    for name, seconds in zip(reversed(names), reversed(scene.passes.backward), strict=True):
         gathers = [one for one in late[name] if one.kind == "all-gather"]
         gathered = [add(True, scene.cost(one) * one.count, earlier) for one in gathers]
         # What the layer before has made leaves behind what the next one needs.
         for one in scattered:
             add(True, scene.cost(one) * one.count, done)
-        done, earlier = add(False, seconds, *gathered, done), done
+        done, earlier = add(False, seconds * scale, *gathered, done), done
         scattered = [one for one in late[name] if one.kind != "all-gather"]
     for one in scattered:
         add(True, scene.cost(one) * one.count, done)
@@ -254,7 +250,7 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, scene: Scene) -
     whole = sum(group.flops for group in line) or 1.0
     shares = [group.flops / whole for group in line]
     count, chunks = stages.microbatches, stages.stages_per_worker
-    forward, backward = (sum(seconds) * scene.crowding for seconds in (scene.passes.forward, scene.passes.backward))
+    forward, backward = scene.passes.forward_total * scene.crowding, scene.passes.backward_total * scene.crowding
     sends = [max((scene.cost(m) for m in group.messages if m.kind == "send"), default=0.0) for group in line]
     tasks = _staged_tasks(stages, shares, (forward / chunks, backward / chunks), sends)
     total = simulate(tasks).total
@@ -327,9 +323,7 @@ def _staged_tasks(
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], scene: Scene) -> Parts:
     """Workers push and pull; a server takes them one after another, and the one that keeps most is the last."""
     scale = scene.scale(worker)
-    forward = [seconds * scale for seconds in scene.passes.forward]
-    backward = [seconds * scale for seconds in scene.passes.backward]
-    compute = sum(forward) + sum(backward) + scene.passes.overhead * scene.crowding
+    compute = scene.passes.total * scale + scene.passes.overhead * scene.crowding
     share = max(server.parameter_bytes for server in servers) / (sum(one.parameter_bytes for one in servers) or 1.0)
     # Servers are wherever there is room: on another node, if workers and servers are more than one holds.
     messages = [replace(one, ranks=scene.workers + len(servers)) for one in worker.messages]
@@ -344,7 +338,7 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], scene
         service = sum(_at_server(one, share, scene) for one in large) + update
         return _unsynchronised(compute + software + words, moved, service, scene, busy)
     hidden = [message for message in large if message.hidden]
-    end, sent = _sending_back(forward, backward, hidden, scene)
+    end, sent = _sending_back(scale, hidden, scene)
     pushed = end + scene.passes.overhead * scene.crowding - compute
     queued = sum(max(0.0, scene.workers * _at_server(one, share, scene) - scene.cost(one) * one.count) for one in large)
     blocking = sum(scene.cost(one) * one.count for one in large if not one.hidden)

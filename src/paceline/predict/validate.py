@@ -111,7 +111,7 @@ def _row(
         spec, basis, predicted, measured,
         used_to_calibrate=all(record.study == STUDY for record in group),
         records=tuple(record.id for record in group if record.id is not None),
-        memory_predicted=prediction.memory_bytes.value, memory_measured=max(peaks, default=None),
+        memory_predicted=prediction.memory_bytes.value, memory_measured=median(peaks) if peaks else None,
         held_predicted=(heaviest.parameter_bytes, heaviest.optimizer_bytes),
         held_measured=_held(group[0], heaviest.parameter_bytes),
     )  # fmt: skip

@@ -67,10 +67,9 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class Model:
-    """What to train: built-in layers with their starting weights, or the user's own."""
+    """What to train: built-in layers, or the user's own."""
 
     layers: Layers = ()
-    weights: Weights | None = None
     own: OwnModel | None = None
 
 
@@ -112,12 +111,15 @@ class Context:
 
     @cached_property
     def model(self) -> Model:
-        """What to train, with its starting weights."""
+        """What to train."""
         if self.own is not None:
             return Model(own=self.own)
         found, shape = workload(self.spec.workload), self.data.input_shape
-        layers = found.layers(found.complete_options(self.spec.options), shape, self.data.classes or 0)
-        return Model(layers, initial_weights(layers, shape, self.spec.seed))
+        return Model(found.layers(found.complete_options(self.spec.options), shape, self.data.classes or 0))
+
+    def starting_weights(self) -> Weights:
+        """Of built-in layers, from the run's seed; made anew each time, so that no process holds them twice."""
+        return initial_weights(self.model.layers, self.data.input_shape, self.spec.seed)
 
 
 def data_request(spec: RunSpec) -> DataRequest:

@@ -14,7 +14,6 @@ from paceline.footprint import (
     ModelFacts,
     RankFootprint,
     all_reduce,
-    during,
     optimizer_bytes,
     training_flops,
 )
@@ -70,12 +69,11 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is on every worker; the gradients go around once."""
     size, local, knobs = model.parameter_bytes, spec.samples_per_step // spec.workers, STRATEGY.knob_values(spec)
     beside, messages = _sending(spec, model, knobs)
-    first, most = _piece_bytes(knobs)
     worker = RankFootprint(
         role="worker",
         ranks=spec.workers,
         flops=training_flops(model, local),
-        messages=during(messages, "backward", hidden=True, piece_bytes=most, first_piece_bytes=first),
+        messages=messages,
         parameter_bytes=size,
         gradient_bytes=(size if knobs["gradient_as_bucket_view"] else 2 * size) + beside,
         optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
@@ -87,11 +85,13 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
 def _sending(spec: RunSpec, model: ModelFacts, knobs: dict[str, Any]) -> tuple[float, tuple[Message, ...]]:
     """Bytes that the compression holds beside the gradients, and what it sends."""
     size, workers = model.parameter_bytes, spec.workers
+    first, most = _piece_bytes(knobs)
+    when = {"phase": "backward", "hidden": True, "piece_bytes": most, "first_piece_bytes": first}
     if knobs["compression"] == "none":
-        return 0, all_reduce("gradients", size, workers)
+        return 0, all_reduce("gradients", size, workers, **when)
     if knobs["compression"] != "powersgd":
         half = model.parameters * HALF_BYTES
-        return half, all_reduce("gradients", half, workers)
+        return half, all_reduce("gradients", half, workers, **when)
     rank = int(knobs["powersgd_rank"])
     matrices = [array for array in arrays_of(model.layers) if _is_worth_factors(array, rank)]
     left, right = (
@@ -100,7 +100,7 @@ def _sending(spec: RunSpec, model: ModelFacts, knobs: dict[str, Any]) -> tuple[f
     )
     whole = size - sum(matrix.size for matrix in matrices) * FLOAT_BYTES
     messages = [
-        all_reduce(name, payload, workers)
+        all_reduce(name, payload, workers, **when)
         for name, payload in (("small gradients", whole), ("left factors", left), ("right factors", right))
     ]
     # The error that is added in the next step, and a copy of the gradients to find it.

@@ -149,16 +149,27 @@ class LayerRate(Frozen):
     timed_seconds: float = 0.0
 
 
+class LayerScratch(Frozen):
+    """What a framework takes for a moment, beside tensors, in the passes of one kind of layer."""
+
+    framework: str
+    kind: str
+    per_weight_byte: float
+    # Of what the layer is given and what it keeps.
+    per_activation_byte: float
+
+
 class MemoryFit(Frozen):
-    """Bytes that a process holds beyond its footprint and its data: a base, and a multiple of the largest layer's."""
+    """Bytes that a process holds beyond its tensors and its data: a base, and a share of what the passes take."""
 
     framework: str
     base_bytes: float
-    transient: float
+    slack: float
     residual: float
     # The model that it was measured with, and its points over the local batch: an allocator does not grow evenly.
     digest: str = ""
     points: Curve | None = None
+    scratch: tuple[LayerScratch, ...] = ()
 
 
 class StrategyOverhead(Frozen):

@@ -81,6 +81,11 @@ def initial_weights(layers: Layers, shape: Shape, seed: int) -> Weights:
     }
 
 
+def weight_shapes(layers: Layers, shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Of every array, by its neutral name."""
+    return {f"{layer.name}.{part}": own for layer in model_facts(layers, shape).layers for part, own in layer.arrays}
+
+
 def _initial(weight: Weight, generator: np.random.Generator) -> npt.NDArray[np.float32]:
     if weight.fan is None:
         return np.full(weight.shape, weight.constant, np.float32)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from paceline.footprint import LayerFacts, ModelFacts
-from paceline.predict.calibrate import LEAST_DEVIATION, _memory_fit, _transfer_curve, never_falling, relative_deviation
+from paceline.predict.calibrate import LEAST_DEVIATION, _transfer_curve, never_falling, relative_deviation
 
 
 def row(size: int, seconds: float, cpu_seconds: float) -> dict[str, float]:
@@ -14,21 +13,6 @@ def test_a_transfer_that_waited_for_a_core_counts_by_its_cpu_seconds() -> None:
     curve = _transfer_curve([row(1000, 0.001, 0.0009), row(2000, 0.009, 0.0018), row(4000, 0.004, 0.0036)])
     assert curve.values == (0.001, 0.0018, 0.004)
     assert curve.cpu_seconds == (0.0009, 0.0018, 0.0036)
-
-
-def test_memory_beyond_the_footprint_is_a_base_and_a_multiple_of_the_largest_layer() -> None:
-    facts = ModelFacts((LayerFacts("x", 1, 1, 900),), 100)
-    fit = _memory_fit("torch", facts, [10.0, 20.0, 40.0], [50_000.0, 90_000.0, 170_000.0])
-    assert fit.base_bytes == pytest.approx(10_000)
-    assert fit.transient == pytest.approx(1.0)
-
-
-def test_the_model_that_was_measured_keeps_its_points() -> None:
-    facts = ModelFacts((LayerFacts("x", 1, 1, 900),), 100)
-    fit = _memory_fit("torch", facts, [10.0, 20.0, 40.0], [50_000.0, 60_000.0, 170_000.0])
-    assert fit.points is not None
-    assert fit.points.at(20) == pytest.approx(60_000)
-    assert fit.digest
 
 
 def test_fewer_bytes_never_take_longer_than_more() -> None:

@@ -32,6 +32,22 @@ def test_the_smaller_of_each_measurement_is_kept() -> None:
         assert found.repeat_deviation == 0.2
 
 
+def test_waiting_that_other_programs_hid_does_not_count() -> None:
+    def waited(*seconds: float) -> float:
+        found = calmest(
+            *(
+                calibration(1.0, overheads=(StrategyOverhead(strategy="torch-ddp", seconds_per_message=1, held_bytes=1,
+                                                             waiting_per_message=one),))
+                for one in seconds
+            )
+        )  # fmt: skip
+        return found.overheads[0].waiting_per_message
+
+    assert waited(0.0, 4.0) == waited(4.0, 0.0) == 4.0
+    assert waited(2.0, 4.0) == 3.0
+    assert waited(0.0, 0.0) == 0.0
+
+
 def test_crowding_is_the_calmest_time_together_over_the_calmest_alone() -> None:
     disturbed = calibration(2.0, layer_crowding={"dense": 1.0})
     calm = calibration(1.0, layer_crowding={"dense": 1.5})

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.footprint import LayerFacts, ModelFacts
-from paceline.predict.compute import Compute, layer_kind, model_digest, pass_flops, transient_bytes
+from paceline.predict.compute import Compute, layer_kind, model_digest, pass_flops
 from paceline.predict.fit import LayerTiming, crowding_by_kind, fit_layers
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Calibration
@@ -64,10 +64,6 @@ def test_nothing_goes_back_before_the_first_parameters() -> None:
 def test_models_of_the_same_sizes_are_the_same() -> None:
     one, two = ModelFacts((dense(4, 8),)), ModelFacts((dense(4, 9),))
     assert model_digest(one) == model_digest(ModelFacts((dense(4, 8),))) != model_digest(two)
-
-
-def test_gradients_around_the_largest_layer_are_held_for_a_moment() -> None:
-    assert transient_bytes(ModelFacts((LayerFacts("x", 1, 1, 100), LayerFacts("y", 1, 1, 20)), 10)) == 4 * 120
 
 
 def test_crowding_is_the_middle_ratio_of_each_kind_and_never_a_gain() -> None:

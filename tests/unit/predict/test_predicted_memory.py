@@ -1,0 +1,73 @@
+"""What workers and servers are predicted to hold on a machine that was calibrated, by hand."""
+
+import pytest
+
+from paceline.footprint import ModelFacts
+from paceline.plan import complete, spec_facts
+from paceline.predict.memory import beyond_kept
+from paceline.predict.prediction import Predictor
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+from paceline.systems.files import load_hardware
+from paceline.systems.hardware import Calibration, Hardware, MemoryFit, StrategyOverhead
+
+BASE, SLACK, DATA = 1e6, 0.25, 7e6
+
+
+def hardware(*overheads: StrategyOverhead) -> Hardware:
+    memory = MemoryFit(framework="torch", base_bytes=BASE, slack=SLACK, residual=0.05)
+    calibration = Calibration(
+        at="2020-01-01", machine="a machine", frameworks={"torch": "2"}, memory=(memory,), overheads=overheads
+    )
+    return load_hardware("cpu-2-cores").model_copy(update={"calibration": calibration})
+
+
+def spec_of(name: str, workload: str = "mlp", batch: int = 64) -> RunSpec:
+    return complete(RunSpec(workload=workload, strategy=name, workers=2, global_batch=batch, steps=1))
+
+
+def predicted(spec: RunSpec, *overheads: StrategyOverhead) -> tuple[float, ModelFacts]:
+    facts = spec_facts(spec)
+    return Predictor(hardware(*overheads), facts, 64, data_bytes=DATA).predict(spec).memory_bytes.value, facts
+
+
+def test_a_server_has_no_samples_and_makes_no_passes() -> None:
+    spec = spec_of("torch-ps-sync")
+    found, facts = predicted(spec)
+    worker, server = strategy("torch-ps-sync").footprint(spec, facts).groups
+    passing = beyond_kept(facts, 32, {})
+    by_worker = worker.held_bytes + passing + BASE + DATA
+    by_worker += SLACK * (worker.gradient_bytes + worker.activation_bytes + passing)
+    by_server = server.held_bytes + BASE + SLACK * server.gradient_bytes
+    assert found == pytest.approx(max(by_worker, by_server))
+    assert server.held_bytes > worker.held_bytes
+
+
+@pytest.mark.parametrize(("workload", "beyond"), [("transformer", 0.0), ("mlp", 1.0)])
+def test_buffers_of_the_backward_pass_take_the_place_of_freed_activations(workload: str, beyond: float) -> None:
+    buffers = StrategyOverhead(
+        strategy="torch-ddp", seconds_per_message=0.0, held_bytes=1000.0, held_per_parameter_byte=1.0
+    )
+    spec = spec_of("torch-ddp", workload)
+    (plain, facts), (held, _) = predicted(spec), predicted(spec, buffers)
+    worker = strategy("torch-ddp").footprint(spec, facts).groups[0]
+    passes = worker.activation_bytes + beyond_kept(facts, 32, {})
+    assert held - plain == pytest.approx(1000 + beyond * (facts.parameter_bytes - passes))
+
+
+def test_buffers_of_parameters_that_are_gathered_come_on_top() -> None:
+    gathered = StrategyOverhead(
+        strategy="torch-fsdp", seconds_per_message=0.0, held_bytes=1000.0, held_per_parameter_byte=1.0
+    )
+    spec = spec_of("torch-fsdp", "transformer")
+    (plain, facts), (held, _) = predicted(spec), predicted(spec, gathered)
+    assert held - plain == pytest.approx(1000 + facts.parameter_bytes)
+
+
+def test_who_splits_layers_keeps_as_much_of_their_results_as_of_the_whole_model() -> None:
+    spec = spec_of("torch-tensor", "transformer")
+    found, facts = predicted(spec)
+    worker, passing = strategy("torch-tensor").footprint(spec, facts).groups[0], beyond_kept(facts, 64, {})
+    kept = worker.gradient_bytes + facts.activation_bytes * 64 + passing
+    assert worker.activation_bytes < facts.activation_bytes * 64
+    assert found == pytest.approx(worker.held_bytes + passing + BASE + SLACK * kept + DATA)
