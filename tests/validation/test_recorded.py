@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 
 from paceline.plan import complete, spec_facts
-from paceline.predict.prediction import Estimate, Predictor
+from paceline.predict.prediction import Estimate, Prediction, Predictor
 from paceline.predict.question import data_bytes
 from paceline.predict.validate import by_cpu
 from paceline.spec import RunSpec
@@ -26,11 +26,15 @@ def spec_of(row: dict) -> RunSpec:
     return complete(RunSpec.model_validate(row["spec"]))
 
 
-def predicted(row: dict) -> tuple[Estimate, float]:
-    """Seconds by the clock that the row has, and bytes."""
+def prediction(row: dict) -> Prediction:
     spec = spec_of(row)
-    found = Predictor(SYSTEM, spec_facts(spec), 1, data_bytes=data_bytes(spec)).predict(spec)
-    return (found.step_seconds if row["basis"] == "wall" else by_cpu(found)), found.memory_bytes.value
+    return Predictor(SYSTEM, spec_facts(spec), 1, data_bytes=data_bytes(spec)).predict(spec)
+
+
+def predicted(row: dict, basis: str) -> Estimate:
+    """Seconds by one of the clocks."""
+    found = prediction(row)
+    return found.step_seconds if basis == "wall" else by_cpu(found)
 
 
 def measured(row: dict) -> float:
@@ -38,7 +42,7 @@ def measured(row: dict) -> float:
     return row["measured_seconds"] / row.get("host", 1.0)
 
 
-ERRORS = [abs(predicted(row)[0].value / measured(row) - 1) for row in ROWS]
+ERRORS = [abs(predicted(row, row["basis"]).value / measured(row) - 1) for row in ROWS]
 
 
 def test_there_are_batches_models_and_strategies_that_were_not_used_to_calibrate() -> None:
@@ -57,8 +61,10 @@ def test_none_is_further_off_than_a_fifth() -> None:
 
 
 def test_intervals_have_the_truth_about_as_often_as_they_say() -> None:
-    inside = [predicted(row)[0].low <= measured(row) <= predicted(row)[0].high for row in ROWS]
-    assert 0.8 <= mean(inside) <= 1.0
+    runs = [(predicted(row, run["basis"]), measured(run)) for row in ROWS for run in row["turns"]]
+    inside = [expected.low <= seconds <= expected.high for expected, seconds in runs]
+    assert len(inside) >= 60
+    assert 0.8 <= mean(inside) <= 0.97
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['spec']['workload']} {row['spec']['strategy']}")
@@ -71,4 +77,7 @@ def test_parameter_and_optimizer_bytes_are_exact(row: dict) -> None:
 
 
 def test_peak_memory_is_foreseen_within_a_tenth_on_the_mean() -> None:
-    assert mean(abs(predicted(row)[1] / row["peak_bytes"] - 1) for row in ROWS if row["peak_bytes"]) <= 0.10
+    errors = [abs(prediction(row).memory_bytes.value / row["peak_bytes"] - 1) for row in ROWS if row["peak_bytes"]]
+    assert len(errors) >= 20
+    assert mean(errors) <= 0.08
+    assert max(errors) <= 0.20
