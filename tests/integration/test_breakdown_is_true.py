@@ -1,16 +1,15 @@
 """What a breakdown says of a run whose truth is known: a late rank, a slow link, times that were made up."""
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from integration.times import traced, undisturbed
 from integration.traced import LATE
 from paceline.breakdown import PARTS
 from paceline.plan import complete, spec_facts
@@ -19,7 +18,6 @@ from paceline.strategies import strategy
 
 pytestmark = pytest.mark.alone
 
-SCRIPT = Path(__file__).parent / "traced.py"
 LATE_SECONDS = 0.12
 RATE_BITS = 100e6
 SMALL = {"strategy": "torch-ddp", "workers": 2, "global_batch": 64, "epochs": 1, "train_samples": 1024}
@@ -47,14 +45,7 @@ torch_only = pytest.mark.torch
 tensorflow_only = pytest.mark.tensorflow
 
 
-def traced(fields: dict[str, Any], *around: str) -> list[dict[str, float]]:
-    """The breakdown of every rank of an instrumented run."""
-    command = [*around, sys.executable, str(SCRIPT), json.dumps(fields)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout.strip().splitlines()[-1]))
-
-
+@undisturbed
 def test_a_breakdown_of_made_up_times_is_exact() -> None:
     knobs = {"step_ms": 30.0, "send_ms": 4.0, "late_ms": 6.0}
     first, last = traced({**SMALL, "strategy": "fake", "workload": "mlp", "knobs": knobs})
@@ -65,6 +56,7 @@ def test_a_breakdown_of_made_up_times_is_exact() -> None:
 
 
 @torch_only
+@undisturbed
 def test_a_breakdown_calls_the_delay_of_one_rank_waiting_in_the_other_and_not_transfer(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     model = tmp_path / "late.py"
@@ -81,12 +73,13 @@ def test_a_breakdown_calls_the_delay_of_one_rank_waiting_in_the_other_and_not_tr
 
 
 @tensorflow_only
+@undisturbed
 def test_a_breakdown_of_served_workers_finds_the_delay_of_one_in_its_own_pass(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     model, found = tmp_path / "late.py", {}
     for late in (0.0, LATE_SECONDS):
         model.write_text(LATE_WORKER.format(late_microseconds=round(late * 1e6)))
-        found[late] = traced({**SERVED, "model": str(model), "dataset": "mnist-5k"})
+        found[late] = traced({**SERVED, "model": str(model), "dataset": "mnist-5k", "train_samples": 4096})
     (calm, calm_late), (beside, late_one) = found[0.0], found[LATE_SECONDS]
     assert late_one["forward"] - calm_late["forward"] == pytest.approx(LATE_SECONDS, rel=0.2)
     for name in ("backward", "exposed"):
@@ -128,6 +121,7 @@ def with_and_without(link: str, fields: dict[str, Any]) -> Iterator[tuple[float,
 
 
 @torch_only
+@undisturbed
 def test_a_breakdown_finds_the_transfer_that_a_slow_link_makes(slow_link: str) -> None:
     pytest.importorskip("torch")
     for expected, before, after in with_and_without(slow_link, SMALL):
@@ -138,6 +132,7 @@ def test_a_breakdown_finds_the_transfer_that_a_slow_link_makes(slow_link: str) -
 
 
 @tensorflow_only
+@undisturbed
 def test_a_breakdown_of_served_workers_finds_what_a_slow_link_makes_of_fetch_and_push(slow_link: str) -> None:
     pytest.importorskip("tensorflow")
     for expected, before, after in with_and_without(slow_link, SERVED):
@@ -148,6 +143,7 @@ def test_a_breakdown_of_served_workers_finds_what_a_slow_link_makes_of_fetch_and
 
 
 @torch_only
+@undisturbed
 def test_a_breakdown_adds_up_to_the_step() -> None:
     pytest.importorskip("torch")
     for rank in traced(SMALL):

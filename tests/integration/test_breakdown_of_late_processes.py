@@ -1,16 +1,14 @@
 """The delay of one process is waiting in the other, and not transfer, in TensorFlow and JAX too."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from integration.times import traced, undisturbed
+
 pytestmark = pytest.mark.alone
 
-SCRIPT = Path(__file__).parent / "traced.py"
 LATE_SECONDS = 0.15
 # Models whose loss takes longer in the second of two processes.
 KERAS = """
@@ -58,13 +56,6 @@ def loss(outputs, targets):
 """
 
 
-def traced(fields: dict[str, Any]) -> list[dict[str, float]]:
-    command = [sys.executable, str(SCRIPT), json.dumps(fields)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout.strip().splitlines()[-1]))
-
-
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
@@ -72,6 +63,7 @@ def traced(fields: dict[str, Any]) -> list[dict[str, float]]:
         pytest.param(JAX, {"strategy": "jax-data", "knobs": {"processes": True}}, marks=pytest.mark.jax, id="jax-data"),
     ],
 )
+@undisturbed
 def test_a_breakdown_calls_the_delay_of_one_process_waiting_in_the_other(
     text: str, fields: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from integration.times import undisturbed
 from paceline.errors import UserError
 from paceline.predict.calibrate import _transfer_curve
 from paceline.runs import gauge as gauges
@@ -12,6 +13,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.alone]
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
+@undisturbed
 def test_more_bytes_take_longer_and_every_kind_of_transfer_is_timed() -> None:
     found = gauge_transfers(2, local_system().cores, sizes=[1 << 10, 1 << 23])
     assert {one["kind"] for one in found["collectives"]} == set(KINDS)
