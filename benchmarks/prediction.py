@@ -27,7 +27,7 @@ from paceline.execute import Silent, execute
 from paceline.footprint import ModelFacts
 from paceline.plan import Plan, PlannedRun, complete, spec_facts
 from paceline.predict.calibrate import NEVER, Calibrator
-from paceline.predict.calmest import calmest
+from paceline.predict.calmest import calmer_of
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import Question
 from paceline.predict.validate import WALL, Row, summarise, validate_records
@@ -108,9 +108,7 @@ def calibrated(path: Path, store: Store, say: Console) -> Hardware:
         frameworks=["torch"],
     )  # fmt: skip
     first, second = (calibrator.calibrate(load_hardware("cpu-2-cores")) for _ in range(2))
-    assert first.calibration is not None
-    assert second.calibration is not None
-    hardware = second.model_copy(update={"calibration": calmest(first.calibration, second.calibration)})
+    hardware = calmer_of(first, second)
     path.write_text(to_toml(hardware.model_dump(mode="json", exclude_none=True)))
     return hardware
 

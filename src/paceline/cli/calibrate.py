@@ -11,7 +11,7 @@ from paceline.cli.terminal import Db, errors, output
 from paceline.errors import SpecError
 from paceline.plan import refusal
 from paceline.predict.calibrate import Calibrator
-from paceline.predict.calmest import calmest
+from paceline.predict.calmest import calmer_of
 from paceline.predict.question import Question
 from paceline.record import Record
 from paceline.runs.probe import probe
@@ -88,10 +88,7 @@ def _frameworks(text: str | None, question: Question) -> list[str]:
 
 def _with_earlier(out: Path, measured: Hardware) -> Hardware:
     """What the file has already and was calmer, or is about other models."""
-    old = load_hardware(str(out)).calibration if out.is_file() else None
-    if old is None or measured.calibration is None:
-        return measured
-    return measured.model_copy(update={"calibration": calmest(old, measured.calibration)})
+    return calmer_of(load_hardware(str(out)), measured) if out.is_file() else measured
 
 
 def _plain(hardware: Hardware) -> dict[str, object]:

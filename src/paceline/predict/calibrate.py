@@ -15,12 +15,13 @@ from paceline.errors import UserError
 from paceline.footprint import LayerFacts, ModelFacts
 from paceline.plan import PlannedRun, spec_facts
 from paceline.predict.compute import Compute, model_digest
-from paceline.predict.fit import LayerTiming, crowding_by_kind, fit_layers
+from paceline.predict.fit import LayerTiming, ModelTiming, crowding_by_kind, fit_layers
 from paceline.predict.measured import measured_step, peak_above_framework, slowest_of_each_step
 from paceline.predict.memory import MeasuredPeak, MeasuredScratch, fit_memory, fit_scratch
-from paceline.predict.overheads import time_overheads
+from paceline.predict.overheads import strategy_overheads
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
+from paceline.predict.trials import Tried, run_trials
 from paceline.record import Record
 from paceline.runs.gauge import gauge_layers, gauge_transfers
 from paceline.runs.launch import launch
@@ -70,6 +71,7 @@ class Calibrator:
     _made: Templates | None = None
     # Seconds of one and the same step on one worker, each time that it was run, by framework.
     _repeats: dict[str, list[float]] = field(default_factory=dict)
+    _timings: Sequence[LayerTiming] = ()
     _scratch: dict[str, list[LayerScratch]] = field(default_factory=dict)
     _peaks: dict[str, list[MeasuredPeak]] = field(default_factory=dict)
 
@@ -91,13 +93,11 @@ class Calibrator:
             for framework in self.frameworks:
                 calibration = self._with_steps(calibration, framework, hardware)
             calibration = self._with_memory(calibration)
-            if "torch" in self.frameworks and len(self.system.cores) > 1:
-                self.say(f"timing {len(self.system.cores)} workers that compute side by side")
-                calibration, hardware = self._with_crowding(calibration, hardware)
-                known = hardware.model_copy(update={"calibration": calibration})
-                overheads = time_overheads(known, self.system, self._run, self.say)
-                # Other models were run meanwhile.
-                calibration = self._with_memory(calibration.model_copy(update={"overheads": overheads}))
+            if "torch" in self.frameworks:
+                if len(self.system.cores) > 1:
+                    self.say(f"timing {len(self.system.cores)} workers that compute side by side")
+                    calibration, hardware = self._with_crowding(calibration, hardware)
+                calibration = self._with_trials(calibration, hardware)
         deviation = max(map(relative_deviation, self._repeats.values()), default=LEAST_DEVIATION)
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
@@ -121,7 +121,7 @@ class Calibrator:
 
     def _with_layers(self, calibration: Calibration) -> Calibration:
         found = gauge_layers(1, self.system.cores)
-        timings = _timings(found)
+        timings = self._timings = _timings(found)
         self._scratch["torch"] = fit_scratch("torch", [_scratch(row) for row in found["scratch"]])
         crowding = {}
         if len(self.system.cores) > 1:
@@ -129,7 +129,7 @@ class Calibrator:
             crowding = crowding_by_kind(timings, _timings(gauge_layers(len(self.system.cores), self.system.cores)))
         return calibration.model_copy(
             update={
-                "layers": tuple(fit_layers("torch", timings)),
+                "layers": fit_layers("torch", timings),
                 "layer_crowding": crowding,
                 "optimizer_seconds_per_parameter": {"torch": found["update"]},
                 "step_overhead_seconds": {"torch": found["overhead"]},
@@ -220,6 +220,15 @@ class Calibrator:
         source = f"the slowest of {cores} workers that never meet over their CPU time, measured {calibration.at}"
         return found, hardware.model_copy(update={"straggling": Quantity(value=late, source=source)})
 
+    def _with_trials(self, calibration: Calibration, hardware: Hardware) -> Calibration:
+        """Layers as they are within models, and then what is left: the strategies' own."""
+        tried = run_trials(self.system, self._run, self.say)
+        models = [timing for one in tried if (timing := _model_timing(one, calibration))]
+        layers = fit_layers("torch", self._timings, models)
+        calibration = self._with_memory(calibration.model_copy(update={"layers": layers}))
+        overheads = strategy_overheads(hardware.model_copy(update={"calibration": calibration}), tried)
+        return calibration.model_copy(update={"overheads": overheads})
+
     def _spec(self, name: str, workers: int, batch: int, step_seconds: float) -> RunSpec:
         least, most = STEPS_OF_AN_EPOCH
         steps = max(least, min(most, round(RUN_SECONDS / EPOCHS / max(step_seconds, 1e-6))))
@@ -283,6 +292,14 @@ def _transfer_curve(rows: Sequence[dict[str, Any]]) -> Curve:
 def never_falling(values: Sequence[float]) -> list[float]:
     """Fewer bytes take no longer than more: where they did, something else was in the way."""
     return list(accumulate(reversed(values), min))[::-1]
+
+
+def _model_timing(tried: Tried, calibration: Calibration) -> ModelTiming | None:
+    """Both passes of a model: its step on one worker without the optimizer and what every step takes."""
+    beside = calibration.step_overhead_seconds["torch"]
+    beside += calibration.optimizer_seconds_per_parameter["torch"] * tried.facts.parameters
+    seconds = tried.alone.step.cpu_seconds - beside
+    return ModelTiming(tried.facts, tried.alone.spec.samples_per_step, seconds) if seconds > 0 else None
 
 
 def _one_worker_seconds(record: Record) -> float:

@@ -4,14 +4,43 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
 from typing import TypeVar
 
-from paceline.systems.hardware import Calibration, Collective, Curve, LayerRate, MemoryFit, StepCurve, StrategyOverhead
+from paceline.systems.hardware import (
+    Calibration,
+    Collective,
+    Curve,
+    Hardware,
+    LayerRate,
+    MemoryFit,
+    Quantity,
+    StepCurve,
+    StrategyOverhead,
+)
 
 T = TypeVar("T")
 
 
+def calmer_of(old: Hardware, new: Hardware) -> Hardware:
+    """The new one, with what both say of the machine; of ratios, which err either way, the middle."""
+    if old.calibration is None or new.calibration is None:
+        return new
+    found: dict[str, object] = {"calibration": calmest(old.calibration, new.calibration)}
+    if _alike(old.calibration, new.calibration):
+        found["interference"] = _middle(old.interference, new.interference)
+        found["straggling"] = _middle(old.straggling, new.straggling)
+    return new.model_copy(update=found)
+
+
+def _alike(old: Calibration, new: Calibration) -> bool:
+    return (old.machine, old.frameworks) == (new.machine, new.frameworks)
+
+
+def _middle(old: Quantity, new: Quantity) -> Quantity:
+    return new.model_copy(update={"value": (old.value + new.value) / 2, "source": f"{new.source}, and once before"})
+
+
 def calmest(old: Calibration, new: Calibration) -> Calibration:
     """The new one, with what the old one measured in less time; and models that only the old one knows."""
-    if (old.machine, old.frameworks) != (new.machine, new.frameworks):
+    if not _alike(old, new):
         kept = [curve for curve in old.steps if old.machine == new.machine]
         return new.model_copy(update={"steps": _joined(kept, new.steps, _step, lambda _old, own: own)})
     layers = _joined(old.layers, new.layers, lambda one: (one.framework, one.kind), _calmer_layers)
@@ -20,6 +49,7 @@ def calmest(old: Calibration, new: Calibration) -> Calibration:
             "steps": _joined(old.steps, new.steps, _step, _calmer_steps),
             "layers": layers,
             "layer_crowding": _crowding(old, new),
+            "crowding": {cores: mean((old.crowding.get(cores, one), one)) for cores, one in new.crowding.items()},
             "memory": _joined(old.memory, new.memory, lambda one: one.framework, _closer_memory),
             "collectives": _joined(
                 old.collectives, new.collectives, lambda one: (one.transport, one.kind, one.ranks), _calmer_transfers

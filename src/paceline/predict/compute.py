@@ -78,17 +78,21 @@ def touched_elements(layer: LayerFacts, before: int) -> int:
     return before + layer.kept
 
 
-def pass_flops(model: ModelFacts) -> list[tuple[float, float]]:
-    """Operations of each layer's forward and backward pass of one sample.
+def pass_counts(model: ModelFacts) -> list[tuple[int, int]]:
+    """How often each layer is gone through, forward and back: back once for its weights, once for what is below.
 
     Before the first parameters nothing goes back, and there the gradient of the input is not wanted.
     """
     found, trained = [], False
     for layer in model.layers:
-        wanted = (layer.parameters > 0) + trained
-        found.append((float(layer.forward_flops), float(layer.forward_flops * wanted)))
+        found.append((1, (layer.parameters > 0) + trained))
         trained = trained or layer.parameters > 0
     return found
+
+
+def takes_time(layer: LayerFacts) -> bool:
+    """Whether there is anything to compute: not where only a shape changes."""
+    return bool(layer.forward_flops or layer.parameters)
 
 
 def pass_seconds(rate: LayerRate, layer: LayerFacts, elements: int, samples: float) -> float:
@@ -157,9 +161,9 @@ class Compute:
         calibration, rates = self.hardware.calibration, self._rates
         seconds = self._measured_layer if rates else self._described_layer
         elements, parts, least = model.input_elements, [], 0.0
-        for layer, flops in zip(model.layers, pass_flops(model), strict=True):
-            parts.append(seconds(layer, flops, touched_elements(layer, elements), samples))
-            least += sum(seconds(replace(layer, parameters=min(1, layer.parameters)), flops, 0, 0.0))
+        for layer, counts in zip(model.layers, pass_counts(model), strict=True):
+            parts.append(seconds(layer, counts, touched_elements(layer, elements), samples))
+            least += sum(seconds(replace(layer, parameters=min(1, layer.parameters)), counts, 0, 0.0))
             elements = layer.output_elements
         update = UPDATE_BYTES_PER_PARAMETER / self.hardware.device.memory_bytes_per_second.value
         overhead = 0.0
@@ -183,17 +187,16 @@ class Compute:
         return sum(rates[kind].residual * weight for kind, weight in weights.items()) / total
 
     def _measured_layer(
-        self, layer: LayerFacts, flops: tuple[float, float], elements: int, samples: float
+        self, layer: LayerFacts, counts: tuple[int, int], elements: int, samples: float
     ) -> tuple[float, float]:
-        if not layer.forward_flops and not layer.parameters:
+        if not takes_time(layer):
             return 0.0, 0.0
         rate = self._rates.get(layer_kind(layer)) or self._rates["dense"]
-        forward, backward = (part / layer.forward_flops for part in flops) if layer.forward_flops else (1.0, 2.0)
         seconds = pass_seconds(rate, layer, elements, samples)
-        return forward * seconds, backward * seconds
+        return counts[0] * seconds, counts[1] * seconds
 
     def _described_layer(
-        self, layer: LayerFacts, flops: tuple[float, float], elements: int, samples: float
+        self, layer: LayerFacts, counts: tuple[int, int], elements: int, samples: float
     ) -> tuple[float, float]:
         """The slower of computing and moving numbers, and never less than it takes to ask for it."""
         device = self.hardware.device
@@ -201,9 +204,10 @@ class Compute:
         moved = samples * elements * BYTES[self.precision] / device.memory_bytes_per_second.value
         operations = max(1, layer.tensors // ARRAYS_PER_OPERATION) if layer.forward_flops else 0
         asking = device.launch_seconds.value * operations
-        forward = max(samples * flops[0] / rate, moved, asking / (1 + BACKWARD_OVER_FORWARD))
-        backward = max(samples * flops[1] / rate, 2 * moved, asking * 2 / (1 + BACKWARD_OVER_FORWARD))
-        return forward, backward if layer.parameters or flops[1] else 0.0
+        computed = samples * layer.forward_flops / rate
+        forward = max(counts[0] * computed, moved, asking / (1 + BACKWARD_OVER_FORWARD))
+        backward = max(counts[1] * computed, 2 * moved, asking * 2 / (1 + BACKWARD_OVER_FORWARD))
+        return forward, backward if counts[1] and takes_time(layer) else 0.0
 
     @cached_property
     def _peak(self) -> float:

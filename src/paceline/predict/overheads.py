@@ -1,51 +1,19 @@
 """What strategies take beside computing and sending, from runs of small models that little else is left of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, lcm
 from statistics import mean
 
-from paceline.errors import UserError
 from paceline.footprint import ModelFacts
-from paceline.plan import complete, refusal, spec_facts
-from paceline.predict.measured import MeasuredStep, measured_step, peak_above_framework
+from paceline.predict.measured import MeasuredStep, peak_above_framework
 from paceline.predict.prediction import Prediction, Predictor
 from paceline.predict.question import data_bytes
 from paceline.predict.timeline import Parts
+from paceline.predict.trials import Tried
 from paceline.record import Record
-from paceline.runs.probe import probe
-from paceline.spec import RunSpec, Scalar
+from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems.hardware import Hardware, StrategyOverhead
-from paceline.systems.local import System
-
-# One of each kind; others are taken to be like the one whose last word or family they share.
-TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
-SINGLE = "torch-single"
-BATCH, MICROBATCHES = 64, 16
-Run = Callable[[RunSpec, int], Record]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A model to run every strategy on, and for how long."""
-
-    options: dict[str, Scalar]
-    epochs: int = 8
-    steps: int = 8
-    # A run that other programs disturbed is made so often at most; the calmest counts.
-    tries: int = 2
-    # Or only looked at for what it holds.
-    timed: bool = True
-
-
-# In the first only messages count; the second has parameters enough to fill caches and show what each byte takes. What
-# an allocator keeps of one model is chance: for that there is a third.
-TRIALS = (
-    Trial({"depth": 2, "width": 16}),
-    Trial({"depth": 2, "width": 640}, steps=16),
-    Trial({"depth": 4, "width": 400}, epochs=4, tries=1, timed=False),
-)
 
 
 @dataclass(frozen=True)
@@ -70,70 +38,23 @@ class Held:
     parameter_bytes: float
 
 
-def time_overheads(
-    hardware: Hardware, system: System, run: Run, say: Callable[[str], None]
-) -> tuple[StrategyOverhead, ...]:
-    """Of each kind of strategy, with a worker on every core."""
+def strategy_overheads(hardware: Hardware, tried: Sequence[Tried]) -> tuple[StrategyOverhead, ...]:
+    """Of each strategy that was tried."""
     timed: dict[str, list[Timed]] = {}
     held: dict[str, list[Held]] = {}
-    cores = len(system.cores)
-    names = [name for name in TIMED if all(_runs(_spec(trial, name, cores, cores), system) for trial in TRIALS)]
-    for trial in TRIALS:
-        single = _spec(trial, SINGLE, 1, cores)
-        facts = spec_facts(single)
-        predictor = Predictor(hardware, facts, BATCH, data_bytes=data_bytes(single))
-        say(f"{SINGLE}: an mlp of {facts.parameters:,} parameters")
-        alone, record = _calmest(single, run, trial.tries)
+    for one in tried:
+        facts, single = one.facts, one.alone.spec
+        predictor = Predictor(hardware, facts, single.samples_per_step, data_bytes=data_bytes(single))
+        predicted = predictor.predict(single)
         # Where the model's own computation or memory is misjudged, that is not the strategy's.
-        misjudged = alone.cpu_seconds / predictor.predict(single).parts.cpu_seconds
-        alone_held = _held_beyond(record, predictor.predict(single)) / _passed(single, facts)
-        for name in names:
-            spec = _spec(trial, name, cores, cores)
-            say(f"{name}: its own share of a step" if trial.timed else f"{name}: what it holds")
-            step, record = _calmest(spec, run, trial.tries)
-            beyond = _held_beyond(record, predictor.predict(spec)) - alone_held * _passed(spec, facts)
+        misjudged = one.alone.step.cpu_seconds / predicted.parts.cpu_seconds
+        alone_held = _held_beyond(one.alone.record, predicted) / _passed(single, facts)
+        for name, ran in one.by_strategies.items():
+            beyond = _held_beyond(ran.record, predictor.predict(ran.spec)) - alone_held * _passed(ran.spec, facts)
             held.setdefault(name, []).append(Held(beyond, facts.parameter_bytes))
-            if trial.timed:
-                timed.setdefault(name, []).append(_timed(spec, step, predictor, misjudged))
+            if one.trial.timed:
+                timed.setdefault(name, []).append(_timed(ran.spec, ran.step, predictor, misjudged))
     return tuple(_overhead(name, small, large, held[name]) for name, (small, large) in timed.items())
-
-
-def _batch(cores: int) -> int:
-    """At least as many samples as are worth a step, in equal shares and micro-batches for every core."""
-    share = lcm(cores, MICROBATCHES)
-    return share * ceil(BATCH / share)
-
-
-def _runs(spec: RunSpec, system: System) -> bool:
-    """Not every strategy divides these models over as many workers as there are cores."""
-    try:
-        return refusal(spec, system, probe) is None
-    except UserError:
-        return False
-
-
-def _spec(trial: Trial, name: str, workers: int, cores: int) -> RunSpec:
-    batch = _batch(cores)
-    return complete(
-        RunSpec(
-            workload="mlp", options=trial.options, strategy=name, workers=workers, global_batch=batch,
-            epochs=trial.epochs, train_samples=batch * trial.steps,
-        )
-    )  # fmt: skip
-
-
-def _calmest(spec: RunSpec, run: Run, tries: int) -> tuple[MeasuredStep, Record]:
-    best: tuple[MeasuredStep, Record] | None = None
-    for turn in range(tries):
-        record = run(spec, turn)
-        step = measured_step(record)
-        assert step is not None
-        if best is None or step.cpu_seconds < best[0].cpu_seconds:
-            best = step, record
-        if not step.disturbed:
-            break
-    assert best is not None
-    return best
 
 
 def _timed(spec: RunSpec, step: MeasuredStep, predictor: Predictor, misjudged: float) -> Timed:
@@ -169,7 +90,8 @@ def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
     assert calibration is not None
     known = calibration.model_copy(update={"overheads": (overhead,)})
     hardware = predictor.hardware.model_copy(update={"calibration": known})
-    return Predictor(hardware, predictor.model, BATCH, data_bytes=predictor.data_bytes).predict(spec).parts
+    anew = Predictor(hardware, predictor.model, predictor.samples_per_epoch, data_bytes=predictor.data_bytes)
+    return anew.predict(spec).parts
 
 
 def _overhead(name: str, small: Timed, large: Timed, held: Sequence[Held]) -> StrategyOverhead:

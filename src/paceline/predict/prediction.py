@@ -279,14 +279,17 @@ class Predictor:
         # A server or a chief has no samples and makes no passes.
         computes = group.role == "worker"
         held, passing = group.held_bytes, self._passing(chosen.framework or "torch", samples) if computes else 0.0
+        whole = self.model.activation_bytes * samples
+        if splits_layers(chosen):
+            passing *= group.activation_bytes / (whole or 1.0)
         if fit is None:
             return held + max(0.0, passing) + self.hardware.device.reserved_bytes.value
         if computes and fit.points is not None and fit.digest == self.digest and not splits_layers(chosen):
             slack = kept_by_allocator(fit.points, samples)
         else:
             # Who splits layers puts their results together for a moment.
-            whole = self.model.activation_bytes * samples if splits_layers(chosen) else group.activation_bytes
-            slack = fit.base_bytes + fit.slack * (group.gradient_bytes + whole + passing)
+            kept = whole if splits_layers(chosen) else group.activation_bytes
+            slack = fit.base_bytes + fit.slack * (group.gradient_bytes + kept + passing)
         beyond, overhead = passing, self.overhead(chosen)
         if overhead and spec.workers > 1:
             buffers = overhead.held_per_parameter_byte * self.model.parameter_bytes

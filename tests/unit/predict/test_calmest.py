@@ -1,7 +1,17 @@
 """Two calibrations of one machine become one: the calmer of each measurement."""
 
-from paceline.predict.calmest import calmest
-from paceline.systems.hardware import Calibration, Collective, Curve, LayerRate, StepCurve, StrategyOverhead
+from paceline.predict.calmest import calmer_of, calmest
+from paceline.systems.files import load_hardware
+from paceline.systems.hardware import (
+    Calibration,
+    Collective,
+    Curve,
+    Hardware,
+    LayerRate,
+    Quantity,
+    StepCurve,
+    StrategyOverhead,
+)
 
 
 def calibration(factor: float, model: str = "small", machine: str = "a machine", **fields: object) -> Calibration:
@@ -68,3 +78,18 @@ def test_other_versions_keep_only_what_they_do_not_measure_themselves() -> None:
 
 def test_another_machine_has_no_say() -> None:
     assert calmest(calibration(1.0, "other", machine="another"), calibration(3.0)) == calibration(3.0)
+
+
+def test_of_ratios_between_measurements_the_middle_counts() -> None:
+    def measured(ratio: float, **fields: object) -> Hardware:
+        made = calibration(1.0, crowding={"2": ratio}, **fields)
+        quantity = Quantity(value=ratio, source="measured")
+        update = {"calibration": made, "interference": quantity, "straggling": quantity}
+        return load_hardware("cpu-2-cores").model_copy(update=update)
+
+    found = calmer_of(measured(1.0), measured(1.5))
+    assert found.calibration is not None
+    assert found.calibration.crowding == {"2": 1.25}
+    assert found.interference.value == found.straggling.value == 1.25
+    other = calmer_of(measured(1.0, machine="another"), measured(1.5))
+    assert other.interference.value == other.straggling.value == 1.5

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from paceline.plan import spec_facts
-from paceline.predict.overheads import TIMED, TRIALS, solved, time_overheads
+from paceline.predict.overheads import solved, strategy_overheads
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import data_bytes
+from paceline.predict.trials import TIMED, TRIALS, Tried, run_trials
 from paceline.record import Epoch, Finding, Memory, Rank, Record
 from paceline.spec import RunSpec
 from paceline.strategies import strategies, strategy
@@ -60,6 +61,10 @@ def run(make_record: Callable[..., Record]) -> Callable[[RunSpec, int], Record]:
     return made
 
 
+def tried(run: Callable[[RunSpec, int], Record], system: System) -> list[Tried]:
+    return run_trials(system, run, lambda _text: None)
+
+
 def test_strategies_whose_software_is_timed_are_of_each_kind() -> None:
     families = {strategies()[name].family for name in TIMED}
     assert families == {"data", "model", "server"}
@@ -73,7 +78,7 @@ def test_two_costs_from_two_sums_and_neither_below_zero() -> None:
 
 
 def test_the_costs_of_runs_are_found_again(run: Callable[[RunSpec, int], Record], system: System) -> None:
-    found = {one.strategy: one for one in time_overheads(hardware(), system, run, lambda _text: None)}
+    found = {one.strategy: one for one in strategy_overheads(hardware(), tried(run, system))}
     assert set(found) == set(TIMED)
     for one in found.values():
         assert one.seconds_per_message == pytest.approx(TRUE["seconds_per_message"], rel=1e-3), one.strategy
@@ -88,7 +93,7 @@ def test_any_number_of_cores_has_strategies_that_divide_the_models_over_them(
     run: Callable[[RunSpec, int], Record], system: System, cores: int
 ) -> None:
     many = replace(system, cores=tuple(range(cores)))
-    found = {one.strategy for one in time_overheads(hardware(), many, run, lambda _text: None)}
+    found = {one.strategy for one in strategy_overheads(hardware(), tried(run, many))}
     assert {"torch-ddp", "torch-zero"} <= found <= set(TIMED)
 
 
@@ -99,6 +104,14 @@ def test_a_disturbed_run_is_made_again(run: Callable[[RunSpec, int], Record], sy
         turns.append(turn)
         return run(spec, turn)
 
-    time_overheads(hardware(), system, counted, lambda _text: None)
-    assert turns == [turn for trial in TRIALS for _ in ("torch-single", *TIMED) for turn in range(trial.tries)]
+    tried(counted, system)
+    runs = [1 + len(TIMED) * trial.by_strategies for trial in TRIALS]
+    assert turns == [turn for trial, times in zip(TRIALS, runs, strict=True) for turn in [*range(trial.tries)] * times]
     assert max(turns) > 0
+
+
+def test_on_one_core_models_are_run_by_one_worker_alone(run: Callable[[RunSpec, int], Record], system: System) -> None:
+    found = tried(run, replace(system, cores=(0,)))
+    assert [one.alone.spec.workload for one in found] == [trial.workload for trial in TRIALS]
+    assert not any(one.by_strategies for one in found)
+    assert strategy_overheads(hardware(), found) == ()
