@@ -5,11 +5,11 @@ python benchmarks/prediction.py [--quick] [--db FILE] [--system FILE] [--record 
 With --db and --system, runs and measurements that are there are used again. Step times are compared by wall clock, or
 by CPU seconds of all processes where other programs disturbed a run; each row says which.
 
-A shared machine is now faster, now slower than while it was calibrated, and no model of it can know. So held-out runs
-take turns with a run of what it was calibrated with, on as many cores: `host` is how much slower that one was than its
-prediction, and the error is of the step at the speed of the calibration, the median of three turns. The error as it
-came is printed beside it. An interval is for what one run shows, so that each turn counts for how many are inside. The
-machine is calibrated twice, and the calmer of each measurement kept.
+The machine is calibrated twice, and the calmer of each measurement kept. A shared machine is now faster, now slower
+than it was then, and no model of it can know. So a reference, the workload that it is calibrated with on as many cores,
+is run before, between and after the calibrations, and takes turns with the held-out runs: `host` is how much slower it
+is now than it was then. The error as it came is printed, and the error of the step at the speed of the calibration; the
+median of three turns counts. An interval is for what one run shows, so that each turn counts for how many are inside.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import json
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from statistics import mean, median
 
@@ -28,10 +29,12 @@ from paceline.footprint import ModelFacts
 from paceline.plan import Plan, PlannedRun, complete, spec_facts
 from paceline.predict.calibrate import NEVER, Calibrator
 from paceline.predict.calmest import calmer_of
+from paceline.predict.measured import measured_step
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import Question
 from paceline.predict.validate import WALL, Row, summarise, validate_records
 from paceline.recommend.answer import recommend
+from paceline.record import Record
 from paceline.spec import RunSpec
 from paceline.store import Store
 from paceline.systems.files import load_hardware, to_toml
@@ -40,11 +43,13 @@ from paceline.systems.local import local_system
 
 CALIBRATED_WITH = "mnist-small"
 EPOCHS, STUDY = 12, "held-out"
-TURNS = 3
+CALIBRATIONS, TURNS = 2, 3
 # Of the speed of predicting, the calmest of so many rounds counts.
 ROUNDS = 5
 # Repeats of each question's runs are numbered from a multiple of this on.
 QUESTION_PLACES = 1000
+# Those of the references around each calibration.
+THEN = 100_000
 TARGETS = {"mean error": 0.08, "worst error": 0.20, "peak memory": 0.10}
 
 
@@ -81,7 +86,7 @@ HELD_OUT = [
     run_of("transformer", "torch-tensor", 2, 16, 6),
     run_of("mnist-large", "torch-ddp", 2, 64, 3),
 ]  # fmt: skip
-# What held-out runs take turns with: what was calibrated, on one core, and on all of them by workers that never meet.
+# What held-out runs take turns with: what is calibrated, on one core, and on all of them by workers that never meet.
 APART = {"every": NEVER, "warmup_steps": 0}
 REFERENCES = {
     1: run_of("mnist-small", "torch-single", 1, 64, 8),
@@ -99,6 +104,11 @@ GRID = {
 }
 
 
+def references_then(number: int) -> list[PlannedRun]:
+    """Before so many calibrations."""
+    return [PlannedRun(reference, THEN + number) for reference in REFERENCES.values()]
+
+
 def calibrated(path: Path, store: Store, say: Console) -> Hardware:
     if path.is_file():
         return load_hardware(str(path))
@@ -107,8 +117,12 @@ def calibrated(path: Path, store: Store, say: Console) -> Hardware:
         local_system(), base, spec_facts(base), lambda text: say.print(f"[dim]{text}[/]"), lambda record: None,
         frameworks=["torch"],
     )  # fmt: skip
-    first, second = (calibrator.calibrate(load_hardware("cpu-2-cores")) for _ in range(2))
-    hardware = calmer_of(first, second)
+    systems = []
+    for number in range(CALIBRATIONS):
+        _run(references_then(number), store, say)
+        systems.append(calibrator.calibrate(load_hardware("cpu-2-cores")))
+    _run(references_then(CALIBRATIONS), store, say)
+    hardware = reduce(calmer_of, systems)
     path.write_text(to_toml(hardware.model_dump(mode="json", exclude_none=True)))
     return hardware
 
@@ -127,7 +141,7 @@ class Held:
     """A held-out configuration as it came, and at the speed that the machine had when it was calibrated."""
 
     row: Row
-    # How much slower than predicted the calibrated workload was just before and just after.
+    # How much slower the reference was just before and just after than around the calibrations.
     host: float
 
     @property
@@ -148,16 +162,28 @@ def held_out(
     for spec, place in places:
         turns += [PlannedRun(REFERENCES[spec.workers], place), PlannedRun(spec, _turn(place, first, specs))]
     ends = [PlannedRun(reference, first + len(places)) for reference in REFERENCES.values()]
-    _run([*turns, *ends], store, say)
+    then = [run for number in range(CALIBRATIONS + 1) for run in references_then(number)]
+    _run([*then, *turns, *ends], store, say)
     records = {(record.key, record.repeat): record for record in store.records() if record.ok}
     found: dict[str, list[Held]] = {}
     for spec, place in places:
         (row,) = validate_records([records[spec.key(), _turn(place, first, specs)]], hardware, basis)
-        key = REFERENCES[spec.workers].key()
-        beside = [records[key, near] for near in (place, place + 1) if (key, near) in records]
-        (reference,) = validate_records(beside, hardware, row.basis)
-        found.setdefault(spec.key(), []).append(Held(row, reference.measured / reference.predicted.value))
+        reference = REFERENCES[spec.workers]
+        around = [_seconds(records, reference, near, row.basis) for near in (place, place + 1)]
+        calm = [_seconds(records, reference, run.repeat, row.basis) for run in then if run.spec == reference]
+        # Of both calibrations the calmer is kept.
+        host = mean(one for one in around if one) / min(one for one in calm if one)
+        found.setdefault(spec.key(), []).append(Held(row, host))
     return list(found.values())
+
+
+def _seconds(records: dict[tuple[str, int], Record], spec: RunSpec, repeat: int, basis: str) -> float | None:
+    """What a step of that run took by that clock; None if there is no such run."""
+    record = records.get((spec.key(), repeat))
+    step = measured_step(record) if record else None
+    if step is None:
+        return None
+    return step.wall_seconds if basis == WALL else step.cpu_seconds
 
 
 def _turn(place: int, first: int, specs: list[RunSpec]) -> int:

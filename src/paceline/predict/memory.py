@@ -114,15 +114,15 @@ def fit_memory(framework: str, runs: Sequence[MeasuredPeak], scratch: Sequence[L
 
     known = {one.kind: one for one in scratch}
     model = runs[0].model
-    # What an allocator keeps is chance, and never less in a longer run: the largest of runs that repeat one counts.
-    most = [max(same, key=lambda run: run.peak_bytes) for same in _repeats(runs)]
-    left = [max(1.0, run.peak_bytes - run.held_bytes - beyond_kept(run.model, run.batch, known)) for run in most]
+    # What an allocator keeps is chance: of runs that repeat one the middle one counts.
+    usual = [sorted(same, key=lambda run: run.peak_bytes)[len(same) // 2] for same in _repeats(runs)]
+    left = [max(1.0, run.peak_bytes - run.held_bytes - beyond_kept(run.model, run.batch, known)) for run in usual]
     # An error counts as a share of the peak.
-    scale = np.array([run.peak_bytes for run in most])
-    features = np.array([[1.0, _peak(run.model, run.batch, known)] for run in most])
+    scale = np.array([run.peak_bytes for run in usual])
+    features = np.array([[1.0, _peak(run.model, run.batch, known)] for run in usual])
     (base, slack), _ = nnls(features / scale[:, None], np.array(left) / scale)
     errors = (features @ np.array([base, slack]) - np.array(left)) / scale
-    own = {run.batch: one for run, one in zip(most, left, strict=True) if run.model == model}
+    own = {run.batch: one for run, one in zip(usual, left, strict=True) if run.model == model}
     return MemoryFit(
         framework=framework, base_bytes=float(base), slack=float(slack), residual=float(np.sqrt(np.mean(errors**2))),
         digest=model_digest(model), points=Curve.through(list(own), list(own.values())), scratch=tuple(scratch),

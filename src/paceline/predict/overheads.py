@@ -52,9 +52,8 @@ def strategy_overheads(hardware: Hardware, tried: Sequence[Tried]) -> tuple[Stra
         for name, ran in one.by_strategies.items():
             beyond = _held_beyond(ran.record, predictor.predict(ran.spec)) - alone_held * _passed(ran.spec, facts)
             held.setdefault(name, []).append(Held(beyond, facts.parameter_bytes))
-            if one.trial.timed:
-                timed.setdefault(name, []).append(_timed(ran.spec, ran.step, predictor, misjudged))
-    return tuple(_overhead(name, small, large, held[name]) for name, (small, large) in timed.items())
+            timed.setdefault(name, []).append(_timed(ran.spec, ran.step, predictor, misjudged))
+    return tuple(_overhead(name, own, held[name]) for name, own in timed.items())
 
 
 def _timed(spec: RunSpec, step: MeasuredStep, predictor: Predictor, misjudged: float) -> Timed:
@@ -94,30 +93,27 @@ def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
     return anew.predict(spec).parts
 
 
-def _overhead(name: str, small: Timed, large: Timed, held: Sequence[Held]) -> StrategyOverhead:
-    per_message, per_byte = solved(
-        (small.per_message, small.per_byte, small.beyond), (large.per_message, large.per_byte, large.beyond)
-    )
+def _overhead(name: str, timed: Sequence[Timed], held: Sequence[Held]) -> StrategyOverhead:
+    per_message, per_byte = fitted([(one.per_message, one.per_byte, one.beyond, one.step.cpu_seconds) for one in timed])
     least, *more = held
-    growth = mean((one.beyond - least.beyond) / (one.parameter_bytes - least.parameter_bytes) for one in more)
+    grown = [(one.beyond - least.beyond) / (one.parameter_bytes - least.parameter_bytes) for one in more]
     return StrategyOverhead(
         strategy=name, seconds_per_message=per_message, seconds_per_parameter_byte=per_byte,
-        waiting_per_message=_waiting(small), held_bytes=least.beyond, held_per_parameter_byte=max(0.0, growth),
+        waiting_per_message=_waiting(timed[0]), held_bytes=least.beyond,
+        held_per_parameter_byte=max(0.0, mean(grown)) if grown else 0.0,
     )  # fmt: skip
 
 
-def solved(small: tuple[float, float, float], large: tuple[float, float, float]) -> tuple[float, float]:
-    """Both costs from two sums of them, a * x + b * y = c each; neither is below zero."""
-    (a, b, c), (d, e, f) = small, large
-    if not a:
-        return 0.0, max(0.0, f / e) if e else 0.0
-    share = a * e - b * d
-    per_byte = (a * f - c * d) / share if share else 0.0
-    per_message = (c - b * per_byte) / a
-    if per_byte < 0:
-        return max(0.0, c / a), 0.0
-    if per_message < 0:
-        return 0.0, max(0.0, f / e)
+def fitted(sums: Sequence[tuple[float, float, float, float]]) -> tuple[float, float]:
+    """Both costs from sums of them, a * x + b * y = c each, with an error counted as a share of d; none below zero."""
+    import numpy as np
+    from scipy.optimize import nnls
+
+    rows = np.array(sums)
+    amounts, scale = rows[:, :2] / rows[:, 3:], np.abs(rows[:, :2] / rows[:, 3:]).max(axis=0)
+    scale[scale == 0] = 1.0
+    costs, _ = nnls(amounts / scale, rows[:, 2] / rows[:, 3])
+    per_message, per_byte = (float(cost) for cost in costs / scale)
     return per_message, per_byte
 
 

@@ -16,6 +16,7 @@ from paceline.systems.local import System
 
 # One of each kind; others are taken to be like the one whose last word or family they share.
 TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
+SPLITTING = ("torch-fsdp", "torch-tensor")
 SINGLE = "torch-single"
 BATCH, MICROBATCHES = 64, 16
 Run = Callable[[RunSpec, int], Record]
@@ -32,18 +33,17 @@ class Trial:
     steps: int = 8
     # A run that other programs disturbed is made so often at most; the calmest counts.
     tries: int = 2
-    # Strategies may be run only for what they hold, or not at all.
-    timed: bool = True
-    by_strategies: bool = True
+    by: tuple[str, ...] = TIMED
 
 
-# In the first only messages count; the second has parameters enough to fill caches and show what each byte takes. What
-# an allocator keeps of one model is chance: for that there is a third. Of attention one worker tells enough.
+# In the first only messages count; the second has parameters enough to fill caches and show what each byte takes. One
+# more, because what an allocator keeps of a model is chance. Attention asks for more than dense layers of as many
+# arrays, which is the more the more a strategy does at every operation.
 TRIALS = (
     Trial({"depth": 2, "width": 16}),
     Trial({"depth": 2, "width": 640}, steps=16),
-    Trial({"depth": 4, "width": 400}, epochs=4, tries=1, timed=False),
-    Trial({"depth": 2, "width": 160}, workload="transformer", batch=8, by_strategies=False),
+    Trial({"depth": 4, "width": 400}, epochs=4, tries=1),
+    Trial({"depth": 2, "width": 160}, workload="transformer", batch=16, epochs=6, steps=4, tries=1, by=SPLITTING),
 )
 
 
@@ -73,23 +73,21 @@ class Tried:
 def run_trials(system: System, run: Run, say: Callable[[str], None]) -> list[Tried]:
     """All of them, model by model."""
     cores = len(system.cores)
-    shared = [trial for trial in TRIALS if trial.by_strategies]
-    names = [name for name in TIMED if all(_runs(_spec(trial, name, cores, cores), system) for trial in shared)]
     found = []
     for trial in TRIALS:
         say(f"{SINGLE}: a small {trial.workload} ({', '.join(f'{name} {one}' for name, one in trial.options.items())})")
         alone, others = _calmest(_spec(trial, SINGLE, 1, cores), run, trial.tries), {}
-        for name in names if trial.by_strategies and cores > 1 else ():
-            say(f"{name}: its own share of a step" if trial.timed else f"{name}: what it holds")
-            others[name] = _calmest(_spec(trial, name, cores, cores), run, trial.tries)
+        specs = [_spec(trial, name, cores, cores) for name in trial.by if cores > 1]
+        for spec in specs:
+            if _runs(spec, system):
+                say(f"{spec.strategy}: its own share of a step")
+                others[spec.strategy] = _calmest(spec, run, trial.tries)
         found.append(Tried(trial, alone, others))
     return found
 
 
 def _batch(trial: Trial, cores: int) -> int:
     """At least as many samples as are worth a step, in equal shares and micro-batches for every core."""
-    if not trial.by_strategies:
-        return trial.batch
     share = lcm(cores, MICROBATCHES)
     return share * ceil(trial.batch / share)
 

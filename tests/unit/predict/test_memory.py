@@ -88,9 +88,10 @@ def test_a_base_and_a_share_of_the_passes_are_found_again() -> None:
 
 def test_the_first_model_keeps_its_points_and_others_count_for_the_line() -> None:
     other = ModelFacts((LayerFacts("x", 1, 1, 900),), 100)
-    runs = [*peaks(70_000, 0.2, MODEL, [10, 10, 40]), *peaks(70_000, 0.2, other, [50, 60])]
-    # Of a batch that was run twice, the larger one.
-    runs[0] = MeasuredPeak(MODEL, 10, runs[0].peak_bytes + 2000, runs[0].held_bytes)
+    runs = [*peaks(70_000, 0.2, MODEL, [10, 10, 10, 40]), *peaks(70_000, 0.2, other, [50, 60])]
+    # Of a batch that was run several times, the middle one.
+    for place, chance in enumerate((9_000, 2_000, -1_000)):
+        runs[place] = MeasuredPeak(MODEL, 10, runs[place].peak_bytes + chance, runs[place].held_bytes)
     fit = fit_memory("torch", runs)
     assert fit.points is not None
     assert fit.points.sizes == (10, 40)
