@@ -190,13 +190,17 @@ def _turn(place: int, first: int, specs: list[RunSpec]) -> int:
     return first + (place - first) // len(specs)
 
 
-def middle(turns: list[Held]) -> Held:
-    """The median of those by the same clock, the wall clock if any went by it."""
+def middle(turns: list[Held], as_it_came: bool = False) -> Held:
+    """The median of those by the same clock, the wall clock if any went by it; and the median of all peaks."""
     same = [held for held in turns if held.row.basis == WALL] or turns
-    ordered = sorted(same, key=lambda held: held.at_that_speed.measured)
+    ordered = sorted(same, key=lambda held: (held.row if as_it_came else held.at_that_speed).measured)
     chosen = ordered[(len(ordered) - 1) // 2]
-    peaks = [held.row.memory_measured for held in turns if held.row.memory_measured]
+    peaks = _peaks(turns)
     return replace(chosen, row=replace(chosen.row, memory_measured=median(peaks) if peaks else None))
+
+
+def _peaks(turns: list[Held]) -> list[float]:
+    return [held.row.memory_measured for held in turns if held.row.memory_measured]
 
 
 def show(found: list[list[Held]], console: Console) -> None:
@@ -205,7 +209,7 @@ def show(found: list[list[Held]], console: Console) -> None:
     table = Table("configuration", Column("by", justify="left"), *numbers, box=None)
     for turns in found:
         held = middle(turns)
-        row, came = held.at_that_speed, held.row
+        row, came = held.at_that_speed, middle(turns, as_it_came=True).row
         spec = row.spec
         options = " ".join(f"{name}={value}" for name, value in spec.options.items())
         memory = f"{row.memory_error:+.0%}" if row.memory_error is not None else "–"
@@ -220,9 +224,10 @@ def show(found: list[list[Held]], console: Console) -> None:
 
 def report(found: list[list[Held]], console: Console) -> None:
     middles, every = [middle(turns) for turns in found], [held for turns in found for held in turns]
+    came = [middle(turns, as_it_came=True).row for turns in found]
     for name, rows, runs in (
         ("step time", [held.at_that_speed for held in middles], [held.at_that_speed for held in every]),
-        ("step time as it came", [held.row for held in middles], [held.row for held in every]),
+        ("step time as it came", came, [held.row for held in every]),
     ):
         total, covered = summarise(rows), mean(run.inside for run in runs)
         console.print(
@@ -237,7 +242,13 @@ def report(found: list[list[Held]], console: Console) -> None:
     console.print(
         f"memory: parameter and optimizer bytes exact in {sum(exact)} of {len(exact)}; peak: mean error "
         f"{mean(peaks):.1%}, worst {max(peaks):.1%} (at most {TARGETS['peak memory']:.0%}), "
-        f"{sum(peak <= TARGETS['peak memory'] for peak in peaks)} of {len(peaks)} within it"
+        f"{sum(peak <= TARGETS['peak memory'] for peak in peaks)} of {len(peaks)} within it, intervals cover "
+        f"{mean(held.row.memory_inside for held in every):.0%} of {len(every)} runs"
+    )
+    apart = [abs(peak / median(own) - 1) for turns in found if (own := _peaks(turns)) for peak in own]
+    console.print(
+        f"memory: peaks of runs of one and the same configuration: mean distance from their median {mean(apart):.1%}, "
+        f"worst {max(apart):.1%}"
     )
 
 

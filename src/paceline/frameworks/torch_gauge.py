@@ -1,17 +1,14 @@
 """How fast this machine is in PyTorch: layers by kind, the optimizer, input, and collectives by bytes and ranks.
 
-`python -m paceline.frameworks.torch_gauge` is one of the processes that `runs/gauge.py` starts: what to measure in, as
-JSON on standard input, and what was measured out, as JSON in a file.
+`measure` is what the processes do that `runs/gauge.py` asks for.
 """
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -338,10 +335,3 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         return {"collectives": collective_timings(request["sizes"], request["kinds"]), "interference": interference()}
     finally:
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    asked = json.loads(sys.stdin.read())
-    os.sched_setaffinity(0, asked["cores"])
-    Path(asked["answer"]).write_text(json.dumps(measure(asked)))
-    os._exit(0)

@@ -23,7 +23,7 @@ from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
 from paceline.predict.trials import Tried, run_trials
 from paceline.record import Record
-from paceline.runs.gauge import gauge_layers, gauge_transfers
+from paceline.runs.gauge import Gauge, gauging
 from paceline.runs.launch import launch
 from paceline.runs.processes import Starter
 from paceline.runs.template import Templates, templates
@@ -83,10 +83,11 @@ class Calibrator:
         )  # fmt: skip
         fields: dict[str, Any] = {}
         if "torch" in self.frameworks:
-            self.say("timing layers and the optimizer")
-            calibration = self._with_layers(calibration)
-            self.say("timing collectives between processes")
-            calibration, fields = self._with_collectives(calibration)
+            with gauging(self.system.cores) as gauge:
+                self.say("timing layers and the optimizer")
+                calibration = self._with_layers(calibration, gauge)
+                self.say("timing collectives between processes")
+                calibration, fields = self._with_collectives(calibration, gauge)
         hardware = self._described(described, fields, calibration)
         with templates() as made:
             self._made = made
@@ -119,14 +120,14 @@ class Calibrator:
             }
         )  # fmt: skip
 
-    def _with_layers(self, calibration: Calibration) -> Calibration:
-        found = gauge_layers(1, self.system.cores)
+    def _with_layers(self, calibration: Calibration, gauge: Gauge) -> Calibration:
+        found = gauge.layers(1)
         timings = self._timings = _timings(found)
         self._scratch["torch"] = fit_scratch("torch", [_scratch(row) for row in found["scratch"]])
         crowding = {}
         if len(self.system.cores) > 1:
             self.say(f"timing layers on {len(self.system.cores)} cores at once")
-            crowding = crowding_by_kind(timings, _timings(gauge_layers(len(self.system.cores), self.system.cores)))
+            crowding = crowding_by_kind(timings, _timings(gauge.layers(len(self.system.cores))))
         return calibration.model_copy(
             update={
                 "layers": fit_layers("torch", timings),
@@ -137,12 +138,12 @@ class Calibrator:
             }
         )
 
-    def _with_collectives(self, calibration: Calibration) -> tuple[Calibration, dict[str, Any]]:
+    def _with_collectives(self, calibration: Calibration, gauge: Gauge) -> tuple[Calibration, dict[str, Any]]:
         most = max(2, min(MOST_RANKS, len(self.system.cores)))
         curves: list[Collective] = []
         lost = []
         for ranks in sorted({2, most}):
-            found = gauge_transfers(ranks, self.system.cores)
+            found = gauge.transfers(ranks)
             lost.append(found["interference"])
             kinds: dict[str, list[dict[str, Any]]] = {}
             for row in found["collectives"]:

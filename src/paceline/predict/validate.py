@@ -33,7 +33,7 @@ class Row:
     measured: float
     used_to_calibrate: bool
     records: tuple[int, ...]
-    memory_predicted: float
+    memory_predicted: Estimate
     memory_measured: float | None
     held_predicted: tuple[float, float]
     held_measured: tuple[float, float] | None
@@ -51,7 +51,12 @@ class Row:
     @property
     def memory_error(self) -> float | None:
         """Relative, of the peak."""
-        return self.memory_predicted / self.memory_measured - 1 if self.memory_measured else None
+        return self.memory_predicted.value / self.memory_measured - 1 if self.memory_measured else None
+
+    @property
+    def memory_inside(self) -> bool:
+        """Whether the interval has the peak."""
+        return self.memory_predicted.low <= (self.memory_measured or 0.0) <= self.memory_predicted.high
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def _row(
         spec, basis, predicted, measured,
         used_to_calibrate=all(record.study == STUDY for record in group),
         records=tuple(record.id for record in group if record.id is not None),
-        memory_predicted=prediction.memory_bytes.value, memory_measured=median(peaks) if peaks else None,
+        memory_predicted=prediction.memory_bytes, memory_measured=median(peaks) if peaks else None,
         held_predicted=(heaviest.parameter_bytes, heaviest.optimizer_bytes),
         held_measured=_held(group[0], heaviest.parameter_bytes),
     )  # fmt: skip
