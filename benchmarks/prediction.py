@@ -8,7 +8,7 @@ by CPU seconds of all processes where other programs disturbed a run; each row s
 The machine is calibrated twice, and the calmer of each measurement kept. A shared machine is now faster, now slower
 than it was then, and no model of it can know. So a reference, the workload that it is calibrated with on as many cores,
 is run before, between and after the calibrations, and takes turns with the held-out runs: `host` is how much slower it
-is now than it was then. The error as it came is printed, and the error of the step at the speed of the calibration; the
+is now than it was then. Beside the error as it came, that of the step at the speed of the calibration is printed; the
 median of three turns counts. An interval is for what one run shows, so that each turn counts for how many are inside.
 """
 
@@ -171,8 +171,8 @@ def held_out(
         reference = REFERENCES[spec.workers]
         around = [_seconds(records, reference, near, row.basis) for near in (place, place + 1)]
         calm = [_seconds(records, reference, run.repeat, row.basis) for run in then if run.spec == reference]
-        # Of both calibrations the calmer is kept.
-        host = mean(one for one in around if one) / min(one for one in calm if one)
+        # A burst of other load that met one of two is not how fast the machine was, then as now.
+        host = min(one for one in around if one) / min(one for one in calm if one)
         found.setdefault(spec.key(), []).append(Held(row, host))
     return list(found.values())
 
@@ -204,20 +204,19 @@ def _peaks(turns: list[Held]) -> list[float]:
 
 
 def show(found: list[list[Held]], console: Console) -> None:
-    names = ("predicted ms", "90 %", "measured ms", "host", "error", "as it came", "inside", "memory error")
+    names = ("predicted ms", "90 %", "measured ms", "error", "inside", "host", "at that speed", "memory error")
     numbers = (Column(name, justify="right") for name in names)
     table = Table("configuration", Column("by", justify="left"), *numbers, box=None)
     for turns in found:
-        held = middle(turns)
-        row, came = held.at_that_speed, middle(turns, as_it_came=True).row
+        row, held = middle(turns, as_it_came=True).row, middle(turns)
         spec = row.spec
         options = " ".join(f"{name}={value}" for name, value in spec.options.items())
         memory = f"{row.memory_error:+.0%}" if row.memory_error is not None else "–"
         table.add_row(
             f"{spec.workload} {options} {spec.strategy} x{spec.workers} batch {spec.samples_per_step}", row.basis,
             f"{row.predicted.value * 1e3:.2f}", f"{row.predicted.low * 1e3:.2f} – {row.predicted.high * 1e3:.2f}",
-            f"{came.measured * 1e3:.2f}", f"{held.host:.2f}", f"{row.error:+.0%}", f"{came.error:+.0%}",
-            f"{sum(one.at_that_speed.inside for one in turns)} of {len(turns)}", memory,
+            f"{row.measured * 1e3:.2f}", f"{row.error:+.0%}", f"{sum(one.row.inside for one in turns)} of {len(turns)}",
+            f"{held.host:.2f}", f"{held.at_that_speed.error:+.0%}", memory,
         )  # fmt: skip
     console.print(table)
 
@@ -226,8 +225,12 @@ def report(found: list[list[Held]], console: Console) -> None:
     middles, every = [middle(turns) for turns in found], [held for turns in found for held in turns]
     came = [middle(turns, as_it_came=True).row for turns in found]
     for name, rows, runs in (
-        ("step time", [held.at_that_speed for held in middles], [held.at_that_speed for held in every]),
-        ("step time as it came", came, [held.row for held in every]),
+        ("step time", came, [held.row for held in every]),
+        (
+            "at the speed of the calibration",
+            [held.at_that_speed for held in middles],
+            [held.at_that_speed for held in every],
+        ),
     ):
         total, covered = summarise(rows), mean(run.inside for run in runs)
         console.print(
@@ -236,7 +239,7 @@ def report(found: list[list[Held]], console: Console) -> None:
             f"{len(runs)} runs (80 to 97 %), order kept in {total.order_kept or 0:.0%} of pairs, "
             f"{total.rows} held-out configurations"
         )
-    rows = [held.row for held in middles]
+    rows = came
     exact = [row.held_predicted == row.held_measured for row in rows if row.held_measured is not None]
     peaks = [abs(row.memory_error) for row in rows if row.memory_error is not None]
     console.print(
@@ -266,7 +269,7 @@ def keep(found: list[list[Held]], hardware: Hardware, folder: Path) -> None:
                       for one in turns],
         }
         for turns in found
-        for held in [middle(turns)]
+        for held in [middle(turns, as_it_came=True)]
         for row in [held.row]
     ]  # fmt: skip
     (folder / "recorded.json").write_text(json.dumps({"rows": kept}, indent=1) + "\n")

@@ -48,7 +48,7 @@ RUN_SECONDS, EPOCHS = 1.5, 13
 STEPS_OF_AN_EPOCH = (1, 16)
 CROWDED_BATCH, CROWDED_ROUNDS = 64, 2
 # What is held varies most from run to run where most is.
-REPEATED_BATCHES = (CROWDED_BATCH, LOCAL_BATCHES[-1])
+REPEATED_BATCHES, REPEATS = (CROWDED_BATCH, LOCAL_BATCHES[-1]), 2
 # Workers that never meet: how long they compute side by side.
 NEVER = 10**9
 # Wall clock this much above CPU seconds was spent waiting for a core that something else had.
@@ -166,7 +166,7 @@ class Calibrator:
         for batch in LOCAL_BATCHES:
             if sizes:
                 expected = seconds[-1] * batch / sizes[-1]
-            repeats = 2 if batch in REPEATED_BATCHES else 1
+            repeats = REPEATS if batch in REPEATED_BATCHES else 1
             for repeat in range(repeats):
                 self.say(f"{single.name}: steps of {batch} samples")
                 record = self._run(self._spec(single.name, 1, batch, expected), repeat)
@@ -206,20 +206,27 @@ class Calibrator:
             "strategy": "torch-local-sgd", "workers": cores, "knobs": apart, "global_batch": CROWDED_BATCH * cores,
             "train_samples": (single.train_samples or 0) * cores,
         })  # fmt: skip
-        # In turn, so that what changes on the machine meanwhile meets both.
-        own, together, slowest = [], [], []
-        for repeat in range(CROWDED_ROUNDS):
-            own.append(_one_worker_seconds(self._run(single, repeat + CROWDED_ROUNDS)))
-            self._repeats["torch"].append(own[-1])
-            record = self._run(side, repeat)
+        # In turn, so that what changes on the machine meanwhile meets both, and each compared with its neighbours.
+        own = [self._alone_again(single, 0)]
+        shared, late = [], []
+        for turn in range(CROWDED_ROUNDS):
+            record = self._run(side, turn)
+            own.append(self._alone_again(single, turn + 1))
             step = measured_step(record)
             assert step is not None
-            together.append(step.cpu_seconds / cores)
-            slowest.append(slowest_of_each_step(record))
-        found = calibration.model_copy(update={"crowding": {str(cores): max(1.0, min(together) / min(own))}})
-        late = max(0.0, min(slowest) / min(together) - 1) / largest_of(cores, 1.0)
+            each = step.cpu_seconds / cores
+            shared.append(each / mean(own[-2:]))
+            late.append(slowest_of_each_step(record) / each - 1)
+        # Other programs are more in the way of several workers than of one.
+        found = calibration.model_copy(update={"crowding": {str(cores): max(1.0, min(shared))}})
+        straggling = max(0.0, min(late)) / largest_of(cores, 1.0)
         source = f"the slowest of {cores} workers that never meet over their CPU time, measured {calibration.at}"
-        return found, hardware.model_copy(update={"straggling": Quantity(value=late, source=source)})
+        return found, hardware.model_copy(update={"straggling": Quantity(value=straggling, source=source)})
+
+    def _alone_again(self, single: RunSpec, turn: int) -> float:
+        seconds = _one_worker_seconds(self._run(single, REPEATS + turn))
+        self._repeats["torch"].append(seconds)
+        return seconds
 
     def _with_trials(self, calibration: Calibration, hardware: Hardware) -> Calibration:
         """Layers as they are within models, and then what is left: the strategies' own."""

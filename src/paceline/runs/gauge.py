@@ -19,6 +19,7 @@ from paceline.spec import RunSpec
 from paceline.strategies.base import Process
 
 PATIENCE_SECONDS = 180.0
+MEASURES = "paceline.frameworks.torch_gauge"
 # Kilobytes to 64 MB, four times as much each.
 SIZES = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26]
 KINDS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "send"]
@@ -86,7 +87,7 @@ def gauging(cores: tuple[int, ...]) -> Iterator[Gauge]:
     spec, process = RunSpec(global_batch=1, steps=1), Process(0, 1, "worker", 0, cores[:1])
     with run_folder() as folder, (folder / "log.txt").open("wb") as log:
         started = subprocess.Popen(
-            [sys.executable, "-P", "-m", "paceline.runs.gauging", str(os.getpid())],
+            [sys.executable, "-P", "-m", "paceline.runs.gauging", str(os.getpid()), MEASURES],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -1,31 +1,33 @@
-"""The process that `gauge.py` starts: imports PyTorch once and forks others that measure, with one thread as it forks.
+"""The process that `gauge.py` starts: imports a framework once and forks others that measure.
 
-`python -m paceline.runs.gauging PARENT`. A line of JSON on standard input asks for as many processes as it has
-requests; a line on standard output says what codes they ended with. What they measured is in the files that the
-requests name.
+`python -m paceline.runs.gauging PARENT MODULE`. A line of JSON on standard input asks for as many processes as it has
+requests; a line on standard output says what codes they ended with. What the module's `measure` finds for a request is
+in the file that the request names. Nothing is computed before a fork, so that there is one thread.
 """
 
 import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from paceline.frameworks.torch_gauge import measure
 from paceline.runs.lifeline import die_with
 
+Measure = Callable[[dict[str, Any]], dict[str, Any]]
 
-def serve() -> None:
+
+def serve(measure: Measure) -> None:
     """Until nobody asks any more."""
     for line in sys.stdin:
-        children = [_forked(request) for request in json.loads(line)]
+        children = [_forked(measure, request) for request in json.loads(line)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        sys.stdout.write(json.dumps(codes) + "\n")
-        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), f"{json.dumps(codes)}\n".encode())
 
 
-def _forked(request: dict[str, Any]) -> int:
+def _forked(measure: Measure, request: dict[str, Any]) -> int:
     parent = os.getpid()
     child = os.fork()
     if child:
@@ -46,4 +48,4 @@ def _forked(request: dict[str, Any]) -> int:
 
 if __name__ == "__main__":
     die_with(int(sys.argv[1]))
-    serve()
+    serve(import_module(sys.argv[2]).measure)
