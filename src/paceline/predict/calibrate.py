@@ -76,7 +76,7 @@ class Calibrator:
     _peaks: dict[str, list[MeasuredPeak]] = field(default_factory=dict)
 
     def calibrate(self, described: Hardware) -> Hardware:
-        """About two minutes for the small models with PyTorch alone; other frameworks add theirs."""
+        """One and a half to two minutes for the small models with PyTorch alone; other frameworks add theirs."""
         calibration = Calibration(
             at=datetime.now(UTC).isoformat(timespec="seconds"), machine=self.system.cpu,
             frameworks={name: self.system.frameworks[name] for name in self.frameworks},
