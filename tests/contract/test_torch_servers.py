@@ -88,7 +88,8 @@ def test_more_servers_give_the_same_losses_and_weights(name: str, servers: int, 
     one = trained("mnist-small", strategy=name, workers=2, **tame(name))
     more = trained("mnist-small", strategy=name, workers=2, **tame(name, servers=servers))
     assert len(of_role(more.record, "server")) == servers
-    np.testing.assert_allclose(more.losses, one.losses, rtol=1e-5)
+    # L-BFGS divides by products of small differences, which are added up in another order: rounding grows with steps.
+    np.testing.assert_allclose(more.losses, one.losses, rtol=1e-4 if name == "torch-sandblaster" else 1e-5)
     for part, array in one.weights.items():
         np.testing.assert_allclose(more.weights[part], array, atol=2e-4, err_msg=part)
 
