@@ -20,10 +20,13 @@ def self_check(question: Question, db: Path) -> str | None:
         return None
     with Store.open_existing(db) as store:
         records = [record for record in store.records() if _is_one_worker_of(record, question)]
-    errors = [(error, record) for record in records if (error := _error(record, question)) is not None]
+    errors: dict[str, list[tuple[float, Record]]] = {}
+    for record in records:
+        if (error := _error(record, question)) is not None:
+            errors.setdefault(record.key, []).append((error, record))
     if not errors:
         return None
-    error, record = max(errors, key=lambda item: abs(item[0]))
+    error, record = max(map(_middle, errors.values()), key=lambda item: abs(item[0]))
     if abs(error) <= LARGEST_ERROR:
         return None
     way = "longer" if error > 0 else "shorter"
@@ -32,6 +35,11 @@ def self_check(question: Question, db: Path) -> str | None:
         f"{way} than it was measured; calibrate again on a quiet machine before trusting what follows "
         f"(paceline calibrate --workload {record.spec.workload})"
     )
+
+
+def _middle(repeats: list[tuple[float, Record]]) -> tuple[float, Record]:
+    """Of one configuration: a single run that something disturbed is no reason for doubt."""
+    return sorted(repeats, key=lambda item: item[0])[len(repeats) // 2]
 
 
 def _is_one_worker_of(record: Record, question: Question) -> bool:

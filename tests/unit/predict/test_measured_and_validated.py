@@ -120,9 +120,10 @@ def test_the_summary_has_mean_worst_and_coverage(one_worker: Callable[..., Recor
     assert total.order_kept is None
 
 
-def stored(path: Path, record: Record) -> Path:
+def stored(path: Path, *records: Record) -> Path:
     with Store.open(path) as store:
-        store.add(record)
+        for record in records:
+            store.add(record)
     return path
 
 
@@ -135,6 +136,18 @@ def test_a_prediction_that_is_off_here_is_said_before_extrapolating(
     said = self_check(question, stored(tmp_path / "wrong.db", one_worker(0.5, 0.5)))
     assert said is not None
     assert "is predicted 100% longer than it was measured; calibrate again" in said
+
+
+def test_one_disturbed_run_of_several_is_no_reason_for_doubt(
+    one_worker: Callable[..., Record], calibrated: Hardware, tmp_path: Path
+) -> None:
+    question = Question(hardware=calibrated)
+    runs = [one_worker(seconds, seconds).model_copy(update={"repeat": turn}) for turn, seconds in enumerate((1, 2, 1))]
+    assert self_check(question, stored(tmp_path / "once.db", *runs)) is None
+    runs[0] = one_worker(2.0, 2.0)
+    said = self_check(question, stored(tmp_path / "twice.db", *runs))
+    assert said is not None
+    assert "is predicted 50% shorter" in said
 
 
 def test_what_another_machine_measured_says_nothing_here(
