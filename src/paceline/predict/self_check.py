@@ -20,10 +20,10 @@ def self_check(question: Question, db: Path) -> str | None:
         return None
     with Store.open_existing(db) as store:
         records = [record for record in store.records() if _is_one_worker_of(record, question)]
-    errors: dict[str, list[tuple[float, Record]]] = {}
+    errors: dict[tuple[str, int], list[tuple[float, Record]]] = {}
     for record in records:
         if (error := _error(record, question)) is not None:
-            errors.setdefault(record.key, []).append((error, record))
+            errors.setdefault((record.spec.strategy, record.spec.samples_per_step), []).append((error, record))
     if not errors:
         return None
     error, record = max(map(_middle, errors.values()), key=lambda item: abs(item[0]))
@@ -38,7 +38,7 @@ def self_check(question: Question, db: Path) -> str | None:
 
 
 def _middle(repeats: list[tuple[float, Record]]) -> tuple[float, Record]:
-    """Of one configuration: a single run that something disturbed is no reason for doubt."""
+    """Of one and the same step: a single run that something disturbed is no reason for doubt."""
     return sorted(repeats, key=lambda item: item[0])[len(repeats) // 2]
 
 
