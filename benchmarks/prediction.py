@@ -239,9 +239,8 @@ def report(found: list[list[Held]], console: Console) -> None:
             f"{len(runs)} runs (80 to 97 %), order kept in {total.order_kept or 0:.0%} of pairs, "
             f"{total.rows} held-out configurations"
         )
-    rows = came
-    exact = [row.held_predicted == row.held_measured for row in rows if row.held_measured is not None]
-    peaks = [abs(row.memory_error) for row in rows if row.memory_error is not None]
+    exact = [row.held_predicted == row.held_measured for row in came if row.held_measured is not None]
+    peaks = [abs(row.memory_error) for row in came if row.memory_error is not None]
     console.print(
         f"memory: parameter and optimizer bytes exact in {sum(exact)} of {len(exact)}; peak: mean error "
         f"{mean(peaks):.1%}, worst {max(peaks):.1%} (at most {TARGETS['peak memory']:.0%}), "

@@ -78,14 +78,14 @@ def touched_elements(layer: LayerFacts, before: int) -> int:
     return before + layer.kept
 
 
-def pass_counts(model: ModelFacts) -> list[tuple[int, int]]:
-    """How often each layer is gone through, forward and back: back once for its weights, once for what is below.
+def passes_back(model: ModelFacts) -> list[int]:
+    """How often the backward pass goes through each layer: once for its weights, once for what is below.
 
     Before the first parameters nothing goes back, and there the gradient of the input is not wanted.
     """
     found, trained = [], False
     for layer in model.layers:
-        found.append((1, (layer.parameters > 0) + trained))
+        found.append((layer.parameters > 0) + trained)
         trained = trained or layer.parameters > 0
     return found
 
@@ -161,9 +161,9 @@ class Compute:
         calibration, rates = self.hardware.calibration, self._rates
         seconds = self._measured_layer if rates else self._described_layer
         elements, parts, least = model.input_elements, [], 0.0
-        for layer, counts in zip(model.layers, pass_counts(model), strict=True):
-            parts.append(seconds(layer, counts, touched_elements(layer, elements), samples))
-            least += sum(seconds(replace(layer, parameters=min(1, layer.parameters)), counts, 0, 0.0))
+        for layer, back in zip(model.layers, passes_back(model), strict=True):
+            parts.append(seconds(layer, back, touched_elements(layer, elements), samples))
+            least += sum(seconds(replace(layer, parameters=min(1, layer.parameters)), back, 0, 0.0))
             elements = layer.output_elements
         update = UPDATE_BYTES_PER_PARAMETER / self.hardware.device.memory_bytes_per_second.value
         overhead = 0.0
@@ -186,18 +186,14 @@ class Compute:
         total = sum(weights.values()) or 1.0
         return sum(rates[kind].residual * weight for kind, weight in weights.items()) / total
 
-    def _measured_layer(
-        self, layer: LayerFacts, counts: tuple[int, int], elements: int, samples: float
-    ) -> tuple[float, float]:
+    def _measured_layer(self, layer: LayerFacts, back: int, elements: int, samples: float) -> tuple[float, float]:
         if not takes_time(layer):
             return 0.0, 0.0
         rate = self._rates.get(layer_kind(layer)) or self._rates["dense"]
         seconds = pass_seconds(rate, layer, elements, samples)
-        return counts[0] * seconds, counts[1] * seconds
+        return seconds, back * seconds
 
-    def _described_layer(
-        self, layer: LayerFacts, counts: tuple[int, int], elements: int, samples: float
-    ) -> tuple[float, float]:
+    def _described_layer(self, layer: LayerFacts, back: int, elements: int, samples: float) -> tuple[float, float]:
         """The slower of computing and moving numbers, and never less than it takes to ask for it."""
         device = self.hardware.device
         rate = self._peak * device.efficiency.value
@@ -205,9 +201,9 @@ class Compute:
         operations = max(1, layer.tensors // ARRAYS_PER_OPERATION) if layer.forward_flops else 0
         asking = device.launch_seconds.value * operations
         computed = samples * layer.forward_flops / rate
-        forward = max(counts[0] * computed, moved, asking / (1 + BACKWARD_OVER_FORWARD))
-        backward = max(counts[1] * computed, 2 * moved, asking * 2 / (1 + BACKWARD_OVER_FORWARD))
-        return forward, backward if counts[1] and takes_time(layer) else 0.0
+        forward = max(computed, moved, asking / (1 + BACKWARD_OVER_FORWARD))
+        backward = max(back * computed, 2 * moved, asking * 2 / (1 + BACKWARD_OVER_FORWARD))
+        return forward, backward if back and takes_time(layer) else 0.0
 
     @cached_property
     def _peak(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paceline.footprint import LayerFacts, ModelFacts
-from paceline.predict.compute import layer_kind, pass_counts, takes_time, touched_elements
+from paceline.predict.compute import layer_kind, passes_back, takes_time, touched_elements
 from paceline.systems.hardware import LayerRate
 
 # Orders of magnitude of what is fitted, so that rounding does not decide: a pass, an operation, a number, a parameter.
@@ -53,9 +53,9 @@ class ModelTiming:
         """Of all layers."""
         found: Amounts = {}
         given = self.model.input_elements
-        for layer, counts in zip(self.model.layers, pass_counts(self.model), strict=True):
+        for layer, back in zip(self.model.layers, passes_back(self.model), strict=True):
             if takes_time(layer):
-                kind, own = layer_kind(layer), _amounts(layer, given, self.batch, sum(counts))
+                kind, own = layer_kind(layer), _amounts(layer, given, self.batch, 1 + back)
                 found[kind] = found.get(kind, 0.0) + own
             given = layer.output_elements
         return found

@@ -87,7 +87,7 @@ def gauging(cores: tuple[int, ...]) -> Iterator[Gauge]:
     spec, process = RunSpec(global_batch=1, steps=1), Process(0, 1, "worker", 0, cores[:1])
     with run_folder() as folder, (folder / "log.txt").open("wb") as log:
         started = subprocess.Popen(
-            [sys.executable, "-P", "-m", "paceline.runs.gauging", str(os.getpid()), MEASURES],
+            [sys.executable, "-P", "-m", "paceline.runs.gauge_template", str(os.getpid()), MEASURES],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.footprint import LayerFacts, ModelFacts
-from paceline.predict.compute import Compute, layer_kind, model_digest, pass_counts
+from paceline.predict.compute import Compute, layer_kind, model_digest, passes_back
 from paceline.predict.fit import LayerTiming, ModelTiming, crowding_by_kind, fit_layers
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Calibration
@@ -93,7 +93,7 @@ def test_kinds_follow_from_arrays() -> None:
 
 def test_nothing_goes_back_before_the_first_parameters() -> None:
     flat, first, pool, second = (LayerFacts("x", size, 10, 1) for size in (0, 5, 0, 5))
-    assert pass_counts(ModelFacts((flat, first, pool, second))) == [(1, 0), (1, 1), (1, 1), (1, 2)]
+    assert passes_back(ModelFacts((flat, first, pool, second))) == [0, 1, 1, 2]
 
 
 def test_models_of_the_same_sizes_are_the_same() -> None:

@@ -1,8 +1,8 @@
 """The process that `gauge.py` starts: imports a framework once and forks others that measure.
 
-`python -m paceline.runs.gauging PARENT MODULE`. A line of JSON on standard input asks for as many processes as it has
-requests; a line on standard output says what codes they ended with. What the module's `measure` finds for a request is
-in the file that the request names. Nothing is computed before a fork, so that there is one thread.
+`python -m paceline.runs.gauge_template PARENT MODULE`. A line of JSON on standard input asks for as many processes as
+it has requests; a line on standard output says what codes they ended with. What the module's `measure` finds for a
+request is in the file that the request names. Nothing is computed before a fork, so that there is one thread.
 """
 
 import json
