@@ -3,13 +3,12 @@
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils._pytree import tree_map_only
 
 from paceline.errors import ModelError
@@ -17,9 +16,14 @@ from paceline.frameworks.torch_compression import make_contiguous
 from paceline.frameworks.torch_training import TorchJob
 from paceline.strategies.base import Context, Evaluation
 
+if TYPE_CHECKING:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
-def shard_state(optimizer: torch.optim.Optimizer, in_buckets: bool) -> ZeroRedundancyOptimizer:
+
+def shard_state(optimizer: torch.optim.Optimizer, in_buckets: bool) -> "ZeroRedundancyOptimizer":
     """The same optimizer, whoever made it, with state for this rank's parameters only."""
+    # Compiles a dozen optimizers when it is imported, which takes longer than starting a run.
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def keep_own(own_groups: list[dict[str, Any]], **_defaults: Any) -> torch.optim.Optimizer:
         for group, own in zip(optimizer.param_groups, own_groups, strict=True):
