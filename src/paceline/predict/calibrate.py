@@ -4,6 +4,7 @@ Runs go through the launcher as any other. Seconds of computation are CPU second
 wall clock; one worker on one core uses as many of either when nothing does.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,14 +22,16 @@ from paceline.predict.memory import MeasuredPeak, MeasuredScratch, fit_memory, f
 from paceline.predict.overheads import strategy_overheads
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
-from paceline.predict.trials import Tried, run_trials
+from paceline.predict.trials import SINGLE, Tried, run_trials
 from paceline.record import Record
+from paceline.runs.devices import process_environment
 from paceline.runs.gauge import Gauge, gauging
 from paceline.runs.launch import launch
 from paceline.runs.processes import Starter
 from paceline.runs.template import Templates, templates
 from paceline.spec import RunSpec
 from paceline.strategies import strategies, strategy
+from paceline.strategies.base import Process
 from paceline.systems.hardware import (
     LOCAL,
     Calibration,
@@ -82,15 +85,17 @@ class Calibrator:
             frameworks={name: self.system.frameworks[name] for name in self.frameworks},
         )  # fmt: skip
         fields: dict[str, Any] = {}
-        if "torch" in self.frameworks:
-            with gauging(self.system.cores) as gauge:
-                self.say("timing layers and the optimizer")
-                calibration = self._with_layers(calibration, gauge)
-                self.say("timing collectives between processes")
-                calibration, fields = self._with_collectives(calibration, gauge)
-        hardware = self._described(described, fields, calibration)
         with templates() as made:
             self._made = made
+            if "torch" in self.frameworks:
+                with gauging(self.system.cores) as gauge:
+                    self.say("timing layers and the optimizer")
+                    # What measures and what runs are forked from import PyTorch at the same time.
+                    self._prepare(made)
+                    calibration = self._with_layers(calibration, gauge)
+                    self.say("timing collectives between processes")
+                    calibration, fields = self._with_collectives(calibration, gauge)
+            hardware = self._described(described, fields, calibration)
             for framework in self.frameworks:
                 calibration = self._with_steps(calibration, framework, hardware)
             calibration = self._with_memory(calibration)
@@ -102,6 +107,10 @@ class Calibrator:
         deviation = max(map(relative_deviation, self._repeats.values()), default=LEAST_DEVIATION)
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
+
+    def _prepare(self, made: Templates) -> None:
+        spec, process = self._spec(SINGLE, 1, LOCAL_BATCHES[0], RUN_SECONDS), Process(0, 1, "worker", 0, (0,))
+        made.starter(strategy(SINGLE)).prepare([process_environment(spec, process, os.environ)])
 
     def _described(self, described: Hardware, fields: dict[str, Any], calibration: Calibration) -> Hardware:
         """The machine as it looks, with what was measured of its links."""
@@ -201,7 +210,7 @@ class Calibrator:
         learned = Compute(hardware.model_copy(update={"calibration": calibration}), "torch", "fp32")
         passes = learned.passes(self.facts, CROWDED_BATCH)
         alone = passes.total + passes.overhead + passes.update_per_parameter * self.facts.parameters
-        single, apart = self._spec("torch-single", 1, CROWDED_BATCH, alone), {"every": NEVER, "warmup_steps": 0}
+        single, apart = self._spec(SINGLE, 1, CROWDED_BATCH, alone), {"every": NEVER, "warmup_steps": 0}
         side = single.model_copy(update={
             "strategy": "torch-local-sgd", "workers": cores, "knobs": apart, "global_batch": CROWDED_BATCH * cores,
             "train_samples": (single.train_samples or 0) * cores,
