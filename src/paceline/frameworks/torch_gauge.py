@@ -28,7 +28,7 @@ from paceline.workloads.layers import Block, Conv, Dense, Embed, Layer, MaxPool,
 IMAGE_DIMENSIONS = 3
 PATIENCE = timedelta(seconds=120)
 # Each timing is repeated for so long, and at least so often; the calmest part counts.
-REPEAT_SECONDS, LEAST_REPEATS, CALM_SHARE = 0.1, 6, 1 / 4
+REPEAT_SECONDS, LEAST_REPEATS, CALM_SHARE = 0.07, 6, 1 / 4
 MOST_REPEATS = 60
 # Layers and transfers are repeated in so many turns.
 LAYER_TURNS, TURNS = 3, 3

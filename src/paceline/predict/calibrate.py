@@ -47,7 +47,7 @@ from paceline.systems.local import System
 STUDY = "calibration"
 LOCAL_BATCHES = (16, 64, 96, 160, 256)
 # Each run should compute for about so long, in so many epochs: short ones, so that a burst of other load spoils few.
-RUN_SECONDS, EPOCHS = 1.5, 13
+RUN_SECONDS, EPOCHS = 1.0, 13
 STEPS_OF_AN_EPOCH = (1, 16)
 CROWDED_BATCH, CROWDED_ROUNDS = 64, 2
 # What is held varies most from run to run where most is.
@@ -79,7 +79,7 @@ class Calibrator:
     _peaks: dict[str, list[MeasuredPeak]] = field(default_factory=dict)
 
     def calibrate(self, described: Hardware) -> Hardware:
-        """One and a half to two minutes for the small models with PyTorch alone; other frameworks add theirs."""
+        """A little more than a minute for the small models with PyTorch alone; other frameworks add theirs."""
         calibration = Calibration(
             at=datetime.now(UTC).isoformat(timespec="seconds"), machine=self.system.cpu,
             frameworks={name: self.system.frameworks[name] for name in self.frameworks},

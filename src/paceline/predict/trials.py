@@ -41,7 +41,7 @@ class Trial:
 # arrays, which is the more the more a strategy does at every operation.
 TRIALS = (
     Trial({"depth": 2, "width": 16}),
-    Trial({"depth": 2, "width": 640}, steps=16),
+    Trial({"depth": 2, "width": 640}),
     Trial({"depth": 4, "width": 400}, epochs=4, tries=1),
     Trial({"depth": 2, "width": 160}, workload="transformer", batch=16, epochs=6, steps=4, tries=1, by=SPLITTING),
 )
