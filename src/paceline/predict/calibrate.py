@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate
-from statistics import mean, median, stdev
+from math import sqrt
+from statistics import mean, median
 from typing import Any
 
 from paceline.errors import UserError
@@ -20,6 +21,7 @@ from paceline.predict.fit import LayerTiming, ModelTiming, crowding_by_kind, fit
 from paceline.predict.measured import measured_step, peak_above_framework, slowest_of_each_step
 from paceline.predict.memory import MeasuredPeak, MeasuredScratch, fit_memory, fit_scratch
 from paceline.predict.overheads import strategy_overheads
+from paceline.predict.prediction import NORMAL_90
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
 from paceline.predict.trials import SINGLE, Tried, run_trials
@@ -72,8 +74,8 @@ class Calibrator:
     keep: Callable[[Record], None] = lambda _record: None
     frameworks: Sequence[str] = ()
     _made: Templates | None = None
-    # Seconds of one and the same step on one worker, each time that it was run, by framework.
-    _repeats: dict[str, list[float]] = field(default_factory=dict)
+    # Seconds of one and the same step on one worker, each time that it was run, by framework and batch.
+    _repeats: dict[tuple[str, int], list[float]] = field(default_factory=dict)
     _timings: Sequence[LayerTiming] = ()
     _scratch: dict[str, list[LayerScratch]] = field(default_factory=dict)
     _peaks: dict[str, list[MeasuredPeak]] = field(default_factory=dict)
@@ -104,7 +106,7 @@ class Calibrator:
                     self.say(f"timing {len(self.system.cores)} workers that compute side by side")
                     calibration, hardware = self._with_crowding(calibration, hardware)
                 calibration = self._with_trials(calibration, hardware)
-        deviation = max(map(relative_deviation, self._repeats.values()), default=LEAST_DEVIATION)
+        deviation = deviation_of_a_run(list(self._repeats.values()))
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
 
@@ -180,8 +182,7 @@ class Calibrator:
                 self.say(f"{single.name}: steps of {batch} samples")
                 record = self._run(self._spec(single.name, 1, batch, expected), repeat)
                 step = _one_worker_seconds(record)
-                if batch == CROWDED_BATCH:
-                    self._repeats.setdefault(framework, []).append(step)
+                self._repeats.setdefault((framework, batch), []).append(step)
                 if repeat and sizes[-1] == batch:
                     # Other programs only ever make a run longer.
                     seconds[-1] = min(seconds[-1], step)
@@ -234,7 +235,7 @@ class Calibrator:
 
     def _alone_again(self, single: RunSpec, turn: int) -> float:
         seconds = _one_worker_seconds(self._run(single, REPEATS + turn))
-        self._repeats["torch"].append(seconds)
+        self._repeats["torch", CROWDED_BATCH].append(seconds)
         return seconds
 
     def _with_trials(self, calibration: Calibration, hardware: Hardware) -> Calibration:
@@ -275,9 +276,19 @@ class Calibrator:
             self._peaks.setdefault(chosen.framework or "", []).append(run)
 
 
-def relative_deviation(repeats: Sequence[float]) -> float:
-    """Of runs of one and the same step, over the time that calibrating takes; never none."""
-    return max(LEAST_DEVIATION, stdev(repeats) / mean(repeats)) if len(repeats) > 1 else LEAST_DEVIATION
+def deviation_of_a_run(repeats: Sequence[Sequence[float]]) -> float:
+    """How far one more run may lie off, as a share, from runs of some steps over the time that calibrating takes.
+
+    From a few runs it is less certain than a normal curve says, by as much as Student's t is wider (Student 1908).
+    """
+    freedom = sum(len(own) - 1 for own in repeats)
+    if not freedom:
+        return LEAST_DEVIATION
+    from scipy.special import stdtrit
+
+    squares = sum((one / mean(own) - 1) ** 2 for own in repeats for one in own)
+    wider = float(stdtrit(freedom, 0.95)) / NORMAL_90 * sqrt(1 + 1 / (freedom + 1))
+    return max(LEAST_DEVIATION, sqrt(squares / freedom) * wider)
 
 
 def _timings(found: dict[str, Any]) -> list[LayerTiming]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.predict.calibrate import LEAST_DEVIATION, _transfer_curve, never_falling, relative_deviation
+from paceline.predict.calibrate import LEAST_DEVIATION, _transfer_curve, deviation_of_a_run, never_falling
 
 
 def row(size: int, seconds: float, cpu_seconds: float) -> dict[str, float]:
@@ -23,5 +23,11 @@ def test_fewer_bytes_never_take_longer_than_more() -> None:
 
 
 def test_repeats_of_one_step_say_how_far_apart_runs_lie() -> None:
-    assert relative_deviation([1.0, 1.2, 0.8, 1.0]) == pytest.approx(0.1633, rel=1e-3)
-    assert relative_deviation([1.0, 1.0, 1.0]) == relative_deviation([1.0]) == LEAST_DEVIATION
+    # 0.1633 between them, 2.353 of Student's t for 1.645 of a normal curve, and the mean of four is off itself.
+    assert deviation_of_a_run([[1.0, 1.2, 0.8, 1.0]]) == pytest.approx(0.1633 * 2.353 / 1.645 * 1.25**0.5, rel=1e-3)
+    assert deviation_of_a_run([[1.0, 1.0, 1.0]]) == deviation_of_a_run([[1.0], [2.0]]) == LEAST_DEVIATION
+
+
+def test_the_more_runs_are_repeated_the_less_is_added_for_not_knowing() -> None:
+    once, often = [[1.0, 1.2, 0.8, 1.0]], [[1.0, 1.2, 0.8, 1.0], [2.0, 2.4, 1.6, 2.0], [0.1, 0.12, 0.08, 0.1]]
+    assert 0.1633 < deviation_of_a_run(often) < 0.8 * deviation_of_a_run(once)
