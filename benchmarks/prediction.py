@@ -5,18 +5,17 @@ python benchmarks/prediction.py [--quick] [--db FILE] [--system FILE] [--record 
 With --db and --system, runs and measurements that are there are used again. Step times are compared by wall clock, or
 by CPU seconds of all processes where other programs disturbed a run; each row says which.
 
-The machine is calibrated twice, and the calmer of each measurement kept. A shared machine is now faster, now slower
-than it was then, and no model of it can know. So a reference, the workload that it is calibrated with on as many cores,
-is run before, between and after the calibrations, and takes turns with the held-out runs: `host` is how much slower it
-is now than it was then. Beside the error as it came, that of the step at the speed of the calibration is printed; the
-median of three turns counts. An interval is for what one run shows, so that each turn counts for how many are inside.
+A shared machine is now faster, now slower, for minutes at a time, and no model of it can know. So calibrating takes
+turns with running: a calibration, every held-out configuration once, the next calibration, and so on. On both sides
+the calmest counts: of calibrations as `paceline calibrate` joins them, of a configuration's runs the shortest step. An
+interval is for what one run shows, so that each run counts for how many are inside.
 """
 
 import argparse
 import json
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from statistics import mean, median
@@ -27,14 +26,12 @@ from rich.table import Column, Table
 from paceline.execute import Silent, execute
 from paceline.footprint import ModelFacts
 from paceline.plan import Plan, PlannedRun, complete, spec_facts
-from paceline.predict.calibrate import NEVER, Calibrator
+from paceline.predict.calibrate import Calibrator
 from paceline.predict.calmest import calmer_of
-from paceline.predict.measured import measured_step
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import Question
 from paceline.predict.validate import WALL, Row, summarise, validate_records
 from paceline.recommend.answer import recommend
-from paceline.record import Record
 from paceline.spec import RunSpec
 from paceline.store import Store
 from paceline.systems.files import load_hardware, to_toml
@@ -42,14 +39,11 @@ from paceline.systems.hardware import Hardware
 from paceline.systems.local import local_system
 
 CALIBRATED_WITH = "mnist-small"
-EPOCHS, STUDY = 12, "held-out"
-CALIBRATIONS, TURNS = 2, 3
+EPOCHS, STUDY, TURNS = 12, "held-out", 3
 # Of the speed of predicting, the calmest of so many rounds counts.
 ROUNDS = 5
 # Repeats of each question's runs are numbered from a multiple of this on.
-QUESTION_PLACES = 1000
-# Those of the references around each calibration.
-THEN = 100_000
+QUESTION_REPEATS = 1000
 TARGETS = {"mean error": 0.08, "worst error": 0.20, "peak memory": 0.10}
 
 
@@ -86,12 +80,6 @@ HELD_OUT = [
     run_of("transformer", "torch-tensor", 2, 16, 6),
     run_of("mnist-large", "torch-ddp", 2, 64, 3),
 ]  # fmt: skip
-# What held-out runs take turns with: what is calibrated, on one core, and on all of them by workers that never meet.
-APART = {"every": NEVER, "warmup_steps": 0}
-REFERENCES = {
-    1: run_of("mnist-small", "torch-single", 1, 64, 8),
-    2: run_of("mnist-small", "torch-local-sgd", 2, 128, 8, knobs=APART),
-}
 # Questions whose whole grid is run, to see what following the advice costs: every one of these strategies.
 SEVERAL = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-layers", "torch-ps-sync")
 QUESTIONS = (("mnist-small", 256, 10), ("mlp", 256, 10), ("transformer", 32, 6))
@@ -104,27 +92,23 @@ GRID = {
 }
 
 
-def references_then(number: int) -> list[PlannedRun]:
-    """Before so many calibrations."""
-    return [PlannedRun(reference, THEN + number) for reference in REFERENCES.values()]
-
-
-def calibrated(path: Path, store: Store, say: Console) -> Hardware:
-    if path.is_file():
-        return load_hardware(str(path))
+def calibrated_in_turns(specs: list[RunSpec], path: Path, store: Store, say: Console) -> Hardware:
+    """The calmest of as many calibrations as turns, each before a turn of all configurations."""
     base = complete(RunSpec(workload=CALIBRATED_WITH, global_batch=64, steps=1))
     calibrator = Calibrator(
         local_system(), base, spec_facts(base), lambda text: say.print(f"[dim]{text}[/]"), lambda record: None,
         frameworks=["torch"],
     )  # fmt: skip
-    systems = []
-    for number in range(CALIBRATIONS):
-        _run(references_then(number), store, say)
-        systems.append(calibrator.calibrate(load_hardware("cpu-2-cores")))
-    _run(references_then(CALIBRATIONS), store, say)
-    hardware = reduce(calmer_of, systems)
-    path.write_text(to_toml(hardware.model_dump(mode="json", exclude_none=True)))
-    return hardware
+    known, systems = path.is_file(), []
+    for turn in range(TURNS):
+        if not known:
+            started = time.perf_counter()
+            systems.append(calibrator.calibrate(load_hardware("cpu-2-cores")))
+            say.print(f"calibration {turn + 1} of {TURNS}: {time.perf_counter() - started:.0f} s")
+        _run([PlannedRun(spec, turn) for spec in specs], store, say)
+    if systems:
+        path.write_text(to_toml(reduce(calmer_of, systems).model_dump(mode="json", exclude_none=True)))
+    return load_hardware(str(path))
 
 
 def _run(runs: list[PlannedRun], store: Store, say: Console) -> None:
@@ -136,116 +120,66 @@ def _run(runs: list[PlannedRun], store: Store, say: Console) -> None:
         say.print(f"[red]{outcome.failures} runs failed[/]")
 
 
-@dataclass(frozen=True)
-class Held:
-    """A held-out configuration as it came, and at the speed that the machine had when it was calibrated."""
-
-    row: Row
-    # How much slower the reference was just before and just after than around the calibrations.
-    host: float
-
-    @property
-    def at_that_speed(self) -> Row:
-        return replace(self.row, measured=self.row.measured / self.host)
-
-
-def held_out(
-    specs: list[RunSpec], hardware: Hardware, store: Store, say: Console, first: int = 0, basis: str | None = None
-) -> list[list[Held]]:
-    """Each several times, every time after a run of the reference that uses as many cores and before another.
-
-    Repeats are numbered from `first` on: what was run at another time stands beside other references. By the clock that
-    suits each run, or by this one.
-    """
-    places = [(spec, first + turn * len(specs) + place) for turn in range(TURNS) for place, spec in enumerate(specs)]
-    turns: list[PlannedRun] = []
-    for spec, place in places:
-        turns += [PlannedRun(REFERENCES[spec.workers], place), PlannedRun(spec, _turn(place, first, specs))]
-    ends = [PlannedRun(reference, first + len(places)) for reference in REFERENCES.values()]
-    then = [run for number in range(CALIBRATIONS + 1) for run in references_then(number)]
-    _run([*then, *turns, *ends], store, say)
+def rows_of(
+    specs: list[RunSpec], hardware: Hardware, store: Store, first: int = 0, basis: str | None = None
+) -> list[list[Row]]:
+    """Each configuration's turns, numbered from `first` on; by the clock that suits each run, or by this one."""
     records = {(record.key, record.repeat): record for record in store.records() if record.ok}
-    found: dict[str, list[Held]] = {}
-    for spec, place in places:
-        (row,) = validate_records([records[spec.key(), _turn(place, first, specs)]], hardware, basis)
-        reference = REFERENCES[spec.workers]
-        around = [_seconds(records, reference, near, row.basis) for near in (place, place + 1)]
-        calm = [_seconds(records, reference, run.repeat, row.basis) for run in then if run.spec == reference]
-        # A burst of other load that met one of two is not how fast the machine was, then as now.
-        host = min(one for one in around if one) / min(one for one in calm if one)
-        found.setdefault(spec.key(), []).append(Held(row, host))
-    return list(found.values())
+    made = [
+        [records[spec.key(), repeat] for repeat in range(first, first + TURNS) if (spec.key(), repeat) in records]
+        for spec in specs
+    ]
+    return [[row for record in own for row in validate_records([record], hardware, basis)] for own in made if own]
 
 
-def _seconds(records: dict[tuple[str, int], Record], spec: RunSpec, repeat: int, basis: str) -> float | None:
-    """What a step of that run took by that clock; None if there is no such run."""
-    record = records.get((spec.key(), repeat))
-    step = measured_step(record) if record else None
-    if step is None:
-        return None
-    return step.wall_seconds if basis == WALL else step.cpu_seconds
-
-
-def _turn(place: int, first: int, specs: list[RunSpec]) -> int:
-    return first + (place - first) // len(specs)
-
-
-def middle(turns: list[Held], as_it_came: bool = False) -> Held:
-    """The median of those by the same clock, the wall clock if any went by it; and the median of all peaks."""
-    same = [held for held in turns if held.row.basis == WALL] or turns
-    ordered = sorted(same, key=lambda held: (held.row if as_it_came else held.at_that_speed).measured)
-    chosen = ordered[(len(ordered) - 1) // 2]
+def calmest(turns: list[Row]) -> Row:
+    """The shortest of those by the same clock, the wall clock if any went by it; and the median of all peaks."""
+    same = [row for row in turns if row.basis == WALL] or turns
     peaks = _peaks(turns)
-    return replace(chosen, row=replace(chosen.row, memory_measured=median(peaks) if peaks else None))
+    shortest = min(same, key=lambda row: row.measured)
+    return replace(shortest, memory_measured=median(peaks) if peaks else None)
 
 
-def _peaks(turns: list[Held]) -> list[float]:
-    return [held.row.memory_measured for held in turns if held.row.memory_measured]
+def _peaks(turns: list[Row]) -> list[float]:
+    return [row.memory_measured for row in turns if row.memory_measured]
 
 
-def show(found: list[list[Held]], console: Console) -> None:
-    names = ("predicted ms", "90 %", "measured ms", "error", "inside", "host", "at that speed", "memory error")
+def show(found: list[list[Row]], console: Console) -> None:
+    names = ("predicted ms", "90 %", "measured ms", "error", "inside", "memory error")
     numbers = (Column(name, justify="right") for name in names)
     table = Table("configuration", Column("by", justify="left"), *numbers, box=None)
     for turns in found:
-        row, held = middle(turns, as_it_came=True).row, middle(turns)
+        row = calmest(turns)
         spec = row.spec
-        options = " ".join(f"{name}={value}" for name, value in spec.options.items())
+        options = "".join(f" {name}={value}" for name, value in spec.options.items())
         memory = f"{row.memory_error:+.0%}" if row.memory_error is not None else "–"
         table.add_row(
-            f"{spec.workload} {options} {spec.strategy} x{spec.workers} batch {spec.samples_per_step}", row.basis,
+            f"{spec.workload}{options} {spec.strategy} x{spec.workers} batch {spec.samples_per_step}", row.basis,
             f"{row.predicted.value * 1e3:.2f}", f"{row.predicted.low * 1e3:.2f} – {row.predicted.high * 1e3:.2f}",
-            f"{row.measured * 1e3:.2f}", f"{row.error:+.0%}", f"{sum(one.row.inside for one in turns)} of {len(turns)}",
-            f"{held.host:.2f}", f"{held.at_that_speed.error:+.0%}", memory,
+            f"{row.measured * 1e3:.2f}", f"{row.error:+.0%}", f"{sum(one.inside for one in turns)} of {len(turns)}",
+            memory,
         )  # fmt: skip
     console.print(table)
 
 
-def report(found: list[list[Held]], console: Console) -> None:
-    middles, every = [middle(turns) for turns in found], [held for turns in found for held in turns]
-    came = [middle(turns, as_it_came=True).row for turns in found]
-    for name, rows, runs in (
-        ("step time", came, [held.row for held in every]),
-        (
-            "at the speed of the calibration",
-            [held.at_that_speed for held in middles],
-            [held.at_that_speed for held in every],
-        ),
-    ):
-        total, covered = summarise(rows), mean(run.inside for run in runs)
-        console.print(
-            f"{name}: mean error {total.mean_error:.1%} (at most {TARGETS['mean error']:.0%}), worst "
-            f"{total.worst_error:.1%} (at most {TARGETS['worst error']:.0%}), intervals cover {covered:.0%} of "
-            f"{len(runs)} runs (80 to 97 %), order kept in {total.order_kept or 0:.0%} of pairs, "
-            f"{total.rows} held-out configurations"
-        )
-    exact = [row.held_predicted == row.held_measured for row in came if row.held_measured is not None]
-    peaks = [abs(row.memory_error) for row in came if row.memory_error is not None]
+def report(found: list[list[Row]], console: Console) -> None:
+    rows, runs = [calmest(turns) for turns in found], [row for turns in found for row in turns]
+    total = summarise(rows)
+    console.print(
+        f"step time: mean error {total.mean_error:.1%} (at most {TARGETS['mean error']:.0%}), worst "
+        f"{total.worst_error:.1%} (at most {TARGETS['worst error']:.0%}), intervals cover "
+        f"{mean(run.inside for run in runs):.0%} of {len(runs)} runs (80 to 97 %), order kept in "
+        f"{total.order_kept or 0:.0%} of pairs, {total.rows} held-out configurations"
+    )
+    single = summarise(runs)
+    console.print(f"step time: of all {single.rows} runs by themselves: mean error {single.mean_error:.1%}")
+    exact = [row.held_predicted == row.held_measured for row in rows if row.held_measured is not None]
+    peaks = [abs(row.memory_error) for row in rows if row.memory_error is not None]
     console.print(
         f"memory: parameter and optimizer bytes exact in {sum(exact)} of {len(exact)}; peak: mean error "
         f"{mean(peaks):.1%}, worst {max(peaks):.1%} (at most {TARGETS['peak memory']:.0%}), "
         f"{sum(peak <= TARGETS['peak memory'] for peak in peaks)} of {len(peaks)} within it, intervals cover "
-        f"{mean(held.row.memory_inside for held in every):.0%} of {len(every)} runs"
+        f"{mean(run.memory_inside for run in runs):.0%} of {len(runs)} runs"
     )
     apart = [abs(peak / median(own) - 1) for turns in found if (own := _peaks(turns)) for peak in own]
     console.print(
@@ -254,40 +188,37 @@ def report(found: list[list[Held]], console: Console) -> None:
     )
 
 
-def keep(found: list[list[Held]], hardware: Hardware, folder: Path) -> None:
+def keep(found: list[list[Row]], hardware: Hardware, folder: Path) -> None:
     """The system and what was measured, for `tests/validation` and the guide."""
     (folder / "system.toml").write_text(to_toml(hardware.model_dump(mode="json", exclude_none=True)))
     kept = [
         {
             "spec": row.spec.model_dump(mode="json", include={"workload", "strategy", "workers", "global_batch",
                                                               "options", "train_samples", "epochs", "dataset"}),
-            "basis": row.basis, "measured_seconds": row.measured, "host": held.host,
-            "predicted_seconds": row.predicted.value, "peak_bytes": row.memory_measured,
-            "held_bytes": row.held_measured,
-            "turns": [{"basis": one.row.basis, "measured_seconds": one.row.measured, "host": one.host}
-                      for one in turns],
+            "basis": row.basis, "measured_seconds": row.measured, "predicted_seconds": row.predicted.value,
+            "peak_bytes": row.memory_measured, "held_bytes": row.held_measured,
+            "turns": [{"basis": one.basis, "measured_seconds": one.measured} for one in turns],
         }
         for turns in found
-        for held in [middle(turns, as_it_came=True)]
-        for row in [held.row]
+        for row in [calmest(turns)]
     ]  # fmt: skip
     (folder / "recorded.json").write_text(json.dumps({"rows": kept}, indent=1) + "\n")
 
 
 def advice(store: Store, hardware: Hardware, console: Console) -> None:
-    """The time of what is recommended over that of the best in the whole grid, both at the speed of the calibration."""
+    """The time of what is recommended over that of the best in the whole grid."""
     losses = []
     for number, ((workload, batch), specs) in enumerate(GRID.items(), start=1):
-        found = held_out(specs, hardware, store, console, first=number * QUESTION_PLACES, basis=WALL)
-        steps = {
-            (held.row.spec.strategy, held.row.spec.workers): held.at_that_speed.measured for held in map(middle, found)
-        }
+        first = number * QUESTION_REPEATS
+        _run([PlannedRun(spec, first + turn) for turn in range(TURNS) for spec in specs], store, console)
+        found = map(calmest, rows_of(specs, hardware, store, first, basis=WALL))
+        steps = {(row.spec.strategy, row.spec.workers): row.measured for row in found}
         question = Question(
             hardware=hardware, workload=workload, global_batches=(batch,), workers=(1, 2),
             strategies=("torch-single", *SEVERAL),
         )  # fmt: skip
         pick = recommend(question).pick
-        if pick is None or not steps:
+        if pick is None or (pick.spec.strategy, pick.spec.workers) not in steps:
             continue
         best = min(steps, key=lambda place: steps[place])
         chosen = pick.spec.strategy, pick.spec.workers
@@ -340,8 +271,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = given.system or Path(folder) / "system.toml"
             with Store.open(given.db or Path(folder) / "runs.db") as store:
-                hardware = calibrated(path, store, console)
-                found = held_out(HELD_OUT[:: 3 if given.quick else 1], hardware, store, console)
+                specs = HELD_OUT[:: 3 if given.quick else 1]
+                hardware = calibrated_in_turns(specs, path, store, console)
+                found = rows_of(specs, hardware, store)
                 show(found, console)
                 report(found, console)
                 if given.record:

@@ -1,5 +1,8 @@
 """Runs that share one import of a framework: faster to start, and nothing passes from one to the next."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ from paceline.record import Record
 from paceline.runs.launch import launch
 from paceline.runs.processes import Starter, start_fresh
 from paceline.runs.template import templates
-from paceline.spec import RunSpec
+from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategies, strategy
 from paceline.systems import local_system
 
@@ -56,3 +59,36 @@ def test_a_shared_import_is_made_once_and_the_record_says_so(name: str) -> None:
     # One import, so the same number twice: it stays part of the start-up that is reported, whoever waited for it.
     assert first.import_seconds > 0.1
     assert second.import_seconds == pytest.approx(first.import_seconds, rel=0.2)
+
+
+# Says, while a run is opened, how many objects Python no longer looks through for garbage.
+COUNTING = """
+import gc
+from pathlib import Path
+
+from torch import nn
+
+
+def build():
+    with Path(__file__).with_suffix(".txt").open("a") as notes:
+        notes.write(f"{gc.get_freeze_count()}\\n")
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+"""
+
+
+@pytest.mark.torch
+def test_garbage_is_not_looked_for_among_what_a_framework_imported(tmp_path: Path) -> None:
+    file = tmp_path / "counting.py"
+    file.write_text(COUNTING)
+    with templates() as made:
+        trained("torch-single", made.starter(strategy("torch-single")), model=ModelFile.from_text(f"{file}:build"))
+    # All of PyTorch: a quarter of a second for each run that lets go of its model. One more process only looks at it.
+    assert max(map(int, file.with_suffix(".txt").read_text().split())) > 100_000
+
+
+@pytest.mark.torch
+def test_fsdp_does_not_import_optimizers_that_only_zero_uses() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    asked = "import sys, paceline.frameworks.torch_sharded; print('torch.distributed.optim' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "False"
