@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import median
 
 from paceline.footprint import ModelFacts
 from paceline.predict.measured import MeasuredStep, peak_above_framework
@@ -100,7 +100,8 @@ def _overhead(name: str, timed: Sequence[Timed], held: Sequence[Held]) -> Strate
     return StrategyOverhead(
         strategy=name, seconds_per_message=per_message, seconds_per_parameter_byte=per_byte,
         waiting_per_message=_waiting(timed[0]), held_bytes=least.beyond,
-        held_per_parameter_byte=max(0.0, mean(grown)) if grown else 0.0,
+        # What an allocator keeps is chance: the middle of the models, not one that happens to need little or much.
+        held_per_parameter_byte=max(0.0, median(grown)) if grown else 0.0,
     )  # fmt: skip
 
 
