@@ -94,21 +94,26 @@ GRID = {
 
 def calibrated_in_turns(specs: list[RunSpec], path: Path, store: Store, say: Console) -> Hardware:
     """The calmest of as many calibrations as turns, each before a turn of all configurations."""
-    base = complete(RunSpec(workload=CALIBRATED_WITH, global_batch=64, steps=1))
-    calibrator = Calibrator(
-        local_system(), base, spec_facts(base), lambda text: say.print(f"[dim]{text}[/]"), lambda record: None,
-        frameworks=["torch"],
-    )  # fmt: skip
     known, systems = path.is_file(), []
     for turn in range(TURNS):
         if not known:
             started = time.perf_counter()
-            systems.append(calibrator.calibrate(load_hardware("cpu-2-cores")))
+            systems.append(calibrated(say))
             say.print(f"calibration {turn + 1} of {TURNS}: {time.perf_counter() - started:.0f} s")
         _run([PlannedRun(spec, turn) for spec in specs], store, say)
     if systems:
         path.write_text(to_toml(reduce(calmer_of, systems).model_dump(mode="json", exclude_none=True)))
     return load_hardware(str(path))
+
+
+def calibrated(say: Console) -> Hardware:
+    """As `paceline calibrate` does it."""
+    base = complete(RunSpec(workload=CALIBRATED_WITH, global_batch=64, steps=1))
+    calibrator = Calibrator(
+        local_system(), base, spec_facts(base), lambda text: say.print(f"[dim]{text}[/]"), lambda record: None,
+        frameworks=["torch"],
+    )  # fmt: skip
+    return calibrator.calibrate(load_hardware("cpu-2-cores"))
 
 
 def _run(runs: list[PlannedRun], store: Store, say: Console) -> None:
