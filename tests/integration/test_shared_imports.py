@@ -81,7 +81,8 @@ def test_garbage_is_not_looked_for_among_what_a_framework_imported(tmp_path: Pat
     file = tmp_path / "counting.py"
     file.write_text(COUNTING)
     with templates() as made:
-        trained("torch-single", made.starter(strategy("torch-single")), model=ModelFile.from_text(f"{file}:build"))
+        start, model = made.starter(strategy("torch-single")), ModelFile.from_text(f"{file}:build")
+        trained("torch-single", start, model=model, dataset="mnist-5k")
     # All of PyTorch: a quarter of a second for each run that lets go of its model. One more process only looks at it.
     assert max(map(int, file.with_suffix(".txt").read_text().split())) > 100_000
 
