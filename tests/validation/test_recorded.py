@@ -77,4 +77,4 @@ def test_peak_memory_is_foreseen_within_a_tenth_of_nearly_all() -> None:
     assert len(errors) >= 20
     assert mean(errors) <= 0.08
     # Peaks of one and the same configuration lie further apart now and then: what an allocator keeps is chance.
-    assert mean(error <= 0.1 for error in errors) >= 0.8
+    assert mean(error <= 0.1 for error in errors) >= 0.85
