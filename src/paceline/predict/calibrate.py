@@ -24,7 +24,7 @@ from paceline.predict.overheads import strategy_overheads
 from paceline.predict.prediction import NORMAL_90
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
-from paceline.predict.trials import SINGLE, Tried, run_trials
+from paceline.predict.trials import OWN_BATCH, SINGLE, Tried, run_own, run_trials
 from paceline.record import Record
 from paceline.runs.devices import process_environment
 from paceline.runs.gauge import Gauge, gauging
@@ -93,7 +93,7 @@ class Calibrator:
                 with gauging(self.system.cores) as gauge:
                     self.say("timing layers and the optimizer")
                     # What measures and what runs are forked from import PyTorch at the same time.
-                    self._prepare(made)
+                    self._prepare_runs(made)
                     calibration = self._with_layers(calibration, gauge)
                     self.say("timing collectives between processes")
                     calibration, fields = self._with_collectives(calibration, gauge)
@@ -110,8 +110,9 @@ class Calibrator:
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
 
-    def _prepare(self, made: Templates) -> None:
-        spec, process = self._spec(SINGLE, 1, LOCAL_BATCHES[0], RUN_SECONDS), Process(0, 1, "worker", 0, (0,))
+    def _prepare_runs(self, made: Templates) -> None:
+        spec = self._spec(SINGLE, 1, LOCAL_BATCHES[0], RUN_SECONDS)
+        process = Process(0, 1, "worker", 0, tuple(self.system.cores[:1]))
         made.starter(strategy(SINGLE)).prepare([process_environment(spec, process, os.environ)])
 
     def _described(self, described: Hardware, fields: dict[str, Any], calibration: Calibration) -> Hardware:
@@ -244,7 +245,10 @@ class Calibrator:
         models = [timing for one in tried if (timing := _model_timing(one, calibration))]
         layers = fit_layers("torch", self._timings, models)
         calibration = self._with_memory(calibration.model_copy(update={"layers": layers}))
-        overheads = strategy_overheads(hardware.model_copy(update={"calibration": calibration}), tried)
+        hardware = hardware.model_copy(update={"calibration": calibration})
+        step = Compute(hardware, "torch", "fp32").passes(self.facts, OWN_BATCH, model_digest(self.facts)).total
+        own = run_own(self.base, self.facts, step, self.system, self._run, self.say)
+        overheads = strategy_overheads(hardware, [*tried, *([own] if own else [])])
         return calibration.model_copy(update={"overheads": overheads})
 
     def _spec(self, name: str, workers: int, batch: int, step_seconds: float) -> RunSpec:

@@ -10,6 +10,7 @@ from paceline.systems.hardware import (
     Curve,
     Hardware,
     LayerRate,
+    LayerScratch,
     MemoryFit,
     Quantity,
     StepCurve,
@@ -50,7 +51,7 @@ def calmest(old: Calibration, new: Calibration) -> Calibration:
             "layers": layers,
             "layer_crowding": _crowding(old, new),
             "crowding": {cores: mean((old.crowding.get(cores, one), one)) for cores, one in new.crowding.items()},
-            "memory": _joined(old.memory, new.memory, lambda one: one.framework, _closer_memory),
+            "memory": _joined(old.memory, new.memory, lambda one: one.framework, _middle_memory),
             "collectives": _joined(
                 old.collectives, new.collectives, lambda one: (one.transport, one.kind, one.ranks), _calmer_transfers
             ),
@@ -78,8 +79,30 @@ def _crowding(old: Calibration, new: Calibration) -> dict[str, float]:
     return found
 
 
-def _closer_memory(old: MemoryFit, new: MemoryFit) -> MemoryFit:
-    return old if old.residual < new.residual else new
+def _middle_memory(old: MemoryFit, new: MemoryFit) -> MemoryFit:
+    """What an allocator keeps is chance, either way: the middle of both, where they are of the same model."""
+    if old.digest != new.digest or old.points is None or new.points is None or old.points.sizes != new.points.sizes:
+        return new
+    own = [mean(pair) for pair in zip(old.points.values, new.points.values, strict=True)]
+    scratch = _joined(old.scratch, new.scratch, lambda one: one.kind, _middle_scratch)
+    return new.model_copy(
+        update={
+            "base_bytes": (old.base_bytes + new.base_bytes) / 2,
+            "slack": (old.slack + new.slack) / 2,
+            "residual": (old.residual + new.residual) / 2,
+            "points": Curve.through(new.points.sizes, own),
+            "scratch": scratch,
+        }
+    )
+
+
+def _middle_scratch(old: LayerScratch, new: LayerScratch) -> LayerScratch:
+    return new.model_copy(
+        update={
+            "per_weight_byte": (old.per_weight_byte + new.per_weight_byte) / 2,
+            "per_activation_byte": (old.per_activation_byte + new.per_activation_byte) / 2,
+        }
+    )
 
 
 def _joined(
@@ -111,12 +134,16 @@ def _calmer_layers(old: LayerRate, new: LayerRate) -> LayerRate:
 
 def _middle_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
     """What is left over when the rest is taken away errs either way: the middle of both."""
-    names = set(StrategyOverhead.model_fields) - {"strategy", "waiting_per_message"}
+    names = set(StrategyOverhead.model_fields) - {"strategy", "waiting_per_message", "held_by_model"}
     # Waiting is none where other programs hid it.
     waiting = [one.waiting_per_message for one in (old, new) if one.waiting_per_message]
     return new.model_copy(
         update={
             "waiting_per_message": mean(waiting or [0.0]),
+            "held_by_model": {
+                digest: mean(one.held_by_model[digest] for one in (old, new) if digest in one.held_by_model)
+                for digest in {**old.held_by_model, **new.held_by_model}
+            },
             **{name: (getattr(old, name) + getattr(new, name)) / 2 for name in names},
         }
     )

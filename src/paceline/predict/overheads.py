@@ -32,10 +32,12 @@ class Timed:
 
 @dataclass(frozen=True)
 class Held:
-    """What a strategy held beyond the prediction, and the size of the model."""
+    """What a strategy held beyond the prediction, and of which model."""
 
     beyond: float
     parameter_bytes: float
+    # Of a model that it is kept for by itself.
+    digest: str | None = None
 
 
 def strategy_overheads(hardware: Hardware, tried: Sequence[Tried]) -> tuple[StrategyOverhead, ...]:
@@ -48,10 +50,11 @@ def strategy_overheads(hardware: Hardware, tried: Sequence[Tried]) -> tuple[Stra
         predicted = predictor.predict(single)
         # Where the model's own computation or memory is misjudged, that is not the strategy's.
         misjudged = one.alone.step.cpu_seconds / predicted.parts.cpu_seconds
-        alone_held = _held_beyond(one.alone.record, predicted) / _passed(single, facts)
+        alone_held = 0.0 if one.own else _held_beyond(one.alone.record, predicted) / _passed(single, facts)
         for name, ran in one.by_strategies.items():
             beyond = _held_beyond(ran.record, predictor.predict(ran.spec)) - alone_held * _passed(ran.spec, facts)
-            held.setdefault(name, []).append(Held(beyond, facts.parameter_bytes))
+            digest = predictor.digest if one.own else None
+            held.setdefault(name, []).append(Held(beyond, facts.parameter_bytes, digest))
             timed.setdefault(name, []).append(_timed(ran.spec, ran.step, predictor, misjudged))
     return tuple(_overhead(name, own, held[name]) for name, own in timed.items())
 
@@ -95,13 +98,14 @@ def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
 
 def _overhead(name: str, timed: Sequence[Timed], held: Sequence[Held]) -> StrategyOverhead:
     per_message, per_byte = fitted([(one.per_message, one.per_byte, one.beyond, one.step.cpu_seconds) for one in timed])
-    least, *more = held
+    least, *more = [one for one in held if one.digest is None]
     grown = [(one.beyond - least.beyond) / (one.parameter_bytes - least.parameter_bytes) for one in more]
     return StrategyOverhead(
         strategy=name, seconds_per_message=per_message, seconds_per_parameter_byte=per_byte,
         waiting_per_message=_waiting(timed[0]), held_bytes=least.beyond,
         # What an allocator keeps is chance: the middle of the models, not one that happens to need little or much.
         held_per_parameter_byte=max(0.0, median(grown)) if grown else 0.0,
+        held_by_model={one.digest: one.beyond for one in held if one.digest is not None},
     )  # fmt: skip
 
 

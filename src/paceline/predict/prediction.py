@@ -292,12 +292,20 @@ class Predictor:
             slack = fit.base_bytes + fit.slack * (group.gradient_bytes + kept + passing)
         beyond, overhead = passing, self.overhead(chosen)
         if overhead and spec.workers > 1:
-            buffers = overhead.held_per_parameter_byte * self.model.parameter_bytes
-            # What is filled while activations are freed takes their place.
-            in_their_place = computes and in_backward(group)
-            beyond = max(passing, buffers - group.activation_bytes) if in_their_place else passing + buffers
-            beyond += overhead.held_bytes
+            beyond = self._buffered(group, passing, overhead)
         return held + beyond + slack + (self.data_bytes if computes else 0.0)
+
+    def _buffered(self, group: RankFootprint, passing: float, overhead: StrategyOverhead) -> float:
+        """What passes take for a moment and the strategy holds beside: as it did of this model, or by its size."""
+        computes, measured = group.role == "worker", overhead.held_by_model.get(self.digest)
+        if computes and measured is not None:
+            return passing + measured
+        buffers = overhead.held_per_parameter_byte * self.model.parameter_bytes
+        # What is filled while activations are freed takes their place.
+        in_their_place = computes and in_backward(group)
+        return overhead.held_bytes + (
+            max(passing, buffers - group.activation_bytes) if in_their_place else passing + buffers
+        )
 
     @cached_property
     def _memory_fits(self) -> dict[str, MemoryFit]:

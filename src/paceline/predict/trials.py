@@ -1,8 +1,7 @@
-"""Runs of small models that calibrating learns from, on one worker and by each kind of strategy."""
+"""Runs that calibrating learns from, on one worker and by each kind of strategy: of small models, and of the user's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, lcm
 
 from paceline.errors import UserError
@@ -19,7 +18,11 @@ TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tenso
 SPLITTING = ("torch-fsdp", "torch-tensor")
 SINGLE = "torch-single"
 BATCH, MICROBATCHES = 64, 16
+# The model that is calibrated with is run by strategies too, with so many samples on each worker: many, because memory
+# matters where much is held. Not where a step takes so long that this would be most of calibrating.
+OWN_BATCH, OWN_EPOCHS, OWN_STEPS, OWN_SECONDS, OWN_STEP_SECONDS = 160, 3, 10, 0.8, 0.4
 Run = Callable[[RunSpec, int], Record]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -60,29 +63,50 @@ class Ran:
 class Tried:
     """A model as one worker ran it and, right after, each strategy with a worker on every core."""
 
-    trial: Trial
     alone: Ran
     by_strategies: Mapping[str, Ran]
-
-    @cached_property
-    def facts(self) -> ModelFacts:
-        """Of the model."""
-        return spec_facts(self.alone.spec)
+    facts: ModelFacts
+    # As many samples as each worker has had elsewhere in calibrating, so that what one worker holds is known.
+    own: bool = False
 
 
-def run_trials(system: System, run: Run, say: Callable[[str], None]) -> list[Tried]:
+def run_trials(system: System, run: Run, say: Say) -> list[Tried]:
     """All of them, model by model."""
     cores = len(system.cores)
     found = []
     for trial in TRIALS:
         say(f"{SINGLE}: a small {trial.workload} ({', '.join(f'{name} {one}' for name, one in trial.options.items())})")
-        alone, others = _calmest(_spec(trial, SINGLE, 1, cores), run, trial.tries), {}
+        alone = _calmest(_spec(trial, SINGLE, 1, cores), run, trial.tries)
         specs = [_spec(trial, name, cores, cores) for name in trial.by if cores > 1]
-        for spec in specs:
-            if _runs(spec, system):
-                say(f"{spec.strategy}: its own share of a step")
-                others[spec.strategy] = _calmest(spec, run, trial.tries)
-        found.append(Tried(trial, alone, others))
+        found.append(Tried(alone, _by_strategies(specs, system, run, say, trial.tries), spec_facts(alone.spec)))
+    return found
+
+
+def run_own(base: RunSpec, facts: ModelFacts, step_seconds: float, system: System, run: Run, say: Say) -> Tried | None:
+    """The model that is calibrated with: what strategies hold of it, others of its size do not tell."""
+    cores = len(system.cores)
+    if cores == 1 or step_seconds > OWN_STEP_SECONDS:
+        return None
+    steps = max(1, min(OWN_STEPS, round(OWN_SECONDS / OWN_EPOCHS / step_seconds)))
+
+    def spec_of(name: str, workers: int) -> RunSpec:
+        batch = OWN_BATCH * workers
+        fields = {"strategy": name, "workers": workers, "global_batch": batch, "local_batch": None, "knobs": {},
+                  "epochs": OWN_EPOCHS, "steps": None, "train_samples": batch * steps}  # fmt: skip
+        return complete(base.model_copy(update=fields))
+
+    say(f"{SINGLE}: {base.workload}")
+    alone = _calmest(spec_of(SINGLE, 1), run, 1)
+    others = _by_strategies([spec_of(name, cores) for name in TIMED], system, run, say, 1)
+    return Tried(alone, others, facts, own=True)
+
+
+def _by_strategies(specs: Sequence[RunSpec], system: System, run: Run, say: Say, tries: int) -> dict[str, Ran]:
+    found = {}
+    for spec in specs:
+        if _runs(spec, system):
+            say(f"{spec.strategy}: its own share of a step")
+            found[spec.strategy] = _calmest(spec, run, tries)
     return found
 
 

@@ -8,6 +8,8 @@ from paceline.systems.hardware import (
     Curve,
     Hardware,
     LayerRate,
+    LayerScratch,
+    MemoryFit,
     Quantity,
     StepCurve,
     StrategyOverhead,
@@ -93,3 +95,28 @@ def test_of_ratios_between_measurements_the_middle_counts() -> None:
     assert found.interference.value == found.straggling.value == 1.25
     other = calmer_of(measured(1.0, machine="another"), measured(1.5))
     assert other.interference.value == other.straggling.value == 1.5
+
+
+def memory(factor: float, digest: str = "small") -> MemoryFit:
+    return MemoryFit(
+        framework="torch", base_bytes=factor, slack=factor, residual=factor / 10, digest=digest,
+        points=Curve.through([16.0, 64.0], [factor, 4 * factor]),
+        scratch=(LayerScratch(framework="torch", kind="dense", per_weight_byte=factor, per_activation_byte=0.0),),
+    )  # fmt: skip
+
+
+def test_of_what_allocators_keep_the_middle_counts_and_of_another_model_the_new() -> None:
+    def joined(old: MemoryFit, new: MemoryFit) -> MemoryFit:
+        return calmest(calibration(1.0, memory=(old,)), calibration(1.0, memory=(new,))).memory[0]
+
+    assert joined(memory(1.0), memory(3.0)) == memory(2.0)
+    assert joined(memory(1.0), memory(3.0, "large")) == memory(3.0, "large")
+
+
+def test_what_strategies_hold_of_models_is_kept_of_all_of_them() -> None:
+    def measured(**held: float) -> Calibration:
+        one = StrategyOverhead(strategy="torch-ddp", seconds_per_message=1, held_bytes=1, held_by_model=held)
+        return calibration(1.0, overheads=(one,))
+
+    found = calmest(measured(small=2.0, other=5.0), measured(small=4.0, large=7.0))
+    assert found.overheads[0].held_by_model == {"small": 3.0, "other": 5.0, "large": 7.0}

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.plan import spec_facts
+from paceline.plan import complete, spec_facts
+from paceline.predict.compute import model_digest
 from paceline.predict.overheads import fitted, strategy_overheads
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import data_bytes
-from paceline.predict.trials import TIMED, TRIALS, Tried, run_trials
+from paceline.predict.trials import OWN_BATCH, OWN_STEP_SECONDS, TIMED, TRIALS, Tried, run_own, run_trials
 from paceline.record import Epoch, Finding, Memory, Rank, Record
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import strategies, strategy
@@ -56,8 +57,8 @@ def run(make_record: Callable[..., Record]) -> Callable[[RunSpec, int], Record]:
         known = hardware(StrategyOverhead.model_validate({"strategy": spec.strategy, "held_bytes": 0.0, **TRUE}))
         predicted = Predictor(known, spec_facts(spec), 1, data_bytes=data_bytes(spec)).predict(spec)
         parts, held = predicted.parts, round(predicted.memory_bytes.value + kept(spec))
-        (trial,) = (one for one in TRIALS if one.workload == spec.workload and one.options.items() <= options(spec))
-        disturbed = turn < trial.tries - 1
+        tries = [one.tries for one in TRIALS if one.workload == spec.workload and one.options.items() <= options(spec)]
+        disturbed = turn < max(tries, default=1) - 1
         slower = 2.0 if disturbed else 1.0
         epoch = Epoch(number=0, seconds=parts.step * STEPS * slower, steps=STEPS, samples=640, train_loss=1.0,
                       cpu_seconds=parts.cpu_seconds * STEPS * slower)  # fmt: skip
@@ -130,3 +131,31 @@ def test_on_one_core_models_are_run_by_one_worker_alone(run: Callable[[RunSpec, 
     assert [one.alone.spec.workload for one in found] == [trial.workload for trial in TRIALS]
     assert not any(one.by_strategies for one in found)
     assert strategy_overheads(hardware(), found) == ()
+
+
+def own(run: Callable[[RunSpec, int], Record], system: System, step_seconds: float = 0.01) -> Tried | None:
+    base = complete(RunSpec(workload="mnist-small", global_batch=64, steps=1))
+    return run_own(base, spec_facts(base), step_seconds, system, run, lambda _text: None)
+
+
+def test_what_strategies_hold_of_the_model_itself_is_kept_for_it(
+    run: Callable[[RunSpec, int], Record], system: System
+) -> None:
+    mine = own(run, system)
+    assert mine is not None
+    assert {ran.spec.global_batch for ran in mine.by_strategies.values()} == {OWN_BATCH * 2}
+    found = strategy_overheads(hardware(), [*tried(run, system), mine])
+    assert {one.strategy for one in found} == set(TIMED)
+    for one in found:
+        expected = kept(mine.by_strategies[one.strategy].spec)
+        assert one.held_by_model == {model_digest(mine.facts): pytest.approx(expected, rel=1e-6)}
+        # Others are told from the small models alone.
+        assert one.held_bytes == pytest.approx(HELD, rel=0.05)
+        assert one.seconds_per_message == pytest.approx(TRUE["seconds_per_message"], rel=1e-3)
+
+
+def test_a_model_with_long_steps_is_not_run_by_every_strategy(
+    run: Callable[[RunSpec, int], Record], system: System
+) -> None:
+    assert own(run, system, OWN_STEP_SECONDS * 1.01) is None
+    assert own(run, replace(system, cores=(0,))) is None

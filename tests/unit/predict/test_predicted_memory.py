@@ -4,6 +4,7 @@ import pytest
 
 from paceline.footprint import ModelFacts
 from paceline.plan import complete, spec_facts
+from paceline.predict.compute import model_digest
 from paceline.predict.memory import beyond_kept
 from paceline.predict.prediction import Predictor
 from paceline.spec import RunSpec
@@ -62,6 +63,19 @@ def test_buffers_of_parameters_that_are_gathered_come_on_top() -> None:
     spec = spec_of("torch-fsdp", "transformer")
     (plain, facts), (held, _) = predicted(spec), predicted(spec, gathered)
     assert held - plain == pytest.approx(1000 + facts.parameter_bytes)
+
+
+@pytest.mark.parametrize("name", ["torch-ddp", "torch-fsdp"])
+def test_what_was_held_of_the_model_itself_counts_instead_of_its_size(name: str) -> None:
+    spec = spec_of(name, "transformer")
+    plain, facts = predicted(spec)
+    known = StrategyOverhead(
+        strategy=name, seconds_per_message=0.0, held_bytes=1000.0, held_per_parameter_byte=1.0,
+        held_by_model={model_digest(facts): 5000.0},
+    )  # fmt: skip
+    assert predicted(spec, known)[0] - plain == pytest.approx(5000)
+    (other, size), (without, _) = predicted(spec_of(name, "mlp"), known), predicted(spec_of(name, "mlp"))
+    assert 1000 < other - without <= 1000 + size.parameter_bytes
 
 
 def test_who_splits_layers_keeps_as_much_of_their_results_as_of_the_whole_model() -> None:
