@@ -134,15 +134,17 @@ def _calmer_layers(old: LayerRate, new: LayerRate) -> LayerRate:
 
 def _middle_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
     """What is left over when the rest is taken away errs either way: the middle of both."""
-    names = set(StrategyOverhead.model_fields) - {"strategy", "waiting_per_message", "held_by_model"}
+    names = set(StrategyOverhead.model_fields) - {"strategy", "waiting_per_message", "held_per_activation_byte"}
     # Waiting is none where other programs hid it.
     waiting = [one.waiting_per_message for one in (old, new) if one.waiting_per_message]
     return new.model_copy(
         update={
             "waiting_per_message": mean(waiting or [0.0]),
-            "held_by_model": {
-                digest: mean(one.held_by_model[digest] for one in (old, new) if digest in one.held_by_model)
-                for digest in {**old.held_by_model, **new.held_by_model}
+            "held_per_activation_byte": {
+                digest: mean(
+                    one.held_per_activation_byte[digest] for one in (old, new) if digest in one.held_per_activation_byte
+                )
+                for digest in {**old.held_per_activation_byte, **new.held_per_activation_byte}
             },
             **{name: (getattr(old, name) + getattr(new, name)) / 2 for name in names},
         }

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from paceline.footprint import ModelFacts
+from paceline.footprint import ModelFacts, RankFootprint
 from paceline.predict.measured import MeasuredStep, peak_above_framework
 from paceline.predict.prediction import Prediction, Predictor
 from paceline.predict.question import data_bytes
@@ -32,10 +32,11 @@ class Timed:
 
 @dataclass(frozen=True)
 class Held:
-    """What a strategy held beyond the prediction, and of which model."""
+    """What a strategy held beyond the prediction, and how much a worker has of parameters and activations."""
 
     beyond: float
     parameter_bytes: float
+    activation_bytes: float
     # Of a model that it is kept for by itself.
     digest: str | None = None
 
@@ -53,8 +54,9 @@ def strategy_overheads(hardware: Hardware, tried: Sequence[Tried]) -> tuple[Stra
         alone_held = 0.0 if one.own else _held_beyond(one.alone.record, predicted) / _passed(single, facts)
         for name, ran in one.by_strategies.items():
             beyond = _held_beyond(ran.record, predictor.predict(ran.spec)) - alone_held * _passed(ran.spec, facts)
+            kept = _worker(ran.spec, facts).activation_bytes
             digest = predictor.digest if one.own else None
-            held.setdefault(name, []).append(Held(beyond, facts.parameter_bytes, digest))
+            held.setdefault(name, []).append(Held(beyond, facts.parameter_bytes, kept, digest))
             timed.setdefault(name, []).append(_timed(ran.spec, ran.step, predictor, misjudged))
     return tuple(_overhead(name, own, held[name]) for name, own in timed.items())
 
@@ -80,8 +82,12 @@ def _held_beyond(record: Record, predicted: Prediction) -> float:
 
 def _passed(spec: RunSpec, facts: ModelFacts) -> float:
     """Gradients and activations of a worker: who has a part of them has a part of what is misjudged."""
-    worker = strategy(spec.strategy).footprint(spec, facts).groups[0]
+    worker = _worker(spec, facts)
     return worker.gradient_bytes + worker.activation_bytes
+
+
+def _worker(spec: RunSpec, facts: ModelFacts) -> RankFootprint:
+    return strategy(spec.strategy).footprint(spec, facts).groups[0]
 
 
 def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
@@ -100,12 +106,16 @@ def _overhead(name: str, timed: Sequence[Timed], held: Sequence[Held]) -> Strate
     per_message, per_byte = fitted([(one.per_message, one.per_byte, one.beyond, one.step.cpu_seconds) for one in timed])
     least, *more = [one for one in held if one.digest is None]
     grown = [(one.beyond - least.beyond) / (one.parameter_bytes - least.parameter_bytes) for one in more]
+    # What an allocator keeps is chance: the middle of the models, not one that happens to need little or much.
+    per_byte_held = max(0.0, median(grown)) if grown else 0.0
     return StrategyOverhead(
         strategy=name, seconds_per_message=per_message, seconds_per_parameter_byte=per_byte,
-        waiting_per_message=_waiting(timed[0]), held_bytes=least.beyond,
-        # What an allocator keeps is chance: the middle of the models, not one that happens to need little or much.
-        held_per_parameter_byte=max(0.0, median(grown)) if grown else 0.0,
-        held_by_model={one.digest: one.beyond for one in held if one.digest is not None},
+        waiting_per_message=_waiting(timed[0]), held_bytes=least.beyond, held_per_parameter_byte=per_byte_held,
+        held_per_activation_byte={
+            one.digest: (one.beyond - least.beyond - per_byte_held * one.parameter_bytes) / one.activation_bytes
+            for one in held
+            if one.digest is not None
+        },
     )  # fmt: skip
 
 

@@ -297,15 +297,14 @@ class Predictor:
 
     def _buffered(self, group: RankFootprint, passing: float, overhead: StrategyOverhead) -> float:
         """What passes take for a moment and the strategy holds beside: as it did of this model, or by its size."""
-        computes, measured = group.role == "worker", overhead.held_by_model.get(self.digest)
-        if computes and measured is not None:
-            return passing + measured
         buffers = overhead.held_per_parameter_byte * self.model.parameter_bytes
+        grown = overhead.held_per_activation_byte.get(self.digest)
+        if grown is not None:
+            return overhead.held_bytes + passing + buffers + grown * group.activation_bytes
         # What is filled while activations are freed takes their place.
-        in_their_place = computes and in_backward(group)
-        return overhead.held_bytes + (
-            max(passing, buffers - group.activation_bytes) if in_their_place else passing + buffers
-        )
+        if group.role == "worker" and in_backward(group):
+            return overhead.held_bytes + max(passing, buffers - group.activation_bytes)
+        return overhead.held_bytes + passing + buffers
 
     @cached_property
     def _memory_fits(self) -> dict[str, MemoryFit]:

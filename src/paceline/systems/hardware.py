@@ -185,8 +185,8 @@ class StrategyOverhead(Frozen):
     waiting_per_message: float = 0.0
     # Beside `held_bytes`, for each byte of the model's parameters.
     held_per_parameter_byte: float = 0.0
-    # Instead of both, of models that it was run with, by their digest.
-    held_by_model: dict[str, float] = {}
+    # Beside both, for each byte of activations, of models that it was run with, by their digest.
+    held_per_activation_byte: dict[str, float] = {}
 
 
 class Calibration(Frozen):

@@ -115,8 +115,8 @@ def test_of_what_allocators_keep_the_middle_counts_and_of_another_model_the_new(
 
 def test_what_strategies_hold_of_models_is_kept_of_all_of_them() -> None:
     def measured(**held: float) -> Calibration:
-        one = StrategyOverhead(strategy="torch-ddp", seconds_per_message=1, held_bytes=1, held_by_model=held)
+        one = StrategyOverhead(strategy="torch-ddp", seconds_per_message=1, held_bytes=1, held_per_activation_byte=held)
         return calibration(1.0, overheads=(one,))
 
     found = calmest(measured(small=2.0, other=5.0), measured(small=4.0, large=7.0))
-    assert found.overheads[0].held_by_model == {"small": 3.0, "other": 5.0, "large": 7.0}
+    assert found.overheads[0].held_per_activation_byte == {"small": 3.0, "other": 5.0, "large": 7.0}

@@ -66,14 +66,15 @@ def test_buffers_of_parameters_that_are_gathered_come_on_top() -> None:
 
 
 @pytest.mark.parametrize("name", ["torch-ddp", "torch-fsdp"])
-def test_what_was_held_of_the_model_itself_counts_instead_of_its_size(name: str) -> None:
+def test_what_was_held_of_the_model_itself_grows_with_its_activations(name: str) -> None:
     spec = spec_of(name, "transformer")
     plain, facts = predicted(spec)
     known = StrategyOverhead(
         strategy=name, seconds_per_message=0.0, held_bytes=1000.0, held_per_parameter_byte=1.0,
-        held_by_model={model_digest(facts): 5000.0},
+        held_per_activation_byte={model_digest(facts): 0.5},
     )  # fmt: skip
-    assert predicted(spec, known)[0] - plain == pytest.approx(5000)
+    kept = strategy(name).footprint(spec, facts).groups[0].activation_bytes
+    assert predicted(spec, known)[0] - plain == pytest.approx(1000 + facts.parameter_bytes + 0.5 * kept)
     (other, size), (without, _) = predicted(spec_of(name, "mlp"), known), predicted(spec_of(name, "mlp"))
     assert 1000 < other - without <= 1000 + size.parameter_bytes
 
