@@ -134,12 +134,13 @@ def _calmer_layers(old: LayerRate, new: LayerRate) -> LayerRate:
 
 def _middle_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
     """What is left over when the rest is taken away errs either way: the middle of both."""
-    names = set(StrategyOverhead.model_fields) - {"strategy", "waiting_per_message", "held_per_activation_byte"}
+    waiting = ("waiting_per_message", "waiting_per_long_message")
+    names = set(StrategyOverhead.model_fields) - {"strategy", "held_per_activation_byte", *waiting}
     # Waiting is none where other programs hid it.
-    waiting = [one.waiting_per_message for one in (old, new) if one.waiting_per_message]
+    waited = [one for one in (old, new) if any(getattr(one, name) for name in waiting)] or [new]
     return new.model_copy(
         update={
-            "waiting_per_message": mean(waiting or [0.0]),
+            **{name: mean(getattr(one, name) for one in waited) for name in waiting},
             "held_per_activation_byte": {
                 digest: mean(
                     one.held_per_activation_byte[digest] for one in (old, new) if digest in one.held_per_activation_byte

@@ -22,12 +22,20 @@ class Timed:
 
     step: MeasuredStep
     predicted: Prediction
-    # CPU seconds beyond the prediction, of all processes.
+    # CPU seconds beyond the prediction, of all processes, those of computation that is misjudged aside.
     beyond: float
+    misjudged: float
     per_message: float
     per_byte: float
     # The same of the wall clock, for waiting.
     per_wait: float
+    per_long_wait: float
+
+    @property
+    def late(self) -> float:
+        """Seconds by the wall clock that no process computed in, beyond the prediction."""
+        spent = (max(0.0, self.beyond) + self.misjudged) / self.predicted.spec.workers
+        return self.step.wall_seconds - self.predicted.parts.step - spent
 
 
 @dataclass(frozen=True)
@@ -66,14 +74,15 @@ def _timed(spec: RunSpec, step: MeasuredStep, predictor: Predictor, misjudged: f
     cpu = predicted.parts.cpu_seconds
     computed = predicted.parts.compute * spec.workers * (misjudged - 1)
     # What a prediction grows by is proportional to each cost, so one second of it tells by how much.
-    handled, touched, waited = (
-        _with_a_second(predictor, spec, name)
-        for name in ("seconds_per_message", "seconds_per_parameter_byte", "waiting_per_message")
+    handled, touched = (
+        _with_a_second(predictor, spec, name).cpu_seconds - cpu
+        for name in ("seconds_per_message", "seconds_per_parameter_byte")
     )
-    return Timed(
-        step, predicted, step.cpu_seconds - cpu - computed, handled.cpu_seconds - cpu, touched.cpu_seconds - cpu,
-        waited.step - predicted.parts.step,
-    )  # fmt: skip
+    waited, long = (
+        _with_a_second(predictor, spec, name).step - predicted.parts.step
+        for name in ("waiting_per_message", "waiting_per_long_message")
+    )
+    return Timed(step, predicted, step.cpu_seconds - cpu - computed, computed, handled, touched, waited, long)
 
 
 def _held_beyond(record: Record, predicted: Prediction) -> float:
@@ -104,13 +113,15 @@ def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
 
 def _overhead(name: str, timed: Sequence[Timed], held: Sequence[Held]) -> StrategyOverhead:
     per_message, per_byte = fitted([(one.per_message, one.per_byte, one.beyond, one.step.cpu_seconds) for one in timed])
+    waiting, long = _waiting(timed)
     least, *more = [one for one in held if one.digest is None]
     grown = [(one.beyond - least.beyond) / (one.parameter_bytes - least.parameter_bytes) for one in more]
     # What an allocator keeps is chance: the middle of the models, not one that happens to need little or much.
     per_byte_held = max(0.0, median(grown)) if grown else 0.0
     return StrategyOverhead(
         strategy=name, seconds_per_message=per_message, seconds_per_parameter_byte=per_byte,
-        waiting_per_message=_waiting(timed[0]), held_bytes=least.beyond, held_per_parameter_byte=per_byte_held,
+        waiting_per_message=waiting, waiting_per_long_message=long, held_bytes=least.beyond,
+        held_per_parameter_byte=per_byte_held,
         held_per_activation_byte={
             one.digest: (one.beyond - least.beyond - per_byte_held * one.parameter_bytes) / one.activation_bytes
             for one in held
@@ -121,6 +132,8 @@ def _overhead(name: str, timed: Sequence[Timed], held: Sequence[Held]) -> Strate
 
 def fitted(sums: Sequence[tuple[float, float, float, float]]) -> tuple[float, float]:
     """Both costs from sums of them, a * x + b * y = c each, with an error counted as a share of d; none below zero."""
+    if not sums:
+        return 0.0, 0.0
     import numpy as np
     from scipy.optimize import nnls
 
@@ -132,10 +145,7 @@ def fitted(sums: Sequence[tuple[float, float, float, float]]) -> tuple[float, fl
     return per_message, per_byte
 
 
-def _waiting(small: Timed) -> float:
-    """Wall clock of the small model that no process computed in, for each message."""
-    if small.step.disturbed or not small.per_wait:
-        return 0.0
-    spent = max(0.0, small.beyond) / small.predicted.spec.workers
-    late = small.step.wall_seconds - small.predicted.parts.step - spent
-    return max(0.0, late) / small.per_wait
+def _waiting(timed: Sequence[Timed]) -> tuple[float, float]:
+    """For each message, and for each long one beside: wall clock that no process computed in."""
+    calm = [one for one in timed if not one.step.disturbed and one.per_wait]
+    return fitted([(one.per_wait, one.per_long_wait, one.late, one.step.wall_seconds) for one in calm])

@@ -10,6 +10,10 @@ from paceline.predict.costs import Costs
 from paceline.predict.simulate import Served, Task, largest_of, overlap, pipeline_order, serve, simulate
 from paceline.systems.hardware import Hardware, StrategyOverhead
 
+# A socket takes about so much at once (Linux: tcp_wmem starts at 16 kB and grows as it is used); the rest of a message
+# waits for the threads of both ends, which computation keeps from their cores, more than once.
+LONG_BYTES = 100e3
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -64,7 +68,10 @@ class Scene:
 
     def waking(self, group: RankFootprint) -> float:
         """Seconds in which a rank waits for the other ends of its messages to wake up."""
-        return self.overhead.waiting_per_message * _count(group) if self.overhead and self.workers > 1 else 0.0
+        if self.overhead is None or self.workers < 2:
+            return 0.0
+        long = sum(message.count for message in group.messages if message.payload_bytes > LONG_BYTES)
+        return self.overhead.waiting_per_message * _count(group) + self.overhead.waiting_per_long_message * long
 
     def share(self, group: RankFootprint) -> float:
         """Of the whole model's operations on the rank's samples."""

@@ -181,8 +181,9 @@ class StrategyOverhead(Frozen):
     seconds_per_message: float
     held_bytes: float
     seconds_per_parameter_byte: float = 0.0
-    # Until the other end wakes up: nobody's CPU seconds.
+    # Until the other end wakes up: nobody's CPU seconds; and beside, for each message that is too long to go at once.
     waiting_per_message: float = 0.0
+    waiting_per_long_message: float = 0.0
     # Beside `held_bytes`, for each byte of the model's parameters.
     held_per_parameter_byte: float = 0.0
     # Beside both, for each byte of activations, of models that it was run with, by their digest.
