@@ -1,7 +1,8 @@
 """Two calibrations of one machine ─► the calmer of each measurement: other programs only ever make one longer."""
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import mean
+from math import log, sqrt
+from statistics import mean, median
 from typing import TypeVar
 
 from paceline.systems.hardware import (
@@ -61,9 +62,24 @@ def calmest(old: Calibration, new: Calibration) -> Calibration:
             ),
             "step_overhead_seconds": _least(old.step_overhead_seconds, new.step_overhead_seconds),
             "startup_seconds": _least(old.startup_seconds, new.startup_seconds),
-            "repeat_deviation": (old.repeat_deviation + new.repeat_deviation) / 2,
+            "repeat_deviation": _deviation(old, new),
         }
     )
+
+
+def _deviation(old: Calibration, new: Calibration) -> float:
+    """Of a run at another time: as repeats within each of them say, and as both lie apart, all three counting alike."""
+    pairs = [
+        abs(log(after / before))
+        for one in old.steps
+        for other in new.steps
+        if _step(one) == _step(other) and one.seconds.sizes == other.seconds.sizes
+        for before, after in zip(one.seconds.values, other.seconds.values, strict=True)
+    ]
+    # Of normal numbers half are within 0.6745 deviations, and a difference of two deviates by the root of 2: so the
+    # middle of the differences is 0.954 of one deviation.
+    apart = [median(pairs) / 0.954] if pairs else []
+    return sqrt(mean(one**2 for one in (old.repeat_deviation, new.repeat_deviation, *apart)))
 
 
 def _crowding(old: Calibration, new: Calibration) -> dict[str, float]:
