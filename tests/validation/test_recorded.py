@@ -72,9 +72,10 @@ def test_parameter_and_optimizer_bytes_are_exact(row: dict) -> None:
     assert tuple(row["held_bytes"]) in {(group.parameter_bytes, group.optimizer_bytes) for group in groups}
 
 
-def test_peak_memory_is_foreseen_within_a_tenth_of_nearly_all() -> None:
+def test_peak_memory_is_foreseen_within_a_tenth_of_all_but_one() -> None:
     errors = [abs(prediction(row).memory_bytes.value / row["peak_bytes"] - 1) for row in ROWS if row["peak_bytes"]]
     assert len(errors) >= 20
-    assert mean(errors) <= 0.08
+    assert mean(errors) <= 0.05
     # Peaks of one and the same configuration lie further apart now and then: what an allocator keeps is chance.
-    assert mean(error <= 0.1 for error in errors) >= 0.85
+    assert sum(error > 0.1 for error in errors) <= 1
+    assert max(errors) <= 0.15
