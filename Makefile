@@ -2,8 +2,9 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-# Two files of tests at a time: most of a test is starting processes and waiting for them.
-BESIDE := -n 2 --dist loadfile
+# Two files of tests at a time: most of a test is starting processes and waiting for them. Not those with most tests
+# first: a file of few and long ones would come last, by itself.
+BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
 # The interpreter may be called python3 where python3.11 is not on the path.
 FOUND := $(shell command -v $(PYTHON) || command -v python3)
 
