@@ -24,7 +24,7 @@ from paceline.predict.overheads import strategy_overheads
 from paceline.predict.prediction import NORMAL_90
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
-from paceline.predict.trials import OWN_BATCH, SINGLE, Tried, run_own, run_trials
+from paceline.predict.trials import OWN_BATCH, SINGLE, Tried, run_own, run_trials, with_samples
 from paceline.record import Record
 from paceline.runs.devices import process_environment
 from paceline.runs.gauge import Gauge, gauging
@@ -217,8 +217,8 @@ class Calibrator:
         single, apart = self._spec(SINGLE, 1, CROWDED_BATCH, alone), {"every": NEVER, "warmup_steps": 0}
         side = single.model_copy(update={
             "strategy": "torch-local-sgd", "workers": cores, "knobs": apart, "global_batch": CROWDED_BATCH * cores,
-            "train_samples": (single.train_samples or 0) * cores,
         })  # fmt: skip
+        side = with_samples(side, (single.train_samples or 0) * cores)
         # In turn, so that what changes on the machine meanwhile meets both, and each compared with its neighbours.
         own = [self._alone_again(single, 0)]
         shared, late = [], []

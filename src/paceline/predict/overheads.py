@@ -114,7 +114,8 @@ def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
 def _overhead(name: str, timed: Sequence[Timed], held: Sequence[Held]) -> StrategyOverhead:
     per_message, per_byte = fitted([(one.per_message, one.per_byte, one.beyond, one.step.cpu_seconds) for one in timed])
     waiting, long = _waiting(timed)
-    least, *more = [one for one in held if one.digest is None]
+    # Where a strategy divides none of the small models over the cores, there is only what it held of the user's.
+    least, *more = [one for one in held if one.digest is None] or [Held(0.0, 0.0, 0.0)]
     grown = [(one.beyond - least.beyond) / (one.parameter_bytes - least.parameter_bytes) for one in more]
     # What an allocator keeps is chance: the middle of the models, not one that happens to need little or much.
     per_byte_held = max(0.0, median(grown)) if grown else 0.0

@@ -6,7 +6,7 @@ from math import ceil, lcm
 
 from paceline.errors import UserError
 from paceline.footprint import ModelFacts
-from paceline.plan import complete, refusal, spec_facts
+from paceline.plan import complete, refusal, sample_count, spec_facts
 from paceline.predict.measured import MeasuredStep, measured_step
 from paceline.record import Record
 from paceline.runs.probe import probe
@@ -92,13 +92,19 @@ def run_own(base: RunSpec, facts: ModelFacts, step_seconds: float, system: Syste
     def spec_of(name: str, workers: int) -> RunSpec:
         batch = OWN_BATCH * workers
         fields = {"strategy": name, "workers": workers, "global_batch": batch, "local_batch": None, "knobs": {},
-                  "epochs": OWN_EPOCHS, "steps": None, "train_samples": batch * steps}  # fmt: skip
-        return complete(base.model_copy(update=fields))
+                  "epochs": OWN_EPOCHS, "steps": None}  # fmt: skip
+        return complete(with_samples(base.model_copy(update=fields), batch * steps))
 
     say(f"{SINGLE}: {base.workload}")
     alone = _calmest(spec_of(SINGLE, 1), run, 1)
     others = _by_strategies([spec_of(name, cores) for name in TIMED], system, run, say, 1)
     return Tried(alone, others, facts, own=True)
+
+
+def with_samples(spec: RunSpec, samples: int) -> RunSpec:
+    """With so many in an epoch: the data over again where many cores want more than there are."""
+    copies = ceil(samples / sample_count(spec.model_copy(update={"train_samples": None}), probe))
+    return spec.model_copy(update={"train_samples": ceil(samples / copies), "dataset_copies": copies})
 
 
 def _by_strategies(specs: Sequence[RunSpec], system: System, run: Run, say: Say, tries: int) -> dict[str, Ran]:

@@ -10,7 +10,7 @@ from paceline.predict.compute import model_digest
 from paceline.predict.overheads import fitted, strategy_overheads
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import data_bytes
-from paceline.predict.trials import OWN_BATCH, OWN_STEP_SECONDS, TIMED, TRIALS, Tried, run_own, run_trials
+from paceline.predict.trials import OWN_BATCH, OWN_STEP_SECONDS, OWN_STEPS, TIMED, TRIALS, Tried, run_own, run_trials
 from paceline.record import Epoch, Finding, Memory, Rank, Record
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import strategies, strategy
@@ -162,6 +162,30 @@ def test_what_strategies_hold_of_the_model_itself_is_kept_for_it(
         # Others are told from the small models alone.
         assert one.held_bytes == pytest.approx(HELD, rel=0.05)
         assert one.seconds_per_message == pytest.approx(TRUE["seconds_per_message"], rel=1e-3)
+
+
+def test_a_strategy_that_runs_the_model_itself_alone_is_known_by_it(
+    run: Callable[[RunSpec, int], Record], system: System
+) -> None:
+    mine = own(run, system)
+    assert mine is not None
+    for one in strategy_overheads(hardware(), [mine]):
+        spec = mine.by_strategies[one.strategy].spec
+        (grown,) = one.held_per_activation_byte.values()
+        kept_bytes = strategy(one.strategy).footprint(spec, mine.facts).groups[0].activation_bytes
+        assert (one.held_bytes, one.held_per_parameter_byte) == (0.0, 0.0)
+        assert grown * kept_bytes == pytest.approx(kept(spec), rel=1e-6)
+
+
+@pytest.mark.parametrize("cores", [4, 64])
+def test_many_cores_get_the_data_over_again(run: Callable[[RunSpec, int], Record], system: System, cores: int) -> None:
+    mine = own(run, replace(system, cores=tuple(range(cores))))
+    assert mine is not None
+    spec = mine.by_strategies["torch-ddp"].spec
+    assert spec.global_batch == OWN_BATCH * cores
+    assert spec.train_samples is not None
+    assert spec.train_samples <= 5000
+    assert spec.train_samples * spec.dataset_copies // spec.global_batch == OWN_STEPS
 
 
 def test_a_model_with_long_steps_is_not_run_by_every_strategy(
