@@ -24,7 +24,7 @@ from paceline.predict.overheads import strategy_overheads
 from paceline.predict.prediction import NORMAL_90
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
-from paceline.predict.trials import OWN_BATCH, SINGLE, Tried, run_own, run_trials, with_samples
+from paceline.predict.trials import SINGLE, Tried, run_own, run_trials, with_samples
 from paceline.record import Record
 from paceline.runs.devices import process_environment
 from paceline.runs.gauge import Gauge, gauging
@@ -48,12 +48,15 @@ from paceline.systems.local import System
 
 STUDY = "calibration"
 LOCAL_BATCHES = (16, 64, 96, 160, 256)
+# A step of the largest takes no longer than this; where it would, all of them are smaller.
+LONGEST_STEP_SECONDS = 3.0
 # Each run should compute for about so long, in so many epochs: short ones, so that a burst of other load spoils few.
-RUN_SECONDS, EPOCHS = 1.0, 13
+RUN_SECONDS, EPOCHS = 1.0, (3, 13)
 STEPS_OF_AN_EPOCH = (1, 16)
-CROWDED_BATCH, CROWDED_ROUNDS = 64, 2
-# What is held varies most from run to run where most is.
-REPEATED_BATCHES, REPEATS = (CROWDED_BATCH, LOCAL_BATCHES[-1]), 2
+CROWDED_ROUNDS = 2
+# Of the batches, this one is run beside others; this one strategies run; and these more than once: what is held varies
+# most from run to run where most is.
+CROWDED, BY_STRATEGIES, REPEATED, REPEATS = 1, 3, (1, 4), 2
 # Workers that never meet: how long they compute side by side.
 NEVER = 10**9
 # Wall clock this much above CPU seconds was spent waiting for a core that something else had.
@@ -81,6 +84,7 @@ class Calibrator:
     _timings: Sequence[LayerTiming] = ()
     _scratch: dict[str, list[LayerScratch]] = field(default_factory=dict)
     _peaks: dict[str, list[MeasuredPeak]] = field(default_factory=dict)
+    _batches: tuple[int, ...] = LOCAL_BATCHES
 
     def calibrate(self, described: Hardware) -> Hardware:
         """A little more than a minute for the small models with PyTorch alone; other frameworks add theirs."""
@@ -174,14 +178,15 @@ class Calibrator:
         learned = hardware.model_copy(update={"calibration": calibration})
         # For how many steps there is time: by its layers in PyTorch, then by what the batch before took.
         expected = Compute(learned, "torch", "fp32").passes(self.facts, LOCAL_BATCHES[0], "").total
+        self._batches = batches_within(LONGEST_STEP_SECONDS, expected / LOCAL_BATCHES[0])
+        expected *= self._batches[0] / LOCAL_BATCHES[0]
         sizes: list[float] = []
         seconds: list[float] = []
         startup: list[float] = []
-        for batch in LOCAL_BATCHES:
+        for place, batch in enumerate(self._batches):
             if sizes:
                 expected = seconds[-1] * batch / sizes[-1]
-            repeats = REPEATS if batch in REPEATED_BATCHES else 1
-            for repeat in range(repeats):
+            for repeat in range(REPEATS if place in REPEATED else 1):
                 self.say(f"{single.name}: steps of {batch} samples")
                 record = self._run(self._spec(single.name, 1, batch, expected), repeat)
                 step = _one_worker_seconds(record)
@@ -212,11 +217,12 @@ class Calibrator:
     def _with_crowding(self, calibration: Calibration, hardware: Hardware) -> tuple[Calibration, Hardware]:
         cores = len(self.system.cores)
         learned = Compute(hardware.model_copy(update={"calibration": calibration}), "torch", "fp32")
-        passes = learned.passes(self.facts, CROWDED_BATCH)
+        batch = self._batches[CROWDED]
+        passes = learned.passes(self.facts, batch)
         alone = passes.total + passes.overhead + passes.update_per_parameter * self.facts.parameters
-        single, apart = self._spec(SINGLE, 1, CROWDED_BATCH, alone), {"every": NEVER, "warmup_steps": 0}
+        single, apart = self._spec(SINGLE, 1, batch, alone), {"every": NEVER, "warmup_steps": 0}
         side = single.model_copy(update={
-            "strategy": "torch-local-sgd", "workers": cores, "knobs": apart, "global_batch": CROWDED_BATCH * cores,
+            "strategy": "torch-local-sgd", "workers": cores, "knobs": apart, "global_batch": batch * cores,
         })  # fmt: skip
         side = with_samples(side, (single.train_samples or 0) * cores)
         # In turn, so that what changes on the machine meanwhile meets both, and each compared with its neighbours.
@@ -238,7 +244,7 @@ class Calibrator:
 
     def _alone_again(self, single: RunSpec, turn: int) -> float:
         seconds = _one_worker_seconds(self._run(single, REPEATS + turn))
-        self._repeats["torch", CROWDED_BATCH].append(seconds)
+        self._repeats["torch", self._batches[CROWDED]].append(seconds)
         return seconds
 
     def _with_trials(self, calibration: Calibration, hardware: Hardware) -> Calibration:
@@ -248,17 +254,19 @@ class Calibrator:
         layers = fit_layers("torch", self._timings, models)
         calibration = self._with_memory(calibration.model_copy(update={"layers": layers}))
         hardware = hardware.model_copy(update={"calibration": calibration})
-        step = Compute(hardware, "torch", "fp32").passes(self.facts, OWN_BATCH, model_digest(self.facts)).total
-        own = run_own(self.base, self.facts, step, self.system, self._run, self.say)
+        batch = self._batches[BY_STRATEGIES]
+        step = Compute(hardware, "torch", "fp32").passes(self.facts, batch, model_digest(self.facts)).total
+        own = run_own(self.base, self.facts, batch, step, self.system, self._run, self.say)
         overheads = strategy_overheads(hardware, [*tried, *([own] if own else [])])
         return calibration.model_copy(update={"overheads": overheads})
 
     def _spec(self, name: str, workers: int, batch: int, step_seconds: float) -> RunSpec:
-        least, most = STEPS_OF_AN_EPOCH
-        steps = max(least, min(most, round(RUN_SECONDS / EPOCHS / max(step_seconds, 1e-6))))
+        step_seconds = max(step_seconds, 1e-6)
+        epochs = _between(EPOCHS, RUN_SECONDS / step_seconds)
+        steps = _between(STEPS_OF_AN_EPOCH, RUN_SECONDS / epochs / step_seconds)
         return self.base.model_copy(
             update={
-                "strategy": name, "workers": workers, "global_batch": batch, "local_batch": None, "epochs": EPOCHS,
+                "strategy": name, "workers": workers, "global_batch": batch, "local_batch": None, "epochs": epochs,
                 "steps": None, "train_samples": batch * steps, "device": "cpu", "precision": "fp32", "knobs": {},
             }
         )  # fmt: skip
@@ -284,6 +292,18 @@ class Calibrator:
             held = chosen.footprint(spec, facts).heaviest.held_bytes + data_bytes(spec)
             run = MeasuredPeak(facts, spec.samples_per_step, peak, held)
             self._peaks.setdefault(chosen.framework or "", []).append(run)
+
+
+def batches_within(step_seconds: float, seconds_per_sample: float) -> tuple[int, ...]:
+    """Local batches to measure: halved as often as the largest step needs, down to single samples."""
+    parts = 1
+    while parts < LOCAL_BATCHES[0] and LOCAL_BATCHES[-1] / parts * seconds_per_sample > step_seconds:
+        parts *= 2
+    return tuple(batch // parts for batch in LOCAL_BATCHES)
+
+
+def _between(limits: tuple[int, int], wanted: float) -> int:
+    return max(limits[0], min(limits[1], round(wanted)))
 
 
 def deviation_of_a_run(repeats: Sequence[Sequence[float]]) -> float:

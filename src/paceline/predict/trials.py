@@ -18,9 +18,9 @@ TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tenso
 SPLITTING = ("torch-fsdp", "torch-tensor")
 SINGLE = "torch-single"
 BATCH, MICROBATCHES = 64, 16
-# The model that is calibrated with is run by strategies too, with so many samples on each worker: many, because memory
-# matters where much is held. Not where a step takes so long that this would be most of calibrating.
-OWN_BATCH, OWN_EPOCHS, OWN_STEPS, OWN_SECONDS, OWN_STEP_SECONDS = 160, 3, 10, 0.8, 0.4
+# The model that is calibrated with is run by strategies too, not where a step takes so long that this would be most of
+# calibrating.
+OWN_EPOCHS, OWN_STEPS, OWN_SECONDS, OWN_STEP_SECONDS = 3, 10, 0.8, 0.4
 Run = Callable[[RunSpec, int], Record]
 Say = Callable[[str], None]
 
@@ -82,18 +82,22 @@ def run_trials(system: System, run: Run, say: Say) -> list[Tried]:
     return found
 
 
-def run_own(base: RunSpec, facts: ModelFacts, step_seconds: float, system: System, run: Run, say: Say) -> Tried | None:
-    """The model that is calibrated with: what strategies hold of it, others of its size do not tell."""
+def run_own(
+    base: RunSpec, facts: ModelFacts, batch: int, step_seconds: float, system: System, run: Run, say: Say
+) -> Tried | None:
+    """The model that is calibrated with: what strategies hold of it, others of its size do not tell.
+
+    `batch` is for each worker: many samples, because memory matters where much is held.
+    """
     cores = len(system.cores)
     if cores == 1 or step_seconds > OWN_STEP_SECONDS:
         return None
     steps = max(1, min(OWN_STEPS, round(OWN_SECONDS / OWN_EPOCHS / step_seconds)))
 
     def spec_of(name: str, workers: int) -> RunSpec:
-        batch = OWN_BATCH * workers
-        fields = {"strategy": name, "workers": workers, "global_batch": batch, "local_batch": None, "knobs": {},
-                  "epochs": OWN_EPOCHS, "steps": None}  # fmt: skip
-        return complete(with_samples(base.model_copy(update=fields), batch * steps))
+        fields = {"strategy": name, "workers": workers, "global_batch": batch * workers, "local_batch": None,
+                  "knobs": {}, "epochs": OWN_EPOCHS, "steps": None}  # fmt: skip
+        return complete(with_samples(base.model_copy(update=fields), batch * workers * steps))
 
     say(f"{SINGLE}: {base.workload}")
     alone = _calmest(spec_of(SINGLE, 1), run, 1)

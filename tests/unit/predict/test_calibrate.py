@@ -2,7 +2,14 @@
 
 import pytest
 
-from paceline.predict.calibrate import LEAST_DEVIATION, _transfer_curve, deviation_of_a_run, never_falling
+from paceline.predict.calibrate import (
+    LEAST_DEVIATION,
+    LOCAL_BATCHES,
+    _transfer_curve,
+    batches_within,
+    deviation_of_a_run,
+    never_falling,
+)
 
 
 def row(size: int, seconds: float, cpu_seconds: float) -> dict[str, float]:
@@ -31,3 +38,9 @@ def test_repeats_of_one_step_say_how_far_apart_runs_lie() -> None:
 def test_the_more_runs_are_repeated_the_less_is_added_for_not_knowing() -> None:
     once, often = [[1.0, 1.2, 0.8, 1.0]], [[1.0, 1.2, 0.8, 1.0], [2.0, 2.4, 1.6, 2.0], [0.1, 0.12, 0.08, 0.1]]
     assert 0.1633 < deviation_of_a_run(often) < 0.8 * deviation_of_a_run(once)
+
+
+def test_models_whose_samples_take_long_are_measured_with_fewer_of_them() -> None:
+    assert batches_within(3.0, 1e-4) == batches_within(3.0, 3 / 256) == LOCAL_BATCHES
+    assert batches_within(3.0, 3 / 255) == tuple(batch // 2 for batch in LOCAL_BATCHES)
+    assert batches_within(3.0, 0.15) == batches_within(3.0, 100.0) == (1, 4, 6, 10, 16)

@@ -10,7 +10,7 @@ from paceline.predict.compute import model_digest
 from paceline.predict.overheads import fitted, strategy_overheads
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import data_bytes
-from paceline.predict.trials import OWN_BATCH, OWN_STEP_SECONDS, OWN_STEPS, TIMED, TRIALS, Tried, run_own, run_trials
+from paceline.predict.trials import OWN_STEP_SECONDS, OWN_STEPS, TIMED, TRIALS, Tried, run_own, run_trials
 from paceline.record import Epoch, Finding, Memory, Rank, Record
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import strategies, strategy
@@ -23,7 +23,7 @@ TRUE = {
     "seconds_per_message": 2e-3, "seconds_per_parameter_byte": 3e-9, "waiting_per_message": 5e-4,
     "waiting_per_long_message": 1e-3,
 }  # fmt: skip
-STEPS = 10
+STEPS, OWN_BATCH = 10, 160
 HELD, HELD_PER_BYTE = 3e6, 1.5
 
 
@@ -141,7 +141,7 @@ def test_on_one_core_models_are_run_by_one_worker_alone(run: Callable[[RunSpec, 
 
 def own(run: Callable[[RunSpec, int], Record], system: System, step_seconds: float = 0.01) -> Tried | None:
     base = complete(RunSpec(workload="mnist-small", global_batch=64, steps=1))
-    return run_own(base, spec_facts(base), step_seconds, system, run, lambda _text: None)
+    return run_own(base, spec_facts(base), OWN_BATCH, step_seconds, system, run, lambda _text: None)
 
 
 def test_what_strategies_hold_of_the_model_itself_is_kept_for_it(
