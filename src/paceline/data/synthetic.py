@@ -7,6 +7,8 @@ from paceline.data.base import DataRequest, DataSet, DataSource
 DEFAULT_SHAPE, DEFAULT_CLASSES = (1, 28, 28), 10
 DEFAULT_TRAIN_SAMPLES = 2048
 TRAIN_PER_TEST = 4
+# The test set has a sample for each class, but of a thousand classes not a thousand large images for a short run.
+MOST_FOR_CLASSES = 100
 # Patterns and noise have unit variance; at this ratio a small network learns within an epoch but not at once.
 NOISE_OVER_PATTERN = 2.0
 
@@ -15,9 +17,11 @@ def load(request: DataRequest) -> DataSet:
     """Samples from the seed alone."""
     generator = np.random.Generator(np.random.PCG64([request.seed, 0x5EED]))
     shape, classes = request.input_shape or DEFAULT_SHAPE, request.classes or DEFAULT_CLASSES
-    train, test = count(request), max(classes, count(request) // TRAIN_PER_TEST)
-    patterns = generator.standard_normal((classes, *shape), dtype=np.float32)
-    targets = generator.integers(0, classes, train + test, dtype=np.int64)
+    train, test = count(request), max(min(classes, MOST_FOR_CLASSES), count(request) // TRAIN_PER_TEST)
+    # No more classes are seen than there are samples, and only those are made.
+    seen = min(classes, train + test)
+    patterns = generator.standard_normal((seen, *shape), dtype=np.float32)
+    targets = generator.integers(0, seen, train + test, dtype=np.int64)
     inputs = generator.standard_normal((train + test, *shape), dtype=np.float32) * np.float32(NOISE_OVER_PATTERN)
     inputs += patterns[targets]
     return DataSet(inputs[:train], targets[:train], inputs[train:], targets[train:], classes)

@@ -25,7 +25,7 @@ from paceline.predict.prediction import NORMAL_90
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
 from paceline.predict.trials import SINGLE, Tried, run_own, run_trials, with_samples
-from paceline.record import Record
+from paceline.record import Record, Status
 from paceline.runs.devices import process_environment
 from paceline.runs.gauge import Gauge, gauging
 from paceline.runs.launch import launch
@@ -49,7 +49,7 @@ from paceline.systems.local import System
 STUDY = "calibration"
 LOCAL_BATCHES = (16, 64, 96, 160, 256)
 # A step of the largest takes no longer than this; where it would, all of them are smaller.
-LONGEST_STEP_SECONDS = 3.0
+LONGEST_STEP_SECONDS = 2.0
 # Each run should compute for about so long, in so many epochs: short ones, so that a burst of other load spoils few.
 RUN_SECONDS, EPOCHS = 1.0, (3, 13)
 STEPS_OF_AN_EPOCH = (1, 16)
@@ -279,6 +279,8 @@ class Calibrator:
             self.keep(record)
             if record.ok:
                 break
+            if record.status is Status.INTERRUPTED:
+                raise KeyboardInterrupt
             self.say(f"{spec.strategy} x{spec.workers} failed: {record.reason}")
         else:
             raise UserError(f"calibrating failed: {spec.strategy} x{spec.workers}: {record.reason}; run it by itself")
