@@ -8,7 +8,7 @@ DEFAULT_SHAPE, DEFAULT_CLASSES = (1, 28, 28), 10
 DEFAULT_TRAIN_SAMPLES = 2048
 TRAIN_PER_TEST = 4
 # The test set has a sample for each class, but of a thousand classes not a thousand large images for a short run.
-MOST_FOR_CLASSES = 100
+MOST_FOR_CLASSES = 10
 # Patterns and noise have unit variance; at this ratio a small network learns within an epoch but not at once.
 NOISE_OVER_PATTERN = 2.0
 
