@@ -1,6 +1,7 @@
-"""`paceline calibrate` as a user calls it, with a model of the user's that crashes once on the way."""
+"""`paceline calibrate` as a user calls it, with a model of the user's that crashes once on the way, and interrupted."""
 
 import json
+import signal
 
 import pytest
 
@@ -61,3 +62,14 @@ def test_a_model_of_the_users_is_calibrated_with_and_predicted(tool: Tool) -> No
     alone = told["torch-single", 1]
     assert alone["step_seconds"]["value"] == pytest.approx(steps.seconds.at(64), rel=0.01)
     assert told["torch-ddp", 2]["memory_bytes"]["value"] > 0
+
+
+def test_a_calibration_that_is_interrupted_in_a_run_ends_and_writes_nothing(tool: Tool) -> None:
+    started = tool.start("calibrate", "--frameworks", "torch")
+    started.wait_for("steps of 16 samples")
+    started.process.send_signal(signal.SIGINT)
+    ended = started.end()
+    assert ended.code == 130, ended.err
+    # A run that failed would be tried again.
+    assert "failed" not in ended.err
+    assert "paceline-system.toml" not in tool.listing()
