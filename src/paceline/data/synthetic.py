@@ -18,12 +18,12 @@ def load(request: DataRequest) -> DataSet:
     generator = np.random.Generator(np.random.PCG64([request.seed, 0x5EED]))
     shape, classes = request.input_shape or DEFAULT_SHAPE, request.classes or DEFAULT_CLASSES
     train, test = count(request), max(min(classes, MOST_FOR_CLASSES), count(request) // TRAIN_PER_TEST)
-    # No more classes are seen than there are samples, and only those are made.
-    seen = min(classes, train + test)
-    patterns = generator.standard_normal((seen, *shape), dtype=np.float32)
-    targets = generator.integers(0, seen, train + test, dtype=np.int64)
+    # No more patterns than there are samples: of more classes, some share one.
+    different = min(classes, train + test)
+    patterns = generator.standard_normal((different, *shape), dtype=np.float32)
+    targets = generator.integers(0, classes, train + test, dtype=np.int64)
     inputs = generator.standard_normal((train + test, *shape), dtype=np.float32) * np.float32(NOISE_OVER_PATTERN)
-    inputs += patterns[targets]
+    inputs += patterns[targets % different]
     return DataSet(inputs[:train], targets[:train], inputs[train:], targets[train:], classes)
 
 

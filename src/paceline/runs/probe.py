@@ -23,6 +23,7 @@ from paceline.strategies.base import Context, Process, Rendezvous
 from paceline.workloads.own import build_own
 
 PATIENCE_SECONDS = 300.0
+ENOUGH_SAMPLES = 512
 _known: dict[str, OwnFacts] = {}
 
 
@@ -86,6 +87,9 @@ def _builds_otherwise(spec: RunSpec) -> bool:
 def look(spec: RunSpec) -> OwnFacts:
     """Builds the model and sends one small batch through it, in this process."""
     process = Process(0, 1, "worker", 0, tuple(os.sched_getaffinity(0)))
+    if spec.dataset == "synthetic":
+        # Large images take seconds to make, and a look needs two of them, one of a high class.
+        spec = spec.model_copy(update={"train_samples": min(spec.train_samples or ENOUGH_SAMPLES, ENOUGH_SAMPLES)})
     context = Context(spec, process, Rendezvous("127.0.0.1", 0, None, Path()))
     assert context.own is not None
     built = build_own(context.own)
