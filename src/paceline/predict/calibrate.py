@@ -235,9 +235,13 @@ class Calibrator:
             assert step is not None
             each = step.cpu_seconds / cores
             shared.append(each / mean(own[-2:]))
-            late.append(slowest_of_each_step(record) / each - 1)
+            if not step.disturbed:
+                late.append(slowest_of_each_step(record) / each - 1)
         # Other programs are more in the way of several workers than of one.
         found = calibration.model_copy(update={"crowding": {str(cores): max(1.0, min(shared))}})
+        if not late:
+            # Waiting for a core that another program has is not waiting for each other.
+            return found, hardware
         straggling = max(0.0, min(late)) / largest_of(cores, 1.0)
         source = f"the slowest of {cores} workers that never meet over their CPU time, measured {calibration.at}"
         return found, hardware.model_copy(update={"straggling": Quantity(value=straggling, source=source)})
