@@ -12,7 +12,7 @@ from paceline.errors import SpecError
 from paceline.plan import refusal
 from paceline.predict.calibrate import Calibrator
 from paceline.predict.calmest import calmer_of
-from paceline.predict.measured import DISTURBED
+from paceline.predict.measured import was_disturbed
 from paceline.predict.question import Question
 from paceline.record import Record
 from paceline.runs.probe import probe
@@ -23,8 +23,8 @@ from paceline.systems.hardware import Hardware
 from paceline.systems.local import local_system
 from paceline.units import format_bytes, format_percent, format_seconds
 
-# Of runs that other programs disturbed: from this share on it is said.
-MUCH = 1 / 3
+# With more of its runs disturbed than this, a calibration says so.
+MOST_DISTURBED = 1 / 3
 HEADER = (
     "# Written by paceline calibrate. Seconds, bytes, and relative deviations (residual); see docs/cost-model.md.\n\n"
 )
@@ -61,11 +61,11 @@ def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
             if not errors().is_terminal:
                 errors().print(text)
 
-        made: list[bool] = []
+        disturbed: list[bool] = []
 
         def keep(record: Record) -> None:
             store.add(record)
-            made.append(any(finding.code == DISTURBED for finding in record.findings))
+            disturbed.append(was_disturbed(record))
 
         calibrator = Calibrator(system, question.base, question.facts, say, keep, frameworks=chosen)
         measured = calibrator.calibrate(described)
@@ -73,10 +73,10 @@ def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
         measured = _with_earlier(out, measured)
     out.write_text(HEADER + to_toml(_plain(measured)))
     _tell(measured, out)
-    if sum(made) > len(made) * MUCH:
+    if sum(disturbed) > len(disturbed) * MOST_DISTURBED:
         errors().print(
-            f"other programs used the cores in {sum(made)} of {len(made)} runs, and not all that they take can be left "
-            "out; calibrate again when the machine is quiet: the calmer of both is kept"
+            f"other programs used the cores in {sum(disturbed)} of {len(disturbed)} runs, and not all that they take "
+            "can be left out; calibrate again when the machine is quiet: the calmer of both is kept"
         )
 
 

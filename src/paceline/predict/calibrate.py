@@ -24,7 +24,7 @@ from paceline.predict.overheads import strategy_overheads
 from paceline.predict.prediction import NORMAL_90
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
-from paceline.predict.trials import SINGLE, Tried, run_own, run_trials, with_samples
+from paceline.predict.trials import SINGLE, Say, Tried, run_own, run_trials, with_samples
 from paceline.record import Record, Status
 from paceline.runs.devices import process_environment
 from paceline.runs.gauge import Gauge, gauging
@@ -65,7 +65,6 @@ LEAST_DEVIATION = 0.02
 MOST_RANKS = 8
 # One of several dozen runs that fails does not lose the minute; one that fails again does.
 ATTEMPTS = 2
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -118,7 +117,7 @@ class Calibrator:
 
     def _prepare_runs(self, made: Templates) -> None:
         spec = self._spec(SINGLE, 1, LOCAL_BATCHES[0], RUN_SECONDS)
-        process = Process(0, 1, "worker", 0, tuple(self.system.cores[:1]))
+        process = Process(0, 1, "worker", 0, self.system.cores[:1])
         made.starter(strategy(SINGLE)).prepare([process_environment(spec, process, os.environ)])
 
     def _described(self, described: Hardware, fields: dict[str, Any], calibration: Calibration) -> Hardware:

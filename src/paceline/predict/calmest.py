@@ -5,6 +5,7 @@ from math import log, sqrt
 from statistics import mean, median
 from typing import TypeVar
 
+from paceline.spec import Frozen
 from paceline.systems.hardware import (
     Calibration,
     Collective,
@@ -99,26 +100,22 @@ def _middle_memory(old: MemoryFit, new: MemoryFit) -> MemoryFit:
     """What an allocator keeps is chance, either way: the middle of both, where they are of the same model."""
     if old.digest != new.digest or old.points is None or new.points is None or old.points.sizes != new.points.sizes:
         return new
-    own = [mean(pair) for pair in zip(old.points.values, new.points.values, strict=True)]
-    scratch = _joined(old.scratch, new.scratch, lambda one: one.kind, _middle_scratch)
+    points = [mean(pair) for pair in zip(old.points.values, new.points.values, strict=True)]
     return new.model_copy(
         update={
-            "base_bytes": (old.base_bytes + new.base_bytes) / 2,
-            "slack": (old.slack + new.slack) / 2,
-            "residual": (old.residual + new.residual) / 2,
-            "points": Curve.through(new.points.sizes, own),
-            "scratch": scratch,
+            **_means(old, new, ("base_bytes", "slack", "residual")),
+            "points": Curve.through(new.points.sizes, points),
+            "scratch": _joined(old.scratch, new.scratch, lambda one: one.kind, _middle_scratch),
         }
     )
 
 
 def _middle_scratch(old: LayerScratch, new: LayerScratch) -> LayerScratch:
-    return new.model_copy(
-        update={
-            "per_weight_byte": (old.per_weight_byte + new.per_weight_byte) / 2,
-            "per_activation_byte": (old.per_activation_byte + new.per_activation_byte) / 2,
-        }
-    )
+    return new.model_copy(update=_means(old, new, ("per_weight_byte", "per_activation_byte")))
+
+
+def _means(old: Frozen, new: Frozen, names: Iterable[str]) -> dict[str, float]:
+    return {name: (getattr(old, name) + getattr(new, name)) / 2 for name in names}
 
 
 def _joined(
@@ -163,7 +160,7 @@ def _middle_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyO
                 )
                 for digest in {**old.held_per_activation_byte, **new.held_per_activation_byte}
             },
-            **{name: (getattr(old, name) + getattr(new, name)) / 2 for name in names},
+            **_means(old, new, names),
         }
     )
 

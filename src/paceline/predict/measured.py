@@ -35,8 +35,13 @@ def measured_step(record: Record) -> MeasuredStep | None:
     return MeasuredStep(
         wall_seconds=_calm([epoch.seconds / epoch.steps for epoch in steady]),
         cpu_seconds=_calm([_cpu(epoch) for epoch in steady]) + serving / steps,
-        disturbed=any(finding.code == DISTURBED for finding in record.findings),
+        disturbed=was_disturbed(record),
     )
+
+
+def was_disturbed(record: Record) -> bool:
+    """Whether other programs used the cores meanwhile."""
+    return any(finding.code == DISTURBED for finding in record.findings)
 
 
 def slowest_of_each_step(record: Record) -> float:

@@ -1,4 +1,4 @@
-"""What strategies take beside computing and sending, from runs of small models that little else is left of."""
+"""What strategies take beside computing and sending: from small models that little else is left of, and the user's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Held:
-    """What a strategy held beyond the prediction, and how much a worker has of parameters and activations."""
+    """What a strategy held beyond the prediction, the size of the model, and the activations of a worker."""
 
     beyond: float
     parameter_bytes: float
