@@ -15,10 +15,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline.contract.context import Context, Process, Rendezvous
+from paceline.contract.job import Service
 from paceline.runs.measure import train
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.base import Context, Process, Rendezvous, Service
 
 BARE = Path(__file__).parent / "bare"
 # Seconds, CPU seconds, mean loss.

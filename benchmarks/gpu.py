@@ -24,8 +24,8 @@ from overhead import SECONDS, WARM_UP_EPOCHS, Loop, compare_with, free_port
 from paceline.breakdown import PARTS, mean_of
 from paceline.plan import PlannedRun, complete
 from paceline.record import Record
-from paceline.runs.energy import NvmlCounter, gpu_handles
 from paceline.runs.launch import launch
+from paceline.runs.meters.energy import NvmlCounter, gpu_handles
 from paceline.spec import RunSpec
 from paceline.systems import local_system
 

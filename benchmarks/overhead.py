@@ -27,12 +27,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from paceline.contract.context import Context, Process, Rendezvous
 from paceline.plan import complete
 from paceline.runs.devices import cores_each, lay_out, process_environment
 from paceline.spec import RunSpec
 from paceline.store import Store
 from paceline.strategies import strategy
-from paceline.strategies.base import Context, Process, Rendezvous
 from paceline.systems import local_system
 from paceline.workloads.layers import Conv, Dense
 

@@ -23,11 +23,12 @@ from statistics import mean, median
 from rich.console import Console
 from rich.table import Column, Table
 
+from paceline.calibrate.calibration import Calibrator
+from paceline.calibrate.merge import calmer_of
+from paceline.contract.context import spec_facts
+from paceline.costs.footprint import ModelFacts
 from paceline.execute import Silent, execute
-from paceline.footprint import ModelFacts
-from paceline.plan import Plan, PlannedRun, complete, spec_facts
-from paceline.predict.calibrate import Calibrator
-from paceline.predict.calmest import calmer_of
+from paceline.plan import Plan, PlannedRun, complete
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import Question
 from paceline.predict.validate import WALL, Row, summarise, validate_records

@@ -4,7 +4,7 @@ A new file in `strategies/`, `workloads/` or `data/` is thereby known everywhere
 """
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import TypeVar
@@ -14,25 +14,44 @@ from paceline.errors import SpecError, nearest
 T = TypeVar("T")
 
 
-def discover(package: str, attribute: str, kind: type[T], entry_points: str | None = None) -> dict[str, T]:
-    """Objects named `attribute` in the modules of `package`, and those that other distributions announce, by name."""
-    found: list[T] = []
-    for module in pkgutil.iter_modules(import_module(package).__path__, package + "."):
-        candidate = getattr(import_module(module.name), attribute, None)
-        if isinstance(candidate, kind):
-            found.append(candidate)
+def discover(
+    package: str, attribute: str, kind: type[T], entry_points: str | None = None, folders: tuple[str, ...] = ()
+) -> dict[str, T]:
+    """Objects named `attribute` in the modules of `package` and its `folders`, and those that others announce."""
+    named = [
+        module for place in (package, *(f"{package}.{folder}" for folder in folders)) for module in _modules(place)
+    ]
+    candidates = [getattr(import_module(module), attribute, None) for module in named]
+    members = [candidate for candidate in candidates if isinstance(candidate, kind)]
     if entry_points is not None:
-        found += [entry.load() for entry in metadata.entry_points(group=entry_points)]
-    return {str(getattr(item, "name")): item for item in found}  # noqa: B009 - the kinds share only their name
+        members += [entry.load() for entry in metadata.entry_points(group=entry_points)]
+    return {name: member for member in members for name in [_name(member)]}
 
 
-def direct(package: str, attribute: str, kind: type[T], name: str) -> T | None:
-    """The object of the file that is named after it, so that a worker imports one file instead of a folder."""
-    module = f"{package}.{name.replace('-', '_')}"
-    if not name.replace("-", "_").isidentifier() or find_spec(module) is None:
+def _modules(package: str) -> Iterator[str]:
+    return (module.name for module in pkgutil.iter_modules(import_module(package).__path__, package + "."))
+
+
+def _name(member: object) -> str:
+    return str(getattr(member, "name", None))
+
+
+def direct(package: str, attribute: str, kind: type[T], name: str, folders: tuple[str, ...] = ()) -> T | None:
+    """The object of the file that is named after it, so that a worker imports one file instead of a folder.
+
+    In one of `folders` the file has the name without its first word: `torch-ddp` is `torch/ddp.py`.
+    """
+    stem = name.replace("-", "_")
+    if not stem.isidentifier():
         return None
-    candidate = getattr(import_module(module), attribute, None)
-    return candidate if isinstance(candidate, kind) and getattr(candidate, "name", None) == name else None
+    rest = stem.partition("_")[2]
+    places = [stem, *(f"{folder}.{short}" for folder in folders for short in (rest, stem) if short)]
+    for module in (f"{package}.{place}" for place in places):
+        if find_spec(module) is not None:
+            candidate = getattr(import_module(module), attribute, None)
+            if isinstance(candidate, kind) and _name(candidate) == name:
+                return candidate
+    return None
 
 
 def choose(name: str, choices: Mapping[str, T], what: str) -> T:

@@ -9,16 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.contract.context import data_request, spec_facts
+from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
-from paceline.footprint import LayerFacts, ModelFacts
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
-from paceline.strategies.base import data_request, spec_layers
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import workload
-from paceline.workloads.base import model_facts
 from paceline.workloads.own import OWN_DATA, declared_functions
 
 DEFAULT_GLOBAL_BATCH = 256
@@ -48,44 +47,6 @@ class Plan:
     def total(self) -> int:
         """Runs of the study that can be made here, done or not."""
         return len(self.to_run) + self.done
-
-
-# What a function for an own model can return, by the name that strategies and probes use.
-MODEL_KINDS = {
-    "torch": "a torch.nn.Module",
-    "keras": "a Keras model",
-    "jax": "a pair of functions (init, apply)",
-}
-
-
-@dataclass(frozen=True)
-class OwnFacts:
-    """What a look at the user's model found (see `runs/probe.py`); `framework` is one of `MODEL_KINDS`."""
-
-    framework: str
-    parameters: int
-    train_samples: int
-    # Whether it is a plain sequence of modules, and which functions for cutting it its file has.
-    sequential: bool = False
-    cuts: tuple[str, ...] = ()
-    # Its layers in the order of a forward pass, as counts; none where it could not be followed layer by layer.
-    layers: tuple[LayerFacts, ...] = ()
-    input_elements: int = 0
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "OwnFacts":
-        """As another process told it."""
-        layers = tuple(LayerFacts(**{**layer, "arrays": _shapes(layer["arrays"])}) for layer in values.pop("layers"))
-        return cls(**{**values, "cuts": tuple(values["cuts"])}, layers=layers)
-
-    @property
-    def model(self) -> ModelFacts | None:
-        """What footprints are made of, if it is known."""
-        return ModelFacts(self.layers, self.input_elements) if self.layers else None
-
-
-def _shapes(arrays: list[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((name, tuple(shape)) for name, shape in arrays)
 
 
 Probe = Callable[[RunSpec], OwnFacts]
@@ -215,11 +176,6 @@ def sample_count(spec: RunSpec, probe: Probe) -> int:
     if spec.dataset == OWN_DATA:
         return probe(spec).train_samples
     return data_source(str(spec.dataset)).count(data_request(spec))
-
-
-def spec_facts(spec: RunSpec) -> ModelFacts:
-    """Counts of a built-in model as this run trains it."""
-    return model_facts(*spec_layers(spec))
 
 
 def parameter_count(spec: RunSpec, probe: Probe) -> int | None:

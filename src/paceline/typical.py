@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paceline.plan import spec_facts
+from paceline.contract.context import spec_facts
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy
 

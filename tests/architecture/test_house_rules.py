@@ -4,12 +4,11 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from architecture.conftest import PACKAGE, ROOT, functions, modules, named, own_files, parsed
 
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 60
+MOST_FILES_OF_A_FOLDER = 25
 # One parameter for each option of the command.
 LONG_FUNCTIONS = {(f"src/paceline/cli/{name}.py", name) for name in ("run", "recommend")}
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager", "handler", "misc"}
@@ -18,7 +17,7 @@ UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X"
 TEXTS = ("*.py", "*.md", "*.toml", "*.txt", "*.j2", "Makefile")
 FOLDERS = ("src", "tests", "benchmarks", "tools", "docs", "studies")
 # How their answers travel.
-MAY_PRINT_OR_EXIT = {"src/paceline/runs/probe.py": {"print"}}
+MAY_PRINT_OR_EXIT = {("src/paceline/runs/probe.py", "print")}
 WRITTEN_BY_US = own_files("src", "tests", "benchmarks", "tools")
 
 
@@ -28,21 +27,30 @@ def texts() -> list[Path]:
     return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
-@pytest.mark.parametrize("path", WRITTEN_BY_US, ids=named)
-def test_no_file_is_longer_than_its_readers_patience(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MOST_LINES_OF_A_FILE
+def test_no_file_is_longer_than_its_readers_patience() -> None:
+    lengths = {named(path): len(path.read_text().splitlines()) for path in WRITTEN_BY_US}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FILE} == {}
 
 
-@pytest.mark.parametrize("path", WRITTEN_BY_US, ids=named)
-def test_no_function_is_longer_than_a_screen(path: Path) -> None:
-    lengths = {function.name: (function.end_lineno or 0) - function.lineno + 1 for function in functions(parsed(path))}
-    long = {name for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FUNCTION}
-    assert {(named(path), name) for name in long} <= LONG_FUNCTIONS
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {
+        (named(path), function.name)
+        for path in WRITTEN_BY_US
+        for function in functions(parsed(path))
+        if (function.end_lineno or 0) - function.lineno + 1 > MOST_LINES_OF_A_FUNCTION
+    }
+    assert long - LONG_FUNCTIONS == set()
 
 
-@pytest.mark.parametrize("path", own_files("src", "benchmarks", "tools"), ids=named)
-def test_every_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(parsed(path))
+def test_no_folder_is_several_rooms_in_one() -> None:
+    folders = [path for path in (ROOT / "src").rglob("*") if path.is_dir() and path.name != "__pycache__"]
+    crowds = {named(path): sum(entry.is_file() for entry in path.iterdir()) for path in folders}
+    assert {name: files for name, files in crowds.items() if files > MOST_FILES_OF_A_FOLDER} == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [named(path) for path in own_files("src", "benchmarks", "tools") if not ast.get_docstring(parsed(path))]
+    assert silent == []
 
 
 def test_no_file_is_named_after_nothing_in_particular() -> None:
@@ -66,7 +74,12 @@ def ends_or_prints(node: ast.AST) -> str | None:
     return called if called in {"print", "sys.exit", "exit", "quit", "sys.stdout.write", "sys.stderr.write"} else None
 
 
-@pytest.mark.parametrize("path", [path for path in modules() if PACKAGE / "cli" not in path.parents], ids=named)
-def test_only_the_command_line_prints_or_ends_the_process(path: Path) -> None:
-    found = {how for node in ast.walk(parsed(path)) if (how := ends_or_prints(node))}
-    assert found <= MAY_PRINT_OR_EXIT.get(named(path), set())
+def test_only_the_command_line_prints_or_ends_the_process() -> None:
+    found = {
+        (named(path), how)
+        for path in modules()
+        if PACKAGE / "cli" not in path.parents
+        for node in ast.walk(parsed(path))
+        if (how := ends_or_prints(node))
+    }
+    assert found <= MAY_PRINT_OR_EXIT

@@ -2,70 +2,60 @@
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-import pytest
+from architecture.conftest import PACKAGE, modules, parsed
 
-from architecture.conftest import PACKAGE, functions, modules, named, parsed
-
-# From left to right. `facts` are the files of `frameworks` that can be imported without any framework; `contract` is
-# what strategies and those share, `strategies/base.py`.
+# From left to right: files and folders of the package.
 ORDER = (
     "errors", "units", "metrics", "catalogue",
-    "spans", "breakdown", "warm_up", "spec", "study", "record", "footprint",
-    "data", "workloads", "systems", "contract", "facts", "strategies",
-    "plan", "typical", "scale", "frameworks", "runs", "store", "execute", "estimate",
-    "analysis", "predict", "recommend", "figures", "report", "export", "api", "web", "cli",
+    "spans", "breakdown", "warm_up", "spec", "study", "record",
+    "costs", "data", "workloads", "systems", "contract", "frameworks", "strategies",
+    "plan", "typical", "scale", "runs", "store", "execute", "estimate",
+    "analysis", "predict", "calibrate", "recommend", "figures", "report", "export", "api", "web", "cli",
     "__init__", "__main__",
 )  # fmt: skip
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "flax", "optax")
-# What may reach to the right for a framework, and then only inside a function.
-REACHES_FRAMEWORKS = ("strategies", "runs/probe.py")
+# What declarations of strategies share; it can be imported without its framework.
+DECLARED = tuple(f"frameworks.{framework}.declared" for framework in ("torch", "tensorflow", "jax"))
 
 
-@cache
-def facts() -> frozenset[str]:
-    """Files of `frameworks` that name no framework outside functions, nor a file there that does."""
-    needs = {
-        f"frameworks.{path.stem}": set(at_module_level(parsed(path)))
-        for path in (PACKAGE / "frameworks").glob("*.py")
-        if path.stem != "__init__"
-    }
-    free = {name for name, found in needs.items() if not {one.split(".")[0] for one in found} & set(FRAMEWORKS)}
-    while bound := {name for name in free if {f"paceline.{one}" for one in needs.keys() - free} & needs[name]}:
-        free -= bound
-    return frozenset(free)
+def dotted(path: Path) -> str:
+    """A module's name without `paceline.`; a package's own file has the name of the package."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
 def place(name: str) -> str:
-    """The entry of `ORDER` that a dotted name, without `paceline.`, belongs to."""
-    if name == "strategies.base":
-        return "contract"
-    return "facts" if name in facts() else name.split(".", maxsplit=1)[0]
+    """The entry of `ORDER` that a module belongs to."""
+    return name.split(".", maxsplit=1)[0]
 
 
-def place_of(path: Path) -> str:
-    return place(".".join(path.relative_to(PACKAGE).with_suffix("").parts))
+def needs_its_framework(name: str) -> bool:
+    """Whether importing it imports a framework."""
+    return (place(name) == "frameworks" and name not in DECLARED) or name == "calibrate.torch_gauge"
+
+
+def is_declaration(name: str) -> bool:
+    """Whether it is a strategy's own file, or its package's first; other files of the package may need a framework."""
+    return place(name) == "strategies" and name.count(".") < 3
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Dotted names of what is imported; `from paceline.frameworks import torch_facts` counts as the module it names."""
+    """Dotted names of what is imported; a name that is a module of Paceline counts as that module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from names if node.module in ("paceline", "paceline.frameworks") else [str(node.module)]
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                file = PACKAGE.parent / name.replace(".", "/")
+                is_module = file.with_suffix(".py").is_file() or (file / "__init__.py").is_file()
+                yield name if is_module else str(node.module)
 
 
-def of_paceline(tree: ast.AST) -> set[str]:
-    return {name.removeprefix("paceline.") for name in imported(tree) if name.startswith("paceline.")}
-
-
-def inside_functions(tree: ast.Module) -> set[str]:
-    return {name for function in functions(tree) for name in of_paceline(function)}
+def of_paceline(names: Iterator[str] | list[str]) -> set[str]:
+    return {name.removeprefix("paceline.") for name in names if name.startswith("paceline.")}
 
 
 def at_module_level(tree: ast.Module) -> list[str]:
@@ -82,43 +72,45 @@ def at_module_level(tree: ast.Module) -> list[str]:
 
 
 def test_the_order_names_exactly_what_there_is() -> None:
-    assert {place_of(path) for path in modules()} == set(ORDER)
+    assert {place(dotted(path)) or "__init__" for path in modules()} == set(ORDER)
 
 
-@pytest.mark.parametrize("path", modules(), ids=named)
-def test_a_module_imports_only_from_its_own_folder_and_from_the_left(path: Path) -> None:
-    here, tree = place_of(path), parsed(path)
-    allowed = set(ORDER[: ORDER.index(here) + 1])
-    name = path.relative_to(PACKAGE).as_posix()
-    reaching = inside_functions(tree) if name.startswith(REACHES_FRAMEWORKS) else set()
-    wrong = {
-        found
-        for found in of_paceline(tree)
-        if place(found) not in allowed and not (place(found) == "frameworks" and found in reaching)
+def test_a_module_imports_only_from_its_own_folder_and_from_the_left() -> None:
+    wrong = []
+    for path in modules():
+        here = dotted(path) or "__init__"
+        allowed = set(ORDER[: ORDER.index(place(here)) + 1])
+        wrong += [
+            f"{here} imports {name}" for name in of_paceline(imported(parsed(path))) if place(name) not in allowed
+        ]
+    assert wrong == []
+
+
+def test_what_needs_no_framework_imports_none_outside_functions() -> None:
+    wrong = []
+    for path in modules():
+        here = dotted(path)
+        if not needs_its_framework(here) and (place(here) != "strategies" or is_declaration(here)):
+            names = at_module_level(parsed(path))
+            wrong += [f"{here} imports {name}" for name in names if name.split(".")[0] in FRAMEWORKS]
+            wrong += [f"{here} imports {name}" for name in of_paceline(names) if needs_its_framework(name)]
+    assert sorted(set(wrong)) == []
+
+
+def test_a_strategy_imports_nothing_of_another_strategys_package() -> None:
+    wrong = []
+    for path in (path for path in modules() if place(dotted(path)) == "strategies"):
+        package = ".".join(dotted(path).split(".")[:3])
+        for name in of_paceline(imported(parsed(path))):
+            if place(name) == "strategies" and name.count(".") >= 2 and not name.startswith(package):
+                wrong.append(f"{dotted(path)} imports {name}")
+    assert wrong == []
+
+
+def test_only_the_command_line_knows_the_terminal_libraries() -> None:
+    users = {
+        place(dotted(path))
+        for path in modules()
+        if {name.split(".")[0] for name in imported(parsed(path))} & {"typer", "rich", "click"}
     }
-    assert not wrong, f"{name} imports to the right: {', '.join(sorted(wrong))}"
-
-
-@pytest.mark.parametrize("path", modules(), ids=named)
-def test_frameworks_are_imported_only_by_strategies_and_the_probe_and_inside_functions(path: Path) -> None:
-    here, name = place_of(path), path.relative_to(PACKAGE).as_posix()
-    if here == "frameworks":
-        return
-    wanted = {found for found in of_paceline(parsed(path)) if place(found) == "frameworks"}
-    outside = {found.removeprefix("paceline.") for found in at_module_level(parsed(path))} & wanted
-    assert not outside
-    assert not wanted or name.startswith(REACHES_FRAMEWORKS)
-
-
-@pytest.mark.parametrize("path", modules(), ids=named)
-def test_no_module_outside_frameworks_needs_a_framework_to_be_imported(path: Path) -> None:
-    if place_of(path) == "frameworks":
-        return
-    needed = {name.split(".")[0] for name in at_module_level(parsed(path))} & set(FRAMEWORKS)
-    assert not needed
-
-
-@pytest.mark.parametrize("path", modules(), ids=named)
-def test_only_the_command_line_knows_the_terminal_libraries(path: Path) -> None:
-    used = {name.split(".")[0] for name in imported(parsed(path))} & {"typer", "rich", "click"}
-    assert not used or place_of(path) == "cli"
+    assert users == {"cli"}

@@ -11,10 +11,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from paceline.contract.context import Context, Rendezvous
 from paceline.runs.devices import lay_out, pin
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.base import Context, Rendezvous
 from paceline.systems import local_system
 
 COLLECTIVES = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")

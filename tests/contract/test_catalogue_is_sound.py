@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from paceline.plan import spec_facts
+from paceline.contract.context import spec_facts
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies, strategy
 

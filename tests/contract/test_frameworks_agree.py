@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.contract.strategy import torch_on_one_worker
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
-from paceline.strategies.base import torch_on_one_worker
 
 SYNCHRONOUS = [chosen for chosen in strategies().values() if chosen.synchronous and chosen.framework is not None]
 # Kernels of different frameworks add in different orders; over 20 steps of Adam that grows to about this much.

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from contract.conftest import WORKLOADS
+from paceline.contract.context import spec_facts
+from paceline.costs.jax import divided_dimension
 from paceline.errors import ModelError
-from paceline.frameworks.jax_facts import divided_dimension
-from paceline.plan import PlannedRun, complete, refusal, spec_facts
+from paceline.plan import PlannedRun, complete, refusal
 from paceline.runs.devices import lay_out, process_environment
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe

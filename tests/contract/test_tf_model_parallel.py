@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from contract.conftest import WORKLOADS
-from paceline.plan import PlannedRun, complete, refusal, spec_facts
+from paceline.contract.context import spec_facts
+from paceline.plan import PlannedRun, complete, refusal
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
 from paceline.spec import ModelFile, RunSpec
@@ -67,7 +68,7 @@ from pathlib import Path
 from paceline.plan import complete
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.base import Context, Process, Rendezvous
+from paceline.contract.context import Context, Process, Rendezvous
 
 spec = complete(RunSpec.model_validate_json(sys.argv[1]))
 context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0, None, Path()))

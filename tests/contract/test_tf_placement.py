@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from paceline.plan import complete, spec_facts
+from paceline.contract.context import spec_facts
+from paceline.plan import complete
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
 

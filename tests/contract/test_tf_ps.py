@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.contract.context import Context, Process, Rendezvous, spec_facts
 from paceline.frameworks.staleness import Staleness
-from paceline.frameworks.tf_ps_facts import Shelves, server_bytes
-from paceline.frameworks.tf_ps_line import call_chief, listen, take_calls, tell
-from paceline.plan import complete, refusal, spec_facts
+from paceline.plan import complete, refusal
 from paceline.record import Rank, Record
 from paceline.runs.probe import probe
 from paceline.runs.processes import held_port
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.base import Context, Process, Rendezvous
+from paceline.strategies.tensorflow.ps.placement import Shelves, server_bytes
+from paceline.strategies.tensorflow.ps.queue import call_chief, listen, take_calls, tell
 from paceline.systems import local_system
 
 pytestmark = pytest.mark.tensorflow

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.plan import complete, refusal, spec_facts
+from paceline.contract.context import spec_facts
+from paceline.plan import complete, refusal
 from paceline.record import Record
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.torch_ddp import TOLERANCES
+from paceline.strategies.torch.ddp import TOLERANCES
 from paceline.systems import System
 from paceline.systems.local import Gpu
 
@@ -268,7 +269,7 @@ def test_local_sgd_brings_the_loss_down_and_holds_what_it_says(momentum: float, 
 def test_the_outer_step_of_local_sgd_is_nesterov_momentum_on_what_the_workers_moved() -> None:
     import torch
 
-    from paceline.frameworks.torch_local import OuterMomentum
+    from paceline.strategies.torch.local_sgd.job import OuterMomentum
 
     start, random = torch.arange(4.0), torch.Generator().manual_seed(0)
     expected = torch.nn.Parameter(start.clone())

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from contract.conftest import WORKLOADS
-from paceline.plan import PlannedRun, complete, refusal, spec_facts
+from paceline.contract.context import spec_facts
+from paceline.plan import PlannedRun, complete, refusal
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
 from paceline.spec import ModelFile, RunSpec

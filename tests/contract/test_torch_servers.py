@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.contract.context import spec_facts
+from paceline.costs.servers import Cut
 from paceline.errors import ModelError
-from paceline.frameworks.torch_portions import Desk
-from paceline.frameworks.torch_server_facts import Cut
-from paceline.plan import complete, refusal, spec_facts
+from paceline.plan import complete, refusal
 from paceline.record import Rank, Record
 from paceline.runs.probe import probe
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
+from paceline.strategies.torch.sandblaster.portions import Desk
 from paceline.systems import local_system
 
 pytestmark = pytest.mark.torch
@@ -136,7 +137,7 @@ def test_a_model_with_shared_unused_and_frozen_parameters_is_served(tmp_path: Pa
 def test_an_optimizer_that_needs_whole_parameters_is_refused() -> None:
     import torch
 
-    from paceline.frameworks.torch_server import elementwise_optimizer
+    from paceline.frameworks.torch.servers.server import elementwise_optimizer
     from paceline.workloads.own import OwnModel
 
     class Asked:
@@ -206,7 +207,7 @@ def test_a_slow_worker_gets_help_and_the_result_stays_the_same(trained: Any) -> 
 def test_the_history_in_parts_moves_as_pytorch_does_with_the_whole() -> None:
     import torch
 
-    from paceline.frameworks.torch_lbfgs import HistorySlice, Recursion
+    from paceline.strategies.torch.sandblaster.lbfgs import HistorySlice, Recursion
 
     torch.manual_seed(0)
     history, sizes = 4, [300, 500, 200]
@@ -243,7 +244,7 @@ def test_the_history_in_parts_moves_as_pytorch_does_with_the_whole() -> None:
 def test_a_gradient_of_zero_leaves_no_trace() -> None:
     import torch
 
-    from paceline.frameworks.torch_lbfgs import HistorySlice, Recursion
+    from paceline.strategies.torch.sandblaster.lbfgs import HistorySlice, Recursion
 
     part, recursion = HistorySlice(torch.ones(5), 2), Recursion(2, 1.0)
     part.gradient.copy_(torch.arange(5.0))
@@ -305,8 +306,8 @@ def test_the_desk_closes_when_every_worker_is_done() -> None:
 
 
 def test_a_server_serves_workers_on_its_own_cores_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from paceline.frameworks import torch_server
-    from paceline.strategies.base import Context, Process, Rendezvous
+    from paceline.contract.context import Context, Process, Rendezvous
+    from paceline.frameworks.torch.servers import server as torch_server
 
     # Four workers and a server on two cores of this host; worker 2 has the same core on another host.
     places = [("here", {0}), ("here", {1}), ("there", {0}), ("here", {0, 1}), ("here", {0})]

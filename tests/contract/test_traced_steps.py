@@ -7,7 +7,8 @@ import pytest
 
 from contract.conftest import WORKLOADS
 from paceline.breakdown import PARTS
-from paceline.plan import complete, spec_facts
+from paceline.contract.context import spec_facts
+from paceline.plan import complete
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
 

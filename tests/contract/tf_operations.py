@@ -9,10 +9,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from paceline.contract.context import Context, Process, Rendezvous
+from paceline.contract.job import Service
 from paceline.plan import complete
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.base import Context, Process, Rendezvous, Service
 
 
 def operations(name: str, workers: int) -> dict[str, Counter[str]]:

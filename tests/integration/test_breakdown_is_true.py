@@ -12,7 +12,8 @@ import pytest
 from integration.times import traced, undisturbed
 from integration.traced import LATE
 from paceline.breakdown import PARTS
-from paceline.plan import complete, spec_facts
+from paceline.contract.context import spec_facts
+from paceline.plan import complete
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 

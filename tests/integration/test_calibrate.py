@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from integration.conftest import Tool
-from paceline.predict.trials import TIMED
+from paceline.calibrate.trials import TIMED
 from paceline.systems.files import load_hardware
 
 pytestmark = [pytest.mark.torch, pytest.mark.alone]

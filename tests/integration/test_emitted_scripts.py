@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.contract.context import spec_layers
 from paceline.plan import PlannedRun, complete
 from paceline.recommend.scripts import emit, scripts
 from paceline.recommend.scripts.jax_text import layer_names
@@ -23,7 +24,6 @@ from paceline.runs.launch import launch
 from paceline.runs.template import Templates
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.base import spec_layers
 from paceline.systems import local_system
 from paceline.workloads.base import Weights, initial_weights, trace
 from paceline.workloads.layers import Block
@@ -254,7 +254,7 @@ def start(bench: Bench, spec: RunSpec) -> str:
 
 def start_torch(bench: Bench, spec: RunSpec, weights: Weights) -> str:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    from paceline.frameworks.torch_model import torch_state
+    from paceline.frameworks.torch.model import torch_state
 
     layers, shape = spec_layers(spec)
     numbered = zip(trace(layers, shape), module_names(layers, shape), strict=True)

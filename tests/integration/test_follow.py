@@ -8,7 +8,7 @@ nn = torch.nn
 
 
 def follow(module, inputs):
-    from paceline.frameworks.torch_trace import follow as followed
+    from paceline.frameworks.torch.follow import follow as followed
 
     return followed(module, inputs)
 

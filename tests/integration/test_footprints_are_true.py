@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from paceline.plan import PlannedRun, complete, refusal, spec_facts
+from paceline.contract.context import Context, Process, Rendezvous, spec_facts
+from paceline.plan import PlannedRun, complete, refusal
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
 from paceline.runs.template import Templates
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies, strategy
-from paceline.strategies.base import Context, Process, Rendezvous
 from paceline.systems import local_system
 
 WORKERS = 2
@@ -124,7 +124,7 @@ def test_bytes_held_are_exactly_those_of_the_tensors(chosen: Strategy, made: Tem
 @pytest.mark.parametrize("workload", ["mnist-small", "mnist-large", "mlp", "transformer"])
 def test_bytes_of_activations_are_those_that_autograd_keeps(workload: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from paceline.frameworks.torch_training import ResidentData, build, cross_entropy
+    from paceline.frameworks.torch.training import ResidentData, build, cross_entropy
 
     spec = complete(RunSpec(workload=workload, strategy="torch-single", global_batch=16, steps=1))
     context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("", 0, None, tmp_path))

@@ -3,10 +3,10 @@
 import pytest
 
 from integration.times import undisturbed
+from paceline.calibrate import gauge as gauges
+from paceline.calibrate.calibration import _transfer_curve
+from paceline.calibrate.gauge import KINDS, gauging
 from paceline.errors import UserError
-from paceline.predict.calibrate import _transfer_curve
-from paceline.runs import gauge as gauges
-from paceline.runs.gauge import KINDS, gauging
 from paceline.systems.local import local_system
 
 pytestmark = [pytest.mark.torch, pytest.mark.alone]

@@ -90,6 +90,6 @@ def test_garbage_is_not_looked_for_among_what_a_framework_imported(tmp_path: Pat
 @pytest.mark.torch
 def test_fsdp_does_not_import_optimizers_that_only_zero_uses() -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    asked = "import sys, paceline.frameworks.torch_sharded; print('torch.distributed.optim' in sys.modules)"
+    asked = "import sys, paceline.frameworks.torch.sharded; print('torch.distributed.optim' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "False"

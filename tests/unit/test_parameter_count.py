@@ -1,7 +1,8 @@
 """How many parameters a run's model has, without ever costing the run."""
 
+from paceline.contract.own_facts import OwnFacts
 from paceline.errors import ModelError
-from paceline.plan import OwnFacts, complete, parameter_count
+from paceline.plan import complete, parameter_count
 from paceline.spec import ModelFile
 
 

@@ -4,18 +4,18 @@ from collections import Counter
 
 import pytest
 
+from paceline.contract.context import spec_facts
+from paceline.contract.own_facts import OwnFacts
 from paceline.errors import ModelError, SpecError
 from paceline.plan import (
     DEFAULT_EPOCHS,
     DEFAULT_GLOBAL_BATCH,
-    OwnFacts,
     canonical_knobs,
     complete,
     expand_strategies,
     make_plan,
     refusal,
     sample_count,
-    spec_facts,
     with_defaults,
 )
 from paceline.spec import ModelFile

@@ -9,7 +9,8 @@ from statistics import mean
 
 import pytest
 
-from paceline.plan import complete, spec_facts
+from paceline.contract.context import spec_facts
+from paceline.plan import complete
 from paceline.predict.prediction import Estimate, Prediction, Predictor
 from paceline.predict.question import data_bytes
 from paceline.predict.validate import by_cpu

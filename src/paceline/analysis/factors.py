@@ -7,8 +7,8 @@ from typing import Any
 
 from paceline.analysis.labels import groups, setting
 from paceline.analysis.rows import Row
+from paceline.contract.context import spec_facts
 from paceline.errors import UserError
-from paceline.plan import spec_facts
 from paceline.spec import RunSpec
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from paceline.analysis.labels import groups, series_name, shortened, varying_within
 from paceline.analysis.rows import Row
 from paceline.record import Finding, Record
-from paceline.runs.environment import unlike_fields
+from paceline.runs.meters.environment import unlike_fields
 
 WIDE_SPREAD = 0.10
 FEW_REPEATS = 3

@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 from paceline.analysis.statistics import middle
+from paceline.contract.context import spec_facts
+from paceline.costs.footprint import RankFootprint
 from paceline.errors import UserError
-from paceline.footprint import RankFootprint
-from paceline.plan import spec_facts
 from paceline.record import Rank, Record
 from paceline.spec import RunSpec
 from paceline.strategies import strategies

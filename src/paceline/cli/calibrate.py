@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from paceline.calibrate.calibration import Calibrator
+from paceline.calibrate.merge import calmer_of
 from paceline.cli import question as asked
 from paceline.cli.terminal import Db, errors, output
 from paceline.errors import SpecError
 from paceline.plan import refusal
-from paceline.predict.calibrate import Calibrator
-from paceline.predict.calmest import calmer_of
 from paceline.predict.measured import was_disturbed
 from paceline.predict.question import Question
 from paceline.record import Record

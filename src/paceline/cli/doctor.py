@@ -4,7 +4,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli.terminal import output
-from paceline.runs.energy import rapl_counter, watts_per_core
+from paceline.runs.meters.energy import rapl_counter, watts_per_core
 from paceline.systems import System, local_system
 from paceline.systems.local import FRAMEWORKS
 from paceline.units import format_bytes

@@ -18,7 +18,7 @@ from paceline.errors import UserError
 from paceline.estimate import measured
 from paceline.execute import Outcome, execute, plan_study
 from paceline.plan import with_defaults
-from paceline.runs.energy import WATTS_VARIABLE, watts_per_core
+from paceline.runs.meters.energy import WATTS_VARIABLE, watts_per_core
 from paceline.scale import FULL, shrink
 from paceline.spec import ModelFile
 from paceline.store import DEFAULT_PATH, Store

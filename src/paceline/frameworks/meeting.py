@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline.strategies.base import Context
+from paceline.contract.context import Context
 
 POLL_SECONDS = 0.01
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from paceline.footprint import BACKWARD_OVER_FORWARD, LayerFacts, ModelFacts
+from paceline.costs.footprint import BACKWARD_OVER_FORWARD, LayerFacts, ModelFacts
 from paceline.spec import Precision
 from paceline.systems.hardware import Hardware, LayerRate, StepCurve
 

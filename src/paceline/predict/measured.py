@@ -12,6 +12,8 @@ from paceline.record import Epoch, Record
 
 DISTURBED = "other_load"
 CALM_SHARE = 1 / 3
+# The study that runs of a calibration are stored under.
+CALIBRATION_STUDY = "calibration"
 
 
 @dataclass(frozen=True)

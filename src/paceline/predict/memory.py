@@ -7,7 +7,7 @@ That is measured of single layers, by kind. What allocators keep beyond is measu
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.footprint import FLOAT_BYTES, LayerFacts, ModelFacts
+from paceline.costs.footprint import FLOAT_BYTES, LayerFacts, ModelFacts
 from paceline.predict.compute import layer_kind, model_digest
 from paceline.systems.hardware import Curve, LayerScratch, MemoryFit
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp
 
-from paceline.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
 from paceline.predict.compute import Compute, Passes, layer_kind, model_digest
-from paceline.predict.costs import IN_PROCESS, Costs
 from paceline.predict.memory import beyond_kept, kept_by_allocator
 from paceline.predict.simulate import combined
 from paceline.predict.timeline import Parts, Scene, time_step
+from paceline.predict.transfers import IN_PROCESS, Costs
 from paceline.spec import Precision, RunSpec
 from paceline.strategies import Strategy, strategy
 from paceline.systems.hardware import Hardware, MemoryFit, StrategyOverhead

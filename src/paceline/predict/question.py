@@ -6,15 +6,16 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from paceline.contract.context import data_request, spec_facts, spec_layers
+from paceline.contract.own_facts import OwnFacts
+from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError
-from paceline.footprint import FLOAT_BYTES, ModelFacts
-from paceline.plan import OwnFacts, complete, refusal, sample_count, spec_facts
+from paceline.plan import complete, refusal, sample_count
 from paceline.predict.prediction import Predictor
 from paceline.runs.probe import probe
 from paceline.spec import ModelFile, Optimizer, Precision, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
-from paceline.strategies.base import data_request, spec_layers
 from paceline.systems.hardware import Hardware
 from paceline.workloads.own import OWN_DATA
 

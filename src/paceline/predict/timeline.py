@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from paceline.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, RankFootprint, Stages
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, RankFootprint, Stages
 from paceline.predict.compute import Passes
-from paceline.predict.costs import Costs
 from paceline.predict.simulate import Served, Task, largest_of, overlap, pipeline_order, serve, simulate
+from paceline.predict.transfers import Costs
 from paceline.systems.hardware import Hardware, StrategyOverhead
 
 # A socket takes about so much at once (Linux: tcp_wmem starts at 16 kB and grows as it is used); the rest of a message

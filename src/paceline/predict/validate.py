@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
+from paceline.contract.context import spec_facts
 from paceline.errors import UserError
-from paceline.plan import spec_facts
-from paceline.predict.calibrate import STUDY
-from paceline.predict.measured import measured_step, peak_above_framework
+from paceline.predict.measured import CALIBRATION_STUDY, measured_step, peak_above_framework
 from paceline.predict.prediction import NORMAL_90, Estimate, Prediction, Predictor
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import combined
@@ -114,7 +113,7 @@ def _row(
     heaviest = strategies()[spec.strategy].footprint(spec, predictor.model).heaviest
     return Row(
         spec, basis, predicted, measured,
-        used_to_calibrate=all(record.study == STUDY for record in group),
+        used_to_calibrate=all(record.study == CALIBRATION_STUDY for record in group),
         records=tuple(record.id for record in group if record.id is not None),
         memory_predicted=prediction.memory_bytes, memory_measured=median(peaks) if peaks else None,
         held_predicted=(heaviest.parameter_bytes, heaviest.optimizer_bytes),

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from paceline.contract.strategy import Knob
 from paceline.predict.question import Question
 from paceline.spec import Scalar
 from paceline.strategies import Strategy, strategy
-from paceline.strategies.base import Knob
 
 # Up to so many worker counts are all looked at; of more, powers of two and the ends.
 ALL_COUNTS = 16

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Mapping
 
+from paceline.contract.context import Process
+from paceline.contract.strategy import Role
 from paceline.record import Finding
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.base import Process, Role
 from paceline.units import format_count
 
 _THREAD_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")

@@ -13,10 +13,10 @@ from paceline.data.order import BatchOrder
 from paceline.plan import PlannedRun, parameter_count, sample_count
 from paceline.record import Record, Status
 from paceline.runs.devices import cores_each, lay_out, oversubscription, process_environment
-from paceline.runs.energy import open_meter
-from paceline.runs.environment import environment
-from paceline.runs.gpus import findings_of, watch_gpus
-from paceline.runs.load import LoadMeter
+from paceline.runs.meters.energy import open_meter
+from paceline.runs.meters.environment import environment
+from paceline.runs.meters.gpus import findings_of, watch_gpus
+from paceline.runs.meters.load import LoadMeter
 from paceline.runs.outcome import Ending, make_record
 from paceline.runs.probe import probe
 from paceline.runs.processes import POLL_SECONDS, Group, Prepared, Starter, held_port, run_folder, start_fresh, started

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter, process_time
 from typing import Any, Protocol
 
+from paceline.contract.job import Evaluation, Job, Service
+from paceline.runs.meters.memory import Resident, resident
 from paceline.spans import Span, Tape
-from paceline.strategies.base import Evaluation, Job, Service
-from paceline.systems.resident import Resident, resident
 
 # How often the terminal hears of progress; a step that ends sooner reports nothing and so costs nothing.
 REPORT_NANOSECONDS = 200_000_000

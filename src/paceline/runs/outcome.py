@@ -11,12 +11,12 @@ from time import perf_counter_ns
 from typing import Any
 
 from paceline.breakdown import break_down
+from paceline.contract.context import Process
 from paceline.plan import PlannedRun
 from paceline.record import Energy, Epoch, Finding, Memory, Rank, Record, Startup, Status, TraceSpan
-from paceline.runs.energy import Meter, charge
+from paceline.runs.meters.energy import Meter, charge
 from paceline.runs.processes import Group
 from paceline.spans import Span
-from paceline.strategies.base import Process
 from paceline.warm_up import warm_up_steps
 
 Part = dict[str, Any]

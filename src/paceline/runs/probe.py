@@ -15,11 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from paceline.contract.context import Context, Process, Rendezvous
+from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
 from paceline.errors import ModelError, UserError
-from paceline.plan import MODEL_KINDS, OwnFacts
 from paceline.runs.lifeline import die_with
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Process, Rendezvous
 from paceline.workloads.own import build_own
 
 PATIENCE_SECONDS = 300.0
@@ -116,9 +116,9 @@ def _is_pair_of_functions(built: Any) -> bool:
 
 # Kind of model: how it is recognised, and who looks at it.
 KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
-    "torch": (_comes_from("torch.nn", "Module"), "torch_probe", "look_at_torch"),
-    "keras": (_comes_from("keras", "Model"), "keras_probe", "look_at_keras"),
-    "jax": (_is_pair_of_functions, "jax_probe", "look_at_jax"),
+    "torch": (_comes_from("torch.nn", "Module"), "torch.probe", "look_at_torch"),
+    "keras": (_comes_from("keras", "Model"), "keras.probe", "look_at_keras"),
+    "jax": (_is_pair_of_functions, "jax.probe", "look_at_jax"),
 }
 
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from paceline.contract.context import Process
 from paceline.runs.processes import left_behind, lives, stat_fields
 from paceline.spec import RunSpec
-from paceline.strategies.base import Process
 from paceline.systems import System
 from paceline.systems.slicing import CONTROL
 

@@ -29,7 +29,7 @@ MESSAGE_BYTES = 1 << 16
 # Of `stat_fields`: time in user mode and in the kernel, the process's own and that of its ended children.
 TICKS = slice(11, 15)
 # Which file of `frameworks` knows what else of a framework is imported sooner or later in most runs.
-_FACTS = {"torch": "torch_facts", "tensorflow": "tf_facts", "jax": "jax_facts"}
+_FACTS = ("torch", "tensorflow", "jax")
 # Variables that differ from run to run and rank to rank of a GPU cut into slices.
 _LATE = ("CUDA_MPS_", "NCCL_")
 
@@ -201,8 +201,8 @@ def modules_of(chosen: Strategy) -> tuple[str, ...]:
     """What a run of that strategy imports first."""
     if chosen.framework is None:
         return chosen.needs
-    facts = _FACTS.get(chosen.framework)
-    usual = import_module(f"paceline.frameworks.{facts}").PRELOAD if facts else (chosen.framework,)
+    known = chosen.framework in _FACTS
+    usual = import_module(f"paceline.frameworks.{chosen.framework}.declared").PRELOAD if known else (chosen.framework,)
     return (*usual, *chosen.needs)
 
 

@@ -18,15 +18,16 @@ from typing import Any, NoReturn
 
 _STARTED = perf_counter_ns()
 
+from paceline.contract.context import Context, Process, Rendezvous  # noqa: E402
+from paceline.contract.job import Service  # noqa: E402
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
 from paceline.runs.devices import pin  # noqa: E402
 from paceline.runs.lifeline import die_with  # noqa: E402
 from paceline.runs.measure import Reporter, serve, trace, train  # noqa: E402
-from paceline.runs.run_queue import NANOSECONDS, run_queue_seconds  # noqa: E402
+from paceline.runs.meters.memory import resident, start_peak_anew  # noqa: E402
+from paceline.runs.meters.run_queue import NANOSECONDS, run_queue_seconds  # noqa: E402
 from paceline.spec import RunSpec  # noqa: E402
 from paceline.strategies import Strategy, strategy  # noqa: E402
-from paceline.strategies.base import Context, Process, Rendezvous, Service  # noqa: E402
-from paceline.systems.resident import resident, start_peak_anew  # noqa: E402
 
 CODE_OK, CODE_FAILED = 0, 1
 

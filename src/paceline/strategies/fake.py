@@ -9,11 +9,13 @@ import signal
 import time
 from typing import Any
 
+from paceline.contract.context import Context
+from paceline.contract.job import Evaluation, Job
+from paceline.contract.strategy import Knob, Strategy
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
 from paceline.errors import UserError
-from paceline.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
 from paceline.spans import Span, Tape
 from paceline.spec import RunSpec
-from paceline.strategies.base import Context, Evaluation, Job, Knob, Strategy
 from paceline.workloads.base import Weights
 
 FAULTS = ("none", "fail", "user_error", "out_of_memory", "hang", "kill", "nan", "exit")

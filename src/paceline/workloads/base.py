@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from paceline.costs.footprint import LayerFacts, ModelFacts
 from paceline.errors import SpecError, nearest
-from paceline.footprint import LayerFacts, ModelFacts
 from paceline.spec import Scalar
 from paceline.workloads.layers import Layer, Shape, Weight
 
@@ -64,6 +64,7 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
                 kept_elements=layer.kept(given),
                 tensors=len(layer.weights(given)),
                 arrays=tuple((part, weight.shape) for part, weight in layer.weights(given).items()),
+                heads=getattr(layer, "heads", None),
             )
             for name, layer, given in trace(layers, shape)
         ),

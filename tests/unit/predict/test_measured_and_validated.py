@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from paceline.plan import complete, spec_facts
+from paceline.contract.context import spec_facts
+from paceline.plan import complete
 from paceline.predict.compute import model_digest
 from paceline.predict.measured import measured_step, peak_above_framework, slowest_of_each_step
 from paceline.predict.question import Question

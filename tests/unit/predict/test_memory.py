@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import LayerFacts, ModelFacts
 from paceline.predict.memory import (
     MeasuredPeak,
     MeasuredScratch,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from paceline.footprint import ModelFacts
-from paceline.plan import complete, spec_facts
+from paceline.contract.context import spec_facts
+from paceline.costs.footprint import ModelFacts
+from paceline.plan import complete
 from paceline.predict.compute import model_digest
 from paceline.predict.memory import beyond_kept
 from paceline.predict.prediction import Predictor

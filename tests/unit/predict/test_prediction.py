@@ -2,7 +2,8 @@
 
 import pytest
 
-from paceline.plan import complete, spec_facts
+from paceline.contract.context import spec_facts
+from paceline.plan import complete
 from paceline.predict.compute import model_digest
 from paceline.predict.prediction import Estimate, Predictor, transport_of
 from paceline.predict.question import Question

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from paceline.contract.own_facts import OwnFacts
 from paceline.errors import ModelError, SpecError
-from paceline.plan import OwnFacts, Probe
+from paceline.plan import Probe
 from paceline.recommend.scripts import emit, scripts
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategies, strategy

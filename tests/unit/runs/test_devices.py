@@ -6,13 +6,14 @@ import sys
 
 import pytest
 
+from paceline.contract.context import Process
+from paceline.contract.strategy import Role
 from paceline.runs.devices import TUNED_ALLOCATOR, lay_out, oversubscription, process_environment
-from paceline.strategies.base import Process, Role
 
 PIN = """
 import os, sys
 from paceline.runs.devices import pin
-from paceline.strategies.base import Process
+from paceline.contract.context import Process
 pin(Process(0, 1, "worker", 0, (int(sys.argv[1]),)))
 print(sorted(os.sched_getaffinity(0)))
 """

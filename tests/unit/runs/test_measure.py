@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.contract.context import Context, Process, Rendezvous
+from paceline.contract.job import Evaluation
 from paceline.runs.measure import REPORT_NANOSECONDS, serve, train
-from paceline.strategies.base import Context, Evaluation, Process, Rendezvous
 from paceline.strategies.fake import FakeJob
 
 MILLISECOND = 1_000_000

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from paceline.contract.context import Process
 from paceline.plan import PlannedRun
 from paceline.record import Energy, Finding, Memory, Status
-from paceline.runs.energy import Meter
+from paceline.runs.meters.energy import Meter
 from paceline.runs.outcome import Ending, classify, make_record
-from paceline.strategies.base import Process
 
 SECOND = 1_000_000_000
 TWO = tuple(Process(rank, 2, "worker", rank, (rank,)) for rank in range(2))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from paceline.contract.context import Process
 from paceline.runs import slices
 from paceline.runs.processes import lives
 from paceline.runs.slices import first_gpu, mps, slice_environment, sweep, take_down
 from paceline.spec import RunSpec
-from paceline.strategies.base import Process
 from paceline.systems import System
 
 CONTROL = """#!{python}

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from paceline.contract.context import spec_layers
 from paceline.errors import ModelError
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import strategy
-from paceline.strategies.base import spec_layers
 from paceline.workloads.base import Layers
 from paceline.workloads.layers import Shape
 from paceline.workloads.own import OWN_DATA, declared_functions

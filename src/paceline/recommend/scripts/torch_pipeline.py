@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
+from paceline.costs.cuts import Pipeline, cut_by_flops
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.torch_text import module_lines, module_names, torchrun
 from paceline.workloads.base import model_facts
-from paceline.workloads.cuts import Pipeline, cut_by_flops
 
 SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
 

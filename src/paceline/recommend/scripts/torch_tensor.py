@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.costs.splits import split_layers
 from paceline.errors import SpecError
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.torch_text import module_names, optimizer_text, torchrun
 from paceline.workloads.base import model_facts
-from paceline.workloads.splits import split_layers
 
 STYLES = {"columns": "ColwiseParallel()", "rows": "RowwiseParallel()"}
 # Where nothing follows that could take parts of the features.

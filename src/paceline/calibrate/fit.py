@@ -1,0 +1,102 @@
+"""Timings of layers, alone and within models ─► seconds by kind: non-negative costs with the least relative errors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.predict.compute import layer_kind, passes_back, takes_time, touched_elements
+from paceline.systems.hardware import LayerRate
+
+# Orders of magnitude of what is fitted, so that rounding does not decide: a pass, an operation, a number, a parameter.
+SCALES = np.array([1e-5, 1e-11, 1e-9, 1e-9])
+
+# What seconds are explained by, for each kind of layer: so many of what is fitted.
+Amounts = dict[str, "np.ndarray[Any, Any]"]
+
+
+@dataclass(frozen=True)
+class LayerTiming:
+    """A layer's forward and backward pass of a batch; `first` if nothing before it is trained."""
+
+    layer: LayerFacts
+    input_elements: int
+    batch: int
+    first: bool
+    seconds: float
+
+    @property
+    def kind(self) -> str:
+        """Of the layer."""
+        return layer_kind(self.layer)
+
+    @property
+    def amounts(self) -> Amounts:
+        """One forward, one back for its weights if it has any, one for its input if that is wanted."""
+        passes = 1 + (self.layer.parameters > 0) + (not self.first)
+        return {self.kind: _amounts(self.layer, self.input_elements, self.batch, passes)}
+
+
+@dataclass(frozen=True)
+class ModelTiming:
+    """Both passes of a whole model. There no layer finds its weights in the cache, as one that is timed alone does."""
+
+    model: ModelFacts
+    batch: float
+    seconds: float
+
+    @property
+    def amounts(self) -> Amounts:
+        """Of all layers."""
+        found: Amounts = {}
+        given = self.model.input_elements
+        for layer, back in zip(self.model.layers, passes_back(self.model), strict=True):
+            if takes_time(layer):
+                kind, own = layer_kind(layer), _amounts(layer, given, self.batch, 1 + back)
+                found[kind] = found.get(kind, 0.0) + own
+            given = layer.output_elements
+        return found
+
+
+def _amounts(layer: LayerFacts, given: int, batch: float, passes: int) -> "np.ndarray[Any, Any]":
+    elements = touched_elements(layer, given)
+    return passes * SCALES * [1.0, batch * layer.forward_flops, batch * elements, layer.parameters]
+
+
+def fit_layers(
+    framework: str, timings: Sequence[LayerTiming], models: Sequence[ModelTiming] = ()
+) -> tuple[LayerRate, ...]:
+    """One rate for each kind of layer that was timed; all models together count as much as all single layers."""
+    from scipy.optimize import nnls
+
+    kinds = tuple(dict.fromkeys(timing.kind for timing in timings))
+    none = np.zeros(len(SCALES))
+    rows: list[LayerTiming | ModelTiming] = [*timings, *models]
+    seconds = np.array([row.seconds for row in rows])
+    amounts = np.array([np.concatenate([row.amounts.get(kind, none) for kind in kinds]) for row in rows])
+    weights = np.array([1.0] * len(timings) + [len(timings) / max(1, len(models))] * len(models))
+    roots = np.sqrt(weights)
+    found, _ = nnls(amounts * (roots / seconds)[:, None], roots)
+    squares = (amounts @ found / seconds - 1) ** 2 * weights
+    rates = []
+    for kind, costs in zip(kinds, found.reshape(len(kinds), len(SCALES)) * SCALES, strict=True):
+        own = np.array([kind in row.amounts for row in rows])
+        fixed, per_flop, per_element, per_parameter = (float(cost) for cost in costs)
+        rates.append(LayerRate(
+            framework=framework, kind=kind, fixed=fixed, per_flop=per_flop, per_element=per_element,
+            per_parameter=per_parameter, residual=float(np.sqrt(squares[own].sum() / weights[own].sum())),
+            timed_seconds=sum(timing.seconds for timing in timings if timing.kind == kind),
+        ))  # fmt: skip
+    return tuple(rates)
+
+
+def crowding_by_kind(alone: Sequence[LayerTiming], together: Sequence[LayerTiming]) -> dict[str, float]:
+    """How much longer layers of each kind take when other cores compute the same: the middle one of each kind."""
+    ratios: dict[str, list[float]] = {}
+    known = {(one.layer, one.batch): one.seconds for one in alone}
+    for one in together:
+        ratios.setdefault(one.kind, []).append(one.seconds / known[one.layer, one.batch])
+    return {kind: max(1.0, median(own)) for kind, own in ratios.items()}

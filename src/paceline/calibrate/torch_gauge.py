@@ -1,0 +1,337 @@
+"""How fast this machine is in PyTorch: layers by kind, the optimizer, input, and collectives by bytes and ranks.
+
+`measure` is what the processes do that `runs/gauge.py` asks for.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paceline.costs.footprint import ModelFacts
+from paceline.frameworks.torch.model import build_module
+from paceline.frameworks.torch.optimizer import make_optimizer
+from paceline.frameworks.torch.training import cross_entropy
+from paceline.runs.meters.memory import resident, start_peak_anew
+from paceline.spec import Optimizer
+from paceline.workloads.base import model_facts
+from paceline.workloads.layers import Block, Conv, Dense, Embed, Layer, MaxPool, Norm, Shape
+
+IMAGE_DIMENSIONS = 3
+PATIENCE = timedelta(seconds=120)
+# Each timing is repeated for so long, and at least so often; the calmest part counts.
+REPEAT_SECONDS, LEAST_REPEATS, CALM_SHARE = 0.07, 6, 1 / 4
+MOST_REPEATS = 60
+# Layers and transfers are repeated in so many turns.
+LAYER_TURNS, TURNS = 3, 3
+# Between transfers a step computes: what it reads and writes meanwhile drives the payload out of the caches.
+BETWEEN_BYTES = 1 << 23
+# What is computed while bytes are on their way: a product small enough to be asked about often.
+PRODUCT_SIZE = 192
+HIDDEN_BYTES = 1 << 24
+HIDDEN_ROUNDS = 6
+UPDATED_PARAMETERS = (1 << 20, 1 << 23)
+INPUT_ROWS, INPUT_ROW = 4096, 784
+
+
+# Newer versions of PyTorch have another name for it.
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """One layer at one batch; `first` if nothing before it is trained."""
+
+    layer: Layer
+    shape: Shape
+    batch: int
+    first: bool = False
+
+
+CASES: tuple[LayerCase, ...] = tuple(
+    LayerCase(layer, shape, batch, first)
+    for layer, shape, batches, first in (
+        (Conv(32), (1, 28, 28), (32, 128), True),
+        (Conv(128), (1, 28, 28), (16, 64), True),
+        (Conv(64), (32, 14, 14), (16, 64), False),
+        (Conv(256), (128, 14, 14), (8, 32), False),
+        (Conv(512), (256, 7, 7), (8, 32), False),
+        (MaxPool(), (32, 28, 28), (32, 128), False),
+        (MaxPool(), (128, 28, 28), (16, 64), False),
+        (MaxPool(), (256, 14, 14), (16, 64), False),
+        (Dense(512, relu=True), (784,), (16, 64, 256), False),
+        (Dense(512, relu=True), (512,), (16, 64, 256), False),
+        (Dense(64, relu=True), (6272,), (32, 128), False),
+        (Dense(1024, relu=True), (1024,), (16, 128), False),
+        (Dense(10), (512,), (32, 256), False),
+        (Dense(256), (64, 128), (4, 16), False),
+        (Block(4), (64, 64), (4, 16), False),
+        (Block(4), (64, 128), (4, 16), False),
+        (Block(4), (64, 256), (4, 16), False),
+        (Block(4), (32, 128), (8, 32), False),
+        (Norm(), (64, 128), (4, 32), False),
+        (Norm(), (64, 256), (4, 32), False),
+        (Embed(256, 128), (64,), (4, 32), True),
+    )
+    for batch in batches
+)
+# On all cores at once a third of them is timed: by how much longer one takes is alike within a kind.
+CROWDED_CASES = CASES[::3]
+# Of these it is seen what their passes hold beside tensors: two of each kind, so that weights and samples come apart.
+SCRATCH_CASES = (
+    LayerCase(Conv(32), (1, 28, 28), 128, first=True),
+    LayerCase(Conv(256), (128, 14, 14), 8),
+    LayerCase(Conv(512), (256, 7, 7), 32),
+    LayerCase(MaxPool(), (32, 28, 28), 128),
+    LayerCase(Dense(512, relu=True), (784,), 16),
+    LayerCase(Dense(512, relu=True), (784,), 256),
+    LayerCase(Block(4), (64, 128), 16),
+    LayerCase(Block(4), (64, 256), 4),
+    LayerCase(Norm(), (64, 256), 32),
+)
+
+
+def calm_seconds(function: Callable[[], Any]) -> tuple[float, float]:
+    """Wall and CPU seconds of one call: the mean of the calmest ones."""
+    return _calm(_timed(function))
+
+
+def _timed(function: Callable[[], Any], turns: int = 1) -> list[tuple[float, float]]:
+    """Wall and CPU seconds of each call in one of so many turns; the first call is not counted."""
+    function()
+    taken: list[tuple[float, float]] = []
+    until = time.perf_counter() + REPEAT_SECONDS / turns
+    while len(taken) < LEAST_REPEATS / turns or time.perf_counter() < until:
+        started, cpu = time.perf_counter(), time.process_time()
+        function()
+        taken.append((time.perf_counter() - started, time.process_time() - cpu))
+    return taken
+
+
+def _calm(taken: list[tuple[float, float]]) -> tuple[float, float]:
+    calm = sorted(taken)[: max(1, round(len(taken) * CALM_SHARE))]
+    return sum(wall for wall, _ in calm) / len(calm), sum(cpu for _, cpu in calm) / len(calm)
+
+
+def layer_timings(cases: Sequence[LayerCase]) -> list[dict[str, Any]]:
+    """Forward and backward of each case, with the counts that its time is explained by.
+
+    All are timed, then all again: a burst of other load spoils a part of each and the whole of none.
+    """
+    taken: list[list[tuple[float, float]]] = [[] for _ in cases]
+    for _ in range(LAYER_TURNS):
+        for case, own in zip(cases, taken, strict=True):
+            own.extend(_timed(_passes(case), LAYER_TURNS))
+    found = []
+    for case, own in zip(cases, taken, strict=True):
+        facts: ModelFacts = model_facts((case.layer,), case.shape)
+        seconds, cpu = _calm(own)
+        found.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements, "batch": case.batch,
+                      "first": case.first, "seconds": seconds, "cpu_seconds": cpu})  # fmt: skip
+    return found
+
+
+def _passes(case: LayerCase) -> Callable[[], None]:
+    module = build_module((case.layer,), case.shape, channels_last=True).to(memory_format=torch.channels_last)
+    if isinstance(case.layer, Embed):
+        given = torch.randint(0, case.layer.vocabulary, (case.batch, *case.shape))
+    else:
+        given = torch.randn(case.batch, *case.shape)
+        if len(case.shape) == IMAGE_DIMENSIONS:
+            given = given.to(memory_format=torch.channels_last)
+        given.requires_grad_(not case.first)
+    back = torch.ones_like(module(given if case.first else given * 1).detach())
+
+    def passes() -> None:
+        module.zero_grad(set_to_none=True)
+        given.grad = None
+        # Activations work in place, which a leaf does not allow; in a model it never is one.
+        module(given.view_as(given) if given.requires_grad else given).backward(back)
+
+    return passes
+
+
+def scratch_peaks() -> list[dict[str, Any]]:
+    """The most that each of some cases held in its passes: in a fork each, since libraries keep what they once took.
+
+    Once each: the C library gives large blocks back at once until the first of them was freed.
+    """
+    # What PyTorch loads for its first pass is no layer's.
+    _passes(LayerCase(Dense(4), (4,), 8))()
+    found = []
+    for case in SCRATCH_CASES:
+        facts: ModelFacts = model_facts((case.layer,), case.shape)
+        peak = _in_a_fork(lambda case=case: _passes_peak(case))  # type: ignore[misc]
+        if peak is not None:
+            found.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements,
+                          "batch": case.batch, "first": case.first, "peak_bytes": peak})  # fmt: skip
+    return found
+
+
+def _passes_peak(case: LayerCase) -> int | None:
+    passes = _passes(case)
+    start_peak_anew()
+    before = resident()
+    passes()
+    after = resident()
+    return after.peak_bytes - before.own_bytes if before and after else None
+
+
+def _in_a_fork(function: Callable[[], int | None]) -> int | None:
+    """What a copy of this process finds; None where it fails."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, json.dumps(function()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else None
+
+
+def update_seconds() -> float:
+    """Of one parameter, by Adam as runs use it."""
+    slopes = []
+    for count in UPDATED_PARAMETERS:
+        parameter = torch.nn.Parameter(torch.randn(count))
+        parameter.grad = torch.randn(count)
+        optimizer = make_optimizer(Optimizer(), [parameter], eager=True)
+        slopes.append(calm_seconds(optimizer.step)[1] / count)
+    return sum(slopes) / len(slopes)
+
+
+def step_overhead() -> float:
+    """A whole step of a model of a few numbers: what is asked for takes longer than computing it."""
+    module = build_module((Dense(4), Dense(4)), (4,), channels_last=True)
+    optimizer = make_optimizer(Optimizer(), module.parameters(), eager=True)
+    inputs, targets, index = torch.randn(64, 4), torch.zeros(64, dtype=torch.int64), torch.arange(8)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        cross_entropy(module(inputs[index]), targets[index]).backward()
+        optimizer.step()
+
+    layers = sum(calm_seconds(_passes(LayerCase(Dense(4), (4,), 8)))[1] for _ in range(2))
+    return max(0.0, calm_seconds(step)[1] - layers)
+
+
+def input_rate() -> float:
+    """Bytes of samples that are picked from memory in a second."""
+    rows = torch.randn(INPUT_ROWS, INPUT_ROW)
+    index = torch.randperm(INPUT_ROWS)[: INPUT_ROWS // 8]
+    return float(len(index) * INPUT_ROW * rows.element_size() / calm_seconds(lambda: rows[index])[0])
+
+
+def collective_timings(sizes: list[int], kinds: list[str]) -> list[dict[str, Any]]:
+    """Seconds of each kind of transfer between all ranks, by bytes.
+
+    Sizes take turns, several times over: a burst of other load then spoils a part of each and the whole of none.
+    """
+    cases = [(kind, size) for kind in kinds for size in sizes]
+    transfers = {case: _transfer(*case) for case in cases}
+    between = torch.zeros(BETWEEN_BYTES // 4)
+    repeats = {case: _agreed_repeats(transfers[case]) for case in cases}
+    taken: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in cases}
+    for _ in range(TURNS):
+        for case in cases:
+            transfers[case]()
+            for _ in range(repeats[case]):
+                between.add_(1.0)
+                started, cpu = time.perf_counter(), time.process_time()
+                transfers[case]()
+                taken[case].append((time.perf_counter() - started, time.process_time() - cpu))
+    calm = {case: _calm(times) for case, times in taken.items()}
+    return [
+        {"kind": kind, "bytes": size, "seconds": wall, "cpu_seconds": spent}
+        for (kind, size), (wall, spent) in calm.items()
+    ]
+
+
+def _transfer(kind: str, size: int) -> Callable[[], Any]:
+    tensor = torch.zeros(max(1, size // 4))
+    world, rank = dist.get_world_size(), dist.get_rank()
+    if kind == "all-reduce":
+        return lambda: dist.all_reduce(tensor)
+    if kind == "broadcast":
+        return lambda: dist.broadcast(tensor, 0)
+    if kind == "all-gather":
+        parts = list(torch.zeros(world, max(1, tensor.numel() // world)))
+        return lambda: dist.all_gather(parts, parts[rank].clone())
+    if kind == "reduce-scatter":
+        part = torch.zeros(max(1, tensor.numel() // world))
+        whole = torch.zeros(part.numel() * world)
+        return lambda: REDUCE_SCATTER(part, whole)
+    return lambda: _there_and_back(tensor, rank)
+
+
+def _there_and_back(tensor: Tensor, rank: int) -> None:
+    """From the first rank to the second; a word back says that it is there."""
+    word = tensor[:1].clone()
+    if rank == 0:
+        dist.send(tensor, 1)
+        dist.recv(word, 1)
+    elif rank == 1:
+        dist.recv(tensor, 0)
+        dist.send(word, 0)
+
+
+def _agreed_repeats(transfer: Callable[[], Any]) -> int:
+    """All ranks must repeat as often as the first one finds right."""
+    transfer()
+    started = time.perf_counter()
+    transfer()
+    wanted = REPEAT_SECONDS / max(1e-6, time.perf_counter() - started) / TURNS
+    count = torch.tensor([min(MOST_REPEATS / TURNS, max(float(LEAST_REPEATS) / TURNS, wanted))])
+    dist.broadcast(count, 0)
+    return int(count)
+
+
+def interference() -> float:
+    """Computation lost in each second of a transfer that it is hidden behind.
+
+    Products are computed while an all-reduce is under way. Both are on the same core, so the computation loses what the
+    threads that transfer take of it, over what the transfer takes by itself.
+    """
+    left, tensor = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE), torch.zeros(HIDDEN_BYTES // 4)
+    taken, alone = [], []
+    for _ in range(HIDDEN_ROUNDS):
+        dist.barrier()
+        started = time.perf_counter()
+        dist.all_reduce(tensor)
+        alone.append(time.perf_counter() - started)
+        dist.barrier()
+        before = time.process_time() - time.thread_time()
+        work = dist.all_reduce(tensor, async_op=True)
+        while not work.is_completed():
+            left @ left
+        taken.append(time.process_time() - time.thread_time() - before)
+    share = min(0.97, max(0.0, median(taken) / median(alone)))
+    return share / (1 - share)
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """What the request names."""
+    torch.set_num_threads(1)
+    if not request["kinds"] and request["world"] > 1:
+        return {"layers": layer_timings(CROWDED_CASES)}
+    if not request["kinds"]:
+        return {"scratch": scratch_peaks(), "layers": layer_timings(CASES), "update": update_seconds(),
+                "overhead": step_overhead(), "input_rate": input_rate()}  # fmt: skip
+    store = dist.FileStore(request["store"], request["world"])
+    dist.init_process_group("gloo", store=store, rank=request["rank"], world_size=request["world"], timeout=PATIENCE)
+    try:
+        return {"collectives": collective_timings(request["sizes"], request["kinds"]), "interference": interference()}
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,159 @@
+"""Runs that calibrating learns from, on one worker and by each kind of strategy: of small models, and of the user's."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, lcm
+
+from paceline.contract.context import spec_facts
+from paceline.costs.footprint import ModelFacts
+from paceline.errors import UserError
+from paceline.plan import complete, refusal, sample_count
+from paceline.predict.measured import MeasuredStep, measured_step
+from paceline.record import Record
+from paceline.runs.probe import probe
+from paceline.spec import RunSpec, Scalar
+from paceline.systems.local import System
+
+# One of each kind; others are taken to be like the one whose last word or family they share.
+TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
+SPLITTING = ("torch-fsdp", "torch-tensor")
+SINGLE = "torch-single"
+BATCH, MICROBATCHES = 64, 16
+# The model that is calibrated with is run by strategies too, not where a step takes so long that this would be most of
+# calibrating.
+OWN_EPOCHS, OWN_STEPS, OWN_SECONDS, OWN_STEP_SECONDS = 3, 10, 0.8, 0.4
+Run = Callable[[RunSpec, int], Record]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model to run on one worker and by strategies, and for how long."""
+
+    options: dict[str, Scalar]
+    workload: str = "mlp"
+    batch: int = BATCH
+    epochs: int = 8
+    steps: int = 8
+    # A run that other programs disturbed is made so often at most; the calmest counts.
+    tries: int = 2
+    by: tuple[str, ...] = TIMED
+
+
+# In the first only messages count; the second has parameters enough to fill caches and show what each byte takes. One
+# more, because what an allocator keeps of a model is chance. Attention asks for more than dense layers of as many
+# arrays, which is the more the more a strategy does at every operation.
+TRIALS = (
+    Trial({"depth": 2, "width": 16}),
+    Trial({"depth": 2, "width": 640}),
+    Trial({"depth": 4, "width": 400}, epochs=4, tries=1),
+    Trial({"depth": 2, "width": 160}, workload="transformer", batch=16, epochs=6, steps=4, tries=1, by=SPLITTING),
+)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One configuration, as its calmest run showed it."""
+
+    spec: RunSpec
+    step: MeasuredStep
+    record: Record
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A model as one worker ran it and, right after, each strategy with a worker on every core."""
+
+    alone: Ran
+    by_strategies: Mapping[str, Ran]
+    facts: ModelFacts
+    # As many samples as each worker has had elsewhere in calibrating, so that what one worker holds is known.
+    own: bool = False
+
+
+def run_trials(system: System, run: Run, say: Say) -> list[Tried]:
+    """All of them, model by model."""
+    cores = len(system.cores)
+    found = []
+    for trial in TRIALS:
+        say(f"{SINGLE}: a small {trial.workload} ({', '.join(f'{name} {one}' for name, one in trial.options.items())})")
+        alone = _calmest(_spec(trial, SINGLE, 1, cores), run, trial.tries)
+        specs = [_spec(trial, name, cores, cores) for name in trial.by if cores > 1]
+        found.append(Tried(alone, _by_strategies(specs, system, run, say, trial.tries), spec_facts(alone.spec)))
+    return found
+
+
+def run_own(
+    base: RunSpec, facts: ModelFacts, batch: int, step_seconds: float, system: System, run: Run, say: Say
+) -> Tried | None:
+    """The model that is calibrated with: what strategies hold of it, others of its size do not tell.
+
+    `batch` is for each worker: many samples, because memory matters where much is held.
+    """
+    cores = len(system.cores)
+    if cores == 1 or step_seconds > OWN_STEP_SECONDS:
+        return None
+    steps = max(1, min(OWN_STEPS, round(OWN_SECONDS / OWN_EPOCHS / step_seconds)))
+
+    def spec_of(name: str, workers: int) -> RunSpec:
+        fields = {"strategy": name, "workers": workers, "global_batch": batch * workers, "local_batch": None,
+                  "knobs": {}, "epochs": OWN_EPOCHS, "steps": None}  # fmt: skip
+        return complete(with_samples(base.model_copy(update=fields), batch * workers * steps))
+
+    say(f"{SINGLE}: {base.workload}")
+    alone = _calmest(spec_of(SINGLE, 1), run, 1)
+    others = _by_strategies([spec_of(name, cores) for name in TIMED], system, run, say, 1)
+    return Tried(alone, others, facts, own=True)
+
+
+def with_samples(spec: RunSpec, samples: int) -> RunSpec:
+    """With so many in an epoch: the data over again where many cores want more than there are."""
+    copies = ceil(samples / sample_count(spec.model_copy(update={"train_samples": None}), probe))
+    return spec.model_copy(update={"train_samples": ceil(samples / copies), "dataset_copies": copies})
+
+
+def _by_strategies(specs: Sequence[RunSpec], system: System, run: Run, say: Say, tries: int) -> dict[str, Ran]:
+    found = {}
+    for spec in specs:
+        if _runs(spec, system):
+            say(f"{spec.strategy}: its own share of a step")
+            found[spec.strategy] = _calmest(spec, run, tries)
+    return found
+
+
+def _batch(trial: Trial, cores: int) -> int:
+    """At least as many samples as are worth a step, in equal shares and micro-batches for every core."""
+    share = lcm(cores, MICROBATCHES)
+    return share * ceil(trial.batch / share)
+
+
+def _runs(spec: RunSpec, system: System) -> bool:
+    """Not every strategy divides these models over as many workers as there are cores."""
+    try:
+        return refusal(spec, system, probe) is None
+    except UserError:
+        return False
+
+
+def _spec(trial: Trial, name: str, workers: int, cores: int) -> RunSpec:
+    batch = _batch(trial, cores)
+    return complete(
+        RunSpec(
+            workload=trial.workload, options=trial.options, strategy=name, workers=workers, global_batch=batch,
+            epochs=trial.epochs, train_samples=batch * trial.steps,
+        )
+    )  # fmt: skip
+
+
+def _calmest(spec: RunSpec, run: Run, tries: int) -> Ran:
+    best: Ran | None = None
+    for turn in range(tries):
+        record = run(spec, turn)
+        step = measured_step(record)
+        assert step is not None
+        if best is None or step.cpu_seconds < best.step.cpu_seconds:
+            best = Ran(spec, step, record)
+        if not step.disturbed:
+            break
+    assert best is not None
+    return best

@@ -1,0 +1,68 @@
+"""What a strategy makes of a process: a part of the training (`Job`), or a service to those who train."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from paceline.workloads.base import Weights
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sums over the test samples that this process looked at; the parts of all processes add up."""
+
+    samples: int
+    loss_sum: float
+    # Predictions looked at and right: tokens for language models, None where accuracy has no meaning.
+    predictions: int | None
+    correct: int | None
+
+
+class Job(Protocol):
+    """One process's part of a training run."""
+
+    # Optimizer steps that one call of `step` may make; above one where a framework runs several per call.
+    stride: int
+
+    def clock(self) -> int:
+        """Nanoseconds that never go back, the same clock in every process of the run."""
+
+    def align(self) -> None:
+        """Waits until every process is here, so that an epoch starts together."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """Takes this process's share of the epoch's batches."""
+
+    def step(self, first: int, count: int) -> None:
+        """Trains on `count` batches of the epoch from number `first` on; may return before the device is done."""
+
+    def wait(self) -> None:
+        """Returns when the device has done all that was asked."""
+
+    def losses(self) -> list[float] | None:
+        """The mean loss of this process's share in each step of the epoch, or None if another process has it."""
+
+    def evaluate(self) -> Evaluation | None:
+        """The test set, or this process's part of it."""
+
+    def weights(self) -> Weights:
+        """The trained weights in the neutral layout (for a user's own model: under its own names)."""
+
+    def details(self) -> dict[str, Any]:
+        """What the strategy wants in the record: thread counts, staleness, the like."""
+
+    def close(self) -> None:
+        """Leaves nothing behind: groups destroyed, connections closed."""
+
+
+@runtime_checkable
+class Service(Protocol):
+    """A process that does not train but serves those that do: a parameter server, a coordinator's helper."""
+
+    def serve(self) -> None:
+        """Returns when the workers have said that they are done."""
+
+    def details(self) -> dict[str, Any]:
+        """What it wants in the record."""
+
+    def close(self) -> None:
+        """Leaves nothing behind."""

@@ -1,0 +1,43 @@
+"""What a look at a user's own model found out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.costs.footprint import LayerFacts, ModelFacts
+
+# What a function for an own model can return, by the name that strategies and probes use.
+MODEL_KINDS = {
+    "torch": "a torch.nn.Module",
+    "keras": "a Keras model",
+    "jax": "a pair of functions (init, apply)",
+}
+
+
+@dataclass(frozen=True)
+class OwnFacts:
+    """What a look at the user's model found (see `runs/probe.py`); `framework` is one of `MODEL_KINDS`."""
+
+    framework: str
+    parameters: int
+    train_samples: int
+    # Whether it is a plain sequence of modules, and which functions for cutting it its file has.
+    sequential: bool = False
+    cuts: tuple[str, ...] = ()
+    # Its layers in the order of a forward pass, as counts; none where it could not be followed layer by layer.
+    layers: tuple[LayerFacts, ...] = ()
+    input_elements: int = 0
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "OwnFacts":
+        """As another process told it."""
+        layers = tuple(LayerFacts(**{**layer, "arrays": _shapes(layer["arrays"])}) for layer in values.pop("layers"))
+        return cls(**{**values, "cuts": tuple(values["cuts"])}, layers=layers)
+
+    @property
+    def model(self) -> ModelFacts | None:
+        """What footprints are made of, if it is known."""
+        return ModelFacts(self.layers, self.input_elements) if self.layers else None
+
+
+def _shapes(arrays: list[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, tuple(shape)) for name, shape in arrays)

@@ -1,0 +1,122 @@
+"""The declaration of a strategy, a value without a framework: what it is, needs and costs, and how it is tested.
+
+`runs/measure.py` drives every strategy through `Job` alone, so a new strategy is one new file in `strategies/`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from paceline.contract.context import Context, Process
+from paceline.contract.job import Job, Service
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.spec import Device, Execution, Precision, RunSpec, Scalar
+from paceline.systems import System
+
+Family = Literal["single", "data", "model", "server", "hybrid", "fake"]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A setting of one strategy's own."""
+
+    name: str
+    default: Scalar
+    about: str
+    choices: tuple[Scalar, ...] = ()
+
+
+@dataclass(frozen=True)
+class Role:
+    """Processes of one kind. A process that drives several workers from within has `workers_each` above one."""
+
+    name: str
+    processes: int
+    workers_each: int = 1
+
+
+def one_process_per_worker(spec: RunSpec) -> tuple[Role, ...]:
+    """The usual layout."""
+    return (Role("worker", spec.workers),)
+
+
+def one_replica_per_worker(spec: RunSpec) -> int:
+    """The usual meaning of workers: each trains on its own share of the global batch."""
+    return spec.workers
+
+
+def on_one_worker(strategy: str) -> Callable[[RunSpec], RunSpec]:
+    """A reference: the same run on one worker of a framework."""
+    return lambda spec: spec.model_copy(update={"strategy": strategy, "workers": 1, "knobs": {}})
+
+
+torch_on_one_worker = on_one_worker("torch-single")
+
+
+def nothing_more(_spec: RunSpec, _process: Process) -> dict[str, str]:
+    """The usual environment of a process."""
+    return {}
+
+
+def on_cores(spec: RunSpec) -> bool:
+    """Whether the run is on CPU cores."""
+    return spec.device == "cpu"
+
+
+def step_by_step(spec: RunSpec) -> bool:
+    """Whether the host sees the parts of a step; a recorded one is a single call."""
+    return "graph" not in spec.execution
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to spread training: what it does and what it costs, in one value."""
+
+    name: str
+    family: Family
+    framework: str | None
+    synchronous: bool
+    about: str
+    use_when: str
+    footprint: Callable[[RunSpec, ModelFacts], Footprint]
+    open_job: Callable[[Context], Job | Service]
+    # Why it cannot run here, beyond what the fields below say, or None.
+    check: Callable[[RunSpec, System], str | None] = lambda _spec, _system: None
+    knobs: tuple[Knob, ...] = ()
+    devices: tuple[Device, ...] = ("cpu", "cuda", "cuda-slice")
+    precisions: tuple[Precision, ...] = ("fp32",)
+    executions: tuple[Execution, ...] = ("eager",)
+    # Packages that it imports beside its framework.
+    needs: tuple[str, ...] = ()
+    # The kind of own model that it trains, where it is not that of its framework.
+    own_models: str | None = None
+    # Environment variables that must be set before the framework is imported.
+    environment: Callable[[RunSpec, Process], dict[str, str]] = nothing_more
+    roles: Callable[[RunSpec], tuple[Role, ...]] = one_process_per_worker
+    replicas: Callable[[RunSpec], int] = one_replica_per_worker
+    # Whether its workers can share one GPU; otherwise device cuda wants a GPU for each.
+    shares_gpu: bool = False
+    # The only worker count it can have, where there is just one.
+    fixed_workers: int | None = None
+    # For a model of the user's that is no plain sequence: the function of its file that says how to cut it.
+    cut_by: Literal["stages", "plan"] | None = None
+    # How far its losses may stray from those of its reference run on the same global batch, relative.
+    tolerance: float = 1e-4
+    reference: Callable[[RunSpec], RunSpec] = torch_on_one_worker
+    # Fields that its contract test must set, for a reason that its file gives.
+    tested_with: Mapping[str, Any] = field(default_factory=dict)
+    # For an asynchronous strategy: the training loss that it must be below in the second epoch of mnist-5k.
+    must_reach_loss: float | None = None
+    # Whether an instrumented run of it notes what happens when.
+    traces: Callable[[RunSpec], bool] = step_by_step
+    # Recognises the framework's own out-of-memory exceptions.
+    is_out_of_memory: Callable[[BaseException], bool] = lambda error: isinstance(error, MemoryError)
+
+    @property
+    def trains(self) -> str | None:
+        """The kind of own model that it takes: torch, keras or jax; None for any."""
+        return self.own_models or ("keras" if self.framework == "tensorflow" else self.framework)
+
+    def knob_values(self, spec: RunSpec) -> dict[str, Scalar]:
+        """All knobs, with the run's own values in their place."""
+        return {knob.name: spec.knobs.get(knob.name, knob.default) for knob in self.knobs}

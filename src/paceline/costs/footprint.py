@@ -1,0 +1,227 @@
+"""What one step computes, sends and holds on each rank: pure numbers, the bridge from a strategy to predictions."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from paceline.spec import Optimizer
+
+FLOAT_BYTES = 4
+# A backward pass computes gradients for inputs and for weights: about twice the forward's work.
+BACKWARD_OVER_FORWARD = 2
+
+MessageKind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "send"]
+# The part of a step that a message belongs to; an update comes after the backward pass.
+Phase = Literal["forward", "backward", "update"]
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """One layer's size per sample, read from the model and never typed by hand."""
+
+    name: str
+    parameters: int
+    forward_flops: int
+    output_elements: int
+    # How many arrays the parameters are in.
+    tensors: int = 0
+    # Their names and shapes in the neutral layout; empty where only the counts are known.
+    arrays: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    # Numbers of four bytes that stay for the backward pass; the output alone where nothing is said.
+    kept_elements: int | None = None
+    # Of attention: heads, each of which stays whole.
+    heads: int | None = None
+
+    @property
+    def kept(self) -> int:
+        """What it keeps of one sample for the backward pass."""
+        return self.output_elements if self.kept_elements is None else self.kept_elements
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a footprint needs to know of a model."""
+
+    layers: tuple[LayerFacts, ...]
+    input_elements: int = 0
+
+    @cached_property
+    def parameters(self) -> int:
+        """Trainable numbers in the whole model."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @cached_property
+    def tensors(self) -> int:
+        """Trainable arrays in the whole model."""
+        return sum(layer.tensors for layer in self.layers)
+
+    @cached_property
+    def parameter_bytes(self) -> int:
+        """The model's size in single precision."""
+        return self.parameters * FLOAT_BYTES
+
+    @cached_property
+    def forward_flops(self) -> int:
+        """Floating-point operations of one sample's forward pass."""
+        return sum(layer.forward_flops for layer in self.layers)
+
+    @cached_property
+    def activation_bytes(self) -> int:
+        """What stays of one sample for the backward pass: its inputs, and what each layer keeps."""
+        return (self.input_elements + sum(layer.kept for layer in self.layers)) * FLOAT_BYTES
+
+
+@dataclass(frozen=True)
+class Message:
+    """One kind of transfer that a rank takes part in, `count` times in a step."""
+
+    name: str
+    kind: MessageKind
+    payload_bytes: float
+    sent_bytes: float
+    received_bytes: float
+    count: float = 1
+    # Ranks that take part, and how far apart their numbers are: neighbours unless it says otherwise.
+    ranks: int = 2
+    apart: int = 1
+    phase: Phase = "update"
+    # Whether the rank goes on computing while it is under way.
+    hidden: bool = False
+    # The layer whose passes need it or make it; none where it is about the model as a whole.
+    layer: str | None = None
+    # Where it is cut into pieces that leave as the backward pass fills them: most bytes of a piece, and of the first.
+    piece_bytes: float | None = None
+    first_piece_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class RankFootprint:
+    """One step of `ranks` processes that do the same."""
+
+    role: str
+    ranks: int
+    flops: float
+    messages: tuple[Message, ...]
+    parameter_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    activation_bytes: float
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that one of these ranks puts on the link in a step."""
+        return sum(message.sent_bytes * message.count for message in self.messages)
+
+    @property
+    def received_bytes(self) -> float:
+        """Bytes that one of these ranks takes off the link in a step."""
+        return sum(message.received_bytes * message.count for message in self.messages)
+
+    @property
+    def held_bytes(self) -> float:
+        """Bytes that one of these ranks holds at the peak of a step."""
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.activation_bytes
+
+
+@dataclass(frozen=True)
+class Stages:
+    """How the workers of one pipeline take turns: `workers` in a line, `replicas` lines side by side."""
+
+    workers: int
+    microbatches: int
+    schedule: str
+    stages_per_worker: int = 1
+    replicas: int = 1
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """One step of a run: its ranks in groups of equals, in rank order where it matters."""
+
+    groups: tuple[RankFootprint, ...]
+    # Where layers are placed on workers that wait for each other.
+    stages: Stages | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the run."""
+        return sum(group.ranks for group in self.groups)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that all ranks together put on the link in a step."""
+        return sum(group.sent_bytes * group.ranks for group in self.groups)
+
+    @property
+    def heaviest(self) -> RankFootprint:
+        """The rank that holds most."""
+        return max(self.groups, key=lambda group: group.held_bytes)
+
+
+def in_groups(ranks: Iterable[RankFootprint], stages: Stages | None = None) -> Footprint:
+    """From one footprint per rank, in rank order: neighbours that do the same become one group."""
+    groups: list[RankFootprint] = []
+    for rank in ranks:
+        if groups and replace(groups[-1], ranks=rank.ranks) == rank:
+            groups[-1] = replace(rank, ranks=groups[-1].ranks + rank.ranks)
+        else:
+            groups.append(rank)
+    return Footprint(tuple(groups), stages)
+
+
+def training_flops(model: ModelFacts, samples: float) -> float:
+    """Forward and backward of a batch."""
+    return model.forward_flops * (1 + BACKWARD_OVER_FORWARD) * samples
+
+
+def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int) -> float:
+    """State beside the parameters; Adam and Adagrad also count steps, in one number per array."""
+    counters = tensors * FLOAT_BYTES
+    match settings.name:
+        case "adam":
+            return 2 * parameters * FLOAT_BYTES + counters
+        case "adagrad":
+            return parameters * FLOAT_BYTES + counters
+        case "sgd":
+            return parameters * FLOAT_BYTES if settings.momentum else 0
+        case "lbfgs":
+            # Pairs of vectors, and the last direction and gradient.
+            return (2 * settings.history + 2) * parameters * FLOAT_BYTES
+
+
+def all_reduce(name: str, payload_bytes: float, ranks: int, **fields: Any) -> tuple[Message, ...]:
+    """On a ring each rank sends 2 (n - 1) / n of the payload (Patarasuk and Yuan, 2009)."""
+    moved = 2 * (ranks - 1) / ranks * payload_bytes
+    return _unless_alone(Message(name, "all-reduce", payload_bytes, moved, moved, ranks=ranks, **fields), ranks)
+
+
+def all_gather(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """Each rank passes on every part of the whole but one."""
+    moved = (ranks - 1) / ranks * payload_bytes
+    return _unless_alone(Message(name, "all-gather", payload_bytes, moved, moved, ranks=ranks), ranks)
+
+
+def reduce_scatter(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """Half of a ring all-reduce."""
+    moved = (ranks - 1) / ranks * payload_bytes
+    return _unless_alone(Message(name, "reduce-scatter", payload_bytes, moved, moved, ranks=ranks), ranks)
+
+
+def exchange(name: str, sent_bytes: float, received_bytes: float, count: float = 1) -> Message:
+    """Plain sends and receives between two ranks."""
+    return Message(name, "send", max(sent_bytes, received_bytes), sent_bytes, received_bytes, count)
+
+
+def during(messages: Iterable[Message], phase: Phase, **fields: Any) -> tuple[Message, ...]:
+    """The same messages in a part of the step, with other fields where they are given."""
+    return tuple(replace(message, phase=phase, **fields) for message in messages)
+
+
+def _unless_alone(message: Message, ranks: int) -> tuple[Message, ...]:
+    return (message,) if ranks > 1 else ()
+
+
+def subset(model: ModelFacts, layers: Iterable[LayerFacts]) -> ModelFacts:
+    """A part of the model as a model of its own."""
+    return ModelFacts(tuple(layers), model.input_elements)

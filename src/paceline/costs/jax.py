@@ -1,0 +1,66 @@
+"""How XLA divides arrays over devices and what a JAX worker holds: pure numbers, JAX is not imported."""
+
+from dataclasses import replace
+
+from paceline.costs.footprint import (
+    FLOAT_BYTES,
+    Footprint,
+    Message,
+    ModelFacts,
+    RankFootprint,
+    all_reduce,
+    reduce_scatter,
+    training_flops,
+)
+from paceline.spec import Optimizer, RunSpec
+
+
+def optimizer_bytes(settings: Optimizer, parameters: float) -> float:
+    """State beside the parameters on one device: Adam also counts steps, in one number for all arrays."""
+    match settings.name:
+        case "adam":
+            return 2 * parameters * FLOAT_BYTES + FLOAT_BYTES
+        case "adagrad":
+            return parameters * FLOAT_BYTES
+        case _:
+            return parameters * FLOAT_BYTES if settings.momentum else 0
+
+
+def divided_dimension(shape: tuple[int, ...], ways: int) -> int | None:
+    """The largest dimension that divides over the devices; None if none does or there is nothing to divide."""
+    sizes = [size if size % ways == 0 and size >= ways else 0 for size in shape]
+    return sizes.index(max(sizes)) if ways > 1 and any(sizes) else None
+
+
+def scattered_reduction(spec: RunSpec, name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """A reduce-scatter; for CPU devices XLA makes none: it sums everything everywhere and each keeps its part."""
+    return (all_reduce if spec.device == "cpu" else reduce_scatter)(name, payload_bytes, ranks)
+
+
+def worker_footprint(
+    spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...], held: float, gathered_bytes: float = 0
+) -> Footprint:
+    """Equal workers that each train on their share of the batch and hold `held` of the parameters."""
+    local = spec.samples_per_step // spec.workers
+    worker = RankFootprint(
+        role="worker",
+        ranks=spec.workers,
+        flops=training_flops(model, local),
+        messages=messages,
+        parameter_bytes=held * FLOAT_BYTES,
+        gradient_bytes=model.parameter_bytes,
+        optimizer_bytes=optimizer_bytes(spec.optimizer, held),
+        # Gathered parameters come and go within a step as activations do.
+        activation_bytes=model.activation_bytes * local + gathered_bytes,
+    )
+    return Footprint((worker,))
+
+
+def with_one_counter(footprint: Footprint, spec: RunSpec) -> Footprint:
+    """A footprint with the optimizer state as it is in JAX."""
+    return Footprint(
+        tuple(
+            replace(group, optimizer_bytes=optimizer_bytes(spec.optimizer, group.parameter_bytes / FLOAT_BYTES))
+            for group in footprint.groups
+        )
+    )

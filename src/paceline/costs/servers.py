@@ -1,0 +1,119 @@
+"""How parameters are cut over servers, in numbers alone: footprints and processes count with the same cut."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline.costs.footprint import (
+    FLOAT_BYTES,
+    Footprint,
+    ModelFacts,
+    RankFootprint,
+    exchange,
+    optimizer_bytes,
+    training_flops,
+)
+from paceline.spec import Optimizer, RunSpec
+
+# Numbers that say what comes next travel in 64 bits.
+WORD_BYTES = 8
+ELEMENTS_PER_KIB = 1024 // FLOAT_BYTES
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of the flat parameters that travels as one message, and the server that keeps it."""
+
+    server: int
+    start: int
+    stop: int
+
+    @property
+    def elements(self) -> int:
+        """How many parameters it has."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Over how many servers, and in pieces of how many elements at most."""
+
+    servers: int
+    most: int
+
+    def pieces(self, elements: int) -> tuple[Piece, ...]:
+        """Stripes over all servers.
+
+        Every server has as many elements as any other, give or take one, and all are busy in every part of a pass.
+        """
+        return tuple(self._pieces(elements))
+
+    def _pieces(self, elements: int) -> Iterator[Piece]:
+        stripe, servers = self.servers * self.most, self.servers
+        for start in range(0, elements, stripe):
+            width = min(stripe, elements - start)
+            edges = [start + width * server // servers for server in range(servers + 1)]
+            yield from (Piece(n, edges[n], edges[n + 1]) for n in range(servers) if edges[n + 1] > edges[n])
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a worker and the servers exchange, in times per step: gradients, parameters, words and answers to them."""
+
+    pushes: float = 1
+    fetches: float = 1
+    words: float = 1
+    answers: float = 0
+
+
+def served_footprint(spec: RunSpec, model: ModelFacts, cut: Cut, settings: Optimizer, traffic: Traffic) -> Footprint:
+    """Workers hold the model and no optimizer; each server holds its part of both, and a gradient of every worker."""
+    size, local = model.parameter_bytes, spec.samples_per_step // spec.workers
+    leaving: dict[str, Any] = {"phase": "backward", "hidden": True, "piece_bytes": cut.most * FLOAT_BYTES}
+    worker = RankFootprint(
+        role="worker",
+        ranks=spec.workers,
+        flops=training_flops(model, local),
+        messages=(
+            replace(exchange("gradients", size, 0, traffic.pushes), **leaving),
+            exchange("parameters", 0, size, traffic.fetches),
+            exchange("words", WORD_BYTES * cut.servers, 0, traffic.words),
+            exchange("answers", 0, WORD_BYTES * cut.servers, traffic.answers),
+        ),
+        parameter_bytes=size,
+        gradient_bytes=size,
+        optimizer_bytes=0,
+        activation_bytes=model.activation_bytes * local,
+    )
+    servers = (_server(*part, spec.workers, settings, traffic) for part in _parts_of(cut, model.parameters))
+    return Footprint((worker, *servers))
+
+
+def _parts_of(how: Cut, elements: int) -> Iterator[tuple[int, int]]:
+    """Pieces and elements of each server: one of full size in every whole stripe, and its share of the last one."""
+    whole, rest = divmod(elements, how.servers * how.most)
+    last = {piece.server: piece.elements for piece in how.pieces(rest)}
+    for server in range(how.servers):
+        share = last.get(server, 0)
+        yield whole + (share > 0), whole * how.most + share
+
+
+def _server(pieces: int, elements: int, workers: int, settings: Optimizer, traffic: Traffic) -> RankFootprint:
+    size, words = elements * FLOAT_BYTES, WORD_BYTES * workers
+    return RankFootprint(
+        role="server",
+        ranks=1,
+        # One addition for each gradient that comes in; an update is small beside a training step.
+        flops=traffic.pushes * workers * elements,
+        messages=(
+            exchange("gradients", 0, size * workers, traffic.pushes),
+            exchange("parameters", size * workers, 0, traffic.fetches),
+            exchange("words", 0, words, traffic.words),
+            exchange("answers", words, 0, traffic.answers),
+        ),
+        parameter_bytes=size,
+        gradient_bytes=size * workers,
+        # Each piece has an optimizer of its own, which counts its steps.
+        optimizer_bytes=optimizer_bytes(settings, elements, pieces),
+        activation_bytes=0,
+    )

@@ -1,0 +1,13 @@
+"""What a replica of a TensorFlow model holds: pure numbers, TensorFlow is not imported."""
+
+from paceline.costs.footprint import FLOAT_BYTES
+from paceline.spec import Optimizer
+
+# Keras optimizers count steps in one int64 and keep the learning rate in a variable.
+COUNTER_BYTES = 8 + FLOAT_BYTES
+
+
+def optimizer_bytes(settings: Optimizer, parameters: float) -> float:
+    """Slots beside the parameters, the step counter and the learning rate; each replica has its own of all of them."""
+    slots = {"adam": 2, "adagrad": 1, "sgd": 1 if settings.momentum else 0}
+    return slots.get(settings.name, 0) * parameters * FLOAT_BYTES + COUNTER_BYTES

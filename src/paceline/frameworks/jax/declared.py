@@ -1,0 +1,57 @@
+"""What can be said about JAX runs without importing JAX: fields, devices, processes, and how arrays are divided."""
+
+from paceline.contract.context import Process
+from paceline.contract.strategy import Knob, Role
+from paceline.spec import Execution, Precision, RunSpec
+
+PRELOAD = ("jax", "jax.numpy")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+# A step is always compiled by `jax.jit`: that is how JAX is used.
+EXECUTIONS: tuple[Execution, ...] = ("eager",)
+
+STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "optimizer steps in one call of the compiled function")
+PROCESSES = Knob("processes", False, "a process for each worker (jax.distributed) instead of one that drives all")
+
+
+def check_fields(spec: RunSpec) -> str | None:
+    """Fields that no JAX strategy can honour."""
+    if spec.memory_format == "contiguous":
+        return "JAX strategies keep images channels-last (memory_format channels_last) and have no other format"
+    if spec.optimizer.name == "lbfgs":
+        return f"{spec.strategy} offers adam, sgd and adagrad; L-BFGS is offered by torch-single"
+    if int(spec.knobs.get("steps_per_execution", 1)) < 1:
+        return f"steps_per_execution of {spec.strategy} must be at least 1"
+    return None
+
+
+def in_processes(spec: RunSpec) -> bool:
+    """Whether each worker has a process of its own; a slice of a GPU always has."""
+    return spec.device == "cuda-slice" or bool(spec.knobs.get("processes", PROCESSES.default))
+
+
+def roles(spec: RunSpec) -> tuple[Role, ...]:
+    """One process with a device for each worker, or a process for each."""
+    return (Role("worker", spec.workers) if in_processes(spec) else Role("worker", 1, workers_each=spec.workers),)
+
+
+def environment(spec: RunSpec, process: Process) -> dict[str, str]:
+    """Devices of the process; read when JAX is imported or makes its devices."""
+    if spec.device == "cpu":
+        devices = 1 if in_processes(spec) else spec.workers
+        # NPROC is the size of XLA's thread pool.
+        return {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(devices),
+            "NPROC": str(max(1, len(process.cores))),
+        }
+    # JAX would take three quarters of the GPU's memory at once, and memory could not be compared between strategies.
+    return {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """XLA has one type for all that fails on a device; the status code at the start of its text tells what did."""
+    if isinstance(error, MemoryError):
+        return True
+    return type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and str(error).startswith(
+        "RESOURCE_EXHAUSTED"
+    )

@@ -1,0 +1,118 @@
+"""The JAX training step taken apart for instrumented runs: batch, passes, sum of gradients and update in turn.
+
+Each is a compiled function of its own whose results are waited for, so nothing overlaps here, and a process waits for
+the slowest of its own devices within its passes. Where batches are divided, every device takes the gradients of its
+share without a word to the others (`shard_map`), as losses are means over equal shares; what XLA would send within the
+step is then a function by itself. Layers that are divided send in the middle of
+their passes; `jax_profiled.py` watches those.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import PartitionSpec
+
+from paceline.contract.context import Context
+from paceline.frameworks.compiled_steps import NotedTransfers, forward_share, noted_passes
+from paceline.frameworks.jax.optimizer import Transformation, Tree
+from paceline.frameworks.jax.training import JaxJob, Layout, Network, held_bytes
+
+
+def jax_job(
+    context: Context, layout: Layout, stride: int = 1,
+    *, network: Network | None = None, optimizer: Transformation | None = None, divided: bool = False,
+) -> JaxJob:  # fmt: skip
+    """The usual job; in an instrumented run, one whose steps are noted. Divided layers send in mid-pass."""
+    if context.tape is None:
+        return JaxJob(context, layout, stride, network=network, optimizer=optimizer)
+    if divided:
+        from paceline.frameworks.jax.profile import ProfiledJaxJob
+
+        return ProfiledJaxJob(context, layout, network=network, optimizer=optimizer)
+    return NotedJaxJob(context, layout, network=network, optimizer=optimizer)
+
+
+class NotedJaxJob(JaxJob):
+    """The same training, slower, with everything on the tape."""
+
+    def __init__(self, context: Context, layout: Layout, **fields: Any) -> None:
+        super().__init__(context, layout, **fields)
+        assert context.tape is not None
+        self._tape, self._transfers = context.tape, NotedTransfers(context.tape)
+        self._spread = layout.batch_ways > 1
+        params, _, optimizer_state = self._state
+        placed, state_placed = (jax.tree.map(lambda leaf: leaf.sharding, tree) for tree in (params, optimizer_state))
+        self._take = jax.jit(self._batch, out_shardings=layout.on(layout.batch_side))
+        self._forward, self._both = map(self._on_each_device, (self._losses_of, self._gradients_of))
+        self._gather = jax.jit(lambda params: params, out_shardings=self._whole)
+        self._mean = jax.jit(_means, out_shardings=(self._whole, placed))
+        self._update = jax.jit(self._updated, out_shardings=(placed, state_placed))
+        self._divided_bytes = held_bytes([leaf for leaf in jax.tree.leaves(params) if not leaf.is_fully_replicated])
+        self.start_epoch(0)
+        given = (self._gather(params), self._state[1], *self._take(self._data, self._order, np.int32(0)))
+        self._share = forward_share(
+            lambda: jax.block_until_ready(self._forward(*given)), lambda: jax.block_until_ready(self._both(*given))
+        )
+
+    def step(self, first: int, count: int) -> None:
+        """Each call starts when the one before has ended."""
+        for number in range(first, first + count):
+            params, kept, optimizer_state = self._state
+            with self._tape.span("input"):
+                batch = jax.block_until_ready(self._take(self._data, self._order, np.int32(number)))
+            whole = params
+            if self._spread and self._layout.gathers:
+                with self._transfers("parameters put together", self._divided_bytes):
+                    whole = jax.block_until_ready(self._gather(params))
+            with noted_passes(self._tape, self._share):
+                loss, kept, gradients = jax.block_until_ready(self._both(whole, kept, *batch))
+            if self._spread:
+                with self._transfers("mean of gradients", held_bytes(gradients)):
+                    loss, gradients = jax.block_until_ready(self._mean(loss, gradients))
+            with self._tape.span("optimizer"):
+                params, optimizer_state = jax.block_until_ready(self._update(params, optimizer_state, gradients))
+            self._state = params, kept, optimizer_state
+            self._losses.append((loss, 1))
+
+    def _batch(self, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Array, ...]:
+        rows = lax.dynamic_index_in_dim(order, number, keepdims=False)
+        return tuple(array.at[rows].get(mode="promise_in_bounds") for array in data)
+
+    def _on_each_device(self, function: Any) -> Any:
+        """Compiled; where batches are divided, for each device by itself, with results in a row."""
+        if not self._spread:
+            return jax.jit(function)
+        one, row = PartitionSpec(), PartitionSpec(self._layout.batch_side)
+        return jax.jit(
+            jax.shard_map(
+                lambda *given: jax.tree.map(lambda leaf: leaf[None], function(*given)),
+                mesh=self._layout.mesh,
+                in_specs=(one, one, row, row),
+                out_specs=row,
+                # Or else the gradients of parameters that all devices have would be summed at once.
+                check_vma=False,
+            )
+        )
+
+    def _local_loss(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree]:
+        outputs, kept = self._network.forward(params, kept, inputs, True)
+        return self._network.loss(outputs, targets), kept
+
+    def _losses_of(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> Array:
+        return self._local_loss(params, kept, inputs, targets)[0]
+
+    def _gradients_of(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree, Tree]:
+        (loss, kept), gradients = jax.value_and_grad(self._local_loss, has_aux=True)(params, kept, inputs, targets)
+        return loss, kept, gradients
+
+    def _updated(self, params: Tree, state: Tree, gradients: Tree) -> tuple[Tree, Tree]:
+        change, state = self._optimizer.update(gradients, state, params)
+        return jax.tree.map(jnp.add, params, change), state
+
+
+def _means(loss: Array, gradients: Tree) -> tuple[Array, Tree]:
+    """Of the rows that the devices made."""
+    return loss.mean(0), jax.tree.map(lambda row: row.mean(0), gradients)

@@ -1,0 +1,69 @@
+"""The compiled JAX step as it is, watched by XLA's profiler: for layers that are divided and send in mid-pass."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import jax
+from jax.profiler import ProfileData, ProfileOptions, TraceAnnotation
+
+from paceline.contract.context import Context
+from paceline.frameworks.jax.training import JaxJob, Layout
+from paceline.frameworks.xla_operations import STEP, Executed, clock_ahead, operations_of, put_on
+
+
+class ProfiledJaxJob(JaxJob):
+    """The same training; what the devices did goes onto the tape when all steps are made."""
+
+    def __init__(self, context: Context, layout: Layout, **fields: Any) -> None:
+        super().__init__(context, layout, **fields)
+        assert context.tape is not None
+        self._tape, self._workers = context.tape, _workers_of(context, layout)
+        self._began: list[int] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="paceline-profile-")
+        self.start_epoch(0)
+        self._operations = operations_of(self.program())
+        options = ProfileOptions()
+        options.python_tracer_level = 0
+        jax.profiler.start_trace(self._folder.name, profiler_options=options)
+        self._tape.at_end.append(self._tell)
+
+    def step(self, first: int, count: int) -> None:
+        """Marked for the profiler, so that its clock can be brought to the tape's."""
+        for number in range(first, first + count):
+            self._began.append(perf_counter_ns())
+            with TraceAnnotation(STEP):
+                super().step(number, 1)
+
+    def _tell(self) -> None:
+        jax.profiler.stop_trace()
+        with self._folder as folder:
+            files = sorted(Path(folder).rglob("*.xplane.pb"))
+            events = [event for file in files for event in _events(ProfileData.from_file(str(file)))]
+        ahead = clock_ahead(self._began, [event.start_ns for event in events if event.name == STEP])
+        put_on(self._tape, _executed(events, ahead), self._operations, self._workers)
+
+
+def _workers_of(context: Context, layout: Layout) -> list[int]:
+    """The numbers of the workers whose devices this process drives."""
+    count = len(layout.mesh.local_devices)
+    return list(range(context.process.index * count, (context.process.index + 1) * count))
+
+
+def _events(profile: Any) -> Iterator[Any]:
+    for plane in profile.planes:
+        for line in plane.lines:
+            yield from line.events
+
+
+def _executed(events: list[Any], ahead: int) -> Iterator[Executed]:
+    """Operations; the profiler also tells their ends once more, and what the runtime does between them."""
+    for event in events:
+        told = dict(event.stats)
+        if "hlo_op" in told and not event.name.startswith("end: "):
+            start = round(event.start_ns) + ahead
+            yield Executed(
+                str(told["hlo_op"]), int(told.get("device_ordinal", 0)), start, start + round(event.duration_ns)
+            )

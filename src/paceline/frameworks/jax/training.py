@@ -1,0 +1,337 @@
+"""The pieces of a JAX run that strategies put together: parameters, resident data, loss, and the compiled step.
+
+Every strategy is the same step under `jax.jit`; what differs is on which devices of a mesh arrays lie (`Layout`), from
+which XLA derives what each device computes and sends.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from time import perf_counter_ns
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from paceline.contract.context import Context
+from paceline.contract.job import Evaluation
+from paceline.errors import ModelError
+from paceline.frameworks.jax import group as jax_group
+from paceline.frameworks.jax.model import Apply, Place, build_apply
+from paceline.frameworks.jax.optimizer import Transformation, Tree, make_optimizer
+from paceline.frameworks.xla_operations import INPUT, UPDATE
+from paceline.spec import Precision
+from paceline.workloads.base import Weights, weight_shapes
+from paceline.workloads.own import OWN_DATA, build_own, call_own
+
+EVALUATION_BATCH = 512
+IMAGE_DIMENSIONS = 4
+# What XLA makes of a product of two single-precision matrices on a GPU, where its own default is TF32.
+MATMUL_PRECISION: dict[Precision, str] = {"fp32": "float32", "tf32": "tensorfloat32", "bf16": "bfloat16"}
+Loss = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where arrays lie on a mesh: the side over which batches are divided, and the part of each parameter."""
+
+    mesh: Mesh
+    batch_side: str | None
+    # The partition of a parameter, given its name and shape.
+    part: Callable[[str, tuple[int, ...]], PartitionSpec] = lambda _name, _shape: PartitionSpec()
+    # Whether divided parameters are put together before they are used.
+    gathers: bool = False
+    # Puts activations where they belong; see `jax_model.Place`.
+    place: Place = lambda _name, _where, x: x
+    # A parameter's shape as it is stored, given its name and neutral shape.
+    fold: Callable[[str, tuple[int, ...]], tuple[int, ...]] = lambda _name, shape: shape
+
+    def on(self, *sides: str | None) -> NamedSharding:
+        """The sharding of an array whose dimensions are divided over these sides of the mesh."""
+        return NamedSharding(self.mesh, PartitionSpec(*sides))
+
+    @property
+    def batch_ways(self) -> int:
+        """Over how many devices a batch is divided."""
+        return int(self.mesh.shape[self.batch_side]) if self.batch_side else 1
+
+    def of_params(self, params: Tree) -> Tree:
+        """The sharding of each parameter."""
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: NamedSharding(self.mesh, self.part(path_name(path), leaf.shape)), params
+        )
+
+
+def path_name(path: Any) -> str:
+    """Keys of a tree as one name: block.0.kernel."""
+    return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+
+
+def put(array: np.ndarray | Array, sharding: NamedSharding) -> Array:
+    """An array on the devices of this process, as its part of one that all processes make alike."""
+    if isinstance(array, Array):  # it has been put there
+        return array
+    return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is trained: starting parameters, the forward pass, the loss."""
+
+    params: Tree
+    # Given parameters, what is kept beside them, inputs, and whether it trains: outputs, and what is kept from now on.
+    forward: Callable[[Tree, Tree, Array, bool], tuple[Any, Tree]]
+    loss: Loss
+    # Arrays that are not trained but change: running means, random states.
+    kept: Tree = field(default_factory=dict)
+
+
+def network_of(context: Context, layout: Layout) -> Network:
+    """The run's model: neutral layers, or the user's pair of functions."""
+    own = context.model.own
+    if own is not None:
+        params, apply = own_pair(context, build_own(own))
+        return Network(jax.tree.map(np.asarray, params), _pure(context, apply), own.loss or cross_entropy)
+    weights = context.starting_weights()
+    params = {name: array.reshape(layout.fold(name, array.shape)) for name, array in weights.items()}
+    apply = build_apply(context.model.layers, context.data.input_shape, layout.place)
+    return Network(params, _pure(context, apply), cross_entropy)
+
+
+def _pure(context: Context, apply: Apply) -> Callable[[Tree, Tree, Array, bool], tuple[Any, Tree]]:
+    """A forward pass that keeps nothing; with bf16, in half precision from single-precision parameters."""
+    half = context.spec.precision == "bf16"
+
+    def forward(params: Tree, kept: Tree, inputs: Array, _trains: bool) -> tuple[Any, Tree]:
+        if half:
+            params, inputs = jax.tree.map(_halved, (params, inputs))
+        return apply(params, inputs), kept
+
+    return forward
+
+
+def own_pair(context: Context, built: Any) -> tuple[Tree, Apply]:
+    """Starting parameters and forward pass of the user's model, which is a pair of functions (init, apply)."""
+    own = context.own
+    assert own is not None
+    if not (isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))):
+        raise ModelError(
+            f"{own.label} returned {type(built).__name__}, not a pair of functions; "
+            f"return (init, apply) with init(key) giving the parameters and apply(params, inputs) the outputs"
+        )
+    init, apply = built
+    return call_own(f"init(key) of {own.label}", init, jax.random.key(context.spec.seed)), apply
+
+
+def cross_entropy(outputs: Array, targets: Array) -> Array:
+    """Mean cross-entropy over samples, and over positions for sequences."""
+    shares = jax.nn.log_softmax(outputs.astype(jnp.float32))
+    return -jnp.take_along_axis(shares, targets[..., None], axis=-1, mode="promise_in_bounds").mean()
+
+
+def optimizer_for(context: Context, params: Tree) -> Transformation:
+    """The user's optimizer, or the run's settings."""
+    own = context.model.own
+    if own is not None and own.optimizer is not None:
+        made: Transformation = own.optimizer(params)
+        return made
+    return make_optimizer(context.spec.optimizer)
+
+
+def arrays_of(context: Context, train: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets as JAX takes them: images channels-last, whole numbers in 32 bits."""
+    data = context.data
+    inputs, targets = (data.train_inputs, data.train_targets) if train else (data.test_inputs, data.test_targets)
+    # Data that come with the user's model, or were made in the shape that it asks for, are in its own order.
+    as_given = context.model.own is not None and context.spec.dataset in (OWN_DATA, "synthetic")
+    if inputs.ndim == IMAGE_DIMENSIONS and not as_given:
+        inputs = np.ascontiguousarray(inputs.transpose(0, 2, 3, 1))
+    narrow = [array.astype(np.int32) if array.dtype == np.int64 else array for array in (inputs, targets)]
+    return narrow[0], narrow[1]
+
+
+def state_shardings(params: Tree, shardings: Tree, state: Tree, whole: NamedSharding) -> Tree:
+    """An array of the optimizer that stands for a parameter lies where that parameter does, any other everywhere."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    places = list(zip(leaves, jax.tree.leaves(shardings), strict=True))
+
+    def place(path: Any, leaf: Any) -> NamedSharding:
+        for (param_path, param), sharding in places:
+            if tuple(path[len(path) - len(param_path) :]) == tuple(param_path) and leaf.shape == param.shape:
+                return sharding
+        return whole
+
+    return jax.tree_util.tree_map_with_path(place, state)
+
+
+class JaxJob:
+    """Training as every JAX strategy does it: one compiled step over a mesh, driven alike by every process."""
+
+    clock = staticmethod(perf_counter_ns)
+
+    def __init__(
+        self, context: Context, layout: Layout, stride: int = 1,
+        *, network: Network | None = None, optimizer: Transformation | None = None,
+    ) -> None:  # fmt: skip
+        spec = context.spec
+        jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION[spec.precision])
+        self._context, self._layout, self.stride = context, layout, stride
+        network = network or network_of(context, layout)
+        self._optimizer = optimizer or optimizer_for(context, network.params)
+        self._whole = layout.on()
+        shardings = layout.of_params(network.params)
+        params = jax.tree.map(put, network.params, shardings)
+        kept = jax.tree.map(lambda array: put(array, self._whole), network.kept)
+        state = jax.eval_shape(self._optimizer.init, network.params)
+        placed = state_shardings(network.params, shardings, state, self._whole)
+        self._state = (params, kept, jax.jit(self._optimizer.init, out_shardings=placed)(params))
+        # The devices have its parameters now.
+        self._network = replace(network, params={}, kept={})
+        self._data = tuple(put(array, self._whole) for array in arrays_of(context, train=True))
+        self._step = jax.jit(
+            self._one_step if stride == 1 else self._several_steps,
+            out_shardings=((shardings, self._whole, placed), self._whole),
+            donate_argnums=(0,) if spec.device != "cpu" else (),
+        )
+        self._measure = jax.jit(self._measured, out_shardings=self._whole)
+        self._test: tuple[Array, ...] | None = None
+        self._order: Array | None = None
+        self._losses: list[tuple[Array, int]] = []
+
+    def _outputs(self, params: Tree, kept: Tree, inputs: Array, trains: bool) -> tuple[Any, Tree]:
+        if self._layout.gathers:
+            params = lax.with_sharding_constraint(params, self._whole)
+        return self._network.forward(params, kept, inputs, trains)
+
+    def _value(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree]:
+        outputs, kept = self._outputs(params, kept, inputs, trains=True)
+        return self._network.loss(outputs, targets), kept
+
+    def _one_step(self, state: Tree, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Tree, Array]:
+        params, kept, optimizer_state = state
+        with jax.named_scope(INPUT):
+            rows = lax.dynamic_index_in_dim(order, number, keepdims=False)
+            inputs, targets = (array.at[rows].get(mode="promise_in_bounds") for array in data)
+        (loss, kept), gradients = jax.value_and_grad(self._value, has_aux=True)(params, kept, inputs, targets)
+        with jax.named_scope(UPDATE):
+            change, optimizer_state = self._optimizer.update(gradients, optimizer_state, params)
+            params = jax.tree.map(jnp.add, params, change)
+        return (params, kept, optimizer_state), loss
+
+    def _several_steps(
+        self, state: Tree, data: tuple[Array, Array], order: Array, first: Any, count: Any
+    ) -> tuple[Tree, Array]:
+        def body(number: Any, carried: tuple[Tree, Array]) -> tuple[Tree, Array]:
+            state, loss = self._one_step(carried[0], data, order, first + number)
+            return state, carried[1].at[number].set(loss)
+
+        made: tuple[Tree, Array] = lax.fori_loop(0, count, body, (state, jnp.zeros(self.stride)))
+        return made
+
+    def align(self) -> None:
+        """All processes of the run."""
+        jax_group.align(self._context)
+
+    def start_epoch(self, epoch: int) -> None:
+        """The epoch's indices go to the devices once, each to the device that takes the sample."""
+        order = self._context.order.epoch(epoch).astype(np.int32)
+        self._order = put(order, self._layout.on(None, self._layout.batch_side))
+        self._losses = []
+
+    def step(self, first: int, count: int) -> None:
+        """One call of the compiled function."""
+        numbers = (np.int32(first),) if self.stride == 1 else (np.int32(first), np.int32(count))
+        self._state, loss = self._step(self._state, self._data, self._order, *numbers)
+        self._losses.append((loss, count))
+
+    def wait(self) -> None:
+        """For all devices of this process."""
+        jax.block_until_ready(self._state)
+
+    def losses(self) -> list[float]:
+        """Of the whole batch, the same on every process."""
+        return [float(loss) for losses, count in self._losses for loss in np.atleast_1d(_local(losses))[:count]]
+
+    def evaluate(self) -> Evaluation | None:
+        """The test set, divided as batches are; every process takes part and the first one tells."""
+        if self._test is None:
+            self._test = tuple(put(array, self._whole) for array in arrays_of(self._context, train=False))
+        total, ways = len(self._test[1]), self._layout.batch_ways
+        rounds = -(-total // EVALUATION_BATCH)
+        size = total // rounds // ways * ways
+        sums = np.zeros(3)
+        for number in range(rounds if size else 0):
+            rows = np.arange(number * size, (number + 1) * size, dtype=np.int32)
+            sums += self._sums(rows, self._layout.on(self._layout.batch_side))
+        if rounds * size < total:
+            sums += self._sums(np.arange(rounds * size, total, dtype=np.int32), self._whole)
+        if self._context.process.index:
+            return None
+        predictions = int(sums[1])
+        return Evaluation(total, float(sums[0]), predictions or None, int(sums[2]) if predictions else None)
+
+    def _sums(self, rows: np.ndarray, sharding: NamedSharding) -> np.ndarray:
+        return np.array(
+            [float(_local(part)) for part in self._measure(*self._state[:2], self._test, put(rows, sharding))]
+        )
+
+    def _measured(self, params: Tree, kept: Tree, data: tuple[Array, Array], rows: Array) -> tuple[Any, Any, Any]:
+        """Sum of losses, predictions, and how many of them are right."""
+        inputs, targets = (array.at[rows].get(mode="promise_in_bounds") for array in data)
+        outputs, _ = self._outputs(params, kept, inputs, trains=False)
+        loss = self._network.loss(outputs, targets) * rows.shape[0]
+        if jnp.issubdtype(targets.dtype, jnp.floating) or outputs.ndim != targets.ndim + 1:
+            return loss, 0, 0
+        return loss, targets.size, (outputs.argmax(-1) == targets).sum()
+
+    def weights(self) -> Weights:
+        """In the neutral layout, or under the user's names; parts are gathered from all devices."""
+        whole = jax.jit(lambda trees: trees, out_shardings=self._whole)(self._state[:2])
+        leaves = [leaf for tree in whole for leaf in jax.tree_util.tree_leaves_with_path(tree)]
+        named = {path_name(path): _local(leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}
+        if self._context.own is not None:
+            return named
+        shapes = weight_shapes(self._context.model.layers, self._context.data.input_shape)
+        return {name: array.reshape(shapes[name]) for name, array in named.items()}
+
+    def details(self) -> dict[str, Any]:
+        """Devices, and the bytes that arrays hold on those of this process."""
+        params, _, optimizer_state = self._state
+        held = {"parameters": held_bytes(params), "optimizer": held_bytes(optimizer_state)}
+        devices, threads = len(self._layout.mesh.local_devices), len(os.sched_getaffinity(0))
+        told = {"jax": jax.__version__, "devices": devices, "intra_threads": threads, "held_bytes": held}
+        # The CPU has no such account.
+        stats = [stat for device in self._layout.mesh.local_devices if (stat := device.memory_stats())]
+        return told | ({"device_peak_bytes": sum(stat["peak_bytes_in_use"] for stat in stats)} if stats else {})
+
+    def parts(self) -> dict[str, list[tuple[int, ...]]]:
+        """The shapes of each parameter's parts on the devices of this process, in their order."""
+        leaves = jax.tree_util.tree_leaves_with_path(self._state[0])
+        return {path_name(path): [shard.data.shape for shard in leaf.addressable_shards] for path, leaf in leaves}
+
+    def program(self) -> str:
+        """The step as XLA compiled it for one device, with its collectives."""
+        numbers = (np.int32(0),) * (1 if self.stride == 1 else 2)
+        return str(self._step.lower(self._state, self._data, self._order, *numbers).compile().as_text())
+
+    def close(self) -> None:
+        """Arrays go before the processes part."""
+        del self._state, self._data, self._test, self._order, self._losses
+        jax_group.leave(self._context)
+
+
+def held_bytes(tree: Tree) -> int:
+    """Bytes of all parts of some arrays on the devices of this process."""
+    return sum(int(shard.data.nbytes) for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards)
+
+
+def _local(array: Array) -> np.ndarray:
+    """An array that is whole on every device."""
+    return np.asarray(array.addressable_data(0))
+
+
+def _halved(array: Any) -> Any:
+    return array.astype(jnp.bfloat16) if jnp.issubdtype(array.dtype, jnp.floating) else array

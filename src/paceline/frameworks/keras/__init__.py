@@ -1,0 +1,1 @@
+"""Keras models and optimizers, whatever backend Keras runs on."""

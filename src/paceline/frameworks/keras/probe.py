@@ -1,0 +1,80 @@
+"""What a user's Keras model is and takes, found by sending two samples through, on whichever backend Keras has here."""
+
+import math
+import re
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from paceline.contract.context import Context
+from paceline.contract.own_facts import OwnFacts
+from paceline.errors import ModelError
+from paceline.frameworks.keras.model import keras_inputs, loss_function, make_variables
+from paceline.workloads.own import telling_samples
+
+SAMPLES = 2
+# Keras puts what went wrong in bold, between where and a list of all arguments.
+_BOLD = re.compile(r"\x1b\[1m(.*?)\x1b\[0m", re.DOTALL)
+
+
+def look_at_keras(context: Context, model: keras.Model) -> OwnFacts:
+    """Facts of the model; raises `ModelError` when it does not fit its data."""
+    own, data = context.own, context.data
+    assert own is not None
+    chosen = telling_samples(data.train_targets)
+    _pass_through(context, model, keras_inputs(context, data.train_inputs[chosen]), data.train_targets[chosen])
+    parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+    if not parameters:
+        raise ModelError(f"{own.label} returned a model without trainable weights; there is nothing to train")
+    cuts = tuple(name for name, function in (("stages", own.stages), ("plan", own.plan)) if function is not None)
+    return OwnFacts("keras", parameters, len(data.train_inputs), isinstance(model, keras.Sequential), cuts)
+
+
+def _pass_through(context: Context, model: keras.Model, inputs: np.ndarray, targets: np.ndarray) -> None:
+    assert context.own is not None
+    label, shape = context.own.label, "x".join(map(str, inputs.shape[1:]))
+    try:
+        _check_shape(model, inputs.shape[1:])
+        make_variables(context, model)
+        outputs = model(inputs, training=False)
+    except Exception as error:
+        raise ModelError(
+            f"{label} does not take inputs of shape {shape}: {_words(error)}; "
+            f"give the shape that it expects with --input-shape"
+        ) from error
+    try:
+        _fit_together(context, model, outputs, targets)
+    except Exception as error:
+        got = tuple(outputs.shape) if hasattr(outputs, "shape") else type(outputs).__name__
+        raise ModelError(
+            f"the output of {label} ({got} for {SAMPLES} samples) does not fit its targets: {_words(error)}; "
+            f"give its class count with --classes, or a function loss(outputs, targets) in the file"
+        ) from error
+
+
+def _check_shape(model: keras.Model, shape: tuple[int, ...]) -> None:
+    """Keras would answer with all numbers of the inputs."""
+    wanted = [tuple(one.shape[1:]) for one in getattr(model, "inputs", None) or ()]
+    if len(wanted) > 1:
+        raise ValueError(f"it has {len(wanted)} inputs, and data sets have one")
+    for sizes in wanted:
+        fits = [want in (None, have) for want, have in zip(sizes, shape, strict=False)]
+        if len(sizes) != len(shape) or not all(fits):
+            raise ValueError(f"it was built for {'x'.join(map(str, sizes))}")
+
+
+def _words(error: Exception) -> str:
+    bold = _BOLD.search(str(error))
+    return f"{type(error).__name__}: {bold.group(1) if bold else error}"
+
+
+def _fit_together(context: Context, model: keras.Model, outputs: Any, targets: np.ndarray) -> None:
+    assert context.own is not None
+    if context.own.loss is None and targets.dtype.kind == "i" and int(targets.max()) >= outputs.shape[-1]:
+        # Some kernels answer a class that is not there with a loss that is no number.
+        raise ValueError(f"class {int(targets.max())} is not among {outputs.shape[-1]} outputs")
+    loss = loss_function(context, model)(outputs, ops.convert_to_tensor(targets))
+    if math.prod(ops.shape(loss)) != 1:
+        raise ValueError(f"the loss has shape {tuple(ops.shape(loss))} and must be one number")

@@ -1,0 +1,37 @@
+"""What can be said about TensorFlow runs without importing TensorFlow first."""
+
+from paceline.contract.strategy import Knob
+from paceline.spec import Device, Execution, Precision, RunSpec
+
+# Slices of a GPU have not been tried with TensorFlow.
+DEVICES: tuple[Device, ...] = ("cpu", "cuda")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+# Eager stands for the usual way, a traced function; compiled is the same function through XLA.
+EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled")
+# What a template process imports once for all runs; none of it starts a thread.
+PRELOAD = ("tensorflow", "keras", "paceline.frameworks.tensorflow.training")
+
+STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "training steps in one call of the traced function")
+
+
+def environment(_spec: RunSpec, _process: object) -> dict[str, str]:
+    """Keras on TensorFlow, whatever the user's own settings say."""
+    return {"KERAS_BACKEND": "tensorflow"}
+
+
+def check(spec: RunSpec) -> str | None:
+    """What no TensorFlow strategy here can do, in words."""
+    if spec.optimizer.name == "lbfgs":
+        return "optimizer lbfgs is not there in TensorFlow; use adam, sgd or adagrad, or a PyTorch strategy"
+    if spec.memory_format == "contiguous":
+        return "TensorFlow on CPU has convolutions for channels_last images only; leave out memory_format contiguous"
+    if int(spec.knobs.get(STEPS_PER_EXECUTION.name, 1)) < 1:
+        return f"knob steps_per_execution of {spec.strategy} must be at least 1"
+    return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """TensorFlow has a type for it, on every device."""
+    import tensorflow as tf
+
+    return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)

@@ -1,0 +1,200 @@
+"""The training loop of every TensorFlow strategy whose replicas each train on a share of the batch.
+
+A custom loop under `tf.function`: the data set lies on each replica's device, batches are gathered by index within the
+traced step, and `tf.distribute` decides what becomes of gradients and variables. One device is its default strategy.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from time import perf_counter_ns
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from paceline.contract.context import Context
+from paceline.contract.job import Evaluation
+from paceline.frameworks.keras.model import build_model, export_weights, keras_inputs, loss_function
+from paceline.frameworks.keras.optimizer import optimizer_for
+from paceline.frameworks.tensorflow.optimizer import make_optimizer
+from paceline.workloads.base import Weights
+
+EVALUATION_BATCH = 512
+
+
+class TfJob:
+    """One process and its replicas, of which each has one of the devices."""
+
+    clock = staticmethod(perf_counter_ns)
+
+    def __init__(
+        self,
+        context: Context,
+        strategy: tf.distribute.Strategy,
+        devices: list[str],
+        *,
+        stride: int = 1,
+        replicas: int | None = None,
+        barrier: Callable[[], None] = lambda: None,
+        leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        # `replicas` is how many divide a batch in step with each other: all workers, unless they do something else.
+        self.stride = stride
+        self._context, self._strategy, self._devices = context, strategy, devices
+        self._barrier, self._leave = barrier, leave
+        wanted = context.spec.workers if replicas is None else replicas
+        if strategy.num_replicas_in_sync != wanted:
+            # Each process would then train alone on the whole batch, and the losses would look right.
+            raise RuntimeError(f"TensorFlow made {strategy.num_replicas_in_sync} replicas of {wanted}")
+        with strategy.scope():
+            self._model = build_model(context)
+            self._optimizer = optimizer_for(context, self._model, make_optimizer)
+        self._variables = self._model.trainable_variables
+        self._loss = loss_function(context, self._model)
+        with tf.device("/cpu:0"):
+            inputs = tf.constant(keras_inputs(context, context.data.train_inputs))
+            targets = tf.constant(context.data.train_targets)
+        self._whole = inputs, targets
+        self._inputs = self._on_each_device(lambda _replica: inputs)
+        self._targets = self._on_each_device(lambda _replica: targets)
+        self._gradients = self._loss_and_gradients
+        if context.spec.execution == "compiled":
+            self._gradients = tf.function(self._loss_and_gradients, autograph=False, jit_compile=True)
+        self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
+        self._test = tf.function(self._tested, autograph=False, reduce_retracing=True)
+        self._order: Any = None
+        self._losses: list[tf.Tensor] = []
+
+    def _on_each_device(self, share: Callable[[int], tf.Tensor]) -> Any:
+        """A value for each replica, put where that replica computes; between CPU devices nothing is copied."""
+
+        def put(replica: tf.distribute.experimental.ValueContext) -> tf.Tensor:
+            number = int(replica.replica_id_in_sync_group)
+            value = share(number)
+            with tf.device(self._devices[number % len(self._devices)]):
+                return tf.identity(value)
+
+        return self._strategy.experimental_distribute_values_from_function(put)
+
+    def align(self) -> None:
+        """All processes of the run."""
+        self._barrier()
+
+    def start_epoch(self, epoch: int) -> None:
+        """The epoch's indices go to the devices once."""
+        order, replicas = self._context.order, self._strategy.num_replicas_in_sync
+        self._order = self._on_each_device(lambda replica: tf.constant(order.share(epoch, replica, replicas)))
+        self._losses = []
+
+    def step(self, first: int, count: int) -> None:
+        """One call of the traced function."""
+        self._losses.append(self._train(self._order, tf.constant(first, tf.int64), count))
+
+    def _steps(self, order: Any, first: tf.Tensor, count: int) -> tf.Tensor:
+        """The mean loss of this process's replicas in each of `count` steps."""
+        if count == 1:
+            return self._step(order, first)[None]
+
+        def body(done: tf.Tensor, losses: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            return done + 1, losses.write(tf.cast(done, tf.int32), self._step(order, first + done))
+
+        start = (tf.constant(0, tf.int64), tf.TensorArray(tf.float32, count))
+        _, losses = tf.while_loop(lambda done, _: done < count, body, start, parallel_iterations=1)
+        return losses.stack()
+
+    def _step(self, order: Any, number: tf.Tensor) -> tf.Tensor:
+        losses = self._strategy.run(self._replica_step, args=(self._inputs, self._targets, order, number))
+        local = self._strategy.experimental_local_results(losses)
+        return tf.add_n(local) / len(local)
+
+    def _replica_step(self, inputs: tf.Tensor, targets: tf.Tensor, order: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """Forward, backward, update; Keras' optimizers sum the gradients over all replicas."""
+        index = order[number]
+        loss, gradients = self._gradients(tf.gather(inputs, index), tf.gather(targets, index))
+        self._optimizer.apply(gradients, self._variables)
+        return loss
+
+    def _loss_and_gradients(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+        with tf.GradientTape() as tape:
+            loss = self._penalised_loss(inputs, targets)
+            share = loss / self._strategy.num_replicas_in_sync
+        gradients = tape.gradient(share, self._variables)
+        # The rows of an embedding that a batch used come alone; the optimizer and the sum over replicas want all.
+        return loss, [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def _penalised_loss(self, inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Penalties that a user's layers put on their weights count as in Keras' own loop."""
+        loss = self._loss(self._model(inputs, training=True), targets)
+        return tf.add_n([loss, *self._model.losses]) if self._model.losses else loss
+
+    def wait(self) -> None:
+        """For GPUs; a traced function on CPU returns when it is done."""
+        if self._context.spec.device != "cpu":
+            tf.test.experimental.sync_devices()
+
+    def losses(self) -> list[float]:
+        """Of this process's share."""
+        return [float(loss) for losses in self._losses for loss in losses.numpy()]
+
+    def evaluate(self) -> Evaluation:
+        """The part of the test set that falls to this process."""
+        data, process, total = self._context.data, self._context.process.index, len(self._context.data.test_targets)
+        processes = self._strategy.num_replicas_in_sync // len(self._devices)
+        begin, end = process * total // processes, (process + 1) * total // processes
+        rounds = max(1, math.ceil((end - begin) / EVALUATION_BATCH))
+        edges = [begin + (end - begin) * number // rounds for number in range(rounds + 1)]
+        loss_sum, correct, predictions = 0.0, 0, 0
+        for start, stop in pairwise(edges):
+            if start == stop:
+                continue
+            inputs = keras_inputs(self._context, data.test_inputs[start:stop])
+            loss, right, looked_at = self._test(tf.constant(inputs), tf.constant(data.test_targets[start:stop]))
+            loss_sum += float(loss) * (stop - start)
+            correct, predictions = correct + int(right), predictions + int(looked_at)
+        return Evaluation(end - begin, loss_sum, predictions or None, correct if predictions else None)
+
+    def _tested(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, Any, Any]:
+        """Mean loss, right predictions and predictions of one batch; no predictions where targets are no classes."""
+        outputs = self._outputs(inputs)
+        loss = self._loss(outputs, targets)
+        if not targets.dtype.is_integer or outputs.shape.rank != targets.shape.rank + 1:
+            return loss, 0, 0
+        right = tf.reduce_sum(tf.cast(tf.argmax(outputs, -1, targets.dtype) == targets, tf.int64))
+        return loss, right, tf.size(targets, tf.int64)
+
+    def _outputs(self, inputs: tf.Tensor) -> tf.Tensor:
+        """As a trained model gives them."""
+        return self._model(inputs, training=False)
+
+    def weights(self) -> Weights:
+        """In the neutral layout."""
+        return export_weights(self._context, self._model)
+
+    def details(self) -> dict[str, Any]:
+        """Thread pools, where the replicas are, and the bytes that their variables hold."""
+        threading = tf.config.threading
+        return {
+            "intra_threads": threading.get_intra_op_parallelism_threads(),
+            "inter_threads": threading.get_inter_op_parallelism_threads(),
+            "replica_devices": self._devices,
+            "variable_devices": [copy.device for copy in self._copies(self._variables[:1])],
+            "steps_per_execution": self.stride,
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "held_bytes": {
+                "parameters": self._held_bytes(self._variables),
+                "optimizer": self._held_bytes(self._optimizer.variables),
+            },
+        }
+
+    def _held_bytes(self, variables: list[keras.Variable]) -> int:
+        return sum(copy.dtype.size * math.prod(copy.shape) for copy in self._copies(variables))
+
+    def _copies(self, variables: list[keras.Variable]) -> list[tf.Variable]:
+        """All that this process has of them."""
+        return [copy for variable in variables for copy in self._strategy.experimental_local_results(variable.value)]
+
+    def close(self) -> None:
+        """Leaves the other processes."""
+        self._leave()

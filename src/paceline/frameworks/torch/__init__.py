@@ -1,0 +1,1 @@
+"""What several PyTorch strategies share: model, training step, optimizer, process group, instrumentation."""

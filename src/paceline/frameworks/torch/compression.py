@@ -1,0 +1,55 @@
+"""Gradients made smaller on their way through `DistributedDataParallel`, and sent less often."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.frameworks.torch.training import TorchJob
+
+HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def compress_gradients(wrapped: DistributedDataParallel, kind: str, rank: int, full_steps: int) -> None:
+    """Half precision, or PowerSGD of that rank after some full steps."""
+    if kind in HALVES:
+        wrapped.register_comm_hook(HALVES[kind], send_in_half)
+    else:
+        state = PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=full_steps)
+        wrapped.register_comm_hook(state, powerSGD_hook)
+
+
+def send_in_half(kind: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Averages a bucket in half precision. PyTorch has hooks like it, but refuses bfloat16 on CPU."""
+    gradients = bucket.buffer()
+    shrunk = gradients.to(kind).div_(dist.get_world_size())
+    future = dist.all_reduce(shrunk, async_op=True).get_future()
+    return future.then(lambda done: gradients.copy_(done.value()[0]))
+
+
+def make_contiguous(module: nn.Module) -> None:
+    """Parameters in their plain order, for code that cannot read others; layers follow their input's format anyway."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.contiguous()
+
+
+class AccumulatingJob(TorchJob):
+    """Each step's share in several micro-batches; the gradients travel with the last of them."""
+
+    def __init__(self, *parts: Any, micro_batches: int, **more: Any) -> None:
+        super().__init__(*parts, **more)
+        self._micro_batches = micro_batches
+
+    def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        total, count = torch.zeros((), device=self._device), self._micro_batches
+        for number, (part, aims) in enumerate(zip(inputs.chunk(count), targets.chunk(count), strict=True), 1):
+            with nullcontext() if number == count else self._module.no_sync():
+                with self._precision():
+                    loss = self._loss(self._model(part), aims) / count
+                loss.backward()
+            total += loss.detach()
+        return total

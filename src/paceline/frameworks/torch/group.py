@@ -1,0 +1,63 @@
+"""Joining and leaving a PyTorch process group over the port that the launcher holds open."""
+
+from datetime import timedelta
+from functools import partial
+from statistics import median
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+
+from paceline.contract.context import Context
+
+# About the gradients of the large CNN; the first transfer also opens connections and does not count.
+PROBE_BYTES = 16 << 20
+PROBE_ROUNDS = 4
+
+
+def _store(context: Context, patience: timedelta) -> dist.TCPStore:
+    """Where the processes leave word for each other, on the port that the first one was given open."""
+    process, meeting = context.process, context.rendezvous
+    first = process.rank == 0
+    open_store = partial(
+        dist.TCPStore, meeting.host, meeting.port, process.world, is_master=first, timeout=patience,
+        master_listen_fd=meeting.listen_fd if first else None,
+    )  # fmt: skip
+    try:
+        return open_store()
+    except NotImplementedError:  # PyTorch 2.6 takes an open port with its older store only
+        return open_store(use_libuv=False)
+
+
+def join_group(context: Context, backend: str | None = None) -> None:
+    """Every process of the run in one group: gloo on CPU, NCCL on CUDA, unless the strategy needs another."""
+    process = context.process
+    patience = timedelta(seconds=context.spec.collective_timeout_seconds)
+    store = _store(context, patience)
+    backend = backend or ("gloo" if context.spec.device == "cpu" else "nccl")
+    if context.tape is not None and backend == "gloo":
+        from paceline.frameworks.torch.instrumentation.collectives import BACKEND, register_timed_backend
+
+        register_timed_backend(context.tape)
+        backend = BACKEND
+    dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.world, timeout=patience)
+    if backend == "nccl" and process.world > 1 and context.tape is None:
+        context.notes["link_bytes_per_second"] = link_bytes_per_second(process.world)
+
+
+def link_bytes_per_second(ranks: int) -> float:
+    """What each rank sends per second in an all-reduce among all of them, the middle of a few."""
+    payload = torch.ones(PROBE_BYTES // 4, device="cuda")
+    taken = []
+    for _ in range(PROBE_ROUNDS):
+        torch.cuda.synchronize()
+        began = perf_counter()
+        dist.all_reduce(payload)
+        torch.cuda.synchronize()
+        taken.append(perf_counter() - began)
+    return 2 * (ranks - 1) / ranks * PROBE_BYTES / median(taken[1:])
+
+
+def leave_group() -> None:
+    """Closes the connections of the group."""
+    dist.destroy_process_group()

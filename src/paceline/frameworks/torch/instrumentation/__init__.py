@@ -1,0 +1,1 @@
+"""How instrumented runs of PyTorch learn what happens when."""

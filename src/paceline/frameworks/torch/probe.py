@@ -1,0 +1,52 @@
+"""What a user's PyTorch model is and takes, found by building it and sending two samples through."""
+
+import torch
+from torch import nn
+
+from paceline.contract.context import Context
+from paceline.contract.own_facts import OwnFacts
+from paceline.errors import ModelError
+from paceline.frameworks.torch.follow import follow
+from paceline.frameworks.torch.training import ResidentData, loss_function
+from paceline.workloads.own import telling_samples
+
+SAMPLES = 2
+
+
+def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
+    """Facts of the model; raises `ModelError` when it does not fit its data."""
+    own = context.own
+    assert own is not None
+    parameters = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    if not parameters:
+        raise ModelError(f"{own.label} returned a module without trainable parameters; there is nothing to train")
+    channels_last = context.spec.memory_format == "channels_last"
+    data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
+    inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
+    _pass_through(context, module, inputs, targets)
+    cuts = tuple(name for name, function in (("stages", own.stages), ("plan", own.plan)) if function is not None)
+    return OwnFacts(
+        "torch", parameters, len(context.data.train_inputs), isinstance(module, nn.Sequential), cuts,
+        follow(module, inputs), inputs[0].numel(),
+    )  # fmt: skip
+
+
+def _pass_through(context: Context, module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    assert context.own is not None
+    label, shape = context.own.label, "x".join(map(str, context.data.input_shape))
+    try:
+        outputs = module(inputs)
+    except Exception as error:
+        raise ModelError(
+            f"{label} does not take inputs of shape {shape}: {type(error).__name__}: {error}; "
+            f"give the shape that it expects with --input-shape"
+        ) from error
+    try:
+        loss_function(context)(outputs, targets).backward()
+    except Exception as error:
+        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        raise ModelError(
+            f"the output of {label} ({got} for {SAMPLES} samples) does not fit its targets: "
+            f"{type(error).__name__}: {error}; "
+            f"give its class count with --classes, or a function loss(outputs, targets) in the file"
+        ) from error

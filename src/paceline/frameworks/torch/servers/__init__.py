@@ -1,0 +1,1 @@
+"""Parameter servers and the workers they serve, in PyTorch."""

@@ -1,0 +1,163 @@
+"""A parameter server's side: it keeps its pieces of the parameters, updates them with gradients and hands them out.
+
+Waiting is sleeping: a server that shares a core with a worker costs it only what it computes.
+"""
+
+import platform
+from collections.abc import Callable
+from datetime import timedelta
+from time import process_time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from paceline.contract.context import Context
+from paceline.costs.servers import Cut
+from paceline.errors import ModelError
+from paceline.frameworks.torch.group import leave_group
+from paceline.frameworks.torch.optimizer import make_optimizer
+from paceline.frameworks.torch.servers.worker import DONE, WORD_TAG, gradient_tag, value_tag
+from paceline.frameworks.torch.training import held_bytes
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+# Whose step on a part of the parameters is that part of the step on all of them.
+ELEMENTWISE = (
+    torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax,
+    torch.optim.ASGD, torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.SGD,
+)  # fmt: skip
+
+
+def elementwise_optimizer(context: Context) -> MakeOptimizer:
+    """The run's optimizer for any piece of the parameters; the user's own is refused if it needs them whole."""
+    own, spec = context.own, context.spec
+    if own is None or own.optimizer is None:
+        return lambda pieces: make_optimizer(spec.optimizer, pieces, eager=True)
+    make = own.optimizer
+
+    def checked(pieces: list[nn.Parameter]) -> torch.optim.Optimizer:
+        made = make(iter(pieces))
+        if not isinstance(made, ELEMENTWISE):
+            raise ModelError(
+                f"optimizer() of {own.label} returns {type(made).__name__}, which servers cannot run on a part of the "
+                f"parameters; return one of PyTorch's elementwise optimizers such as Adam, or use torch-ddp"
+            )
+        return made
+
+    return checked
+
+
+class ServedPiece:
+    """One piece with its own optimizer, so that it can be updated while others are still arriving."""
+
+    def __init__(self, number: int, values: Tensor, make: MakeOptimizer) -> None:
+        self.number = number
+        self.values = nn.Parameter(values)
+        self.optimizer = make([self.values])
+
+    def update(self, gradient: Tensor) -> None:
+        """One step of the optimizer."""
+        self.values.grad = gradient
+        self.optimizer.step()
+
+
+class Shard:
+    """All pieces of one server, in the order in which their gradients come."""
+
+    def __init__(self, context: Context, cut: Cut, make: MakeOptimizer) -> None:
+        # A worker may think, evaluate or compile for long; one that died closes its connection.
+        self.patience = timedelta(seconds=context.spec.timeout_seconds)
+        self.workers = range(context.spec.workers)
+        elements = torch.zeros(1, dtype=torch.int64)
+        dist.irecv(elements, 0, tag=WORD_TAG).wait(self.patience)
+        numbered = enumerate(cut.pieces(int(elements)))
+        own = [(number, piece) for number, piece in numbered if piece.server == context.process.index]
+        self.values = torch.empty(sum(piece.elements for _, piece in own))
+        ranges = self.values.split([piece.elements for _, piece in own])
+        self.pieces = [ServedPiece(number, values, make) for (number, _), values in zip(own, ranges, strict=True)]
+        for piece in self.pieces:
+            dist.recv(piece.values.data, 0, tag=value_tag(piece.number))
+
+    def held_bytes(self) -> dict[str, int]:
+        """Of the pieces and their optimizers."""
+        held = [held_bytes([piece.values], piece.optimizer) for piece in self.pieces]
+        return {name: sum(part[name] for part in held) for name in ("parameters", "optimizer")}
+
+
+def neighbours_last(context: Context) -> list[int]:
+    """The workers in the order in which this process should serve them; all processes must call it together.
+
+    A worker that has its parameters computes at once. If it does so on the server's own core, workers that are not
+    served yet wait until the system takes it off again: a few milliseconds, as much as all the rest of the exchange.
+    """
+    places: list[Any] = [None] * context.process.world
+    dist.all_gather_object(places, (platform.node(), set(context.process.cores)))
+    host, cores = places[context.process.rank]
+    beside = [name == host and bool(cores & others) for name, others in places[: context.spec.workers]]
+    return sorted(range(context.spec.workers), key=lambda worker: beside[worker])
+
+
+class SynchronousServer:
+    """Updates a piece when every worker's gradients for it are there, and sends it back to all at once."""
+
+    def __init__(self, shard: Shard, order: list[int]) -> None:
+        self._order = order
+        self._shard, self._updates, self._cpu_seconds = shard, 0, 0.0
+        self._words = [torch.zeros(1, dtype=torch.int64) for _ in shard.workers]
+        self._gradients = [[torch.empty_like(piece.values.data) for _ in shard.workers] for piece in shard.pieces]
+        self._arriving: list[list[Any]] = [[] for _ in shard.pieces]
+        self._leaving: list[list[Any]] = [[] for _ in shard.pieces]
+
+    def serve(self) -> None:
+        """One round for each step of the workers."""
+        began = process_time()
+        hearing = [self._hear(worker) for worker in self._shard.workers]
+        while hearing := self._open_step(hearing):
+            for place in range(len(self._shard.pieces)):
+                self._update(place)
+            self._updates += 1
+        self._cpu_seconds = process_time() - began
+
+    def _hear(self, worker: int) -> Any:
+        return dist.irecv(self._words[worker], worker, tag=WORD_TAG)
+
+    def _open_step(self, hearing: list[Any]) -> list[Any]:
+        """When all workers have begun a step, everything that they will push has its place before it comes."""
+        for word in hearing:
+            word.wait(self._shard.patience)
+        if all(int(word) == DONE for word in self._words):
+            return []
+        for place, piece in enumerate(self._shard.pieces):
+            self._arriving[place] = [
+                dist.irecv(self._gradients[place][worker], worker, tag=gradient_tag(piece.number))
+                for worker in self._shard.workers
+            ]
+        return [self._hear(worker) for worker in self._shard.workers]
+
+    def _update(self, place: int) -> None:
+        piece, (total, *others) = self._shard.pieces[place], self._gradients[place]
+        for sent in self._leaving[place]:
+            sent.wait()
+        for arriving in self._arriving[place]:
+            arriving.wait(self._shard.patience)
+        # Always in the order of the workers, so that the same run gives the same sum.
+        for other in others:
+            total.add_(other)
+        piece.update(total)
+        self._leaving[place] = [
+            dist.isend(piece.values.data, worker, tag=value_tag(piece.number)) for worker in self._order
+        ]
+
+    def details(self) -> dict[str, Any]:
+        """What it held and did."""
+        return {
+            "held_bytes": self._shard.held_bytes(),
+            "updates": self._updates,
+            "serving_cpu_seconds": self._cpu_seconds,
+        }
+
+    def close(self) -> None:
+        """The last parameters have arrived: workers are done only after that."""
+        leave_group()

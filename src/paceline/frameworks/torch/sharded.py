@@ -1,0 +1,92 @@
+"""Optimizer state (ZeRO stage 1) and whole models (FSDP2) divided over ranks."""
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.utils._pytree import tree_map_only
+
+from paceline.contract.context import Context
+from paceline.contract.job import Evaluation
+from paceline.errors import ModelError
+from paceline.frameworks.torch.compression import make_contiguous
+from paceline.frameworks.torch.training import TorchJob
+
+if TYPE_CHECKING:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+
+def shard_state(optimizer: torch.optim.Optimizer, in_buckets: bool) -> "ZeroRedundancyOptimizer":
+    """The same optimizer, whoever made it, with state for this rank's parameters only."""
+    # Compiles a dozen optimizers when it is imported, which takes longer than starting a run.
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    def keep_own(own_groups: list[dict[str, Any]], **_defaults: Any) -> torch.optim.Optimizer:
+        for group, own in zip(optimizer.param_groups, own_groups, strict=True):
+            group["params"] = own["params"]
+        mine = {parameter for group in own_groups for parameter in group["params"]}
+        for parameter in [parameter for parameter in optimizer.state if parameter not in mine]:
+            del optimizer.state[parameter]
+        return optimizer
+
+    groups = [dict(group) for group in optimizer.param_groups]
+    return ZeroRedundancyOptimizer(groups, optimizer_class=keep_own, parameters_as_bucket_view=in_buckets)
+
+
+def shard_module(
+    context: Context, module: nn.Module, by_layers: bool, reshard_after_forward: bool, replicas: int
+) -> None:
+    """Divides the module in place: over all ranks, or over each of `replicas` groups of them."""
+    scalar = next((name for name, parameter in module.named_parameters() if not parameter.ndim), None)
+    if scalar is not None:
+        raise ModelError(
+            f"FSDP cannot divide {scalar} of {context.spec.workload}, which is a single number without a "
+            f"dimension; make it an array of one, such as torch.zeros(1)"
+        )
+    shards = context.spec.workers // replicas
+    sizes, names = ((replicas, shards), ("replicate", "shard")) if replicas > 1 else ((shards,), ("shard",))
+    mesh = init_device_mesh("cpu" if context.spec.device == "cpu" else "cuda", sizes, mesh_dim_names=names)
+    make_contiguous(module)
+    # Built-in models change nothing in place, so for them what this warns of cannot happen.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    for unit in (*(layers(module) if by_layers else ()), module):
+        if context.model.own is not None:
+            unit.register_forward_hook(in_memory_of_its_own)
+        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard_after_forward)
+
+
+def in_memory_of_its_own(_unit: nn.Module, _inputs: Any, output: Any) -> Any:
+    """A unit's output that is no view: a view changed in place loses the hook that gathers for the backward pass."""
+    return tree_map_only(Tensor, lambda tensor: tensor.clone() if tensor._is_view() else tensor, output)
+
+
+def layers(module: nn.Module) -> list[nn.Module]:
+    """The parts of a model that are gathered one at a time; those that share a parameter stay with the whole."""
+    found = list(_inside(module))
+    owners = Counter(parameter for layer in found for parameter in set(layer.parameters()))
+    return [layer for layer in found if all(owners[parameter] == 1 for parameter in layer.parameters())]
+
+
+def _inside(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+            yield from _inside(child)
+        elif next(child.parameters(), None) is not None:
+            yield child
+
+
+class ShardedJob(TorchJob):
+    """Training on a model that is divided over ranks."""
+
+    def evaluate(self) -> Evaluation:
+        """A forward pass without a backward one leaves the model gathered; it is divided again."""
+        found = super().evaluate()
+        for module in self._module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return found

@@ -1,0 +1,1 @@
+"""Split layers of a PyTorch model, for every strategy with tensor parallelism."""

@@ -1,0 +1,118 @@
+"""Training a model whose layers are split over the workers of a row; rows, if there are several, are replicas."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from paceline.contract.context import Context
+from paceline.contract.job import Evaluation
+from paceline.costs.splits import Rows
+from paceline.errors import ModelError
+from paceline.frameworks.torch.compression import make_contiguous
+from paceline.frameworks.torch.grid import DATA, MODEL, GradientAverage, Grid, arrange
+from paceline.frameworks.torch.group import join_group, leave_group
+from paceline.frameworks.torch.sharded import ShardedJob, layers
+from paceline.frameworks.torch.tensor.plan import split_own
+from paceline.frameworks.torch.tensor.split import Arrangement, drift, split_built_in
+from paceline.frameworks.torch.training import TorchJob, build, export_weights, optimizer_for, torch_device
+from paceline.workloads.base import Weights
+
+
+@dataclass(frozen=True)
+class SplitModel:
+    """A worker's part of every layer, where the other parts are, and how to put them together."""
+
+    module: nn.Module
+    grid: Grid
+    mesh: DeviceMesh
+    device: torch.device
+    arrangement: Arrangement
+
+
+def split_model(context: Context, rows: Rows) -> SplitModel:
+    """Joins the others, builds the model and keeps what falls to this process."""
+    device = torch_device(context)
+    join_group(context)
+    grid = arrange(context, rows.ways)
+    module, mesh = build(context, device), grid.mesh(device)
+    for child in module.modules():
+        # A split layer gives a view, and PyTorch forbids to change it in place; the result is the same without.
+        if getattr(child, "inplace", False):
+            child.inplace = False
+    if context.model.own is not None:
+        split_own(context, module, mesh[MODEL])
+        return SplitModel(module, grid, mesh, device, Arrangement())
+    assert isinstance(module, nn.Sequential)
+    arrangement = split_built_in(context, module, mesh[MODEL], rows.split_convolutions)
+    return SplitModel(module, grid, mesh, device, arrangement)
+
+
+def shard_rows(made: SplitModel) -> None:
+    """Divides what a worker has of each layer over the rows, in place."""
+    make_contiguous(made.module)
+    # It warns of changing the views that split layers give in place, which was ruled out when the model was split.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
+    for unit in (*layers(made.module), made.module):
+        fully_shard(unit, mesh=made.mesh[DATA], reshard_after_forward=True)
+
+
+class TensorJob(TorchJob):
+    """Every worker of a row sees the same batch and knows the same loss."""
+
+    def __init__(self, context: Context, made: SplitModel, average: GradientAverage | None = None) -> None:
+        optimizer = optimizer_for(context, made.module)
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ModelError("L-BFGS needs all parameters in one place; use another optimizer, or torch-single")
+        _group_by_mesh(optimizer)
+        super().__init__(
+            context, made.module, made.device, optimizer, barrier=dist.barrier, leave=leave_group,
+            share=(made.grid.row, made.grid.rows),
+        )  # fmt: skip
+        self._split, self._average = made, average
+
+    def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = super()._backward(inputs, targets)
+        if self._average is not None:
+            self._average.finish()
+        return loss
+
+    def evaluate(self) -> Evaluation | None:  # type: ignore[override]  # `Job` allows None
+        """The row's part of the test set, told by one of the row."""
+        found = super().evaluate()
+        return found if self._split.grid.place == 0 else None
+
+    def weights(self) -> Weights:
+        """The parts put together."""
+        whole = self._split.arrangement.whole(self._module.state_dict(), self._split.grid.row_group)
+        return export_weights(self._context, whole)
+
+    def details(self) -> dict[str, Any]:
+        """With how far the workers' copies of what is not split have come apart, which must be nothing."""
+        apart = drift(dict(self._module.named_parameters()), self._split.arrangement, self._split.grid.row_group)
+        return {**super().details(), "replicated_drift": apart}
+
+    def close(self) -> None:
+        """What knows the groups goes before them."""
+        del self._average, self._split
+        super().close()
+
+
+class ShardedTensorJob(TensorJob, ShardedJob):  # type: ignore[misc]  # `Job` allows None
+    """The same where each worker's parts are divided over the rows."""
+
+
+def _group_by_mesh(optimizer: torch.optim.Optimizer) -> None:
+    """Fused updates take plain tensors or tensors on one mesh, not both at once."""
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        parts: dict[Any, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            parts.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+        groups += [{**group, "params": part} for part in parts.values()]
+    optimizer.param_groups = groups

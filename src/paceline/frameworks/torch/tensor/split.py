@@ -1,0 +1,170 @@
+"""A PyTorch model split over workers: dense layers and attention by `DTensor`, convolutions by hand.
+
+`DTensor` cannot split a convolution (PyTorch 2.13), so each worker holds a smaller one. Arrays whose parts are not
+contiguous (queries, keys and values in one array; a flattened image with channels fastest) are rearranged first, and
+put back in order when the weights are read out.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from paceline.contract.context import Context
+from paceline.costs.splits import Split, split_layers
+from paceline.frameworks.torch.grid import MODEL, local_part
+from paceline.frameworks.torch.model import BlockModule
+from paceline.workloads.base import model_facts, trace
+from paceline.workloads.layers import Flatten
+
+CHANNEL_DIMENSION = 1
+
+
+@dataclass
+class Arrangement:
+    """What must be undone to read the weights out, by parameter name."""
+
+    # Put together along this dimension.
+    by_hand: dict[str, int] = field(default_factory=dict)
+    # Put back in order along this dimension.
+    reordered: dict[str, tuple[int, Tensor]] = field(default_factory=dict)
+
+    def whole(self, state: Mapping[str, Tensor], group: dist.ProcessGroup) -> dict[str, Tensor]:
+        """The tensors of the whole model; every worker of the group must ask."""
+        found = {}
+        for name, tensor in state.items():
+            full: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+            if name in self.by_hand:
+                parts = [torch.empty_like(full.contiguous()) for _ in range(group.size())]
+                dist.all_gather(parts, full.contiguous(), group=group)
+                full = torch.cat(parts, self.by_hand[name])
+            if name in self.reordered:
+                dimension, order = self.reordered[name]
+                full = full.index_select(dimension, order.argsort().to(full.device))
+            found[name] = full
+        return found
+
+
+def drift(parameters: Mapping[str, Tensor], arrangement: Arrangement, group: dist.ProcessGroup) -> float:
+    """How far what should be equal on every worker of a group has come apart; anything above zero is a fault."""
+    whole = [
+        local_part(one).detach().reshape(-1) for name, one in parameters.items() if _replicated(name, one, arrangement)
+    ]
+    if not whole:
+        return 0.0
+    largest = torch.cat(whole)
+    smallest = largest.clone()
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+    dist.all_reduce(smallest, dist.ReduceOp.MIN, group=group)
+    return float((largest - smallest).max())
+
+
+def _replicated(name: str, parameter: Tensor, arrangement: Arrangement) -> bool:
+    names = parameter.device_mesh.mesh_dim_names if isinstance(parameter, DTensor) else ()
+    if MODEL in names:
+        return bool(parameter.placements[names.index(MODEL)].is_replicate())
+    return name not in arrangement.by_hand
+
+
+def split_built_in(context: Context, module: nn.Sequential, mesh: DeviceMesh, split_convolutions: bool) -> Arrangement:
+    """Splits the module in place."""
+    facts, ways = model_facts(context.model.layers, context.data.input_shape), mesh.size()
+    splits = split_layers(facts, ways, split_convolutions)
+    arrangement, plan = Arrangement(), dict[str, Any]()
+    for split in splits:
+        name = split.layer.name
+        if split.part == "columns":
+            plan[name] = ColwiseParallel(output_layouts=Replicate() if split.gathers_output else None)
+        elif split.part == "rows":
+            plan[name] = RowwiseParallel()
+        elif split.part == "heads":
+            plan |= _split_heads(arrangement, module.get_submodule(name), name, ways)
+        if split.kind == "conv":
+            _split_convolution(context, arrangement, module, split, mesh)
+    if context.spec.memory_format == "channels_last":
+        _reorder_flattened(context, arrangement, module, splits, ways)
+    parallelize_module(module, mesh, plan)
+    return arrangement
+
+
+def _split_heads(arrangement: Arrangement, block: nn.Module, name: str, ways: int) -> dict[str, Any]:
+    """Each worker's heads: its rows of the queries, of the keys and of the values, side by side."""
+    assert isinstance(block, BlockModule)
+    width = block.qkv.in_features
+    order = torch.arange(3 * width).view(3, ways, -1).transpose(0, 1).reshape(-1)
+    for parameter in ("weight", "bias"):
+        _reorder(arrangement, block, f"{name}.", f"qkv.{parameter}", 0, order)
+    block.heads //= ways
+    columns, rows = ("qkv", "up"), ("out", "down")
+    return {
+        **{f"{name}.{part}": ColwiseParallel() for part in columns},
+        **{f"{name}.{part}": RowwiseParallel() for part in rows},
+    }
+
+
+def _reorder_flattened(
+    context: Context, arrangement: Arrangement, module: nn.Module, splits: tuple[Split, ...], ways: int
+) -> None:
+    """A split image flattened with channels fastest: a worker's inputs are spread over all rows of the next kernel."""
+    channels: int | None = None
+    steps = trace(context.model.layers, context.data.input_shape)
+    for (name, layer, given), split in zip(steps, splits, strict=True):
+        if isinstance(layer, Flatten) and split.takes_split:
+            channels = given[0]
+        elif split.part == "rows" and channels is not None:
+            order = torch.arange(split.input_elements).view(-1, ways, channels // ways).transpose(0, 1).reshape(-1)
+            _reorder(arrangement, module, "", f"{name}.weight", 1, order)
+            channels = None
+
+
+def _reorder(
+    arrangement: Arrangement, module: nn.Module, prefix: str, name: str, dimension: int, order: Tensor
+) -> None:
+    parameter = module.get_parameter(name)
+    with torch.no_grad():
+        parameter.copy_(parameter.index_select(dimension, order.to(parameter.device)))
+    arrangement.reordered[f"{prefix}{name}"] = (dimension, order)
+
+
+def _split_convolution(
+    context: Context, arrangement: Arrangement, module: nn.Sequential, split: Split, mesh: DeviceMesh
+) -> None:
+    """A worker's output channels as a convolution of its own, with what its input needs before it."""
+    name = split.layer.name
+    layer = module.get_submodule(name)
+    assert isinstance(layer, nn.Conv2d)
+    divided = split.part == "channels"
+    if divided:
+        weight, bias = (
+            parameter.detach().chunk(mesh.size())[mesh.get_local_rank()].clone(memory_format=torch.preserve_format)
+            for parameter in (layer.weight, layer.bias)
+        )
+        layer.out_channels = len(weight)
+        layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
+        arrangement.by_hand |= {f"{name}.weight": 0, f"{name}.bias": 0}
+    images_last = context.spec.memory_format == "channels_last"
+    if split.takes_split or (divided and split.sends_back):
+        layer.register_forward_pre_hook(_input_hook(mesh, split.takes_split, divided, images_last))
+
+
+def _input_hook(
+    mesh: DeviceMesh, gathers: bool, divided: bool, channels_last: bool
+) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:
+    """Puts channels together; the gradient that comes back is a part of a sum if the convolution is divided."""
+    given = Shard(3 if channels_last else CHANNEL_DIMENSION) if gathers else Replicate()
+    coming_back = Partial() if divided else Replicate()
+
+    def prepare(_layer: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+        # Channels that are fastest in memory stay so: no copy beside the exchange itself.
+        image = inputs[0].permute(0, 2, 3, 1) if channels_last else inputs[0]
+        spread = DTensor.from_local(image.contiguous(), mesh, [given], run_check=False)
+        whole: Tensor = spread.redistribute(placements=[Replicate()]).to_local(grad_placements=[coming_back])
+        return whole.permute(0, 3, 1, 2) if channels_last else whole
+
+    return prepare

@@ -1,0 +1,327 @@
+"""The pieces of a PyTorch run that strategies put together: module, resident data, loss, and the step itself."""
+
+import gc
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.contract.context import Context
+from paceline.contract.job import Evaluation
+from paceline.data.base import DataSet
+from paceline.errors import ModelError
+from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
+from paceline.frameworks.torch.optimizer import make_optimizer
+from paceline.spans import Tape
+from paceline.spec import RunSpec
+from paceline.workloads.base import Weights
+from paceline.workloads.own import build_own
+
+EVALUATION_BATCH = 512
+IMAGE_DIMENSIONS = 4
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class ResidentData:
+    """The data set on the device; images are stored with channels fastest when the memory format asks for it."""
+
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    permuted: bool
+
+    @classmethod
+    def load(cls, data: DataSet, device: torch.device, channels_last: bool) -> "ResidentData":
+        """Moves the arrays to the device once."""
+        permuted = channels_last and data.train_inputs.ndim == IMAGE_DIMENSIONS
+
+        def put(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+        def images(array: np.ndarray) -> Tensor:
+            return put(array.transpose(0, 2, 3, 1)) if permuted else put(array)
+
+        return cls(
+            (images(data.train_inputs), put(data.train_targets)),
+            (images(data.test_inputs), put(data.test_targets)),
+            permuted,
+        )
+
+    def batch(self, part: tuple[Tensor, Tensor], index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some samples, in the logical order (n, c, h, w)."""
+        inputs = part[0][index]
+        return (inputs.permute(0, 3, 1, 2) if self.permuted else inputs), part[1][index]
+
+
+def torch_device(context: Context) -> torch.device:
+    """The device of this process."""
+    if context.spec.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", context.process.index if context.spec.device == "cuda" else 0)
+    torch.cuda.set_device(device)
+    if context.tape is not None:
+        from paceline.frameworks.torch.instrumentation.profile import profile_gpu
+
+        profile_gpu(context.tape)
+    return device
+
+
+def build(context: Context, device: torch.device) -> nn.Module:
+    """The model with the run's starting weights, on the device."""
+    channels_last = context.spec.memory_format == "channels_last"
+    own, layers = context.model.own, context.model.layers
+    if own is not None:
+        torch.manual_seed(context.spec.seed)
+        module = build_own(own)
+        if not isinstance(module, nn.Module):
+            raise ModelError(
+                f"{own.label} returned {type(module).__name__}, not a torch.nn.Module; return the model itself"
+            )
+    else:
+        module, weights = build_module(layers, context.data.input_shape, channels_last), context.starting_weights()
+        module.load_state_dict(torch_state(layers, context.data.input_shape, weights, channels_last))
+    return module.to(device, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy over samples, and over positions for sequences."""
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def loss_function(context: Context) -> Loss:
+    """The user's loss, or cross-entropy."""
+    own = context.model.own
+    return own.loss if own is not None and own.loss is not None else cross_entropy
+
+
+def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
+    """The user's optimizer, or the run's settings."""
+    own, spec = context.model.own, context.spec
+    if own is not None and own.optimizer is not None:
+        made: torch.optim.Optimizer = own.optimizer(module.parameters())
+        return made
+    return make_optimizer(
+        spec.optimizer, module.parameters(), eager=spec.execution == "eager", graphed="graph" in spec.execution
+    )
+
+
+def set_precision(spec: RunSpec) -> Callable[[], AbstractContextManager[Any]]:
+    """Applies the run's precision and gives the context that a forward pass needs."""
+    allow_tf32 = spec.precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = allow_tf32
+    torch.backends.cudnn.allow_tf32 = allow_tf32
+    if spec.precision != "bf16":
+        return nullcontext
+    kind = "cpu" if spec.device == "cpu" else "cuda"
+    return lambda: torch.autocast(kind, dtype=torch.bfloat16)
+
+
+class TorchJob:
+    """Training as every data-parallel PyTorch strategy does it: one process, one module, one share of each batch."""
+
+    stride = 1
+    clock = staticmethod(perf_counter_ns)
+
+    def __init__(
+        self,
+        context: Context,
+        model: nn.Module,
+        device: torch.device,
+        optimizer: torch.optim.Optimizer,
+        barrier: Callable[[], None] = lambda: None,
+        leave: Callable[[], None] = lambda: None,
+        share: tuple[int, int] | None = None,
+        compiled: bool | None = None,
+    ) -> None:
+        # `share` is (which, of how many equal parts) of each global batch and of the test set; the usual one is the
+        # worker's own. `compiled` is whether to compile the whole of the model; usually as the run's execution says.
+        spec = context.spec
+        self._context, self._device = context, device
+        self._module, self._optimizer = model, optimizer
+        compiled = "compiled" in spec.execution if compiled is None else compiled
+        self._model = torch.compile(model) if compiled else model
+        self._loss, self._barrier, self._leave = loss_function(context), barrier, leave
+        self._precision = set_precision(spec)
+        self._data = ResidentData.load(context.data, device, spec.memory_format == "channels_last")
+        self._replica, self._replicas = share or (context.process.index, spec.workers)
+        self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)
+        self._order = torch.empty(0)
+        self._losses: list[Tensor | float] = []
+        if context.tape is not None:
+            self._note_on(context.tape)
+
+    def _note_on(self, tape: Tape) -> None:
+        from paceline.frameworks.torch.instrumentation.steps import NotedData, note_backward, note_forward, note_updates
+
+        note_forward(self._model, tape)
+        note_backward(tape)
+        note_updates(self._optimizer, tape)
+        self._data = NotedData(self._data, tape)  # type: ignore[assignment]
+
+    def align(self) -> None:
+        """All processes of the run."""
+        self._barrier()
+
+    def start_epoch(self, epoch: int) -> None:
+        """The epoch's indices go to the device once."""
+        share = self._context.order.share(epoch, self._replica, self._replicas)
+        self._order = torch.from_numpy(share).to(self._device)
+        self._losses = []
+
+    def step(self, first: int, count: int) -> None:
+        """Forward, backward, update."""
+        for number in range(first, first + count):
+            self._keep(self.train_on(self._order[number]))
+
+    def _keep(self, loss: Tensor) -> None:
+        """As a number where that waits for nothing: a tensor of each step that stays would tear a CPU's heap apart."""
+        self._losses.append(loss.item() if self._device.type == "cpu" else loss)
+
+    def train_on(self, rows: Tensor) -> Tensor:
+        """One optimizer step on some samples; gives their loss."""
+        inputs, targets = self._data.batch(self._data.train, rows)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._backward(inputs, targets)
+        self._update(loss)
+        return loss
+
+    @property
+    def order(self) -> Tensor:
+        """The samples of each step of this epoch."""
+        return self._order
+
+    @property
+    def graphed(self) -> bool:
+        """Whether the run asks for its steps as a CUDA graph."""
+        return "graph" in self._context.spec.execution
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Whatever is trained within is forgotten: weights as they were, the optimizer as if it had made no step."""
+        kept = list(self._bare_module().state_dict().values())
+        copies = [tensor.detach().clone() for tensor in kept]
+        yield
+        with torch.no_grad():
+            for tensor, copy in zip(kept, copies, strict=True):
+                tensor.copy_(copy)
+            # The state of Adam and SGD starts from zeros.
+            for held in self._optimizer.state.values():
+                for tensor in _kept(held):
+                    tensor.zero_()
+
+    def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Leaves the gradients of the mean loss in the parameters and gives that loss."""
+        with self._precision():
+            loss = self._loss(self._model(inputs), targets)
+        loss.backward()
+        return loss.detach()
+
+    def _update(self, loss: Tensor) -> None:
+        if self._needs_closure:
+            # With one iteration per step the closure is called once, for the gradients that are there already.
+            self._optimizer.step(lambda: loss)
+        else:
+            self._optimizer.step()
+
+    def wait(self) -> None:
+        """For the GPU; the CPU works in the caller's thread."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def losses(self) -> list[float]:
+        """Of this process's share."""
+        if self._device.type == "cpu" or not self._losses:
+            return list(map(float, self._losses))
+        told: list[float] = torch.stack(self._losses).float().cpu().tolist()
+        return told
+
+    def evaluate(self) -> Evaluation:
+        """The part of the test set that falls to this process."""
+        return evaluate(self._bare_module(), self._loss, self._data, self._replica, self._replicas)
+
+    def weights(self) -> Weights:
+        """In the neutral layout."""
+        return export_weights(self._context, self._bare_module().state_dict())
+
+    def details(self) -> dict[str, Any]:
+        """Thread pools as PyTorch has them, and the bytes that its tensors hold."""
+        held = held_bytes(list(self._bare_module().parameters()), self._optimizer)
+        threads, version = torch.get_num_threads(), torch.__version__
+        return {"intra_threads": threads, "torch": version, "held_bytes": held} | device_peak(self._device)
+
+    def close(self) -> None:
+        """A wrapper that is still alive when its process group goes aborts about one exit in ten."""
+        del self._model, self._module, self._optimizer
+        gc.collect()
+        self._leave()
+
+    def _bare_module(self) -> nn.Module:
+        wrapped = isinstance(self._module, nn.DataParallel | nn.parallel.DistributedDataParallel)
+        return self._module.module if wrapped else self._module
+
+
+def device_peak(device: torch.device) -> dict[str, int]:
+    """The most that the GPU's allocator gave out at one time; nothing to say on the CPU."""
+    return {"device_peak_bytes": torch.cuda.max_memory_allocated(device)} if device.type == "cuda" else {}
+
+
+def held_bytes(parameters: list[Tensor], optimizer: torch.optim.Optimizer | None) -> dict[str, int]:
+    """Bytes of the tensors that this process really holds; of a sharded tensor, its own shard."""
+    # An optimizer that shares its work among ranks keeps its state in the one within it.
+    local = getattr(optimizer, "optim", optimizer)
+    return {
+        "parameters": sum(_bytes(parameter) for parameter in parameters),
+        "optimizer": sum(_bytes(tensor) for held in (local.state.values() if local else ()) for tensor in _kept(held)),
+    }
+
+
+def _kept(held: dict[str, Any]) -> Iterator[Tensor]:
+    """Tensors of one optimizer state; L-BFGS keeps its history in lists."""
+    for value in held.values():
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, Tensor):
+                yield one
+
+
+def _bytes(tensor: Tensor) -> int:
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return int(local.numel() * local.element_size())
+
+
+def evaluate(model: nn.Module, loss: Loss, data: ResidentData, part: int, parts: int) -> Evaluation:
+    """Loss and accuracy over one of `parts` stretches of the test set, in as many batches as every other part."""
+    total, loss_sum, predictions, correct, counted = len(data.test[1]), 0.0, 0, 0, 0
+    begin, end = part * total // parts, (part + 1) * total // parts
+    rounds = max(1, math.ceil(math.ceil(total / parts) / EVALUATION_BATCH))
+    edges = [begin + (end - begin) * number // rounds for number in range(rounds + 1)]
+    model.eval()
+    with torch.no_grad():
+        for start, stop in pairwise(edges):
+            inputs, targets = data.batch(data.test, slice(start, stop))
+            outputs = model(inputs)
+            if outputs is None:  # a stage of the model that is not its last
+                continue
+            loss_sum += float(loss(outputs, targets)) * len(targets) if len(targets) else 0.0
+            counted += len(targets)
+            if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
+                correct += int((outputs.argmax(-1) == targets).sum())
+                predictions += targets.numel()
+    model.train()
+    return Evaluation(counted, loss_sum, predictions or None, correct if predictions else None)
+
+
+def export_weights(context: Context, state: dict[str, Tensor]) -> Weights:
+    """A state dict in the neutral layout, or under the user's own names; shards are gathered from all ranks."""
+    whole = {name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for name, tensor in state.items()}
+    if context.model.own is not None:
+        return {name: tensor.detach().cpu().numpy() for name, tensor in whole.items()}
+    channels_last = context.spec.memory_format == "channels_last"
+    return neutral_weights(context.model.layers, context.data.input_shape, whole, channels_last)

@@ -1,0 +1,150 @@
+"""Seconds of a transfer: measured curves where there are some, else alpha-beta formulas of the usual algorithms.
+
+Ring and tree: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005;
+Patarasuk and Yuan, 2009. Hierarchical: reduce within nodes, then between them, as NCCL and Horovod do.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil, log2
+
+from paceline.costs.footprint import MessageKind
+from paceline.systems.hardware import Collective, Hardware
+
+# Passes of the whole payload over a ring: an all-reduce is a reduce-scatter and then an all-gather.
+RING_PASSES = {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 1}
+# Within one process nothing is sent: operands are read and results written in memory that all workers share.
+IN_PROCESS = "memory"
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A link in two numbers."""
+
+    latency: float
+    bandwidth: float
+
+    def send(self, payload_bytes: float) -> float:
+        """One message from one rank to another."""
+        return self.latency + payload_bytes / self.bandwidth
+
+
+def ring_seconds(kind: str, payload_bytes: float, ranks: int, wire: Wire) -> float:
+    """Every rank passes on a part at a time: n - 1 steps for each pass."""
+    passes = RING_PASSES[kind]
+    return passes * (ranks - 1) * wire.send(payload_bytes / ranks)
+
+
+def tree_seconds(payload_bytes: float, ranks: int, wire: Wire) -> float:
+    """An all-reduce up and down a pair of binary trees that share the payload, in a stream of small parts."""
+    return 2 * ceil(log2(ranks)) * wire.latency + 2 * payload_bytes / wire.bandwidth
+
+
+def broadcast_seconds(payload_bytes: float, ranks: int, wire: Wire) -> float:
+    """A binomial tree: after each round twice as many have it."""
+    return ceil(log2(ranks)) * wire.send(payload_bytes)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Transfers of one system; `algorithm` is auto, ring or tree."""
+
+    hardware: Hardware
+    transport: str
+    algorithm: str = "auto"
+    _measured: dict[tuple[str, int], Collective] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        calibration = self.hardware.calibration
+        for found in calibration.collectives if calibration else ():
+            if found.transport == self.transport:
+                self._measured[found.kind, found.ranks] = found
+
+    @cached_property
+    def inner(self) -> Wire:
+        """Between devices of a node."""
+        link = self.hardware.inner
+        return Wire(link.latency_seconds.value, link.bytes_per_second.value)
+
+    @cached_property
+    def outer(self) -> Wire:
+        """Between nodes, for each device of a node."""
+        link = self.hardware.outer
+        return Wire(link.latency_seconds.value, link.bytes_per_second.value)
+
+    def seconds(self, kind: MessageKind, payload_bytes: float, ranks: int, apart: int = 1) -> float:
+        """One transfer between `ranks` ranks whose numbers are `apart` from each other."""
+        if ranks < 2 or payload_bytes <= 0:
+            return 0.0
+        measured = self._from_measurements(kind, payload_bytes, ranks)
+        if measured is not None:
+            return measured
+        if self.transport == IN_PROCESS:
+            return self._in_process(kind, payload_bytes, ranks)
+        return self._by_formula(kind, payload_bytes, ranks, self._ranks_in_a_node(ranks, apart))
+
+    def _by_formula(self, kind: MessageKind, payload_bytes: float, ranks: int, near: int) -> float:
+        """`near` of the ranks are in one node."""
+        if kind == "send":
+            return (self.inner if near == ranks else self.outer).send(payload_bytes)
+        if kind == "broadcast":
+            return self._broadcast(payload_bytes, ranks, near)
+        if near in (1, ranks):
+            return self._flat(kind, payload_bytes, ranks, self.inner if near == ranks else self.outer)
+        return self._hierarchical(kind, payload_bytes, ranks, near)
+
+    def residual(self, kind: str, ranks: int) -> float | None:
+        """How far measurements lie from their line, or None where there are none."""
+        found = self._nearest(kind, ranks)
+        return found.curve.residual if found else None
+
+    def _ranks_in_a_node(self, ranks: int, apart: int) -> int:
+        return max(1, min(ranks, self.hardware.node_devices // apart))
+
+    def _flat(self, kind: str, payload_bytes: float, ranks: int, wire: Wire) -> float:
+        ring = ring_seconds(kind, payload_bytes, ranks, wire)
+        if kind != "all-reduce" or self.algorithm == "ring":
+            return ring
+        tree = tree_seconds(payload_bytes, ranks, wire)
+        return tree if self.algorithm == "tree" else min(ring, tree)
+
+    def _hierarchical(self, kind: str, payload_bytes: float, ranks: int, near: int) -> float:
+        """Each device of a node carries its share of the payload to its peers in other nodes."""
+        nodes = ceil(ranks / near)
+        between = self._flat(kind, payload_bytes / near, nodes, self.outer)
+        return ring_seconds(kind, payload_bytes, near, self.inner) + between
+
+    def _broadcast(self, payload_bytes: float, ranks: int, near: int) -> float:
+        within = broadcast_seconds(payload_bytes, near, self.inner) if near > 1 else 0.0
+        nodes = ceil(ranks / near)
+        return within + (broadcast_seconds(payload_bytes, nodes, self.outer) if nodes > 1 else 0.0)
+
+    def _in_process(self, kind: str, payload_bytes: float, ranks: int) -> float:
+        """Every worker's part is read once and the result written for each; memory is shared by all."""
+        touched = payload_bytes * (2 if kind == "send" else ranks + 1)
+        return self.inner.latency + touched / self.hardware.device.memory_bytes_per_second.value
+
+    def _from_measurements(self, kind: str, payload_bytes: float, ranks: int) -> float | None:
+        found = self._nearest(kind, ranks)
+        if found is None:
+            return None
+        seconds = found.curve.at(payload_bytes)
+        if found.ranks == ranks or kind == "send":
+            return seconds
+        if kind == "broadcast":
+            return seconds * ceil(log2(ranks)) / max(1, ceil(log2(found.ranks)))
+        # A ring of another length: more steps of smaller parts, on cores that more ranks share.
+        crowd = max(1.0, ranks / self.hardware.node_devices) if self.hardware.kind == "cpu" else 1.0
+        line = found.curve
+        steps = (ranks - 1) / (found.ranks - 1)
+        share = steps * found.ranks / ranks
+        moved = max(0.0, seconds - line.fixed)
+        return (line.fixed * steps + moved * share) * crowd
+
+    def _nearest(self, kind: str, ranks: int) -> Collective | None:
+        if not self._measured:
+            return None
+        same = [found for (what, _), found in self._measured.items() if what == kind]
+        if not same and kind == "reduce-scatter":
+            same = [found for (what, _), found in self._measured.items() if what == "all-gather"]
+        return min(same, key=lambda found: abs(found.ranks - ranks), default=None)

@@ -1,0 +1,1 @@
+"""What is read off the machine while a run goes on."""

@@ -1,0 +1,116 @@
+"""The GPUs of a run, by NVML: how busy and fast they were, what held their clocks back, who else used them."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+from paceline.record import Finding, GpuUse
+from paceline.runs.meters.energy import READING_NANOSECONDS, gpu_handles
+from paceline.spec import RunSpec
+
+# NVML's reasons for lower clocks that a user should know of (nvml.h, nvmlClocksEventReasons); idling is not one.
+REASONS = {
+    0x004: "the power cap",
+    0x008: "a hardware slow-down",
+    0x020: "heat (software)",
+    0x040: "heat (hardware)",
+    0x080: "the power brake",
+}
+# Share of the readings of a busy GPU from which a reason is worth a finding.
+TELLING_SHARE = 0.10
+# A GPU that computed less than this in the time before a reading was not training then.
+BUSY_PERCENT = 20
+PERCENT = 100
+
+
+@dataclass
+class GpuWatch:
+    """Readings of some GPUs during one run."""
+
+    nvml: Any
+    handles: Sequence[Any]
+    clock: Callable[[], int]
+    others: list[int] = field(default_factory=list)
+    readings: list[list[tuple[int, int, int]]] = field(default_factory=list)
+    _last: int = 0
+
+    def __post_init__(self) -> None:
+        self.others = [len(self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)) for handle in self.handles]
+
+    def read(self, last: bool = False) -> None:
+        """Utilisation, clock and reasons of each GPU, if the reading before is old enough."""
+        now = self.clock()
+        if not last and now - self._last < READING_NANOSECONDS:
+            return
+        self._last = now
+        with suppress(self.nvml.NVMLError):
+            self.readings.append([self._look_at(handle) for handle in self.handles])
+
+    def _look_at(self, handle: Any) -> tuple[int, int, int]:
+        return (
+            int(self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            int(self.nvml.nvmlDeviceGetClockInfo(handle, self.nvml.NVML_CLOCK_SM)),
+            int(self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        )
+
+    def uses(self) -> tuple[GpuUse, ...]:
+        """Each GPU's use as the record keeps it."""
+        found = []
+        for number, handle in enumerate(self.handles):
+            seen = [reading[number] for reading in self.readings]
+            busy = [one for one in seen if one[0] >= BUSY_PERCENT] or seen
+            if not busy:
+                continue
+            held = {
+                name: sum(bool(reasons & bit) for _, _, reasons in busy) / len(busy) for bit, name in REASONS.items()
+            }
+            found.append(
+                GpuUse(
+                    name=str(self.nvml.nvmlDeviceGetName(handle)),
+                    utilisation=fmean(busy_percent for busy_percent, _, _ in seen) / PERCENT,
+                    clock_mhz=median(clock for _, clock, _ in busy),
+                    most_clock_mhz=float(self.nvml.nvmlDeviceGetMaxClockInfo(handle, self.nvml.NVML_CLOCK_SM)),
+                    held_back={name: share for name, share in held.items() if share},
+                    other_processes=self.others[number],
+                )
+            )
+        return tuple(found)
+
+
+def findings_of(uses: Sequence[GpuUse]) -> list[Finding]:
+    """What a reader must know of them."""
+    found = []
+    for number, use in enumerate(uses):
+        if use.other_processes:
+            found.append(
+                Finding(
+                    code="gpu_shared",
+                    text=f"{use.other_processes} other processes had GPU {number} ({use.name}) in use before the run",
+                    hint="end them, or read its times as those of a shared GPU",
+                )
+            )
+        for name, share in use.held_back.items():
+            if share >= TELLING_SHARE:
+                found.append(
+                    Finding(
+                        code="gpu_throttled",
+                        text=f"{name} held the clock of GPU {number} back in {share:.0%} of the readings: "
+                        f"{use.clock_mhz:.0f} of {use.most_clock_mhz:.0f} MHz",
+                        hint="compare with runs at the same clock; cooling or a higher power limit would help",
+                    )
+                )
+    return found
+
+
+def watch_gpus(spec: RunSpec, clock: Callable[[], int]) -> GpuWatch | None:
+    """Of the GPUs that the run will use; None on CPU cores and where NVML does not answer."""
+    if spec.device == "cpu":
+        return None
+    import pynvml
+
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        return GpuWatch(pynvml, gpu_handles(pynvml, spec), clock)
+    return None

@@ -1,0 +1,45 @@
+"""JAX on one worker: the reference of the other JAX strategies."""
+
+from paceline.contract.context import Context
+from paceline.contract.job import Job
+from paceline.contract.strategy import Strategy, on_one_worker
+from paceline.costs import jax as costs
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.frameworks.jax import declared
+from paceline.spec import RunSpec
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Everything is here and nothing is sent."""
+    return costs.worker_footprint(spec, model, (), held=model.parameters)
+
+
+def open_job(context: Context) -> Job:
+    """A mesh of one device."""
+    from paceline.frameworks.jax.group import mesh_of
+    from paceline.frameworks.jax.instrumentation import jax_job
+    from paceline.frameworks.jax.training import Layout
+
+    knobs = STRATEGY.knob_values(context.spec)
+    return jax_job(context, Layout(mesh_of(context), batch_side=None), stride=int(knobs["steps_per_execution"]))
+
+
+STRATEGY = Strategy(
+    name="jax-single",
+    family="single",
+    framework="jax",
+    synchronous=True,
+    about="one worker, no communication; every step compiled by XLA",
+    use_when="the model is small, or as the baseline of the other JAX strategies",
+    footprint=footprint,
+    check=lambda spec, _system: declared.check_fields(spec),
+    open_job=open_job,
+    knobs=(declared.STEPS_PER_EXECUTION,),
+    precisions=declared.PRECISIONS,
+    executions=declared.EXECUTIONS,
+    environment=declared.environment,
+    fixed_workers=1,
+    tolerance=1e-3,
+    reference=on_one_worker("torch-single"),
+    is_out_of_memory=declared.is_out_of_memory,
+)

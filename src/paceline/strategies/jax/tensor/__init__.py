@@ -1,0 +1,70 @@
+"""JAX tensor parallelism: every layer that divides is split over the devices; XLA sums or gathers activations.
+
+Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019, written
+as shardings of parameters and activations (Xu et al., "GSPMD", 2021).
+"""
+
+from functools import partial
+
+from paceline.contract.context import Context, spec_facts
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Strategy, on_cores, on_one_worker
+from paceline.costs import jax as costs
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.splits import Rows, tensor_footprint, why_not_split
+from paceline.frameworks.jax import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+    declared.STEPS_PER_EXECUTION,
+    declared.PROCESSES,
+)
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """A part of every split layer, and activations exchanged between them."""
+    rows = Rows.of(spec, STRATEGY.knob_values(spec))
+    return costs.with_one_counter(tensor_footprint(spec, rows, model, partial(costs.scattered_reduction, spec)), spec)
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """Heads must divide, and something must."""
+    return declared.check_fields(spec) or why_not_split(spec, STRATEGY.knob_values(spec), spec_facts)
+
+
+def open_job(context: Context) -> Job:
+    """All devices in one row; each sees the whole batch."""
+    from paceline.frameworks.jax.group import join, mesh_of
+    from paceline.frameworks.jax.instrumentation import jax_job
+    from paceline.strategies.jax.tensor.placement import split_layout
+
+    join(context)
+    knobs = STRATEGY.knob_values(context.spec)
+    layout = split_layout(context, Rows.of(context.spec, knobs), mesh_of(context))
+    return jax_job(context, layout, stride=int(knobs["steps_per_execution"]), divided=True)
+
+
+STRATEGY = Strategy(
+    name="jax-tensor",
+    family="model",
+    framework="jax",
+    synchronous=True,
+    about="each layer is split over all devices, which exchange activations between layers",
+    use_when="single layers are too large for one device and the devices share a very fast link",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    precisions=declared.PRECISIONS,
+    executions=declared.EXECUTIONS,
+    environment=declared.environment,
+    roles=declared.roles,
+    replicas=lambda _spec: 1,
+    cut_by="plan",
+    reference=on_one_worker("jax-single"),
+    # What XLA's profiler tells of GPUs has not been tried.
+    traces=on_cores,
+    is_out_of_memory=declared.is_out_of_memory,
+)

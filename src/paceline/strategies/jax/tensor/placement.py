@@ -1,0 +1,130 @@
+"""Where the parts of split layers lie on a mesh: for the neutral layers, and for a user's model as its `plan` says.
+
+A kernel that is split along a dimension inside of another (channels of a flattened image, heads of queries, keys and
+values together) is stored with that dimension taken apart, so that XLA can divide it evenly and send nothing for it.
+"""
+
+from typing import Any
+
+import jax
+from jax import Array, lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from paceline.contract.context import Context
+from paceline.costs.splits import Rows, Split, part_of_array
+from paceline.errors import ModelError
+from paceline.frameworks.jax.group import WORKERS
+from paceline.frameworks.jax.training import Layout, own_pair, path_name
+from paceline.workloads.base import model_facts, trace
+from paceline.workloads.layers import Block, Dense, Flatten
+from paceline.workloads.own import build_own, call_own
+
+Shape = tuple[int, ...]
+PARTS = ("columns", "rows")
+
+
+def split_layout(context: Context, rows: Rows, mesh: Mesh) -> Layout:
+    """All devices in one row, each with a part of every layer that divides."""
+    if context.model.own is not None:
+        return Layout(mesh, batch_side=None, part=_own_parts(context, rows.ways))
+    layers, shape = context.model.layers, context.data.input_shape
+    splits = {split.layer.name: split for split in rows.split(model_facts(layers, shape))}
+    inner = _inner_sizes(context, splits)
+
+    def fold(name: str, stored: Shape) -> Shape:
+        size = inner.get(name)
+        return stored if size is None else _folded(name, stored, size)
+
+    def part(name: str, stored: Shape) -> PartitionSpec:
+        layer, _, array = name.partition(".")
+        return _partition(splits[layer], array, len(stored))
+
+    def place(name: str, where: str, x: Array) -> Array:
+        split = splits[name]
+        divided = {
+            "input": split.takes_split and not split.gathers_input, "middle": False, "output": split.gives_split,
+        }[where]  # fmt: skip
+        if where == "output" and split.gathers_output:
+            # First apart, so that its gradient is taken apart too and the whole kernel is never needed.
+            x = lax.with_sharding_constraint(x, last_side(x.ndim))
+        return lax.with_sharding_constraint(x, last_side(x.ndim) if divided else NamedSharding(mesh, PartitionSpec()))
+
+    def last_side(dimensions: int) -> NamedSharding:
+        return NamedSharding(mesh, PartitionSpec(*[None] * (dimensions - 1), WORKERS))
+
+    return Layout(mesh, batch_side=None, part=part, place=place if rows.ways > 1 else Layout.place, fold=fold)
+
+
+def _inner_sizes(context: Context, splits: dict[str, Split]) -> dict[str, int]:
+    """Arrays to store with a dimension taken apart: channels of a flattened image, heads."""
+    found: dict[str, int] = {}
+    channels: int | None = None
+    for name, layer, given in trace(context.model.layers, context.data.input_shape):
+        if isinstance(layer, Flatten):
+            channels = given[0]
+        elif channels is not None and isinstance(layer, Dense):
+            if splits[name].part == "rows":
+                found[f"{name}.kernel"] = channels
+            channels = None
+        if isinstance(layer, Block):
+            found |= {f"{name}.{part}": layer.heads for part in ("qkv_kernel", "qkv_bias")}
+    return found
+
+
+def _folded(name: str, stored: Shape, size: int) -> Shape:
+    if name.endswith(".kernel"):
+        return (stored[0] // size, size, *stored[1:])
+    return (*stored[:-1], 3, size, stored[-1] // 3 // size)
+
+
+def _partition(split: Split, array: str, dimensions: int) -> PartitionSpec:
+    """The sides of one array's dimensions; heads are the dimension before the last."""
+    part = part_of_array(split.part, array)
+    if part == "whole":
+        return PartitionSpec()
+    if part == "rows" or (split.part == "heads" and array.startswith("qkv_")):
+        return PartitionSpec(*[None] * (dimensions - 2), WORKERS, None)
+    return PartitionSpec(*[None] * (dimensions - 1), WORKERS)
+
+
+def _own_parts(context: Context, ways: int) -> Any:
+    """The partition of each of the user's parameters: by its last dimension (columns) or the one before (rows)."""
+    own = context.model.own
+    assert own is not None and own.plan is not None
+    params, _ = own_pair(context, build_own(own))
+    shapes = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    plan = _checked_plan(own.label, own.plan, params, shapes, ways)
+
+    def part(name: str, shape: Shape) -> PartitionSpec:
+        if name not in plan or ways == 1:
+            return PartitionSpec()
+        dimension = _dimension(plan[name], shape)
+        return PartitionSpec(*[None] * dimension, WORKERS)
+
+    return part
+
+
+def _dimension(part: str, shape: Shape) -> int:
+    return len(shape) - 1 if part == "columns" else max(0, len(shape) - 2)
+
+
+def _checked_plan(label: str, function: Any, params: Any, shapes: dict[str, Shape], ways: int) -> dict[str, str]:
+    what = f"plan(params) of {label}"
+    given = call_own(what, function, params)
+    leaves = jax.tree_util.tree_leaves_with_path(given)
+    plan = {path_name(path): leaf for path, leaf in leaves}
+    if not plan:
+        raise ModelError(f'{what} must return {{"parameter": "columns" or "rows"}}, and returned {given!r}')
+    for name, part in plan.items():
+        if name not in shapes:
+            raise ModelError(f"{what} names {name!r}, which is no parameter; there are: {', '.join(shapes)}")
+        if part not in PARTS:
+            raise ModelError(f'{what} gives {part!r} for {name}; give "columns" or "rows"')
+        shape = shapes[name]
+        size = shape[_dimension(part, shape)] if shape else 1
+        if size % ways:
+            raise ModelError(
+                f"{what}: {name} of shape {tuple(shape)} has {size} to split by {part}, "
+                f"which do not divide over {ways} workers"
+            )
+    return {name: str(part) for name, part in plan.items()}

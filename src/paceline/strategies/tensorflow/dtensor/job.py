@@ -1,0 +1,211 @@
+"""Training on a DTensor mesh: samples divided along one dimension, layers along the other, one traced function.
+
+TensorFlow's DTensor, https://www.tensorflow.org/guide/dtensor_overview: variables and batches have layouts, and the
+function is expanded into one per device with the collectives between them.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from paceline.contract.context import Context
+from paceline.costs.splits import Rows
+from paceline.frameworks.keras.model import keras_inputs
+from paceline.frameworks.tensorflow.devices import prepare
+from paceline.frameworks.tensorflow.training import TfJob
+from paceline.frameworks.xla_operations import INPUT, UPDATE
+from paceline.spec import Optimizer
+from paceline.strategies.tensorflow.dtensor.model import BATCH, MODEL, WHOLE, Kept, Network, kept_arrays
+from paceline.workloads.base import Weights, model_facts
+
+SLOTS = {"adam": ("first", "second"), "adagrad": ("total",)}
+
+
+class Placer:
+    """Puts arrays on the mesh."""
+
+    def __init__(self, devices: list[str], rows: Rows) -> None:
+        named = [device.strip("/").upper() for device in devices]
+        self.mesh = dtensor.create_mesh([(BATCH, rows.count), (MODEL, rows.ways)], devices=named)
+
+    def put(self, array: np.ndarray | np.generic, specs: list[str] | None = None) -> tf.Tensor:
+        """Each device gets its part, or all of it where nothing is divided."""
+        array = np.asarray(array, order="C")
+        everywhere = dtensor.Layout.replicated(self.mesh, array.ndim)
+        whole = dtensor.copy_to_mesh(tf.constant(array), everywhere)
+        wanted = dtensor.Layout(specs, self.mesh) if specs else everywhere
+        return whole if wanted == everywhere else dtensor.relayout(whole, wanted)
+
+
+class Update:
+    """The run's optimizer, of which each device has what belongs to its part of each array."""
+
+    def __init__(self, settings: Optimizer, placer: Placer, kept: dict[str, Kept], ways: int) -> None:
+        names = ("velocity",) if settings.name == "sgd" and settings.momentum else SLOTS.get(settings.name, ())
+        self._settings = settings
+        self._slots = {
+            array: [dtensor.DVariable(placer.put(np.zeros(one.shape, np.float32), one.specs(ways))) for _ in names]
+            for array, one in kept.items()
+        }
+        self._steps = dtensor.DVariable(placer.put(np.float32(0))) if settings.name == "adam" else None
+
+    @property
+    def variables(self) -> list[dtensor.DVariable]:
+        """All that it keeps."""
+        return [slot for slots in self._slots.values() for slot in slots] + ([self._steps] if self._steps else [])
+
+    def __call__(self, variables: dict[str, dtensor.DVariable], gradients: dict[str, tf.Tensor]) -> None:
+        """One step of all arrays."""
+        settings, number = self._settings, None
+        if self._steps is not None:
+            number = self._steps + 1.0
+            self._steps.assign(number)
+        for name, variable in variables.items():
+            gradient = gradients[name]
+            if settings.weight_decay:
+                gradient += settings.weight_decay * variable
+            variable.assign_sub(settings.lr * self._direction(self._slots[name], gradient, number))
+
+    def _direction(self, slots: list[dtensor.DVariable], gradient: tf.Tensor, number: tf.Tensor | None) -> tf.Tensor:
+        """Values are used as computed, not as read again from where they were put."""
+        settings = self._settings
+        if settings.name == "adam":
+            beta1, beta2 = settings.betas
+            first = beta1 * slots[0] + (1 - beta1) * gradient
+            second = beta2 * slots[1] + (1 - beta2) * tf.square(gradient)
+            slots[0].assign(first)
+            slots[1].assign(second)
+            root = tf.sqrt(second / (1 - tf.pow(beta2, number))) + settings.eps
+            return first / (1 - tf.pow(beta1, number)) / root
+        if settings.name == "adagrad":
+            total = slots[0] + tf.square(gradient)
+            slots[0].assign(total)
+            return gradient / (tf.sqrt(total) + settings.eps)
+        if slots:
+            gradient = settings.momentum * slots[0] + gradient
+            slots[0].assign(gradient)
+        return gradient
+
+
+class DtensorJob(TfJob):
+    """One process and all devices of the mesh; its variables are no Keras variables, so it makes its own."""
+
+    def __init__(self, context: Context, rows: Rows, stride: int) -> None:
+        layers, shape, weights = context.model.layers, context.data.input_shape, context.starting_weights()
+        self.stride, self._context, self._rows = stride, context, rows
+        self._strategy, self._barrier, self._leave = tf.distribute.get_strategy(), lambda: None, lambda: None
+        devices = prepare(context, context.spec.workers)
+        self._devices, self._placer = devices[:1], Placer(devices, rows)
+        splits = rows.split(model_facts(layers, shape))
+        self._kept = kept_arrays(layers, shape, splits)
+        self._network = Network(layers, shape, splits, self._placer.mesh)
+        self._arrays = {
+            name: dtensor.DVariable(self._placer.put(weights[name].reshape(kept.shape), kept.specs(rows.ways)))
+            for name, kept in self._kept.items()
+        }
+        self._update = Update(context.spec.optimizer, self._placer, self._kept, rows.ways)
+        self._inputs = self._placer.put(keras_inputs(context, context.data.train_inputs))
+        self._targets = self._placer.put(context.data.train_targets)
+        # The step's number within its epoch. DTensor takes a small argument for a constant and compiles again when it
+        # changes, so the function counts for itself.
+        self._number = dtensor.DVariable(self._placer.put(np.int64(0)))
+        self._train = tf.function(self._several, autograph=False)
+        self._look = tf.function(self._looked_at, autograph=False)
+        self._order, self._losses = None, []
+
+    def start_epoch(self, epoch: int) -> None:
+        """The epoch's indices go to the devices once, to each those of its samples."""
+        self._order = self._placer.put(self._context.order.epoch(epoch), [WHOLE, BATCH])
+        self._number.assign(self._placer.put(np.int64(0)))
+        self._losses = []
+
+    def step(self, first: int, count: int) -> None:
+        """One call of the traced function."""
+        losses = self._train(self._order, count)
+        self._losses.append(dtensor.unpack(losses)[0])
+
+    def _several(self, order: tf.Tensor, count: int) -> tf.Tensor:
+        return tf.stack([self._once(order) for _ in range(count)])
+
+    def _once(self, order: tf.Tensor) -> tf.Tensor:
+        """Forward, backward, update; sums over the mesh come with the mean and the products."""
+        with tf.name_scope(INPUT):
+            number = self._number.read_value()
+            self._number.assign(number + 1)
+            index = tf.gather(order, number)
+            inputs, targets = tf.gather(self._inputs, index), tf.gather(self._targets, index)
+        with tf.GradientTape() as tape:
+            arrays = {name: variable.read_value() for name, variable in self._arrays.items()}
+            tape.watch(list(arrays.values()))
+            loss = _cross_entropy(self._network(arrays, inputs, divided=True), targets)
+        found = tape.gradient(loss, arrays)
+        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in found.items()}
+        with tf.name_scope(UPDATE):
+            self._update(self._arrays, gradients)
+        return loss
+
+    def _test(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[float, int, int]:
+        """The same batch on every device: its size need not divide."""
+        loss, right = self._look(self._placer.put(inputs.numpy()), self._placer.put(targets.numpy()))
+        return float(dtensor.unpack(loss)[0]), int(dtensor.unpack(right)[0]), math.prod(targets.shape)
+
+    def _looked_at(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        arrays = {name: variable.read_value() for name, variable in self._arrays.items()}
+        outputs = self._network(arrays, inputs, divided=False)
+        right = tf.cast(tf.argmax(outputs, -1) == targets, tf.int64)
+        return _cross_entropy(outputs, targets), tf.reduce_sum(right)
+
+    def weights(self) -> Weights:
+        """Put together from all devices."""
+        return {
+            name: _whole(self._placer, self._arrays[name], kept).reshape(kept.neutral)
+            for name, kept in self._kept.items()
+        }
+
+    def details(self) -> dict[str, Any]:
+        """Thread pools, the mesh, how each array lies on it, and the bytes that its devices hold."""
+        threading = tf.config.threading
+        return {
+            "intra_threads": threading.get_intra_op_parallelism_threads(),
+            "inter_threads": threading.get_inter_op_parallelism_threads(),
+            "mesh": {BATCH: self._rows.count, MODEL: self._rows.ways},
+            "samples_each": [part.shape[1] for part in dtensor.unpack(self._order)],
+            "layouts": {name: _parts(variable) for name, variable in self._arrays.items()},
+            "steps_per_execution": self.stride,
+            "tensorflow": tf.__version__,
+            "held_bytes": {
+                "parameters": _held_bytes(list(self._arrays.values())),
+                "optimizer": _held_bytes(self._update.variables),
+            },
+        }
+
+
+def _cross_entropy(outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs))
+
+
+def _components(variable: dtensor.DVariable) -> list[tf.Tensor]:
+    """What each device of the mesh has of it."""
+    return list(dtensor.unpack(variable.read_value()))
+
+
+def _parts(variable: dtensor.DVariable) -> dict[str, Any]:
+    parts = _components(variable)
+    return {
+        "specs": list(dtensor.fetch_layout(variable).sharding_specs),
+        "shapes": [list(part.shape) for part in parts],
+        "devices": [part.device for part in parts],
+    }
+
+
+def _held_bytes(variables: list[dtensor.DVariable]) -> int:
+    parts = [part for variable in variables for part in _components(variable)]
+    return sum(part.dtype.size * math.prod(part.shape) for part in parts)
+
+
+def _whole(placer: Placer, variable: dtensor.DVariable, kept: Kept) -> np.ndarray:
+    everywhere = dtensor.Layout.replicated(placer.mesh, len(kept.shape))
+    return np.asarray(dtensor.unpack(dtensor.relayout(variable.read_value(), everywhere))[0])

@@ -1,0 +1,81 @@
+"""Plain model parallelism in TensorFlow: each device holds a stretch of the layers, placed there by `tf.device`.
+
+The model parallel training of Bhilegaonkar, Hoskote and Nale. One process drives all devices; on CPU they are logical
+ones, a core each. With micro-batches a device works on one while the next device has the one before, as in GPipe.
+"""
+
+from dataclasses import replace
+
+from paceline.contract.context import Context, spec_facts
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Role, Strategy, on_cores, on_one_worker
+from paceline.costs import tensorflow as costs
+from paceline.costs.cuts import pipeline_footprint, why_not_cut
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.frameworks.tensorflow import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("microbatches", 1, "parts of the batch that follow one another through the devices"),
+    declared.STEPS_PER_EXECUTION,
+)
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """A pipeline in which each device that has parameters has an optimizer of its own."""
+    pipeline = pipeline_footprint(spec, STRATEGY.knob_values(spec), model)
+    return Footprint(
+        tuple(
+            replace(
+                group,
+                optimizer_bytes=costs.optimizer_bytes(spec.optimizer, group.parameter_bytes / FLOAT_BYTES)
+                if group.parameter_bytes
+                else 0,
+            )
+            for group in pipeline.groups
+        ),
+        pipeline.stages,
+    )
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """There must be a layer for each device."""
+    return declared.check(spec) or why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts)
+
+
+def open_job(context: Context) -> Job:
+    """All devices in one process."""
+    from paceline.strategies.tensorflow.layers.instrumented import layers_job
+
+    knobs = STRATEGY.knob_values(context.spec)
+    return layers_job(context, int(knobs["microbatches"]), int(knobs["steps_per_execution"]))
+
+
+def traces(spec: RunSpec) -> bool:
+    """Taken apart, micro-batches would no longer be in several stages at once, which is what they are for."""
+    return on_cores(spec) and STRATEGY.knob_values(spec)["microbatches"] == 1
+
+
+STRATEGY = Strategy(
+    name="tf-layers",
+    family="model",
+    framework="tensorflow",
+    synchronous=True,
+    about="one process: each device holds a stretch of the layers, placed there by tf.device",
+    use_when="a Keras model must fit that no device of the machine holds alone",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    devices=declared.DEVICES,
+    knobs=KNOBS,
+    environment=declared.environment,
+    roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
+    replicas=lambda _spec: 1,
+    needs=("keras",),
+    own_models="keras",
+    cut_by="stages",
+    reference=on_one_worker("tf-single"),
+    traces=traces,
+    is_out_of_memory=declared.is_out_of_memory,
+)

@@ -1,0 +1,118 @@
+"""The step of a Keras model in stages, taken apart for instrumented runs: stage after stage, forward and back.
+
+Activations and their gradients go to the next device in a call by itself; on CPU each call returns when it is done.
+TensorFlow has other, slower kernels for gradients whose forward pass was another function. So each stage but the last
+makes its forward pass again where it goes back; that time counts as neither pass and is found under other. For a whole
+batch at a time: micro-batches would be in several stages at once.
+"""
+
+import math
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+import tensorflow as tf
+
+from paceline.contract.context import Context
+from paceline.frameworks.compiled_steps import NotedTransfers, forward_share, noted_passes
+from paceline.spans import Span
+from paceline.strategies.tensorflow.layers.job import LayersJob, Stage
+
+
+def layers_job(context: Context, microbatches: int, stride: int) -> LayersJob:
+    """The usual job; in an instrumented run, one whose steps are noted one by one."""
+    return LayersJob(context, microbatches, stride) if context.tape is None else NotedLayersJob(context)
+
+
+class NotedLayersJob(LayersJob):
+    """The same training, slower, with everything on the tape."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, microbatches=1, stride=1)
+        assert context.tape is not None
+        self._tape, self._transfers = context.tape, NotedTransfers(context.tape)
+        self._take = tf.function(self._batch, autograph=False)
+        self._ahead, self._both, self._updates = (
+            [tf.function(partial(function, stage), autograph=False) for stage in self._stages]
+            for function in (self._passed, self._gradients_of, _updated)
+        )
+        self.start_epoch(0)
+        self._shares = self._forward_shares(*self._take(self._order, tf.constant(0, tf.int64)))
+
+    def _forward_shares(self, given: tf.Tensor, targets: tf.Tensor) -> list[float]:
+        """Of each stage."""
+        shares = []
+        for ahead, both in zip(self._ahead, self._both, strict=True):
+            made = ahead(given, targets)
+            each = (partial(ahead, given, targets), partial(both, given, targets, tf.ones_like(made[0])))
+            shares.append(forward_share(*each))
+            given = made[0]
+        return shares
+
+    def step(self, first: int, count: int) -> None:
+        """Each call starts when the one before has ended."""
+        for number in range(first, first + count):
+            with self._tape.span("input"):
+                given, targets = self._take(self._order, tf.constant(number, tf.int64))
+            inputs, penalties = [given], []
+            for ahead, after in zip(self._ahead[:-1], self._stages[1:], strict=True):
+                with self._tape.span("forward"):
+                    outputs, *added = ahead(inputs[-1], targets)
+                inputs.append(self._sent("activations", outputs, after))
+                penalties += added
+            with noted_passes(self._tape, self._shares[-1]):
+                loss, coming, gradients = self._both[-1](inputs[-1], targets, tf.constant(1.0))
+            found = [gradients]
+            for place in reversed(range(len(self._stages) - 1)):
+                coming = self._sent("gradients of activations", coming, self._stages[place])
+                coming, gradients = self._back(place, inputs[place], targets, coming)
+                found.insert(0, gradients)
+            with self._tape.span("optimizer"):
+                for update, own in zip(self._updates, found, strict=True):
+                    update(own)
+            self._losses.append((loss + sum(penalties))[None])
+
+    def _back(self, place: int, given: tf.Tensor, targets: tf.Tensor, coming: tf.Tensor) -> tuple[Any, list[Any]]:
+        began = perf_counter_ns()
+        _, coming, gradients = self._both[place](given, targets, coming)
+        ended = perf_counter_ns()
+        self._tape.add(Span("backward", "backward", began + round(self._shares[place] * (ended - began)), ended))
+        return coming, gradients
+
+    def _batch(self, order: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        index = order[number]
+        return tf.gather(self._inputs, index), tf.gather(self._targets, index)
+
+    def _passed(self, stage: Stage, given: tf.Tensor, targets: tf.Tensor) -> list[tf.Tensor]:
+        """What it made, then its penalties; of the last stage the loss with them."""
+        with tf.device(stage.device):
+            outputs = stage.layers(given, training=True)
+            penalties = list(stage.layers.losses)
+            last = stage is self._stages[-1]
+            return [tf.add_n([self._loss(outputs, targets), *penalties])] if last else [outputs, *penalties]
+
+    def _gradients_of(
+        self, stage: Stage, given: tf.Tensor, targets: tf.Tensor, coming: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor | None, list[Any]]:
+        """What the stage makes, the gradient of what it is given, and those of its variables."""
+        first = stage is self._stages[0]
+        with tf.device(stage.device):
+            with tf.GradientTape() as tape:
+                if not first:
+                    tape.watch(given)
+                made = self._passed(stage, given, targets)
+            sources = stage.layers.trainable_variables + ([] if first else [given])
+            weights = [coming, *map(tf.ones_like, made[1:])]
+            found = tape.gradient(made, sources, output_gradients=weights)
+            dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in found]
+        return made[0], None if first else dense.pop(), dense
+
+    def _sent(self, name: str, value: tf.Tensor, to: Stage) -> tf.Tensor:
+        with self._transfers(name, value.dtype.size * math.prod(value.shape)), tf.device(to.device):
+            return tf.identity(value)
+
+
+def _updated(stage: Stage, gradients: list[Any]) -> None:
+    if stage.optimizer is not None:
+        with tf.device(stage.device):
+            stage.optimizer.apply(gradients, stage.layers.trainable_variables)

@@ -1,0 +1,141 @@
+"""Training a Keras model whose stages are on different devices, in one process and one traced function.
+
+Operations that a gradient tape adds ignore the device that the forward pass had. So each stage has a tape of its own,
+and its gradients are taken within its device's scope.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from paceline.contract.context import Context
+from paceline.frameworks.keras.optimizer import optimizer_for
+from paceline.frameworks.tensorflow.devices import prepare
+from paceline.frameworks.tensorflow.optimizer import make_optimizer
+from paceline.frameworks.tensorflow.training import TfJob
+from paceline.strategies.tensorflow.layers.cut import cut_model
+
+# A tensor, or None where a variable has no part in the loss.
+Gradient = Any
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of the model, where it is, and what updates it; nothing does if it has no parameters."""
+
+    layers: keras.Model
+    device: str
+    optimizer: keras.optimizers.Optimizer | None
+
+    @classmethod
+    def place(cls, context: Context, layers: keras.Model, device: str) -> "Stage":
+        """Moves the layers' variables to the device and makes the optimizer's beside them."""
+        with tf.device(device):
+            for variable in layers.variables:
+                # Keras' own way to give a variable its value for the first time, done again elsewhere.
+                variable._initialize(variable.value.numpy())
+            optimizer = optimizer_for(context, layers, make_optimizer) if layers.trainable_variables else None
+        return cls(layers, device, optimizer)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A stage's part in the forward pass of a micro-batch."""
+
+    tape: tf.GradientTape
+    given: tf.Tensor
+    # What it made, then the penalties that its layers put on their weights; of the last stage the loss with them.
+    made: list[tf.Tensor]
+
+
+class Optimizers:
+    """Those of all stages, as far as the record asks."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.variables = [variable for stage in stages if stage.optimizer for variable in stage.optimizer.variables]
+
+
+class LayersJob(TfJob):
+    """The whole batch, or its micro-batches one after another, through all stages and back."""
+
+    def __init__(self, context: Context, microbatches: int, stride: int) -> None:
+        devices = prepare(context, context.spec.workers)
+        super().__init__(context, tf.distribute.get_strategy(), devices[:1], stride=stride, replicas=1)
+        self._microbatches = microbatches
+        cut = cut_model(context, self._model, context.spec.workers)
+        self._stages = [Stage.place(context, layers, device) for layers, device in zip(cut, devices, strict=True)]
+        self._optimizer = Optimizers(self._stages)
+
+    def _replica_step(self, inputs: tf.Tensor, targets: tf.Tensor, order: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """Forward and backward of every micro-batch, then each stage is updated where it is."""
+        index = order[number]
+        parts = [tf.split(tf.gather(whole, index), self._microbatches) for whole in (inputs, targets)]
+        passed = [self._forward(*part) for part in zip(*parts, strict=True)]
+        found = [self._backward(passes) for passes in passed]
+        for place, stage in enumerate(self._stages):
+            if stage.optimizer is not None:
+                with tf.device(stage.device):
+                    gradients = [_sum(parts) for parts in zip(*(each[place] for each in found), strict=True)]
+                    stage.optimizer.apply(gradients, stage.layers.trainable_variables)
+        penalties = [penalty for passes in passed for one in passes[:-1] for penalty in one.made[1:]]
+        # Each is its share of the mean over micro-batches.
+        return tf.add_n([passes[-1].made[0] for passes in passed]) + sum(penalties) / self._microbatches
+
+    def _forward(self, given: tf.Tensor, targets: tf.Tensor) -> list[Pass]:
+        passed: list[Pass] = []
+        for number, stage in enumerate(self._stages):
+            with tf.device(stage.device), tf.GradientTape() as tape:
+                given = tf.identity(given)
+                tape.watch(given)
+                outputs = stage.layers(given, training=True)
+                made = [outputs, *stage.layers.losses]
+                if number == len(self._stages) - 1:
+                    made = [tf.add_n([self._loss(outputs, targets), *made[1:]]) / self._microbatches]
+            passed.append(Pass(tape, given, made))
+            given = outputs
+        return passed
+
+    def _backward(self, passed: Sequence[Pass]) -> list[list[Gradient]]:
+        """Gradients of each stage's variables."""
+        found: list[list[Gradient]] = []
+        coming: Gradient = None
+        for number in reversed(range(len(self._stages))):
+            stage, one = self._stages[number], passed[number]
+            sources = stage.layers.trainable_variables + ([one.given] if number else [])
+            with tf.device(stage.device):
+                scale = [tf.ones_like(penalty) / self._microbatches for penalty in one.made[1:]]
+                weights = None if coming is None else [coming, *scale]
+                gradients = one.tape.gradient(one.made, sources, output_gradients=weights)
+                dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
+            coming = dense.pop() if number else None
+            found.insert(0, dense)
+        return found
+
+    def _outputs(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Through all stages."""
+        for stage in self._stages:
+            with tf.device(stage.device):
+                inputs = stage.layers(inputs, training=False)
+        return inputs
+
+    def details(self) -> dict[str, Any]:
+        """With the layers of each stage and the bytes that it holds."""
+        stages = [
+            {
+                "device": stage.device,
+                "layers": [layer.name for layer in getattr(stage.layers, "layers", [stage.layers])],
+                "variable_devices": sorted({variable.value.device for variable in stage.layers.variables}),
+                "parameters": self._held_bytes(stage.layers.trainable_variables),
+                "optimizer": self._held_bytes(stage.optimizer.variables) if stage.optimizer else 0,
+            }
+            for stage in self._stages
+        ]
+        return {**super().details(), "stages": stages, "microbatches": self._microbatches}
+
+
+def _sum(parts: Sequence[Gradient]) -> Gradient:
+    there = [part for part in parts if part is not None]
+    return tf.add_n(there) if there else None

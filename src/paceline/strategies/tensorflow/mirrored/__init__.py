@@ -1,0 +1,106 @@
+"""TensorFlow MirroredStrategy: one process, a copy of every variable on each device, gradients summed between them.
+
+The strategy of both studies, which trained with Keras' `fit`; `loop` chooses between that and a loop of one's own. On
+CPU the devices are logical ones, a core each.
+"""
+
+from paceline.contract.context import Context
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Role, Strategy, on_cores, on_one_worker
+from paceline.costs import tensorflow as costs
+from paceline.costs.footprint import Footprint, Message, ModelFacts, RankFootprint, all_reduce, exchange, training_flops
+from paceline.frameworks.tensorflow import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob(
+        "cross_device_ops",
+        "auto",
+        "how gradients are summed; auto is what TensorFlow chooses for the devices",
+        ("auto", "nccl", "hierarchical_copy", "one_device"),
+    ),
+    Knob("loop", "custom", "a loop of one's own, or Keras' fit as the studies used it", ("custom", "fit")),
+    declared.STEPS_PER_EXECUTION,
+)
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """Knobs that do not fit the device or each other."""
+    knobs = STRATEGY.knob_values(spec)
+    if knobs["cross_device_ops"] == "nccl" and spec.device == "cpu":
+        return (
+            "cross_device_ops nccl needs GPUs: TensorFlow has no kernel of NcclAllReduce for CPU devices; "
+            "use auto, hierarchical_copy or one_device"
+        )
+    if knobs["loop"] == "fit" and knobs["steps_per_execution"] != 1:
+        return "loop fit tells one loss per call, so steps_per_execution must be 1 there; leave it out or use custom"
+    return declared.check(spec)
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Everything is on every device; the gradients go around once, or to the first device and back."""
+    size, workers, local = model.parameter_bytes, spec.workers, spec.samples_per_step // spec.workers
+
+    def device(ranks: int, messages: tuple[Message, ...]) -> RankFootprint:
+        return RankFootprint(
+            role="worker",
+            ranks=ranks,
+            flops=training_flops(model, local),
+            messages=messages,
+            parameter_bytes=size,
+            gradient_bytes=size,
+            optimizer_bytes=costs.optimizer_bytes(spec.optimizer, model.parameters),
+            activation_bytes=model.activation_bytes * local,
+        )
+
+    if STRATEGY.knob_values(spec)["cross_device_ops"] == "one_device" and workers > 1:
+        first = device(1, (exchange("gradients", size, size, workers - 1),))
+        return Footprint((first, device(workers - 1, (exchange("gradients", size, size),))))
+    return Footprint((device(workers, all_reduce("gradients", size, workers)),))
+
+
+def open_job(context: Context) -> Job:
+    """One process for all devices."""
+    from paceline.frameworks.tensorflow.devices import prepare
+
+    devices, knobs = prepare(context, context.spec.workers), STRATEGY.knob_values(context.spec)
+    import tensorflow as tf
+
+    from paceline.frameworks.tensorflow.instrumentation import tf_job
+    from paceline.strategies.tensorflow.mirrored.instrumented_fit import fit_job
+
+    reducers = {
+        "nccl": tf.distribute.NcclAllReduce,
+        "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+        "one_device": tf.distribute.ReductionToOneDevice,
+    }
+    reducer = reducers.get(str(knobs["cross_device_ops"]), lambda: None)()
+    strategy = tf.distribute.MirroredStrategy(devices, cross_device_ops=reducer)
+    if knobs["loop"] == "fit":
+        return fit_job(context, strategy, devices)
+    return tf_job(context, strategy, devices, stride=int(knobs["steps_per_execution"]))
+
+
+STRATEGY = Strategy(
+    name="tf-mirrored",
+    family="data",
+    framework="tensorflow",
+    synchronous=True,
+    about="one process: variables copied to every device, gradients summed between them",
+    use_when="several GPUs in one machine and TensorFlow or Keras as the framework",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    devices=declared.DEVICES,
+    knobs=KNOBS,
+    precisions=declared.PRECISIONS,
+    executions=declared.EXECUTIONS,
+    environment=declared.environment,
+    roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
+    needs=("keras",),
+    own_models="keras",
+    reference=on_one_worker("tf-single"),
+    traces=on_cores,
+    is_out_of_memory=declared.is_out_of_memory,
+)

@@ -1,0 +1,102 @@
+"""TensorFlow MultiWorkerMirroredStrategy: one process per worker, gradients summed by collective operations.
+
+RING sends over gRPC, on CPU and GPU; NCCL is for GPUs. Keras' `fit` fails under it with Keras 3, so the loop is a
+custom one.
+"""
+
+from paceline.contract.context import Context, Process
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Strategy, on_cores, on_one_worker
+from paceline.costs import tensorflow as costs
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
+from paceline.frameworks.tensorflow import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob(
+        "communication",
+        "auto",
+        "who sums the gradients: TensorFlow's ring over gRPC, or NCCL",
+        ("auto", "ring", "nccl"),
+    ),
+    declared.STEPS_PER_EXECUTION,
+)
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """NCCL is for GPUs."""
+    if STRATEGY.knob_values(spec)["communication"] == "nccl" and spec.device == "cpu":
+        return "communication nccl needs GPUs; on CPU use ring or auto"
+    return declared.check(spec)
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Everything is on every worker; the gradients go around once."""
+    size, local = model.parameter_bytes, spec.samples_per_step // spec.workers
+    worker = RankFootprint(
+        role="worker",
+        ranks=spec.workers,
+        flops=training_flops(model, local),
+        messages=all_reduce("gradients", size, spec.workers),
+        parameter_bytes=size,
+        gradient_bytes=size,
+        optimizer_bytes=costs.optimizer_bytes(spec.optimizer, model.parameters),
+        activation_bytes=model.activation_bytes * local,
+    )
+    return Footprint((worker,))
+
+
+def environment(spec: RunSpec, process: Process) -> dict[str, str]:
+    """TensorFlow's server takes over a port that this process holds already."""
+    return {**declared.environment(spec, process), "TF_GRPC_REUSE_PORT": "1"}
+
+
+def open_job(context: Context) -> Job:
+    """The strategy's server starts with it, while the port is still held."""
+    from paceline.frameworks.tensorflow.devices import prepare
+
+    devices = prepare(context)
+    import tensorflow as tf
+
+    from paceline.frameworks.tensorflow.instrumentation import tf_job
+    from paceline.strategies.tensorflow.multiworker.workers import Barrier, cluster, part
+
+    knobs, distribute = STRATEGY.knob_values(context.spec), tf.distribute.experimental
+    options = distribute.CommunicationOptions(
+        implementation=distribute.CommunicationImplementation[str(knobs["communication"]).upper()],
+        timeout_seconds=context.spec.collective_timeout_seconds,
+    )
+    with cluster(context):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return tf_job(
+        context,
+        strategy,
+        devices,
+        stride=int(knobs["steps_per_execution"]),
+        barrier=Barrier(strategy),
+        leave=lambda: part(context),
+    )
+
+
+STRATEGY = Strategy(
+    name="tf-multiworker",
+    family="data",
+    framework="tensorflow",
+    synchronous=True,
+    about="one process per worker: variables in each, gradients summed by collective operations",
+    use_when="several machines, and TensorFlow or Keras as the framework",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    devices=declared.DEVICES,
+    traces=on_cores,
+    knobs=KNOBS,
+    precisions=declared.PRECISIONS,
+    executions=declared.EXECUTIONS,
+    environment=environment,
+    needs=("keras",),
+    own_models="keras",
+    reference=on_one_worker("tf-single"),
+    is_out_of_memory=declared.is_out_of_memory,
+)

@@ -1,0 +1,127 @@
+"""TensorFlow ParameterServerStrategy: a chief hands out batches, workers train on them, servers keep the variables.
+
+Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014. Asynchronous: the chief
+(`ClusterCoordinator`) gives a share of a batch to whichever worker is free, and no worker waits for another.
+"""
+
+from paceline.contract.context import Context, Process
+from paceline.contract.job import Job, Service
+from paceline.contract.strategy import Knob, Role, Strategy, on_cores
+from paceline.costs import tensorflow as costs
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, exchange, training_flops
+from paceline.frameworks.tensorflow import declared
+from paceline.spec import RunSpec
+from paceline.strategies.tensorflow.ps.placement import ANSWER_BYTES, INDEX_BYTES, server_bytes
+from paceline.systems import System
+
+KNOBS = (
+    Knob("servers", 1, "processes that keep the variables; each variable is on one of them, large ones dealt first"),
+    Knob("ahead", 4, "steps handed out before the oldest is back; as far as workers can be apart"),
+    declared.STEPS_PER_EXECUTION,
+)
+
+
+def knob(spec: RunSpec, name: str) -> int:
+    """One of the counts above."""
+    return int(STRATEGY.knob_values(spec)[name])
+
+
+def roles(spec: RunSpec) -> tuple[Role, ...]:
+    """The chief drives and is the first."""
+    return Role("chief", 1), Role("worker", spec.workers), Role("server", max(1, knob(spec, "servers")))
+
+
+def environment(spec: RunSpec, process: Process) -> dict[str, str]:
+    """Each port is held until TensorFlow listens on it, which it refuses unless told to share."""
+    return declared.environment(spec, process) | {"TF_GRPC_REUSE_PORT": "true"}
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """A worker fetches the whole model and pushes all gradients for each share; a step is one share for each worker."""
+    workers, size, local = spec.workers, model.parameter_bytes, spec.samples_per_step // spec.workers
+    chief = RankFootprint(
+        role="chief",
+        ranks=1,
+        flops=0,
+        messages=(exchange("shares and losses", local * INDEX_BYTES, ANSWER_BYTES, workers),),
+        parameter_bytes=0,
+        gradient_bytes=0,
+        optimizer_bytes=0,
+        activation_bytes=0,
+    )
+    worker = RankFootprint(
+        role="worker",
+        ranks=workers,
+        flops=training_flops(model, local),
+        messages=(
+            exchange("parameters", 0, size),
+            exchange("gradients", size, 0),
+            exchange("shares and losses", ANSWER_BYTES, local * INDEX_BYTES),
+        ),
+        parameter_bytes=0,
+        gradient_bytes=size,
+        optimizer_bytes=0,
+        # The parameters that it fetched are there for the length of the step.
+        activation_bytes=model.activation_bytes * local + size,
+    )
+    kept = server_bytes(model, max(1, knob(spec, "servers")))
+    return Footprint((chief, worker, *(_server(spec, size, number) for number, size in enumerate(kept))))
+
+
+def _server(spec: RunSpec, size: int, number: int) -> RankFootprint:
+    # The optimizer's own counters are with the first server.
+    beside = costs.optimizer_bytes(spec.optimizer, size // FLOAT_BYTES)
+    return RankFootprint(
+        role="server",
+        ranks=1,
+        # An update is small beside a training step.
+        flops=spec.workers * size // FLOAT_BYTES,
+        messages=(exchange("parameters", size, 0, spec.workers), exchange("gradients", 0, size, spec.workers)),
+        parameter_bytes=size,
+        gradient_bytes=size * spec.workers,
+        optimizer_bytes=beside if number == 0 else beside - costs.COUNTER_BYTES,
+        activation_bytes=0,
+    )
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """Counts below one have no meaning."""
+    for name in ("servers", "ahead"):
+        if knob(spec, name) < 1:
+            return f"knob {name} of tf-ps is {knob(spec, name)}; it must be at least 1"
+    return declared.check(spec)
+
+
+def open_job(context: Context) -> Job | Service:
+    """The chief, or a process that does what the chief says."""
+    from paceline.strategies.tensorflow.ps.instrumented import chief_job
+    from paceline.strategies.tensorflow.ps.job import Member
+
+    if context.process.role != "chief":
+        return Member(context)
+    spec = context.spec
+    return chief_job(context, knob(spec, "servers"), knob(spec, "ahead"), knob(spec, "steps_per_execution"))
+
+
+STRATEGY = Strategy(
+    name="tf-ps",
+    family="server",
+    framework="tensorflow",
+    synchronous=False,
+    about="a chief hands out batches; workers apply gradients to variables on servers without waiting",
+    use_when="workers differ in speed or come and go, and TensorFlow is given",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    devices=("cpu",),
+    precisions=declared.PRECISIONS,
+    environment=environment,
+    roles=roles,
+    needs=("keras",),
+    own_models="keras",
+    must_reach_loss=0.8,
+    # Its workers tell the chief when each stage of a share ended.
+    traces=on_cores,
+    is_out_of_memory=declared.is_out_of_memory,
+)

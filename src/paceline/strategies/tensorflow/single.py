@@ -1,0 +1,63 @@
+"""TensorFlow on one device: a traced training step, the reference of every TensorFlow strategy."""
+
+from paceline.contract.context import Context
+from paceline.contract.job import Job
+from paceline.contract.strategy import Strategy, on_cores, on_one_worker
+from paceline.costs import tensorflow as costs
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, training_flops
+from paceline.frameworks.tensorflow import declared
+from paceline.spec import RunSpec
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Everything is here and nothing is sent."""
+    worker = RankFootprint(
+        role="worker",
+        ranks=1,
+        flops=training_flops(model, spec.samples_per_step),
+        messages=(),
+        parameter_bytes=model.parameter_bytes,
+        gradient_bytes=model.parameter_bytes,
+        optimizer_bytes=costs.optimizer_bytes(spec.optimizer, model.parameters),
+        activation_bytes=model.activation_bytes * spec.samples_per_step,
+    )
+    return Footprint((worker,))
+
+
+def open_job(context: Context) -> Job:
+    """The loop under TensorFlow's default strategy, which does nothing."""
+    from paceline.frameworks.tensorflow.devices import prepare
+
+    devices = prepare(context)
+    import tensorflow as tf
+
+    from paceline.frameworks.tensorflow.instrumentation import tf_job
+
+    stride = int(STRATEGY.knob_values(context.spec)["steps_per_execution"])
+    return tf_job(context, tf.distribute.get_strategy(), devices, stride=stride)
+
+
+STRATEGY = Strategy(
+    name="tf-single",
+    family="single",
+    framework="tensorflow",
+    synchronous=True,
+    about="one worker, no communication, the step as a traced function",
+    use_when="the model is small, or as the baseline of every TensorFlow comparison",
+    footprint=footprint,
+    check=lambda spec, _system: declared.check(spec),
+    open_job=open_job,
+    devices=declared.DEVICES,
+    traces=on_cores,
+    knobs=(declared.STEPS_PER_EXECUTION,),
+    precisions=declared.PRECISIONS,
+    executions=declared.EXECUTIONS,
+    environment=declared.environment,
+    fixed_workers=1,
+    needs=("keras",),
+    own_models="keras",
+    reference=on_one_worker("torch-single"),
+    # Other kernels than PyTorch's add in another order; the differences grow over 20 steps of Adam.
+    tolerance=1e-3,
+    is_out_of_memory=declared.is_out_of_memory,
+)

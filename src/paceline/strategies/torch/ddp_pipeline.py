@@ -1,0 +1,65 @@
+"""Data parallel pipelines: several side by side, each on its share of the batch, gradients averaged between them.
+
+Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021.
+"""
+
+from paceline.contract.context import Context, spec_facts
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Strategy
+from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("stages", 2, "workers in each pipeline; the others form further pipelines"),
+    Knob("schedule", "gpipe", "order of the micro-batches' passes", ("gpipe", "1f1b")),
+    Knob("microbatches", 4, "parts that each pipeline's share of the batch is cut into"),
+    Knob("balance", "counted", "stages of equal counted work, or of equal measured time", ("counted", "measured")),
+)
+
+
+def replicas(spec: RunSpec) -> int:
+    """Pipelines that share the batch."""
+    return Pipeline.of(spec, STRATEGY.knob_values(spec)).replicas
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """A pipeline's messages, and each stage's gradients averaged over the pipelines."""
+    return pipeline_footprint(spec, STRATEGY.knob_values(spec), model)
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """The workers must divide into pipelines, and each pipeline must be possible."""
+    return why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts)
+
+
+def open_job(context: Context) -> Job:
+    """Each process keeps its own stage and averages its gradients with the same stage of the other pipelines."""
+    from paceline.frameworks.torch.grid import average_over_rows
+    from paceline.frameworks.torch.pipeline.stages import StageJob, in_microbatches, join_line
+
+    knobs = STRATEGY.knob_values(context.spec)
+    pipeline = Pipeline.of(context.spec, knobs)
+    line = join_line(context, pipeline, str(knobs["balance"]))
+    average = average_over_rows(line.grid, line.parameters(), pipeline.microbatches)
+    return StageJob(context, line, in_microbatches(context, line, pipeline), average)
+
+
+STRATEGY = Strategy(
+    name="torch-ddp-pipeline",
+    family="hybrid",
+    framework="torch",
+    synchronous=True,
+    about="pipelines side by side, each on its share of the batch; gradients averaged between them",
+    use_when="a pipeline has as many stages as it can use and there are more devices",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    precisions=("fp32", "tf32"),
+    replicas=replicas,
+    cut_by="stages",
+    is_out_of_memory=declared.is_out_of_memory,
+)

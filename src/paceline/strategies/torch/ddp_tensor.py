@@ -1,0 +1,64 @@
+"""Data and tensor parallelism: rows of workers split each layer, and rows average their gradients.
+
+Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019.
+"""
+
+from functools import partial
+
+from paceline.contract.context import Context, spec_facts
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Strategy
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.splits import Rows, tensor_footprint, why_not_split
+from paceline.costs.torch import scattered_reduction
+from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("tensor", 2, "workers that split a model between them; the others form further rows"),
+    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+)
+
+
+def replicas(spec: RunSpec) -> int:
+    """Rows that share the batch."""
+    return Rows.of(spec, STRATEGY.knob_values(spec)).count
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """A part of every split layer, activations exchanged in the row, gradients averaged between rows."""
+    rows = Rows.of(spec, STRATEGY.knob_values(spec))
+    return tensor_footprint(spec, rows, model, partial(scattered_reduction, spec))
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """The workers must divide into rows, and the model over a row."""
+    return why_not_split(spec, STRATEGY.knob_values(spec), spec_facts)
+
+
+def open_job(context: Context) -> Job:
+    """Each worker averages the gradients of its parts with the workers that hold the same parts."""
+    from paceline.frameworks.torch.grid import average_over_rows
+    from paceline.frameworks.torch.tensor.job import TensorJob, split_model
+
+    made = split_model(context, Rows.of(context.spec, STRATEGY.knob_values(context.spec)))
+    return TensorJob(context, made, average_over_rows(made.grid, made.module.parameters()))
+
+
+STRATEGY = Strategy(
+    name="torch-ddp-tensor",
+    family="hybrid",
+    framework="torch",
+    synchronous=True,
+    about="rows of workers split each layer; gradients are averaged between rows",
+    use_when="layers must be split, but only over the devices that share a very fast link",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    precisions=("fp32", "tf32"),
+    replicas=replicas,
+    cut_by="plan",
+    is_out_of_memory=declared.is_out_of_memory,
+)

@@ -1,0 +1,106 @@
+"""Downpour SGD: asynchronous parameter servers; workers push gradients and fetch parameters in their own rhythm.
+
+Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012. Each worker trains on its share of each global batch
+and waits for no other. The servers' optimizer is a knob, Adagrad as in the paper; the run's own is not used.
+"""
+
+from math import lcm
+
+from paceline.contract.context import Context
+from paceline.contract.job import Job, Service
+from paceline.contract.strategy import Knob, Role, Strategy
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.servers import ELEMENTS_PER_KIB, Cut, Traffic, served_footprint
+from paceline.frameworks.torch import declared
+from paceline.spec import Optimizer, RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("n_push", 1, "steps whose gradients a worker adds up before it pushes them"),
+    Knob("n_fetch", 1, "steps from one fetch of the parameters to the next"),
+    Knob("servers", 1, "processes that keep the parameters, an equal part each"),
+    Knob("server_optimizer", "adagrad", "what the servers update with", ("adagrad", "adam", "sgd")),
+    Knob("lr", 0.01, "its learning rate"),
+    Knob("warm_up_updates", 20, "updates over which its learning rate rises to full"),
+    Knob("local_lr", 0.01, "step of a worker on its own copy between fetches, when n_fetch is above 1"),
+    Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
+)
+
+
+def cut_of(spec: RunSpec) -> Cut:
+    """As the knobs say."""
+    knobs = STRATEGY.knob_values(spec)
+    return Cut(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
+
+
+def roles(spec: RunSpec) -> tuple[Role, ...]:
+    """Servers are processes like workers."""
+    return Role("worker", spec.workers), Role("server", cut_of(spec).servers)
+
+
+def server_optimizer(spec: RunSpec) -> Optimizer:
+    """The settings that the servers use."""
+    knobs = STRATEGY.knob_values(spec)
+    return Optimizer.model_validate({"name": knobs["server_optimizer"], "lr": knobs["lr"]})
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """As with synchronous servers, at the rates of pushing and fetching; a step is one of every worker's own."""
+    knobs = STRATEGY.knob_values(spec)
+    push, fetch = int(knobs["n_push"]), int(knobs["n_fetch"])
+    # A push and a fetch in the same step take one word; only pushes are answered, with their staleness.
+    words = 1 / push + 1 / fetch - 1 / lcm(push, fetch)
+    traffic = Traffic(pushes=1 / push, fetches=1 / fetch, words=words, answers=1 / push)
+    return served_footprint(spec, model, cut_of(spec), server_optimizer(spec), traffic)
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """Counts below one have no meaning."""
+    knobs = STRATEGY.knob_values(spec)
+    for name in ("n_push", "n_fetch", "servers", "piece_kib"):
+        if int(knobs[name]) < 1:
+            return f"knob {name} of torch-downpour is {knobs[name]}; it must be at least 1"
+    if float(knobs["lr"]) <= 0:
+        return f"knob lr of torch-downpour is {knobs['lr']}; it must be more than 0"
+    return None
+
+
+def open_job(context: Context) -> Job | Service:
+    """A worker or a server."""
+    from paceline.frameworks.torch.group import join_group
+    from paceline.strategies.torch.downpour.job import AsynchronousServer, Downpour, DownpourJob, Rhythm
+
+    join_group(context, backend="gloo")
+    cut, knobs = cut_of(context.spec), STRATEGY.knob_values(context.spec)
+    if context.process.role == "server":
+        from paceline.frameworks.torch.optimizer import make_optimizer
+        from paceline.frameworks.torch.servers.server import Shard
+
+        settings = server_optimizer(context.spec)
+        shard = Shard(context, cut, lambda pieces: make_optimizer(settings, pieces, eager=True))
+        return AsynchronousServer(shard, settings.lr, int(knobs["warm_up_updates"]))
+    from paceline.frameworks.torch.training import build, torch_device
+
+    device = torch_device(context)
+    module = build(context, device)
+    rhythm = Rhythm(int(knobs["n_push"]), int(knobs["n_fetch"]), float(knobs["local_lr"]))
+    return DownpourJob(context, module, device, Downpour(context, module, device, cut, rhythm))
+
+
+STRATEGY = Strategy(
+    name="torch-downpour",
+    family="server",
+    framework="torch",
+    synchronous=False,
+    about="asynchronous servers: workers push gradients and fetch parameters without waiting for others",
+    use_when="workers differ in speed or come and go, and stale gradients are a fair price",
+    footprint=footprint,
+    open_job=open_job,
+    check=check,
+    knobs=KNOBS,
+    precisions=declared.PRECISIONS,
+    executions=declared.EXECUTIONS,
+    roles=roles,
+    must_reach_loss=0.8,
+    is_out_of_memory=declared.is_out_of_memory,
+)

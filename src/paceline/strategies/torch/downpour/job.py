@@ -1,0 +1,207 @@
+"""Downpour's two sides: workers that push and fetch in their own rhythm, servers that apply whatever comes at once."""
+
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Lock, Thread
+from time import process_time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from paceline.contract.context import Context
+from paceline.contract.job import Evaluation
+from paceline.costs.servers import Cut
+from paceline.frameworks.staleness import Staleness
+from paceline.frameworks.torch.group import leave_group
+from paceline.frameworks.torch.servers.server import ServedPiece, Shard
+from paceline.frameworks.torch.servers.worker import (
+    DONE,
+    FETCH,
+    PUSH,
+    REPLY_TAG,
+    WORD_TAG,
+    Served,
+    ServedJob,
+    gradient_tag,
+    value_tag,
+)
+from paceline.workloads.base import Weights
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """Steps from one push to the next and from one fetch to the next, and the step a worker makes in between."""
+
+    push: int
+    fetch: int
+    local_lr: float
+
+
+class Downpour(Served):
+    """Pushes accumulated gradients and fetches parameters without regard for other workers."""
+
+    def __init__(self, context: Context, module: nn.Module, device: torch.device, cut: Cut, rhythm: Rhythm) -> None:
+        super().__init__(context, module, device, cut)
+        self._rhythm, self._steps, self.updates, self.staleness = rhythm, 0, 0, Staleness()
+        self._replies: list[Tensor] = []
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Before the forward pass: whether this step's gradients are the last of a push."""
+        accumulated = self._steps % self._rhythm.push
+        self._steps += 1
+        push = not self._steps % self._rhythm.push
+        self.begin(push=push, fetch=self._is_fetching_step, scale=1.0, add=accumulated > 0)
+        if push:
+            self.updates += 1
+            self._replies = [torch.zeros(1, dtype=torch.int64) for _ in self.server_ranks]
+            self._under_way += [
+                dist.irecv(reply, server, tag=REPLY_TAG)
+                for reply, server in zip(self._replies, self.server_ranks, strict=True)
+            ]
+
+    @property
+    def _is_fetching_step(self) -> bool:
+        return not self._steps % self._rhythm.fetch
+
+    def step(self) -> None:
+        """After the backward pass: a fetch that no push carries is asked for now, when the old values are of no use."""
+        self.end()
+        if self._is_fetching_step and not self._pushing:
+            self.ask()
+
+    def _take(self, parameter: int) -> None:
+        if not self._is_fetching_step and (gradient := self.flat.parameters[parameter].grad) is not None:
+            self.flat.parameters[parameter].data.add_(gradient, alpha=-self._rhythm.local_lr)
+        super()._take(parameter)
+
+    def finish(self) -> None:
+        """Also hears how stale the last push was."""
+        super().finish()
+        for reply in self._replies:
+            self.staleness.add(int(reply))
+        self._replies = []
+
+
+class DownpourJob(ServedJob):
+    """Evaluates and gives out what the servers have, not the copy that this worker happens to hold."""
+
+    _served: Downpour
+
+    def evaluate(self) -> Evaluation:
+        """Of the servers' parameters."""
+        self._fetch()
+        return super().evaluate()
+
+    def weights(self) -> Weights:
+        """When all workers have pushed their last."""
+        self.align()
+        self._fetch()
+        return super().weights()
+
+    def details(self) -> dict[str, Any]:
+        """With what this worker contributed."""
+        return super().details() | {"updates": self._served.updates, "staleness": self._served.staleness.summary()}
+
+    def _fetch(self) -> None:
+        self._served.finish()
+        self._served.ask()
+        self._served.finish()
+
+
+class AsynchronousServer:
+    """One thread attends to each worker, so that all are served at once; a piece is updated by one at a time.
+
+    A fetch promises no more than in the paper: pieces, and numbers within a piece, may differ by updates of others.
+    """
+
+    def __init__(self, shard: Shard, lr: float, warm_up_updates: int) -> None:
+        self._shard, self._lr, self._warm_up_updates = shard, lr, warm_up_updates
+        self._locks = [Lock() for _ in shard.pieces]
+        self._counting, self._version, self._staleness = Lock(), 0, Staleness()
+        self._outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._cpu_seconds = 0.0
+
+    def serve(self) -> None:
+        """Until every worker is done or one is lost."""
+        began = process_time()
+        for worker in self._shard.workers:
+            Thread(target=self._attend_and_tell, args=(worker,), daemon=True).start()
+        for _ in self._shard.workers:
+            outcome = self._outcomes.get()
+            if outcome is not None:
+                raise outcome
+        self._cpu_seconds = process_time() - began
+
+    def _attend_and_tell(self, worker: int) -> None:
+        try:
+            self._attend(worker)
+        except BaseException as error:
+            self._outcomes.put(error)
+        else:
+            self._outcomes.put(None)
+
+    def _attend(self, worker: int) -> None:
+        word, reply, fetched = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 0
+        gradients = [torch.empty_like(piece.values.data) for piece in self._shard.pieces]
+        sending: list[Any] = []
+        while True:
+            dist.irecv(word, worker, tag=WORD_TAG).wait(self._shard.patience)
+            for sent in sending:
+                sent.wait()
+            wish, sending = int(word), []
+            if wish == DONE:
+                return
+            arriving = self._receive(worker, gradients) if wish & PUSH else []
+            version = self._version
+            for place, piece in enumerate(self._shard.pieces):
+                if wish & PUSH:
+                    arriving[place].wait(self._shard.patience)
+                    version = self._version if place == 0 else version
+                    self._apply(place, gradients[place])
+                if wish & FETCH:
+                    sending.append(dist.isend(piece.values.data, worker, tag=value_tag(piece.number)))
+            if wish & PUSH:
+                reply[0] = version - fetched
+                self._count(version - fetched)
+                sending.append(dist.isend(reply, worker, tag=REPLY_TAG))
+            if wish & FETCH:
+                # Its own update is in what it fetched; those that others made meanwhile may or may not be.
+                fetched = version + (wish & PUSH)
+
+    def _receive(self, worker: int, gradients: list[Tensor]) -> list[Any]:
+        return [
+            dist.irecv(gradient, worker, tag=gradient_tag(piece.number))
+            for piece, gradient in zip(self._shard.pieces, gradients, strict=True)
+        ]
+
+    def _apply(self, place: int, gradient: Tensor) -> None:
+        piece = self._shard.pieces[place]
+        with self._locks[place]:
+            self._warm_up(piece)
+            piece.update(gradient)
+
+    def _warm_up(self, piece: ServedPiece) -> None:
+        """The first gradients are large, stale and nothing yet to judge them by, so the first updates are small."""
+        share = min(1.0, (self._version + 1) / max(1, self._warm_up_updates))
+        for group in piece.optimizer.param_groups:
+            group["lr"] = self._lr * share
+
+    def _count(self, staleness: int) -> None:
+        with self._counting:
+            self._version += 1
+            self._staleness.add(staleness)
+
+    def details(self) -> dict[str, Any]:
+        """What it held and did, and how stale the gradients were."""
+        return {
+            "held_bytes": self._shard.held_bytes(),
+            "updates": self._version,
+            "staleness": self._staleness.summary(),
+            "serving_cpu_seconds": self._cpu_seconds,
+        }
+
+    def close(self) -> None:
+        """Every worker has what it asked for."""
+        leave_group()

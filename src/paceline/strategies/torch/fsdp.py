@@ -1,0 +1,131 @@
+"""PyTorch FSDP2: parameters, gradients and optimizer state are divided over the workers, and gathered where needed.
+
+Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023. Freed after the forward pass
+and gathered again for the backward one it is ZeRO stage 3, kept in between stage 2 (Rajbhandari et al., SC 2020). With
+replicas it is HSDP: divided within groups of workers, and gradients averaged across them.
+"""
+
+from paceline.contract.context import Context
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Strategy
+from paceline.costs.footprint import (
+    FLOAT_BYTES,
+    Footprint,
+    Message,
+    ModelFacts,
+    RankFootprint,
+    all_gather,
+    all_reduce,
+    during,
+    in_groups,
+    optimizer_bytes,
+    training_flops,
+)
+from paceline.costs.torch import Array, arrays_of, scattered_reduction, shard_runs
+from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("wrap", "layers", "what is gathered at a time; whole works with any module", ("layers", "whole")),
+    Knob("reshard_after_forward", True, "free gathered parameters after the forward pass (ZeRO 3) or not (ZeRO 2)"),
+    Knob("hsdp_replicas", 1, "groups of workers that each hold the whole model; 1 divides it over all workers"),
+)
+
+
+def check(spec: RunSpec, system: System) -> str | None:
+    """Groups of equal size, and an optimizer that works on parts."""
+    replicas = int(STRATEGY.knob_values(spec)["hsdp_replicas"])
+    if replicas < 1 or spec.workers % replicas:
+        return f"{spec.workers} workers do not divide into {replicas} groups; use hsdp_replicas that divide them"
+    if replicas > 1 and replicas == spec.workers:
+        return f"hsdp_replicas {replicas} leave one worker in each group and nothing to divide; use fewer, or torch-ddp"
+    if spec.optimizer.name == "lbfgs":
+        return "torch-fsdp divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
+    return declared.check_sharding(spec, system)
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """A shard of everything is here for good, one unit's parameters and gradients for a while."""
+    knobs, local = STRATEGY.knob_values(spec), spec.samples_per_step // spec.workers
+    shards = spec.workers // int(knobs["hsdp_replicas"])
+    units = units_of(model, by_layers=knobs["wrap"] == "layers")
+    arrays = [array for unit in units.values() for array in unit]
+    whole = [sum(array.padded(shards) for array in unit) * FLOAT_BYTES for unit in units.values()]
+    # With one worker the parameters are where they are needed.
+    gathered = 0 if shards == 1 else max(whole) if knobs["reshard_after_forward"] else sum(whole)
+    messages = tuple(message for name, unit in units.items() for message in unit_messages(spec, name, unit, shards))
+    return in_groups(
+        RankFootprint(
+            role="worker",
+            ranks=ranks,
+            flops=training_flops(model, local),
+            messages=messages,
+            parameter_bytes=held * FLOAT_BYTES,
+            gradient_bytes=held * FLOAT_BYTES + max(whole),
+            optimizer_bytes=optimizer_bytes(spec.optimizer, held, len(arrays)),
+            # Gathered parameters come and go within a step as activations do.
+            activation_bytes=model.activation_bytes * local + gathered,
+        )
+        for _ in range(int(knobs["hsdp_replicas"]))
+        for ranks, held in shard_runs(arrays, shards)
+    )
+
+
+def units_of(model: ModelFacts, by_layers: bool) -> dict[str, list[Array]]:
+    """The parameters that are gathered together, by name."""
+    if not by_layers:
+        return {"model": arrays_of(model.layers)}
+    return {layer.name: arrays_of([layer]) for layer in model.layers if layer.parameters}
+
+
+def unit_messages(spec: RunSpec, name: str, unit: list[Array], shards: int) -> tuple[Message, ...]:
+    """Parameters gathered once or twice, gradients scattered, and averaged over the replicas."""
+    knobs = STRATEGY.knob_values(spec)
+    payload = sum(array.padded(shards) for array in unit) * FLOAT_BYTES
+    scattered = scattered_reduction(spec, f"gradients of {name}", payload, shards)
+    gathered = all_gather(f"parameters of {name}", payload, shards)
+    replicas = all_reduce(f"gradient shards of {name}", payload / shards, int(knobs["hsdp_replicas"]))
+    return (
+        *during(gathered, "forward", hidden=True, layer=name),
+        *(during(gathered, "backward", hidden=True, layer=name) if knobs["reshard_after_forward"] else ()),
+        *during(scattered, "backward", hidden=True, layer=name),
+        *during(replicas, "backward", hidden=True, layer=name, apart=shards),
+    )
+
+
+def open_job(context: Context) -> Job:
+    """Divides the module first: the optimizer must be made on the shards."""
+    import torch.distributed as dist
+
+    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.sharded import ShardedJob, shard_module
+    from paceline.frameworks.torch.training import build, optimizer_for, torch_device
+
+    device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
+    join_group(context)
+    module = build(context, device)
+    shard_module(
+        context,
+        module,
+        by_layers=knobs["wrap"] == "layers",
+        reshard_after_forward=bool(knobs["reshard_after_forward"]),
+        replicas=int(knobs["hsdp_replicas"]),
+    )
+    return ShardedJob(context, module, device, optimizer_for(context, module), barrier=dist.barrier, leave=leave_group)
+
+
+STRATEGY = Strategy(
+    name="torch-fsdp",
+    family="data",
+    framework="torch",
+    synchronous=True,
+    about="parameters, gradients and optimizer state are divided over the workers (ZeRO stage 2 and 3)",
+    use_when="the model with its gradients and optimizer state does not fit on one device",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    precisions=declared.PRECISIONS,
+    is_out_of_memory=declared.is_out_of_memory,
+)

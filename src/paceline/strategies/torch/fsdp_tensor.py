@@ -1,0 +1,110 @@
+"""FSDP and tensor parallelism: rows of workers split each layer, and each worker's parts are divided over the rows.
+
+Zhao et al., "PyTorch FSDP", VLDB 2023, on top of Shoeybi et al., "Megatron-LM", 2019; the two-dimensional layout of
+torchtitan (Liang et al., ICLR 2025). Nothing that is split is held twice.
+"""
+
+from functools import partial
+
+from paceline.contract.context import Context, spec_facts
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Strategy
+from paceline.costs.footprint import (
+    FLOAT_BYTES,
+    Footprint,
+    Message,
+    ModelFacts,
+    RankFootprint,
+    all_gather,
+    during,
+    in_groups,
+    optimizer_bytes,
+    training_flops,
+)
+from paceline.costs.splits import Rows, tensor_messages, why_not_split, worker_model
+from paceline.costs.torch import arrays_of, scattered_reduction, shard_runs
+from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("tensor", 2, "workers that split each layer between them; the others form further rows"),
+    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+)
+
+
+def replicas(spec: RunSpec) -> int:
+    """Rows that share the batch."""
+    return Rows.of(spec, STRATEGY.knob_values(spec)).count
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """A shard of a part of everything is here for good, one layer's part for a while."""
+    rows = Rows.of(spec, STRATEGY.knob_values(spec))
+    splits, samples = rows.split(model), spec.samples_per_step // rows.count
+    part = worker_model(splits, rows.ways)
+    arrays = arrays_of(part.layers)
+    largest = max(sum(array.padded(rows.count) for array in arrays_of([layer])) for layer in part.layers) * FLOAT_BYTES
+    return in_groups(
+        RankFootprint(
+            role="worker",
+            ranks=ranks * rows.ways,
+            flops=training_flops(part, samples),
+            messages=(
+                *tensor_messages(splits, rows.ways, samples, partial(scattered_reduction, spec)),
+                *_exchanged_between_rows(spec, part, rows),
+            ),
+            parameter_bytes=held * FLOAT_BYTES,
+            gradient_bytes=held * FLOAT_BYTES + largest,
+            optimizer_bytes=optimizer_bytes(spec.optimizer, held, part.tensors),
+            # Gathered parameters come and go within a step as activations do.
+            activation_bytes=part.activation_bytes * samples + (largest if rows.count > 1 else 0),
+        )
+        for ranks, held in shard_runs(arrays, rows.count)
+    )
+
+
+def _exchanged_between_rows(spec: RunSpec, part: ModelFacts, rows: Rows) -> tuple[Message, ...]:
+    """Parameters are freed after the forward pass and gathered again for the backward one."""
+    found: list[Message] = []
+    for layer in part.layers:
+        payload = sum(array.padded(rows.count) for array in arrays_of([layer])) * FLOAT_BYTES
+        if payload:
+            gathers = all_gather(f"parameters of {layer.name}", payload, rows.count)
+            scattered = scattered_reduction(spec, f"gradients of {layer.name}", payload, rows.count)
+            found += during(gathers, "forward", hidden=True, layer=layer.name, apart=rows.ways)
+            both = (*gathers, *scattered)
+            found += during(both, "backward", hidden=True, layer=layer.name, apart=rows.ways)
+    return tuple(found)
+
+
+def check(spec: RunSpec, system: System) -> str | None:
+    """The workers must divide into rows, and the model over a row."""
+    return why_not_split(spec, STRATEGY.knob_values(spec), spec_facts) or declared.check_sharding(spec, system)
+
+
+def open_job(context: Context) -> Job:
+    """Splits the layers first, then divides the parts over the rows: the optimizer must be made on what is left."""
+    from paceline.frameworks.torch.tensor.job import ShardedTensorJob, shard_rows, split_model
+
+    made = split_model(context, Rows.of(context.spec, STRATEGY.knob_values(context.spec)))
+    shard_rows(made)
+    return ShardedTensorJob(context, made)
+
+
+STRATEGY = Strategy(
+    name="torch-fsdp-tensor",
+    family="hybrid",
+    framework="torch",
+    synchronous=True,
+    about="rows of workers split each layer, and each part is divided over the rows",
+    use_when="neither splitting layers nor dividing the model makes it fit alone",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    precisions=("fp32", "tf32"),
+    replicas=replicas,
+    cut_by="plan",
+    is_out_of_memory=declared.is_out_of_memory,
+)

@@ -1,0 +1,93 @@
+"""Local SGD: workers train on their own and average their models every few steps.
+
+Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020 (post-local SGD: the first steps are synchronous).
+With outer momentum it is DiLoCo: Douillard et al., 2023, which takes 0.7 and 0.9 for the outer step.
+"""
+
+from dataclasses import replace
+
+from paceline.contract.context import Context
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Strategy
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, optimizer_bytes, training_flops
+from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("every", 8, "steps between two averagings of the models"),
+    Knob("warmup_steps", 8, "first steps, in which gradients are averaged as in data parallel training"),
+    Knob("outer_momentum", 0.0, "Nesterov momentum of the averaged movement, 0.9 in DiLoCo; 0 is plain averaging"),
+    Knob("outer_lr", 0.7, "how much of the averaged movement is taken; of effect with outer_momentum only"),
+)
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """Knobs out of range."""
+    knobs = STRATEGY.knob_values(spec)
+    if int(knobs["every"]) < 1 or int(knobs["warmup_steps"]) < 0:
+        return "every must be at least 1 and warmup_steps at least 0"
+    if not 0 <= float(knobs["outer_momentum"]) < 1 or float(knobs["outer_lr"]) <= 0:
+        return "outer_momentum must be at least 0 and less than 1, and outer_lr more than 0"
+    return None
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """The model goes around once in `every` steps: messages are those of an average step, the warm-up aside."""
+    size, local, knobs = model.parameter_bytes, spec.samples_per_step // spec.workers, STRATEGY.knob_values(spec)
+    messages = all_reduce("models", size, spec.workers)
+    outer = 2 * size if knobs["outer_momentum"] else 0
+    worker = RankFootprint(
+        role="worker",
+        ranks=spec.workers,
+        flops=training_flops(model, local),
+        messages=tuple(replace(message, count=1 / int(knobs["every"])) for message in messages),
+        parameter_bytes=size,
+        # Beside the gradients, the row of numbers in which models and gradients are averaged.
+        gradient_bytes=2 * size,
+        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors) + outer,
+        activation_bytes=model.activation_bytes * local,
+    )
+    return Footprint((worker,))
+
+
+def open_job(context: Context) -> Job:
+    """The plain loop, with averaging after the update."""
+    import torch.distributed as dist
+
+    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.training import build, optimizer_for, torch_device
+    from paceline.strategies.torch.local_sgd.job import LocalSgdJob
+
+    device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
+    join_group(context)
+    module = build(context, device)
+    return LocalSgdJob(
+        context,
+        module,
+        device,
+        optimizer_for(context, module),
+        barrier=dist.barrier,
+        leave=leave_group,
+        every=int(knobs["every"]),
+        warmup_steps=int(knobs["warmup_steps"]),
+        outer=(float(knobs["outer_lr"]), float(knobs["outer_momentum"])),
+    )
+
+
+STRATEGY = Strategy(
+    name="torch-local-sgd",
+    family="data",
+    framework="torch",
+    synchronous=False,
+    about="workers train on their own and average their models every few steps",
+    use_when="the link is slow and training can bear models that drift apart for some steps",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    precisions=declared.PRECISIONS,
+    executions=declared.EXECUTIONS,
+    must_reach_loss=0.6,
+    is_out_of_memory=declared.is_out_of_memory,
+)

@@ -1,0 +1,88 @@
+"""PyTorch with synchronous parameter servers: workers push gradients, servers update, workers pull.
+
+Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014. Servers are processes of their
+own. The parameters are cut over them by bytes, in pieces that travel and are updated while the backward pass runs.
+"""
+
+from paceline.contract.context import Context
+from paceline.contract.job import Job, Service
+from paceline.contract.strategy import Knob, Role, Strategy
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.servers import ELEMENTS_PER_KIB, Cut, Traffic, served_footprint
+from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("servers", 1, "processes that keep the parameters, an equal part each"),
+    Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
+)
+
+
+def cut_of(spec: RunSpec) -> Cut:
+    """As the knobs say."""
+    knobs = STRATEGY.knob_values(spec)
+    return Cut(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
+
+
+def roles(spec: RunSpec) -> tuple[Role, ...]:
+    """Servers are processes like workers."""
+    return Role("worker", spec.workers), Role("server", cut_of(spec).servers)
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Each step every gradient goes to a server once and every parameter comes back once."""
+    return served_footprint(spec, model, cut_of(spec), spec.optimizer, Traffic())
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """What servers cannot do."""
+    for name, value in STRATEGY.knob_values(spec).items():
+        if int(value) < 1:
+            return f"knob {name} of torch-ps-sync is {value}; it must be at least 1"
+    if spec.optimizer.name == "lbfgs":
+        return (
+            "torch-ps-sync updates pieces of the parameters one by one, and lbfgs needs all of them at once; "
+            "use torch-sandblaster, or adam, sgd or adagrad"
+        )
+    return None
+
+
+def open_job(context: Context) -> Job | Service:
+    """A worker or a server."""
+    from paceline.frameworks.torch.group import join_group
+    from paceline.frameworks.torch.servers.server import (
+        Shard,
+        SynchronousServer,
+        elementwise_optimizer,
+        neighbours_last,
+    )
+
+    join_group(context, backend="gloo")
+    cut, order = cut_of(context.spec), neighbours_last(context)
+    if context.process.role == "server":
+        return SynchronousServer(Shard(context, cut, elementwise_optimizer(context)), order)
+    from paceline.frameworks.torch.servers.worker import Served, ServedJob
+    from paceline.frameworks.torch.training import build, torch_device
+
+    device = torch_device(context)
+    module = build(context, device)
+    return ServedJob(context, module, device, Served(context, module, device, cut))
+
+
+STRATEGY = Strategy(
+    name="torch-ps-sync",
+    family="server",
+    framework="torch",
+    synchronous=True,
+    about="workers push gradients to servers, which update the parameters that workers pull",
+    use_when="workers have no memory for optimizer state, or fast links to a few hosts but not to each other",
+    footprint=footprint,
+    open_job=open_job,
+    check=check,
+    knobs=KNOBS,
+    precisions=declared.PRECISIONS,
+    executions=declared.EXECUTIONS,
+    roles=roles,
+    is_out_of_memory=declared.is_out_of_memory,
+)

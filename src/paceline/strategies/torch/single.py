@@ -1,0 +1,54 @@
+"""PyTorch on one worker: the reference that every synchronous strategy must follow."""
+
+from paceline.contract.context import Context
+from paceline.contract.job import Job
+from paceline.contract.strategy import Strategy
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
+from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Everything is here and nothing is sent."""
+    worker = RankFootprint(
+        role="worker",
+        ranks=1,
+        flops=training_flops(model, spec.samples_per_step),
+        messages=(),
+        parameter_bytes=model.parameter_bytes,
+        gradient_bytes=model.parameter_bytes,
+        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
+        activation_bytes=model.activation_bytes * spec.samples_per_step,
+    )
+    return Footprint((worker,))
+
+
+def open_job(context: Context) -> Job:
+    """A plain training loop."""
+    from paceline.frameworks.torch.training import TorchJob, build, optimizer_for, torch_device
+
+    device = torch_device(context)
+    module = build(context, device)
+    job = TorchJob(context, module, device, optimizer_for(context, module))
+    if not job.graphed:
+        return job
+    from paceline.frameworks.torch.cuda_graph import GraphedJob
+
+    return GraphedJob(job)
+
+
+STRATEGY = Strategy(
+    name="torch-single",
+    family="single",
+    framework="torch",
+    synchronous=True,
+    about="one worker, no communication",
+    use_when="the model is small, or as the baseline of every comparison",
+    footprint=footprint,
+    check=lambda spec, _system: declared.check_graph(spec),
+    open_job=open_job,
+    precisions=declared.PRECISIONS,
+    executions=declared.GRAPH_EXECUTIONS,
+    fixed_workers=1,
+    is_out_of_memory=declared.is_out_of_memory,
+)

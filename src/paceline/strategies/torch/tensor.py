@@ -1,0 +1,56 @@
+"""Tensor parallelism: every layer that divides is split over all workers, which sum or gather activations in between.
+
+Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019.
+"""
+
+from functools import partial
+
+from paceline.contract.context import Context, spec_facts
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Strategy
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.splits import Rows, tensor_footprint, why_not_split
+from paceline.costs.torch import scattered_reduction
+from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+)
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """A part of every split layer, and activations exchanged between them."""
+    rows = Rows.of(spec, STRATEGY.knob_values(spec))
+    return tensor_footprint(spec, rows, model, partial(scattered_reduction, spec))
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """Heads must divide, and something must."""
+    return why_not_split(spec, STRATEGY.knob_values(spec), spec_facts)
+
+
+def open_job(context: Context) -> Job:
+    """All workers in one row."""
+    from paceline.frameworks.torch.tensor.job import TensorJob, split_model
+
+    return TensorJob(context, split_model(context, Rows.of(context.spec, STRATEGY.knob_values(context.spec))))
+
+
+STRATEGY = Strategy(
+    name="torch-tensor",
+    family="model",
+    framework="torch",
+    synchronous=True,
+    about="each layer is split over all workers, which exchange activations between layers",
+    use_when="single layers are too large for one device and the devices share a very fast link",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    precisions=("fp32", "tf32"),
+    replicas=lambda _spec: 1,
+    cut_by="plan",
+    is_out_of_memory=declared.is_out_of_memory,
+)

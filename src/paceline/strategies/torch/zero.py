@@ -1,0 +1,127 @@
+"""ZeRO stage 1: every worker holds the model, but the optimizer state of its part of the parameters only.
+
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020. PyTorch's
+`ZeroRedundancyOptimizer` gives each parameter whole to one worker, which updates it and broadcasts it.
+"""
+
+from collections import Counter
+
+from paceline.contract.context import Context
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Strategy
+from paceline.costs.footprint import (
+    FLOAT_BYTES,
+    Footprint,
+    Message,
+    ModelFacts,
+    RankFootprint,
+    all_reduce,
+    during,
+    in_groups,
+    optimizer_bytes,
+    training_flops,
+)
+from paceline.costs.torch import broadcast, greedy_partition
+from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+# DistributedDataParallel's own buckets.
+BUCKETS = {"piece_bytes": 25 * (1 << 20), "first_piece_bytes": 1 << 20}
+
+# Beyond so many workers all send what one in the middle does: who sends how often then hardly differs.
+MOST_TOLD_APART = 64
+
+KNOBS = (
+    Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
+    Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
+)
+
+
+def check(spec: RunSpec, _system: System) -> str | None:
+    """L-BFGS weighs all gradients against each other."""
+    if spec.optimizer.name == "lbfgs":
+        return "torch-zero divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
+    return None
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """As data parallel, and then each worker's updated parameters go to all others."""
+    size, workers = model.parameter_bytes, spec.workers
+    local = spec.samples_per_step // workers
+    parts = greedy_partition(model, workers)
+    held = [sum(array.size for array in part) for part in parts]
+    by_place = [broadcast(spec, "parameters", 1, workers, place) for place in range(workers)]
+    folded = _broadcasts(held, workers // 2, by_place) if workers > MOST_TOLD_APART else ()
+    return in_groups(
+        RankFootprint(
+            role="worker",
+            ranks=1,
+            flops=training_flops(model, local),
+            messages=(
+                *during(all_reduce("gradients", size, workers), "backward", hidden=True, **BUCKETS),
+                *(folded or _broadcasts(held, rank, by_place)),
+            ),
+            parameter_bytes=size,
+            gradient_bytes=size,
+            optimizer_bytes=optimizer_bytes(spec.optimizer, held[rank], len(parts[rank])),
+            activation_bytes=model.activation_bytes * local,
+        )
+        for rank in range(workers)
+    )
+
+
+def _broadcasts(held: list[int], rank: int, by_place: list[tuple[Message, ...]]) -> tuple[Message, ...]:
+    """Every part goes from its owner to all; those in which this rank sends and receives as much are one entry."""
+    alike: Counter[tuple[int, float, float]] = Counter()
+    for root, numbers in enumerate(held):
+        for one in by_place[rank - root] if numbers else ():
+            alike[numbers, one.sent_bytes, one.received_bytes] += 1
+    size = FLOAT_BYTES
+    return tuple(
+        Message("parameters", "broadcast", n * size, sent * n * size, received * n * size, count, ranks=len(held))
+        for (n, sent, received), count in alike.items()
+    )
+
+
+def open_job(context: Context) -> Job:
+    """DDP with a divided optimizer."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from paceline.frameworks.torch.compression import make_contiguous
+    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.sharded import shard_state
+    from paceline.frameworks.torch.training import TorchJob, build, optimizer_for, torch_device
+
+    device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
+    in_buckets = bool(knobs["parameters_as_bucket_view"])
+    join_group(context)
+    module = build(context, device)
+    if in_buckets:
+        make_contiguous(module)
+    wrapped = DistributedDataParallel(
+        module,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=bool(knobs["find_unused_parameters"]),
+    )
+    optimizer = shard_state(optimizer_for(context, module), in_buckets)
+    return TorchJob(context, wrapped, device, optimizer, barrier=dist.barrier, leave=leave_group)
+
+
+STRATEGY = Strategy(
+    name="torch-zero",
+    family="data",
+    framework="torch",
+    synchronous=True,
+    about="data parallel with the optimizer state divided over the workers (ZeRO stage 1)",
+    use_when="the model fits on one device but not together with its optimizer state",
+    footprint=footprint,
+    check=check,
+    open_job=open_job,
+    knobs=KNOBS,
+    precisions=declared.PRECISIONS,
+    executions=declared.EXECUTIONS,
+    is_out_of_memory=declared.is_out_of_memory,
+)
