@@ -236,7 +236,7 @@ def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
 
 
 def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
-    if spec.instrumented and not chosen.traces(spec):
+    if spec.instrumented and not chosen.can_be_instrumented(spec):
         return f"the steps of {chosen.name} on {spec.device} cannot be taken apart"
     for what, wanted, offered in (
         ("device", spec.device, chosen.devices),

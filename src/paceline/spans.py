@@ -36,11 +36,11 @@ class Span:
 
 
 @dataclass
-class Tape:
+class SpanRecorder:
     """The spans of one process."""
 
     spans: list[Span] = field(default_factory=list)
-    # What has yet to put something on the tape when all steps are made.
+    # What has yet to put something on the recorder when all steps are made.
     at_end: list[Callable[[], None]] = field(default_factory=list)
 
     def complete(self) -> list[Span]:

@@ -34,7 +34,7 @@ def cases(*worker_counts: int) -> list[Any]:
         )
         for strategy in STRATEGIES
         for workers in worker_counts
-        if strategy.fixed_workers in (None, workers) and strategy.traces(spec_of(strategy, workers))
+        if strategy.fixed_workers in (None, workers) and strategy.can_be_instrumented(spec_of(strategy, workers))
     ]
 
 

@@ -25,7 +25,7 @@ from paceline.runs.template import Templates
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
-from paceline.workloads.base import Weights, initial_weights, trace
+from paceline.workloads.base import Weights, initial_weights, named_layers
 from paceline.workloads.layers import Block
 
 STEPS = 12
@@ -257,7 +257,7 @@ def start_torch(bench: Bench, spec: RunSpec, weights: Weights) -> str:
     from paceline.frameworks.torch.model import torch_state
 
     layers, shape = spec_layers(spec)
-    numbered = zip(trace(layers, shape), module_names(layers, shape), strict=True)
+    numbered = zip(named_layers(layers, shape), module_names(layers, shape), strict=True)
     places = {name: (number, layer) for (name, layer, _), number in numbered}
     state = {}
     in_memory_order = "ChannelsLastFlatten" in emit(spec)
@@ -277,7 +277,7 @@ def by_heads(tensor: Any, heads: int) -> Any:
 
 def start_keras(bench: Bench, spec: RunSpec, weights: Weights) -> str:
     arrays = []
-    for name, layer, given in trace(*spec_layers(spec)):
+    for name, layer, given in named_layers(*spec_layers(spec)):
         parts = list(layer.weights(given))
         if isinstance(layer, Block):
             parts.sort(key=lambda part: KERAS_BLOCK.index(part.rpartition("_")[0]))
@@ -290,7 +290,7 @@ def start_keras(bench: Bench, spec: RunSpec, weights: Weights) -> str:
 
 def start_jax(bench: Bench, spec: RunSpec, weights: Weights) -> str:
     layers, shape = spec_layers(spec)
-    named = zip(trace(layers, shape), layer_names(layers), strict=True)
+    named = zip(named_layers(layers, shape), layer_names(layers), strict=True)
     names = {known_as: name for (known_as, _, _), name in named}
     renamed = {f"{names[name.partition('.')[0]]}.{name.partition('.')[2]}": array for name, array in weights.items()}
     np.savez(bench.folder / "start.npz", **renamed)

@@ -72,7 +72,7 @@ def test_the_breakdown_of_a_run_on_slices_adds_up(name: str) -> None:
     chosen = strategies()[name]
     fields = {"strategy": name, "workers": chosen.fixed_workers or 2, "instrumented": True}
     spec = complete(RunSpec.model_validate({**SLICED, "steps": 8, **fields}))
-    if not chosen.traces(spec):
+    if not chosen.can_be_instrumented(spec):
         pytest.skip(f"{name} cannot be taken apart")
     record = run(**fields)
     trained = [part for part in record.breakdown if part.forward + part.backward > 0]

@@ -8,7 +8,7 @@ from typing import Any
 from paceline.costs.footprint import ModelFacts
 from paceline.data import DataRequest, DataSet, data_source
 from paceline.data.order import BatchOrder
-from paceline.spans import Tape
+from paceline.spans import SpanRecorder
 from paceline.spec import RunSpec
 from paceline.workloads import workload
 from paceline.workloads.base import Layers, Weights, initial_weights, model_facts
@@ -56,9 +56,9 @@ class Context:
     rendezvous: Rendezvous
 
     @cached_property
-    def tape(self) -> Tape | None:
+    def recorder(self) -> SpanRecorder | None:
         """Where an instrumented run notes what it does when; None in a timed one."""
-        return Tape() if self.spec.instrumented else None
+        return SpanRecorder() if self.spec.instrumented else None
 
     @cached_property
     def notes(self) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class Strategy:
     # For an asynchronous strategy: the training loss that it must be below in the second epoch of mnist-5k.
     must_reach_loss: float | None = None
     # Whether an instrumented run of it notes what happens when.
-    traces: Callable[[RunSpec], bool] = step_by_step
+    can_be_instrumented: Callable[[RunSpec], bool] = step_by_step
     # Recognises the framework's own out-of-memory exceptions.
     is_out_of_memory: Callable[[BaseException], bool] = lambda error: isinstance(error, MemoryError)
 

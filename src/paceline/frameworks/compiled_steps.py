@@ -1,4 +1,4 @@
-"""Notes on a tape what a step does that is taken apart into calls, each of which ends before the next one starts.
+"""Notes on a recorder what a step does that is taken apart into calls, each of which ends before the next one starts.
 
 Forward and backward pass are one compiled function, so their border cannot be seen: both together are timed, and the
 stretch is divided as a forward pass alone and both together were to each other at set-up. A transfer starts when this
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
 
-from paceline.spans import Span, Tape
+from paceline.spans import Span, SpanRecorder
 
 SHARE_ROUNDS = 7
 
@@ -30,21 +30,21 @@ def _nanoseconds(call: Callable[[], Any]) -> int:
 
 
 @contextmanager
-def noted_passes(tape: Tape, share: float) -> Iterator[None]:
+def instrumented_passes(recorder: SpanRecorder, share: float) -> Iterator[None]:
     """Forward and backward pass, one after the other."""
     began = perf_counter_ns()
     yield
     ended = perf_counter_ns()
     border = began + round(share * (ended - began))
-    tape.add(Span("forward", "forward", began, border))
-    tape.add(Span("backward", "backward", border, ended))
+    recorder.add(Span("forward", "forward", began, border))
+    recorder.add(Span("backward", "backward", border, ended))
 
 
-class NotedTransfers:
+class InstrumentedTransfers:
     """Transfers of all processes together, which every process makes in the same order."""
 
-    def __init__(self, tape: Tape) -> None:
-        self._tape, self._count = tape, 0
+    def __init__(self, recorder: SpanRecorder) -> None:
+        self._recorder, self._count = recorder, 0
 
     @contextmanager
     def __call__(self, name: str, size_bytes: int) -> Iterator[None]:
@@ -54,5 +54,7 @@ class NotedTransfers:
         began = perf_counter_ns()
         yield
         ended = perf_counter_ns()
-        self._tape.add(Span("blocked", name, began, ended, match=match))
-        self._tape.add(Span("communication", name, began, ended, track="communication", bytes=size_bytes, match=match))
+        self._recorder.add(Span("blocked", name, began, ended, match=match))
+        self._recorder.add(
+            Span("communication", name, began, ended, track="communication", bytes=size_bytes, match=match)
+        )

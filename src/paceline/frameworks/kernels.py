@@ -1,4 +1,4 @@
-"""Kernels that a GPU ran, as a profiler tells them, put on the tape in place of the host's own times.
+"""Kernels that a GPU ran, as a profiler tells them, put on the recorder in place of the host's own times.
 
 The host only launches kernels, so its times say little. A kernel belongs to the pass in which the host launched it.
 Those of NCCL are communication: one starts when its rank has come to the transfer and ends with it. While one runs and
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.breakdown import Interval, union, without
-from paceline.spans import MAIN, Span, Tape
+from paceline.spans import MAIN, Span, SpanRecorder
 
 NANOSECONDS_PER_MICROSECOND = 1_000
 PHASES = ("input", "forward", "backward", "optimizer")
@@ -25,9 +25,9 @@ SIZES = {"Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4,
 Event = dict[str, Any]
 
 
-def put_on(tape: Tape, events: Sequence[Event], offset: int) -> None:
+def put_on(recorder: SpanRecorder, events: Sequence[Event], offset: int) -> None:
     """The host's passes become launches; kernels take their place."""
-    host = sorted((span for span in tape.spans if span.kind in PHASES), key=lambda span: span.start)
+    host = sorted((span for span in recorder.spans if span.kind in PHASES), key=lambda span: span.start)
     launched = {
         event["args"]["correlation"]: _start(event, offset)
         for event in events
@@ -37,8 +37,8 @@ def put_on(tape: Tape, events: Sequence[Event], offset: int) -> None:
     computing = [_computation(event, host, launched, offset) for event in kernels if not is_transfer(event)]
     transfers = _transfers([event for event in kernels if is_transfer(event)], offset)
     busy = [span for span in computing if span is not None]
-    rest = [replace(span, kind="launch") if span.kind in PHASES else span for span in tape.spans]
-    tape.spans[:] = [*rest, *busy, *transfers, *standing(transfers, busy)]
+    rest = [replace(span, kind="launch") if span.kind in PHASES else span for span in recorder.spans]
+    recorder.spans[:] = [*rest, *busy, *transfers, *standing(transfers, busy)]
 
 
 def is_transfer(event: Event) -> bool:

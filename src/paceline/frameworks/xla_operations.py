@@ -1,4 +1,4 @@
-"""What XLA's profiler saw of a compiled step, device by device, put on the tape.
+"""What XLA's profiler saw of a compiled step, device by device, put on the recorder.
 
 The text of the program says to which pass each operation belongs: JAX writes into its name whether it is part of the
 derivative (`transpose`), of the forward pass (`jvp`), or of what our step calls input and update. The n-th call of a
@@ -13,7 +13,7 @@ from math import prod
 from statistics import median
 
 from paceline.frameworks.kernels import standing
-from paceline.spans import Kind, Span, Tape
+from paceline.spans import Kind, Span, SpanRecorder
 
 # What our steps are marked with for a profiler.
 STEP = "paceline step"
@@ -40,7 +40,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Executed:
-    """One operation as a device ran it, in nanoseconds of the tape's clock."""
+    """One operation as a device ran it, in nanoseconds of the recorder's clock."""
 
     name: str
     device: int
@@ -76,27 +76,27 @@ def _bytes(shape: str) -> int:
 
 
 def clock_ahead(began: Sequence[int], marks: Sequence[int]) -> int:
-    """Nanoseconds from a profiler's clock to the tape's, by when steps began by either."""
+    """Nanoseconds from a profiler's clock to the recorder's, by when steps began by either."""
     return round(median(mine - theirs for mine, theirs in zip(began, sorted(marks), strict=True)))
 
 
 def put_on(
-    tape: Tape, executed: Iterable[Executed], operations: Mapping[str, Operation], workers: Sequence[int]
+    recorder: SpanRecorder, executed: Iterable[Executed], operations: Mapping[str, Operation], workers: Sequence[int]
 ) -> None:
     """Operations of this process's devices as spans of their workers; every worker has the steps of the process."""
     seen: dict[int, list[Executed]] = {}
     for one in executed:
         if not one.name.startswith(_HOLDERS):
             seen.setdefault(one.device, []).append(one)
-    steps = [span for span in tape.spans if span.kind == "step"]
-    tape.spans[:] = [replace(step, worker=worker) for worker in workers for step in steps]
+    steps = [span for span in recorder.spans if span.kind == "step"]
+    recorder.spans[:] = [replace(step, worker=worker) for worker in workers for step in steps]
     for device, worker in enumerate(workers):
         own = sorted(seen.get(device, ()), key=lambda one: one.start)
         transfers = _transfers(own, operations)
         computed = _in_turn(one for one in own if not _is_transfer(one, operations))
         computing = [_computation(one, operations) for one in computed]
         spans = [*computing, *transfers, *standing(transfers, computing)]
-        tape.spans += [replace(span, worker=worker) for span in spans]
+        recorder.spans += [replace(span, worker=worker) for span in spans]
 
 
 def _in_turn(own: Iterable[Executed]) -> Iterator[Executed]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from paceline.contract.job import Evaluation, Job, Service
 from paceline.runs.meters.memory import Resident, resident
-from paceline.spans import Span, Tape
+from paceline.spans import Span, SpanRecorder
 
 # How often the terminal hears of progress; a step that ends sooner reports nothing and so costs nothing.
 REPORT_NANOSECONDS = 200_000_000
@@ -65,17 +65,17 @@ def train(job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, 
     return replace(_part(epochs, job.details()), resident=held)
 
 
-def serve(service: Service, tape: Tape | None = None) -> RankPart:
+def serve(service: Service, recorder: SpanRecorder | None = None) -> RankPart:
     """The whole life of a process that serves others."""
     cpu_started = process_time()
     service.serve()
     served, held = process_time() - cpu_started, resident()
     part = _part([], service.details())
-    return replace(part, resident=held, serving_cpu_seconds=served, spans=tape.spans if tape else [])
+    return replace(part, resident=held, serving_cpu_seconds=served, spans=recorder.spans if recorder else [])
 
 
-def trace(
-    job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter, tape: Tape
+def train_instrumented(
+    job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter, recorder: SpanRecorder
 ) -> RankPart:
     """The training of one process of an instrumented run: no evaluation, each step a span around what happens in it."""
     losses: list[float] | None = []
@@ -86,15 +86,15 @@ def trace(
             began = job.clock()
             job.step(first, min(job.stride, steps - first))
             job.wait()
-            tape.add(Span("step", f"step {first + 1}", began, job.clock()))
+            recorder.add(Span("step", f"step {first + 1}", began, job.clock()))
             report(kind="step", epoch=epoch, step=first + 1, steps=steps, samples_per_second=0.0)
         own = job.losses()
         losses = None if own is None else [*(losses or []), *own]
     job.align()
-    stamps = [span.start for span in tape.spans if span.kind == "step"]
-    ended = max((span.end for span in tape.spans if span.kind == "step"), default=0)
+    stamps = [span.start for span in recorder.spans if span.kind == "step"]
+    ended = max((span.end for span in recorder.spans if span.kind == "step"), default=0)
     part = EpochPart(0, [*stamps, ended], ended, 0.0, losses, None)
-    return replace(_part([part], job.details()), spans=tape.complete())
+    return replace(_part([part], job.details()), spans=recorder.complete())
 
 
 def _part(epochs: list[EpochPart], details: dict[str, Any]) -> RankPart:

@@ -23,7 +23,7 @@ from paceline.contract.job import Service  # noqa: E402
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
 from paceline.runs.devices import pin  # noqa: E402
 from paceline.runs.lifeline import die_with  # noqa: E402
-from paceline.runs.measure import Reporter, serve, trace, train  # noqa: E402
+from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
 from paceline.runs.meters.memory import resident, start_peak_anew  # noqa: E402
 from paceline.runs.meters.run_queue import NANOSECONDS, run_queue_seconds  # noqa: E402
 from paceline.spec import RunSpec  # noqa: E402
@@ -80,9 +80,9 @@ def _take_part(chosen: Strategy, context: Context, orders: dict[str, Any], start
     opened = perf_counter_ns()
     reporter, queued = _reporter(start.events_fd, context.process), run_queue_seconds()
     if isinstance(job, Service):
-        part = serve(job, context.tape)
-    elif context.tape is not None:
-        part = trace(job, orders["schedule"], context.spec.samples_per_step, reporter, context.tape)
+        part = serve(job, context.recorder)
+    elif context.recorder is not None:
+        part = train_instrumented(job, orders["schedule"], context.spec.samples_per_step, reporter, context.recorder)
     else:
         part = train(job, orders["schedule"], context.spec.samples_per_step, reporter)
         if orders["keep_weights"]:

@@ -14,7 +14,7 @@ from paceline.contract.job import Evaluation, Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
 from paceline.errors import UserError
-from paceline.spans import Span, Tape
+from paceline.spans import Span, SpanRecorder
 from paceline.spec import RunSpec
 from paceline.workloads.base import Weights
 
@@ -39,7 +39,7 @@ class FakeJob:
     stride = 1
 
     def __init__(self, context: Context) -> None:
-        self._spec, self._rank, self._tape = context.spec, context.process.rank, context.tape
+        self._spec, self._rank, self._recorder = context.spec, context.process.rank, context.recorder
         self._knobs = STRATEGY.knob_values(context.spec)
         self._nanoseconds = 0
         self._done = 0
@@ -70,8 +70,8 @@ class FakeJob:
             several = self._spec.workers > 1
             sending = float(self._knobs["send_ms"]) if several else 0.0
             late = float(self._knobs["late_ms"]) if several else 0.0
-            if self._tape is not None:
-                self._note(self._tape, share, late, sending)
+            if self._recorder is not None:
+                self._note(self._recorder, share, late, sending)
             self._pass((share + late + sending) * (1 + float(self._knobs["jitter"]) * self._random.next()))
             self._done += 1
             loss = START_LOSS * math.exp(-self._done / LOSS_STEPS)
@@ -100,17 +100,17 @@ class FakeJob:
     def close(self) -> None:
         """Nothing to leave."""
 
-    def _note(self, tape: Tape, share: float, late: float, sending: float) -> None:
+    def _note(self, recorder: SpanRecorder, share: float, late: float, sending: float) -> None:
         """A third of the computation forward, the rest backward; then an exchange for which all stand still."""
         began = self._nanoseconds
         computing = share + (late if self._rank == self._spec.workers - 1 else 0.0)
         forward, backward, end = (began + round(ms * 1e6) for ms in (share / 3, computing, share + late + sending))
-        tape.add(Span("forward", "forward", began, forward))
-        tape.add(Span("backward", "backward", forward, backward))
+        recorder.add(Span("forward", "forward", began, forward))
+        recorder.add(Span("backward", "backward", forward, backward))
         if end > backward:
             match = f"exchange {self._done}"
-            tape.add(Span("communication", "all-reduce", backward, end, track="communication", match=match))
-            tape.add(Span("blocked", "all-reduce", backward, end, match=match))
+            recorder.add(Span("communication", "all-reduce", backward, end, track="communication", match=match))
+            recorder.add(Span("blocked", "all-reduce", backward, end, match=match))
 
     def _pass(self, milliseconds: float) -> None:
         self._nanoseconds += round(milliseconds * 1e6)

@@ -42,7 +42,7 @@ class Workload:
         return {**self.options, **given}
 
 
-def trace(layers: Layers, shape: Shape) -> list[tuple[str, Layer, Shape]]:
+def named_layers(layers: Layers, shape: Shape) -> list[tuple[str, Layer, Shape]]:
     """Each layer with its name and the shape of its input."""
     steps = []
     for index, layer in enumerate(layers):
@@ -66,7 +66,7 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
                 arrays=tuple((part, weight.shape) for part, weight in layer.weights(given).items()),
                 heads=getattr(layer, "heads", None),
             )
-            for name, layer, given in trace(layers, shape)
+            for name, layer, given in named_layers(layers, shape)
         ),
         input_elements=math.prod(shape),
     )
@@ -77,7 +77,7 @@ def initial_weights(layers: Layers, shape: Shape, seed: int) -> Weights:
     generator = np.random.Generator(np.random.PCG64([seed, 0x1417]))
     return {
         f"{name}.{part}": _initial(weight, generator)
-        for name, layer, given in trace(layers, shape)
+        for name, layer, given in named_layers(layers, shape)
         for part, weight in layer.weights(given).items()
     }
 

@@ -1,19 +1,19 @@
-"""What is put on the tape of a step that is taken apart."""
+"""What is put on the recorder of a step that is taken apart."""
 
 from time import sleep
 
 import pytest
 
 from paceline.breakdown import break_down
-from paceline.frameworks.compiled_steps import NotedTransfers, forward_share, noted_passes
-from paceline.spans import Tape
+from paceline.frameworks.compiled_steps import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.spans import SpanRecorder
 
 
 def test_the_breakdown_divides_both_passes_as_they_were_to_each_other() -> None:
-    tape = Tape()
-    with noted_passes(tape, 0.25):
+    recorder = SpanRecorder()
+    with instrumented_passes(recorder, 0.25):
         sleep(0.01)
-    forward, backward = tape.spans
+    forward, backward = recorder.spans
     assert (forward.kind, backward.kind, forward.end) == ("forward", "backward", backward.start)
     assert forward.end - forward.start == pytest.approx((backward.end - forward.start) / 4, abs=1)
 
@@ -24,14 +24,14 @@ def test_a_forward_pass_is_never_more_than_both_passes() -> None:
 
 
 def test_the_breakdown_matches_the_same_transfer_of_two_processes() -> None:
-    tapes = {0: Tape(), 1: Tape()}
-    transfers = {rank: NotedTransfers(tape) for rank, tape in tapes.items()}
+    recorders = {0: SpanRecorder(), 1: SpanRecorder()}
+    transfers = {rank: InstrumentedTransfers(recorder) for rank, recorder in recorders.items()}
     for number in range(5):
-        with tapes[0].span("step"), transfers[0]("sum", 8):
+        with recorders[0].span("step"), transfers[0]("sum", 8):
             sleep(0.001)
-            with tapes[1].span("step", str(number)), transfers[1]("sum", 8):
+            with recorders[1].span("step", str(number)), transfers[1]("sum", 8):
                 sleep(0.001)
-    first, second = break_down({rank: tape.spans for rank, tape in tapes.items()})
+    first, second = break_down({rank: recorder.spans for rank, recorder in recorders.items()})
     assert first.waiting >= 0.001
     assert second.waiting == 0
     assert first.sent_bytes == second.sent_bytes == 8

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.breakdown import PARTS, break_down
 from paceline.frameworks.kernels import put_on
-from paceline.spans import Span, Tape
+from paceline.spans import Span, SpanRecorder
 
 US = 1_000
 OFFSET = 5_000_000
@@ -43,14 +43,14 @@ def one_step(begin: float, number: int, transfer: tuple[float, float]) -> tuple[
     return host, events
 
 
-def tape_of(transfers: list[tuple[float, float]]) -> Tape:
-    tape, events = Tape(), []
+def tape_of(transfers: list[tuple[float, float]]) -> SpanRecorder:
+    recorder, events = SpanRecorder(), []
     for number, transfer in enumerate(transfers):
         host, seen = one_step(number * 200, number * 10, transfer)
-        tape.spans += host
+        recorder.spans += host
         events += seen
-    put_on(tape, events, OFFSET)
-    return tape
+    put_on(recorder, events, OFFSET)
+    return recorder
 
 
 @pytest.fixture
@@ -101,18 +101,18 @@ def test_the_host_is_left_as_launches_on_its_own_track() -> None:
 
 
 def test_a_kernel_that_nobody_launched_is_left_out() -> None:
-    tape = Tape([span("step", 0, 100), span("forward", 0, 5)])
-    put_on(tape, [kernel(1, 10, 20), launch(2, 50), kernel(2, 60, 5)], OFFSET)
-    assert [one.kind for one in tape.spans] == ["step", "launch"]
+    recorder = SpanRecorder([span("step", 0, 100), span("forward", 0, 5)])
+    put_on(recorder, [kernel(1, 10, 20), launch(2, 50), kernel(2, 60, 5)], OFFSET)
+    assert [one.kind for one in recorder.spans] == ["step", "launch"]
 
 
 def test_of_sends_and_receives_waiting_is_not_told_apart() -> None:
     def of(rank: int, start: float) -> list[Span]:
-        tape = Tape([span("step", begin, begin + 100) for begin in range(0, 1000, 200)])
+        recorder = SpanRecorder([span("step", begin, begin + 100) for begin in range(0, 1000, 200)])
         told = {"Collective name": "recv", "Process Group Ranks": "[0, 1]", "Rank": rank}
         kernels = [kernel(n, n * 200 + start, 90 - start, "ncclDevKernel_SendRecv", **told) for n in range(5)]
-        put_on(tape, kernels, OFFSET)
-        return tape.spans
+        put_on(recorder, kernels, OFFSET)
+        return recorder.spans
 
     early, late = break_down({0: of(0, 10), 1: of(1, 60)})
     assert early.waiting == late.waiting == 0

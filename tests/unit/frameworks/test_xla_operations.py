@@ -4,7 +4,7 @@ import pytest
 
 from paceline.breakdown import PARTS, break_down
 from paceline.frameworks.xla_operations import Executed, operations_of, put_on
-from paceline.spans import Span, Tape
+from paceline.spans import Span, SpanRecorder
 
 PROGRAM = """
 HloModule jit__one_step
@@ -42,11 +42,13 @@ def step(begin: float, late: float) -> list[Executed]:
 
 
 def broken_down(late: float) -> list:
-    tape = Tape([Span("step", "step", round(begin * US), round((begin + 100) * US)) for begin in range(0, 1000, 200)])
+    recorder = SpanRecorder(
+        [Span("step", "step", round(begin * US), round((begin + 100) * US)) for begin in range(0, 1000, 200)]
+    )
     executed = [one for begin in range(0, 1000, 200) for one in step(begin, late)]
-    put_on(tape, executed, operations_of(PROGRAM), [0, 1])
+    put_on(recorder, executed, operations_of(PROGRAM), [0, 1])
     spans: dict[int, list[Span]] = {}
-    for span in tape.spans:
+    for span in recorder.spans:
         assert span.worker is not None
         spans.setdefault(span.worker, []).append(span)
     return break_down(spans)
@@ -86,15 +88,15 @@ def test_the_delay_of_one_device_is_waiting_in_the_other_and_not_transfer() -> N
 
 
 def test_operations_that_only_hold_others_count_for_nothing() -> None:
-    tape = Tape([Span("step", "step", 0, 100 * US)])
-    put_on(tape, [ran("while.7", 0, 0, 90), ran("dot.2", 0, 10, 20)], operations_of(PROGRAM), [0])
-    assert [span.name for span in tape.spans if span.kind != "step"] == ["dot.2"]
+    recorder = SpanRecorder([Span("step", "step", 0, 100 * US)])
+    put_on(recorder, [ran("while.7", 0, 0, 90), ran("dot.2", 0, 10, 20)], operations_of(PROGRAM), [0])
+    assert [span.name for span in recorder.spans if span.kind != "step"] == ["dot.2"]
 
 
 def test_operations_that_a_device_runs_at_once_count_once() -> None:
-    tape = Tape([Span("step", "step", 0, round(100 * US))] * 5)
+    recorder = SpanRecorder([Span("step", "step", 0, round(100 * US))] * 5)
     at_once = [Executed("dot.2", 0, 0, round(60 * US)), Executed("fusion.4", 0, round(20 * US), round(100 * US))]
-    put_on(tape, [*at_once, Executed("add.6", 0, round(30 * US), round(50 * US))], operations_of(PROGRAM), [0])
-    (part,) = break_down({0: tape.spans})
+    put_on(recorder, [*at_once, Executed("add.6", 0, round(30 * US), round(50 * US))], operations_of(PROGRAM), [0])
+    (part,) = break_down({0: recorder.spans})
     exact = {"forward": 60, "backward": 40, "optimizer": 0, "other": 0}
     assert {name: getattr(part, name) * 1e6 for name in exact} == pytest.approx(exact)

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.breakdown import PARTS, break_down
 from paceline.frameworks.xla_operations import STEP, put_on
-from paceline.spans import Span, Tape
+from paceline.spans import Span, SpanRecorder
 from paceline.strategies.tensorflow.dtensor.profile import Event, executed, operations_of
 
 US = 1_000
@@ -63,11 +63,13 @@ def step(begin: float, number: int, late: float) -> list[Event]:
 
 
 def broken_down(events: list[Event], ahead: int = 0) -> list[Any]:
-    tape = Tape([Span("step", STEP, one.start + ahead, one.end + ahead) for one in events if one.name == STEP])
+    recorder = SpanRecorder(
+        [Span("step", STEP, one.start + ahead, one.end + ahead) for one in events if one.name == STEP]
+    )
     seen = executed(events, ahead)
-    put_on(tape, seen, operations_of({one.name for one in seen}, BYTES), [0, 1])
+    put_on(recorder, seen, operations_of({one.name for one in seen}, BYTES), [0, 1])
     spans: dict[int, list[Span]] = {}
-    for span in tape.spans:
+    for span in recorder.spans:
         assert span.worker is not None
         spans.setdefault(span.worker, []).append(span)
     return break_down(spans)
@@ -97,9 +99,9 @@ def test_of_operations_that_a_device_runs_at_once_each_instant_counts_once() -> 
     events = [did(PYTHON, STEP, 0, 100), did(FIRST, "FunctionRun", 1, 2, _p=1)]
     events += [stretch(ONE, 10, 40, 1), operation(ONE, "long", 10, 40)]
     events += [stretch(OTHER, 20, 60, 1), operation(OTHER, "hidden", 20, 30), operation(OTHER, "after", 35, 60)]
-    tape = Tape([])
-    put_on(tape, executed(events, 0), {}, [0])
-    found = [(span.name, span.start // US, span.end // US) for span in tape.spans]
+    recorder = SpanRecorder([])
+    put_on(recorder, executed(events, 0), {}, [0])
+    found = [(span.name, span.start // US, span.end // US) for span in recorder.spans]
     assert found == [("long", 10, 40), ("after", 40, 60)]
 
 

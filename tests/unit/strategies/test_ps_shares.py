@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.breakdown import WARM_UP_STEPS, break_down
-from paceline.spans import Span, Tape
+from paceline.spans import Span, SpanRecorder
 from paceline.strategies.tensorflow.ps.shares import Share, put_on
 
 MILLISECOND = 1_000_000
@@ -29,10 +29,10 @@ def told(shares, rank=1):
 
 
 def broken_down(shares):
-    tape = Tape([Span("step", "step 1", 0, 40)])
-    put_on(tape, shares, {"fetch": 100, "push": 80})
+    recorder = SpanRecorder([Span("step", "step 1", 0, 40)])
+    put_on(recorder, shares, {"fetch": 100, "push": 80})
     spans = {}
-    for span in tape.spans:
+    for span in recorder.spans:
         spans.setdefault(0 if span.worker is None else span.worker, []).append(span)
     return spans, break_down(spans)
 

@@ -8,7 +8,7 @@ import pytest
 from paceline.data import data_sources
 from paceline.errors import SpecError
 from paceline.workloads import workload, workloads
-from paceline.workloads.base import initial_weights, model_facts, trace
+from paceline.workloads.base import initial_weights, model_facts, named_layers
 
 MNIST = (1, 28, 28)
 
@@ -66,7 +66,7 @@ def test_every_workload_is_found_by_its_own_name_and_says_what_it_is(name):
 @pytest.mark.parametrize("name", sorted(workloads()))
 def test_every_workload_ends_with_one_number_per_class(name):
     shape = (6,) if name == "transformer" else (3, 16, 16)
-    steps = trace(layers_of(name, shape, classes=7), shape)
+    steps = named_layers(layers_of(name, shape, classes=7), shape)
     _, last, given = steps[-1]
     assert last.output(given)[-1] == 7
 

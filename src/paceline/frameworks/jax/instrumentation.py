@@ -16,7 +16,7 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from paceline.contract.context import Context
-from paceline.frameworks.compiled_steps import NotedTransfers, forward_share, noted_passes
+from paceline.frameworks.compiled_steps import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.training import JaxJob, Layout, Network, held_bytes
 
@@ -26,22 +26,22 @@ def jax_job(
     *, network: Network | None = None, optimizer: Transformation | None = None, divided: bool = False,
 ) -> JaxJob:  # fmt: skip
     """The usual job; in an instrumented run, one whose steps are noted. Divided layers send in mid-pass."""
-    if context.tape is None:
+    if context.recorder is None:
         return JaxJob(context, layout, stride, network=network, optimizer=optimizer)
     if divided:
-        from paceline.frameworks.jax.profile import ProfiledJaxJob
+        from paceline.frameworks.jax.profile import InstrumentedJaxJob
 
-        return ProfiledJaxJob(context, layout, network=network, optimizer=optimizer)
-    return NotedJaxJob(context, layout, network=network, optimizer=optimizer)
+        return InstrumentedJaxJob(context, layout, network=network, optimizer=optimizer)
+    return InstrumentedJaxJob(context, layout, network=network, optimizer=optimizer)
 
 
-class NotedJaxJob(JaxJob):
-    """The same training, slower, with everything on the tape."""
+class InstrumentedJaxJob(JaxJob):
+    """The same training, slower, with everything on the recorder."""
 
     def __init__(self, context: Context, layout: Layout, **fields: Any) -> None:
         super().__init__(context, layout, **fields)
-        assert context.tape is not None
-        self._tape, self._transfers = context.tape, NotedTransfers(context.tape)
+        assert context.recorder is not None
+        self._recorder, self._transfers = context.recorder, InstrumentedTransfers(context.recorder)
         self._spread = layout.batch_ways > 1
         params, _, optimizer_state = self._state
         placed, state_placed = (jax.tree.map(lambda leaf: leaf.sharding, tree) for tree in (params, optimizer_state))
@@ -61,18 +61,18 @@ class NotedJaxJob(JaxJob):
         """Each call starts when the one before has ended."""
         for number in range(first, first + count):
             params, kept, optimizer_state = self._state
-            with self._tape.span("input"):
+            with self._recorder.span("input"):
                 batch = jax.block_until_ready(self._take(self._data, self._order, np.int32(number)))
             whole = params
             if self._spread and self._layout.gathers:
                 with self._transfers("parameters put together", self._divided_bytes):
                     whole = jax.block_until_ready(self._gather(params))
-            with noted_passes(self._tape, self._share):
+            with instrumented_passes(self._recorder, self._share):
                 loss, kept, gradients = jax.block_until_ready(self._both(whole, kept, *batch))
             if self._spread:
                 with self._transfers("mean of gradients", held_bytes(gradients)):
                     loss, gradients = jax.block_until_ready(self._mean(loss, gradients))
-            with self._tape.span("optimizer"):
+            with self._recorder.span("optimizer"):
                 params, optimizer_state = jax.block_until_ready(self._update(params, optimizer_state, gradients))
             self._state = params, kept, optimizer_state
             self._losses.append((loss, 1))

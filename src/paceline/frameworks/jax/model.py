@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from paceline.workloads.base import Layers, trace
+from paceline.workloads.base import Layers, named_layers
 from paceline.workloads.layers import NORM_EPSILON, Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
 
 # Measured with XLA of jaxlib 0.10 on an EPYC core: with 1 input channel the gradient of a kernel takes a quarter of the
@@ -27,7 +27,7 @@ Place = Callable[[str, str, Array], Array]
 
 def build_apply(layers: Layers, shape: Shape, place: Place = lambda _name, _where, x: x) -> Apply:
     """The forward pass; images come as (n, h, w, c)."""
-    steps = trace(layers, shape)
+    steps = named_layers(layers, shape)
     pooled = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
     dense_after = {name: after for (name, layer, _), (after, _, _) in pairwise(steps) if isinstance(layer, Flatten)}
 

@@ -14,13 +14,13 @@ from paceline.frameworks.jax.training import JaxJob, Layout
 from paceline.frameworks.xla_operations import STEP, Executed, clock_ahead, operations_of, put_on
 
 
-class ProfiledJaxJob(JaxJob):
-    """The same training; what the devices did goes onto the tape when all steps are made."""
+class InstrumentedJaxJob(JaxJob):
+    """The same training; what the devices did goes onto the recorder when all steps are made."""
 
     def __init__(self, context: Context, layout: Layout, **fields: Any) -> None:
         super().__init__(context, layout, **fields)
-        assert context.tape is not None
-        self._tape, self._workers = context.tape, _workers_of(context, layout)
+        assert context.recorder is not None
+        self._recorder, self._workers = context.recorder, _workers_of(context, layout)
         self._began: list[int] = []
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-profile-")
         self.start_epoch(0)
@@ -28,10 +28,10 @@ class ProfiledJaxJob(JaxJob):
         options = ProfileOptions()
         options.python_tracer_level = 0
         jax.profiler.start_trace(self._folder.name, profiler_options=options)
-        self._tape.at_end.append(self._tell)
+        self._recorder.at_end.append(self._tell)
 
     def step(self, first: int, count: int) -> None:
-        """Marked for the profiler, so that its clock can be brought to the tape's."""
+        """Marked for the profiler, so that its clock can be brought to the recorder's."""
         for number in range(first, first + count):
             self._began.append(perf_counter_ns())
             with TraceAnnotation(STEP):
@@ -43,7 +43,7 @@ class ProfiledJaxJob(JaxJob):
             files = sorted(Path(folder).rglob("*.xplane.pb"))
             events = [event for file in files for event in _events(ProfileData.from_file(str(file)))]
         ahead = clock_ahead(self._began, [event.start_ns for event in events if event.name == STEP])
-        put_on(self._tape, _executed(events, ahead), self._operations, self._workers)
+        put_on(self._recorder, _executed(events, ahead), self._operations, self._workers)
 
 
 def _workers_of(context: Context, layout: Layout) -> list[int]:

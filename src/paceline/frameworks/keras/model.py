@@ -16,7 +16,7 @@ from keras import ops
 from paceline.contract.context import Context
 from paceline.errors import ModelError
 from paceline.spec import RunSpec
-from paceline.workloads.base import Layers, Weights, trace
+from paceline.workloads.base import Layers, Weights, named_layers
 from paceline.workloads.layers import (
     MLP_OVER_WIDTH,
     NORM_EPSILON,
@@ -102,7 +102,7 @@ def _dense(units: int, name: str) -> keras.layers.Layer:
 
 def keras_layers(layers: Layers, shape: Shape) -> list[keras.layers.Layer]:
     """A Keras layer for each neutral one, under its name, and the ReLUs between them."""
-    steps = trace(layers, shape)
+    steps = named_layers(layers, shape)
     followed_by_pool = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
     made: list[keras.layers.Layer] = []
     waiting_relu: str | None = None
@@ -157,7 +157,7 @@ def named_variables(model: keras.Model, layers: Layers, shape: Shape) -> dict[st
     """The variables of `build_layers` by the names of the neutral weights, in their order."""
     return {
         f"{name}.{part}": _variable(model.get_layer(name), part)
-        for name, layer, given in trace(layers, shape)
+        for name, layer, given in named_layers(layers, shape)
         for part in layer.weights(given)
     }
 

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from paceline.contract.context import Context
-from paceline.frameworks.compiled_steps import NotedTransfers, forward_share, noted_passes
+from paceline.frameworks.compiled_steps import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.frameworks.tensorflow.training import TfJob
 
 
@@ -20,18 +20,18 @@ def tf_job(
     context: Context, strategy: tf.distribute.Strategy, devices: list[str], *, stride: int, **fields: Any
 ) -> TfJob:
     """The usual job; in an instrumented run, one whose steps are noted."""
-    if context.tape is None:
+    if context.recorder is None:
         return TfJob(context, strategy, devices, stride=stride, **fields)
-    return NotedTfJob(context, strategy, devices, **fields)
+    return InstrumentedTfJob(context, strategy, devices, **fields)
 
 
-class NotedTfJob(TfJob):
-    """The same training, slower, with everything on the tape."""
+class InstrumentedTfJob(TfJob):
+    """The same training, slower, with everything on the recorder."""
 
     def __init__(self, context: Context, strategy: tf.distribute.Strategy, devices: list[str], **fields: Any) -> None:
         super().__init__(context, strategy, devices, **fields)
-        assert context.tape is not None
-        self._tape, self._transfers = context.tape, NotedTransfers(context.tape)
+        assert context.recorder is not None
+        self._recorder, self._transfers = context.recorder, InstrumentedTransfers(context.recorder)
         self._take = tf.function(self._batch, autograph=False)
         self._look_ahead = tf.function(self._forward, autograph=False)
         self._differentiate = tf.function(self._passes, autograph=False)
@@ -51,18 +51,18 @@ class NotedTfJob(TfJob):
     def step(self, first: int, count: int) -> None:
         """Each call starts when the one before has ended."""
         for number in range(first, first + count):
-            with self._tape.span("input"):
+            with self._recorder.span("input"):
                 inputs, targets = self._take(self._order, tf.constant(number, tf.int64))
             self._losses.append(self._train_on(inputs, targets))
 
     def _train_on(self, inputs: Any, targets: Any) -> tf.Tensor:
         """All but the batch, noted; the loss."""
-        with noted_passes(self._tape, self._share):
+        with instrumented_passes(self._recorder, self._share):
             loss, gradients = self._differentiate(inputs, targets)
         if self._sum is not None:
             with self._transfers("sum of gradients", self._sum_bytes):
                 gradients = self._sum(gradients)
-        with self._tape.span("optimizer"):
+        with self._recorder.span("optimizer"):
             self._update(gradients)
         return loss
 

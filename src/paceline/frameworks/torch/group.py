@@ -35,13 +35,13 @@ def join_group(context: Context, backend: str | None = None) -> None:
     patience = timedelta(seconds=context.spec.collective_timeout_seconds)
     store = _store(context, patience)
     backend = backend or ("gloo" if context.spec.device == "cpu" else "nccl")
-    if context.tape is not None and backend == "gloo":
+    if context.recorder is not None and backend == "gloo":
         from paceline.frameworks.torch.instrumentation.collectives import BACKEND, register_timed_backend
 
-        register_timed_backend(context.tape)
+        register_timed_backend(context.recorder)
         backend = BACKEND
     dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.world, timeout=patience)
-    if backend == "nccl" and process.world > 1 and context.tape is None:
+    if backend == "nccl" and process.world > 1 and context.recorder is None:
         context.notes["link_bytes_per_second"] = link_bytes_per_second(process.world)
 
 

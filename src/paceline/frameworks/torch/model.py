@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.workloads.base import Layers, Weights, trace
+from paceline.workloads.base import Layers, Weights, named_layers
 from paceline.workloads.layers import (
     MLP_OVER_WIDTH,
     NORM_EPSILON,
@@ -80,7 +80,7 @@ class BlockModule(nn.Module):
 
 def build_module(layers: Layers, shape: Shape, channels_last: bool) -> nn.Sequential:
     """The network, with framework-made weights that `torch_state` is meant to replace."""
-    steps = trace(layers, shape)
+    steps = named_layers(layers, shape)
     followed_by_pool = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
     modules: OrderedDict[str, nn.Module] = OrderedDict()
     waiting_relu: str | None = None
@@ -125,7 +125,7 @@ def parameter_name(layer_name: str, layer: Layer, part: str) -> str:
 def torch_state(layers: Layers, shape: Shape, weights: Weights, channels_last: bool) -> dict[str, Tensor]:
     """Neutral weights as a state dict for `build_module`."""
     state, flattened_from = {}, None
-    for name, layer, given in trace(layers, shape):
+    for name, layer, given in named_layers(layers, shape):
         if isinstance(layer, Flatten) and not channels_last:
             flattened_from = given
         for part in layer.weights(given):
@@ -142,7 +142,7 @@ def torch_state(layers: Layers, shape: Shape, weights: Weights, channels_last: b
 def neutral_weights(layers: Layers, shape: Shape, state: Mapping[str, Tensor], channels_last: bool) -> Weights:
     """A state dict of `build_module` as neutral weights."""
     weights, flattened_from = {}, None
-    for name, layer, given in trace(layers, shape):
+    for name, layer, given in named_layers(layers, shape):
         if isinstance(layer, Flatten) and not channels_last:
             flattened_from = given
         for part in layer.weights(given):

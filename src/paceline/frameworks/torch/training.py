@@ -20,7 +20,7 @@ from paceline.data.base import DataSet
 from paceline.errors import ModelError
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
 from paceline.frameworks.torch.optimizer import make_optimizer
-from paceline.spans import Tape
+from paceline.spans import SpanRecorder
 from paceline.spec import RunSpec
 from paceline.workloads.base import Weights
 from paceline.workloads.own import build_own
@@ -67,10 +67,10 @@ def torch_device(context: Context) -> torch.device:
         return torch.device("cpu")
     device = torch.device("cuda", context.process.index if context.spec.device == "cuda" else 0)
     torch.cuda.set_device(device)
-    if context.tape is not None:
+    if context.recorder is not None:
         from paceline.frameworks.torch.instrumentation.profile import profile_gpu
 
-        profile_gpu(context.tape)
+        profile_gpu(context.recorder)
     return device
 
 
@@ -155,16 +155,21 @@ class TorchJob:
         self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)
         self._order = torch.empty(0)
         self._losses: list[Tensor | float] = []
-        if context.tape is not None:
-            self._note_on(context.tape)
+        if context.recorder is not None:
+            self._note_on(context.recorder)
 
-    def _note_on(self, tape: Tape) -> None:
-        from paceline.frameworks.torch.instrumentation.steps import NotedData, note_backward, note_forward, note_updates
+    def _note_on(self, recorder: SpanRecorder) -> None:
+        from paceline.frameworks.torch.instrumentation.steps import (
+            InstrumentedData,
+            note_backward,
+            note_forward,
+            note_updates,
+        )
 
-        note_forward(self._model, tape)
-        note_backward(tape)
-        note_updates(self._optimizer, tape)
-        self._data = NotedData(self._data, tape)  # type: ignore[assignment]
+        note_forward(self._model, recorder)
+        note_backward(recorder)
+        note_updates(self._optimizer, recorder)
+        self._data = InstrumentedData(self._data, recorder)  # type: ignore[assignment]
 
     def align(self) -> None:
         """All processes of the run."""

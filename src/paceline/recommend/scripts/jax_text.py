@@ -8,7 +8,7 @@ from typing import Any
 from paceline.recommend.scripts.base import Source
 from paceline.recommend.scripts.layout import INDENT
 from paceline.spec import Optimizer
-from paceline.workloads.base import Layers, trace
+from paceline.workloads.base import Layers, named_layers
 from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
 
 MATMUL_PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "bf16": "bfloat16"}
@@ -23,7 +23,9 @@ def jax_values(source: Source) -> Mapping[str, Any]:
             kind: any(type(layer).__name__ == kind for layer in layers) for kind in ("Conv", "MaxPool", "Block")
         },
         "shapes": list(shape_lines(layers, shape)),
-        "block_shapes": next((_shapes(each, given) for _, each, given in trace(layers, shape) if _is_block(each)), {}),
+        "block_shapes": next(
+            (_shapes(each, given) for _, each, given in named_layers(layers, shape) if _is_block(each)), {}
+        ),
         "forward": forward_text(layers, shape) if layers else [],
         "settings": list(optimizer_settings(spec.optimizer)) if "optimizer" not in source.own_functions else [],
         "weight_decay": spec.optimizer.weight_decay if "optimizer" not in source.own_functions else 0.0,
@@ -61,7 +63,7 @@ def layer_names(layers: Layers) -> list[str]:
 
 def shape_lines(layers: Layers, shape: Shape) -> Iterator[str]:
     """Items of a dict from the names of arrays to their shapes; blocks are alike and told once."""
-    named = zip(layer_names(layers), trace(layers, shape), strict=True)
+    named = zip(layer_names(layers), named_layers(layers, shape), strict=True)
     for is_block, group in groupby(named, lambda item: _is_block(item[1][1])):
         members = list(group)
         if is_block:
@@ -79,7 +81,7 @@ def forward_text(layers: Layers, shape: Shape) -> list[str]:
 
 def forward_lines(layers: Layers, shape: Shape) -> Iterator[str]:
     """Statements that turn `x` into the outputs."""
-    steps = trace(layers, shape)
+    steps = named_layers(layers, shape)
     pooled = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
     bias = ""
     named = list(zip(layer_names(layers), steps, strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 from paceline.recommend.scripts.base import Source
 from paceline.recommend.scripts.layout import call, listed, runs_told_once
 from paceline.spec import Optimizer
-from paceline.workloads.base import Layers, trace
+from paceline.workloads.base import Layers, named_layers
 from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
 
 
@@ -37,7 +37,7 @@ def model_text(layers: Layers, shape: Shape) -> str:
 
 def layer_lines(layers: Layers, shape: Shape) -> list[str]:
     """The items of a `keras.Sequential`; pooling comes before ReLU."""
-    steps = trace(layers, shape)
+    steps = named_layers(layers, shape)
     pooled = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
     lines, waits = [input_line(shape)], False
     for name, layer, given in steps:

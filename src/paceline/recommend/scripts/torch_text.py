@@ -7,7 +7,7 @@ from typing import Any
 from paceline.recommend.scripts.base import Source
 from paceline.recommend.scripts.layout import call, listed, runs_told_once
 from paceline.spec import Optimizer, RunSpec
-from paceline.workloads.base import Layers, trace
+from paceline.workloads.base import Layers, named_layers
 from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
 
 # As in NVIDIA's DGX and HGX machines, and in what clouds offer.
@@ -43,7 +43,7 @@ def model_text(layers: Layers, shape: Shape) -> str:
 
 def module_lines(layers: Layers, shape: Shape) -> list[str]:
     """The items of an `nn.Sequential`; pooling comes before ReLU."""
-    steps = trace(layers, shape)
+    steps = named_layers(layers, shape)
     pooled = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
     lines, waits = [], False
     for name, layer, given in steps:
@@ -60,7 +60,7 @@ def module_names(layers: Layers, shape: Shape) -> list[str]:
     texts = iter(enumerate(module_lines(layers, shape)))
     return [
         next(str(number) for number, text in texts if text == module_line(layer, given))
-        for _, layer, given in trace(layers, shape)
+        for _, layer, given in named_layers(layers, shape)
     ]
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.spans import Span, Tape
+from paceline.spans import Span, SpanRecorder
 
 BACKEND = "timed"
 _COLLECTIVES = {
@@ -32,9 +32,9 @@ _COLLECTIVES = {
 class TimedWork(dist._Work):
     """A transfer under way: its end is noted when it ends, its waits when someone waits for it."""
 
-    def __init__(self, inner: Any, span: Span, tape: Tape) -> None:
+    def __init__(self, inner: Any, span: Span, recorder: SpanRecorder) -> None:
         super().__init__()
-        self._inner, self._span, self._tape = inner, span, tape
+        self._inner, self._span, self._recorder = inner, span, recorder
         self._future: Any = None
         try:
             self._future = inner.get_future()
@@ -52,7 +52,7 @@ class TimedWork(dist._Work):
         done: bool = self._inner.wait(timeout) if timeout is not None else self._inner.wait()
         ended = perf_counter_ns()
         self._ended()
-        self._tape.add(Span("blocked", self._span.name, began, ended, match=self._span.match))
+        self._recorder.add(Span("blocked", self._span.name, began, ended, match=self._span.match))
         return done
 
     def get_future(self) -> Any:
@@ -74,9 +74,9 @@ class TimedWork(dist._Work):
 class TimedGroup(dist.ProcessGroup):
     """A process group that notes what it is asked for."""
 
-    def __init__(self, inner: Any, rank: int, size: int, ranks: tuple[int, ...], tape: Tape) -> None:
+    def __init__(self, inner: Any, rank: int, size: int, ranks: tuple[int, ...], recorder: SpanRecorder) -> None:
         super().__init__(rank, size)
-        self._inner, self._ranks, self._tape, self._own = inner, ranks, tape, rank
+        self._inner, self._ranks, self._recorder, self._own = inner, ranks, recorder, rank
         self._counts = Counter[str]()
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
@@ -94,7 +94,7 @@ class TimedGroup(dist.ProcessGroup):
         span = Span(
             "communication", name, began, track="communication", bytes=_bytes(payload), match=f"{match} {number}"
         )
-        return TimedWork(work, self._tape.add(span), self._tape)
+        return TimedWork(work, self._recorder.add(span), self._recorder)
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> TimedWork:
         """One way; the other side's receive is the same transfer."""
@@ -141,15 +141,15 @@ def _bytes(payload: Any) -> int:
     return sum(map(_bytes, payload)) if isinstance(payload, list | tuple) else 0
 
 
-def register_timed_backend(tape: Tape) -> None:
-    """Makes the backend known to PyTorch; every group made with it notes on this tape."""
+def register_timed_backend(recorder: SpanRecorder) -> None:
+    """Makes the backend known to PyTorch; every group made with it notes on this recorder."""
 
     def make(options: Any, _backend_options: Any = None) -> TimedGroup:
         inner = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
         gloo = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
         inner._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-        return TimedGroup(inner, options.group_rank, options.group_size, ranks, tape)
+        return TimedGroup(inner, options.group_rank, options.group_size, ranks, recorder)
 
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu"])

@@ -1,4 +1,4 @@
-"""Notes on a tape what a PyTorch job does: batches read, forward and backward passes, updates.
+"""Notes on a recorder what a PyTorch job does: batches read, forward and backward passes, updates.
 
 Nothing of it is in the training step itself. Modules, optimizer and data are wrapped from outside, so it works for
 every job alike, and timed runs have none of it.
@@ -12,38 +12,38 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.spans import Kind, Span, Tape
+from paceline.spans import Kind, Span, SpanRecorder
 
 
-def noted(tape: Tape, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with each call on the tape."""
+def noted(recorder: SpanRecorder, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with each call on the recorder."""
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        with tape.span(kind):
+        with recorder.span(kind):
             return function(*arguments, **named)
 
     return call
 
 
-class NotedData:
-    """The resident data with each batch on the tape."""
+class InstrumentedData:
+    """The resident data with each batch on the recorder."""
 
-    def __init__(self, data: Any, tape: Tape) -> None:
+    def __init__(self, data: Any, recorder: SpanRecorder) -> None:
         self._data = data
-        self.batch = noted(tape, "input", data.batch)
+        self.batch = noted(recorder, "input", data.batch)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._data, name)
 
 
-def note_forward(module: nn.Module, tape: Tape) -> None:
+def note_forward(module: nn.Module, recorder: SpanRecorder) -> None:
     """Each pass through the module that gradients are wanted of; of a row of stages, through each of them."""
     running: list[Span] = []
 
     def before(_module: nn.Module, _inputs: Any) -> None:
         if torch.is_grad_enabled():
-            running.append(tape.add(Span("forward", "forward", perf_counter_ns())))
+            running.append(recorder.add(Span("forward", "forward", perf_counter_ns())))
 
     def after(_module: nn.Module, _inputs: Any, _outputs: Any) -> None:
         if running:
@@ -54,12 +54,12 @@ def note_forward(module: nn.Module, tape: Tape) -> None:
         one.register_forward_hook(after)
 
 
-def note_backward(tape: Tape) -> None:
+def note_backward(recorder: SpanRecorder) -> None:
     """Each backward pass of this process, whoever starts it."""
-    torch.autograd.backward = noted(tape, "backward", torch.autograd.backward)
+    torch.autograd.backward = noted(recorder, "backward", torch.autograd.backward)
 
 
-def note_updates(optimizer: Any, tape: Tape) -> None:
+def note_updates(optimizer: Any, recorder: SpanRecorder) -> None:
     """Each step of the optimizer."""
     if optimizer is not None:
-        optimizer.step = noted(tape, "optimizer", optimizer.step)
+        optimizer.step = noted(recorder, "optimizer", optimizer.step)

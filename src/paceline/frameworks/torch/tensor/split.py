@@ -20,7 +20,7 @@ from paceline.contract.context import Context
 from paceline.costs.splits import Split, split_layers
 from paceline.frameworks.torch.grid import MODEL, local_part
 from paceline.frameworks.torch.model import BlockModule
-from paceline.workloads.base import model_facts, trace
+from paceline.workloads.base import model_facts, named_layers
 from paceline.workloads.layers import Flatten
 
 CHANNEL_DIMENSION = 1
@@ -113,7 +113,7 @@ def _reorder_flattened(
 ) -> None:
     """A split image flattened with channels fastest: a worker's inputs are spread over all rows of the next kernel."""
     channels: int | None = None
-    steps = trace(context.model.layers, context.data.input_shape)
+    steps = named_layers(context.model.layers, context.data.input_shape)
     for (name, layer, given), split in zip(steps, splits, strict=True):
         if isinstance(layer, Flatten) and split.takes_split:
             channels = given[0]

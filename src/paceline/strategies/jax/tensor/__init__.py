@@ -65,6 +65,6 @@ STRATEGY = Strategy(
     cut_by="plan",
     reference=on_one_worker("jax-single"),
     # What XLA's profiler tells of GPUs has not been tried.
-    traces=on_cores,
+    can_be_instrumented=on_cores,
     is_out_of_memory=declared.is_out_of_memory,
 )

@@ -15,7 +15,7 @@ from paceline.costs.splits import Rows, Split, part_of_array
 from paceline.errors import ModelError
 from paceline.frameworks.jax.group import WORKERS
 from paceline.frameworks.jax.training import Layout, own_pair, path_name
-from paceline.workloads.base import model_facts, trace
+from paceline.workloads.base import model_facts, named_layers
 from paceline.workloads.layers import Block, Dense, Flatten
 from paceline.workloads.own import build_own, call_own
 
@@ -59,7 +59,7 @@ def _inner_sizes(context: Context, splits: dict[str, Split]) -> dict[str, int]:
     """Arrays to store with a dimension taken apart: channels of a flattened image, heads."""
     found: dict[str, int] = {}
     channels: int | None = None
-    for name, layer, given in trace(context.model.layers, context.data.input_shape):
+    for name, layer, given in named_layers(context.model.layers, context.data.input_shape):
         if isinstance(layer, Flatten):
             channels = given[0]
         elif channels is not None and isinstance(layer, Dense):

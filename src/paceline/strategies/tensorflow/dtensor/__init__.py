@@ -77,6 +77,6 @@ STRATEGY = Strategy(
     own_models="keras",
     reference=on_one_worker("tf-single"),
     # What TensorFlow's profiler tells of GPUs has not been tried.
-    traces=on_cores,
+    can_be_instrumented=on_cores,
     is_out_of_memory=declared.is_out_of_memory,
 )

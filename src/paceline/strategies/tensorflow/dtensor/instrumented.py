@@ -20,23 +20,23 @@ OPERATIONS = 2
 
 def dtensor_job(context: Context, rows: Rows, stride: int) -> DtensorJob:
     """The usual job; in an instrumented run, one that is watched step by step."""
-    return DtensorJob(context, rows, stride) if context.tape is None else ProfiledDtensorJob(context, rows)
+    return DtensorJob(context, rows, stride) if context.recorder is None else InstrumentedDtensorJob(context, rows)
 
 
-class ProfiledDtensorJob(DtensorJob):
-    """The same training; what the devices did goes onto the tape when all steps are made."""
+class InstrumentedDtensorJob(DtensorJob):
+    """The same training; what the devices did goes onto the recorder when all steps are made."""
 
     def __init__(self, context: Context, rows: Rows) -> None:
         super().__init__(context, rows, stride=1)
-        assert context.tape is not None
-        self._tape, self._began = context.tape, list[int]()
+        assert context.recorder is not None
+        self._recorder, self._began = context.recorder, list[int]()
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-profile-")
         options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=OPERATIONS, python_tracer_level=0)
         tf.profiler.experimental.start(self._folder.name, options)
-        self._tape.at_end.append(self._tell)
+        self._recorder.at_end.append(self._tell)
 
     def step(self, first: int, count: int) -> None:
-        """Marked for the profiler, so that its clock can be brought to the tape's."""
+        """Marked for the profiler, so that its clock can be brought to the recorder's."""
         self._began.append(perf_counter_ns())
         with tf.profiler.experimental.Trace(STEP):
             super().step(first, count)
@@ -51,7 +51,7 @@ class ProfiledDtensorJob(DtensorJob):
         ahead = clock_ahead(self._began, [event.start for event in events if event.name == STEP])
         seen = executed(events, ahead)
         operations = operations_of({one.name for one in seen}, collectives_of(_functions()))
-        put_on(self._tape, seen, operations, list(range(self._context.spec.workers)))
+        put_on(self._recorder, seen, operations, list(range(self._context.spec.workers)))
 
 
 def _functions() -> list[object]:

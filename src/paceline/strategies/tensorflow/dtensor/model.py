@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from paceline.costs.splits import Split
-from paceline.workloads.base import Layers, trace
+from paceline.workloads.base import Layers, named_layers
 from paceline.workloads.layers import NORM_EPSILON, Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
 
 BATCH, MODEL, WHOLE = "batch", "model", dtensor.UNSHARDED
@@ -40,7 +40,7 @@ def kept_arrays(layers: Layers, shape: Shape, splits: tuple[Split, ...]) -> dict
     """Of every neutral weight."""
     return {
         f"{name}.{part}": _kept(layer, part, weight.shape, split)
-        for (name, layer, given), split in zip(trace(layers, shape), splits, strict=True)
+        for (name, layer, given), split in zip(named_layers(layers, shape), splits, strict=True)
         for part, weight in layer.weights(given).items()
     }
 
@@ -73,7 +73,7 @@ class Network:
 
     def __call__(self, arrays: Mapping[str, tf.Tensor], x: tf.Tensor, divided: bool) -> tf.Tensor:
         """Outputs of a batch, whose samples are divided over the mesh or all on every device."""
-        steps, waiting = trace(self.layers, self.shape), False
+        steps, waiting = named_layers(self.layers, self.shape), False
         before_pool = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
         for (name, layer, _), split in zip(steps, self.splits, strict=True):
             own = {key.partition(".")[2]: array for key, array in arrays.items() if key.partition(".")[0] == name}

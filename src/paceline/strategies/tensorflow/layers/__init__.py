@@ -76,6 +76,6 @@ STRATEGY = Strategy(
     own_models="keras",
     cut_by="stages",
     reference=on_one_worker("tf-single"),
-    traces=traces,
+    can_be_instrumented=traces,
     is_out_of_memory=declared.is_out_of_memory,
 )

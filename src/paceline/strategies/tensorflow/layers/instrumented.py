@@ -14,23 +14,23 @@ from typing import Any
 import tensorflow as tf
 
 from paceline.contract.context import Context
-from paceline.frameworks.compiled_steps import NotedTransfers, forward_share, noted_passes
+from paceline.frameworks.compiled_steps import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.spans import Span
 from paceline.strategies.tensorflow.layers.job import LayersJob, Stage
 
 
 def layers_job(context: Context, microbatches: int, stride: int) -> LayersJob:
     """The usual job; in an instrumented run, one whose steps are noted one by one."""
-    return LayersJob(context, microbatches, stride) if context.tape is None else NotedLayersJob(context)
+    return LayersJob(context, microbatches, stride) if context.recorder is None else InstrumentedLayersJob(context)
 
 
-class NotedLayersJob(LayersJob):
-    """The same training, slower, with everything on the tape."""
+class InstrumentedLayersJob(LayersJob):
+    """The same training, slower, with everything on the recorder."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, microbatches=1, stride=1)
-        assert context.tape is not None
-        self._tape, self._transfers = context.tape, NotedTransfers(context.tape)
+        assert context.recorder is not None
+        self._recorder, self._transfers = context.recorder, InstrumentedTransfers(context.recorder)
         self._take = tf.function(self._batch, autograph=False)
         self._ahead, self._both, self._updates = (
             [tf.function(partial(function, stage), autograph=False) for stage in self._stages]
@@ -52,22 +52,22 @@ class NotedLayersJob(LayersJob):
     def step(self, first: int, count: int) -> None:
         """Each call starts when the one before has ended."""
         for number in range(first, first + count):
-            with self._tape.span("input"):
+            with self._recorder.span("input"):
                 given, targets = self._take(self._order, tf.constant(number, tf.int64))
             inputs, penalties = [given], []
             for ahead, after in zip(self._ahead[:-1], self._stages[1:], strict=True):
-                with self._tape.span("forward"):
+                with self._recorder.span("forward"):
                     outputs, *added = ahead(inputs[-1], targets)
                 inputs.append(self._sent("activations", outputs, after))
                 penalties += added
-            with noted_passes(self._tape, self._shares[-1]):
+            with instrumented_passes(self._recorder, self._shares[-1]):
                 loss, coming, gradients = self._both[-1](inputs[-1], targets, tf.constant(1.0))
             found = [gradients]
             for place in reversed(range(len(self._stages) - 1)):
                 coming = self._sent("gradients of activations", coming, self._stages[place])
                 coming, gradients = self._back(place, inputs[place], targets, coming)
                 found.insert(0, gradients)
-            with self._tape.span("optimizer"):
+            with self._recorder.span("optimizer"):
                 for update, own in zip(self._updates, found, strict=True):
                     update(own)
             self._losses.append((loss + sum(penalties))[None])
@@ -76,7 +76,7 @@ class NotedLayersJob(LayersJob):
         began = perf_counter_ns()
         _, coming, gradients = self._both[place](given, targets, coming)
         ended = perf_counter_ns()
-        self._tape.add(Span("backward", "backward", began + round(self._shares[place] * (ended - began)), ended))
+        self._recorder.add(Span("backward", "backward", began + round(self._shares[place] * (ended - began)), ended))
         return coming, gradients
 
     def _batch(self, order: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

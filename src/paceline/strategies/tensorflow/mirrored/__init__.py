@@ -101,6 +101,6 @@ STRATEGY = Strategy(
     needs=("keras",),
     own_models="keras",
     reference=on_one_worker("tf-single"),
-    traces=on_cores,
+    can_be_instrumented=on_cores,
     is_out_of_memory=declared.is_out_of_memory,
 )

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from paceline.contract.context import Context
-from paceline.frameworks.tensorflow.instrumentation import NotedTfJob
+from paceline.frameworks.tensorflow.instrumentation import InstrumentedTfJob
 from paceline.spans import Span
 from paceline.strategies.tensorflow.mirrored.fit import FitJob, Turns
 
@@ -22,10 +22,10 @@ ENOUGH_STEPS = 64
 
 def fit_job(context: Context, strategy: tf.distribute.Strategy, devices: list[str]) -> FitJob:
     """The usual job; in an instrumented run, one whose batches are noted."""
-    return (FitJob if context.tape is None else NotedFitJob)(context, strategy, devices)
+    return (FitJob if context.recorder is None else InstrumentedFitJob)(context, strategy, devices)
 
 
-class NotedTurns(Turns):
+class InstrumentedTurns(Turns):
     """Also keeps when each batch ended; is told its loss, and no mean."""
 
     def __init__(self) -> None:
@@ -46,16 +46,16 @@ class NotedTurns(Turns):
         self._since = step.end
 
 
-class NotedFitJob(FitJob, NotedTfJob):
-    """The same training, slower, with everything on the tape."""
+class InstrumentedFitJob(FitJob, InstrumentedTfJob):
+    """The same training, slower, with everything on the recorder."""
 
-    turns = NotedTurns
-    _turns: NotedTurns
+    turns = InstrumentedTurns
+    _turns: InstrumentedTurns
 
     def __init__(self, context: Context, strategy: tf.distribute.Strategy, devices: list[str]) -> None:
         self._next = tf.function(_taken_from, autograph=False)
         super().__init__(context, strategy, devices)
-        self._tape.at_end.append(self._tell)
+        self._recorder.at_end.append(self._tell)
 
     def _fit(self) -> None:
         self._model.train_function = self._train_on_next
@@ -65,13 +65,13 @@ class NotedFitJob(FitJob, NotedTfJob):
         return list(range(math.ceil(ENOUGH_STEPS / self._context.order.steps_per_epoch)))
 
     def _train_on_next(self, iterator: Any) -> dict[str, tf.Tensor]:
-        with self._tape.span("input"):
+        with self._recorder.span("input"):
             inputs, targets = self._next(iterator)
         return {"loss": self._train_on(inputs, targets)[0]}
 
     def _tell(self) -> None:
         """Its steps in the place of epochs."""
-        self._tape.spans[:] = [span for span in self._tape.spans if span.kind != "step"] + self._turns.steps
+        self._recorder.spans[:] = [span for span in self._recorder.spans if span.kind != "step"] + self._turns.steps
 
 
 def _taken_from(iterator: Any) -> Any:

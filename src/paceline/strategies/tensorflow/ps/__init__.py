@@ -122,6 +122,6 @@ STRATEGY = Strategy(
     own_models="keras",
     must_reach_loss=0.8,
     # Its workers tell the chief when each stage of a share ended.
-    traces=on_cores,
+    can_be_instrumented=on_cores,
     is_out_of_memory=declared.is_out_of_memory,
 )

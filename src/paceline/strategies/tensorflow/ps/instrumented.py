@@ -28,19 +28,19 @@ CLOCK_ROUNDS = 9
 
 def chief_job(context: Context, servers: int, ahead: int, stride: int) -> Chief:
     """The usual chief; in an instrumented run, one whose workers tell the times."""
-    kind = Chief if context.tape is None else NotedChief
+    kind = Chief if context.recorder is None else InstrumentedChief
     return kind(context, servers, ahead, stride)
 
 
-class NotedChief(Chief):
-    """The same training, slower, with every worker's shares on the tape."""
+class InstrumentedChief(Chief):
+    """The same training, slower, with every worker's shares on the recorder."""
 
     def __init__(self, context: Context, servers: int, ahead: int, stride: int) -> None:
         super().__init__(context, servers, ahead, stride)
-        assert context.tape is not None
-        self._tape, self._told = context.tape, list[tuple[int, int, np.ndarray]]()
+        assert context.recorder is not None
+        self._recorder, self._told = context.recorder, list[tuple[int, int, np.ndarray]]()
         self._moments: deque[int] = deque()
-        self._tape.at_end.append(self._tell)
+        self._recorder.at_end.append(self._tell)
 
     def step(self, first: int, count: int) -> None:
         """Also keeps when it was."""
@@ -67,7 +67,7 @@ class NotedChief(Chief):
             Share(1 + worker, moment, tuple(round(stamp * NANOSECONDS) - ahead for stamp in stamps))
             for worker, moment, stamps in self._told
         ]
-        put_on(self._tape, shares, {"fetch": _bytes(self._model.variables), "push": _bytes(self._variables)})
+        put_on(self._recorder, shares, {"fetch": _bytes(self._model.variables), "push": _bytes(self._variables)})
 
     def _train_on(self, order: tf.Tensor) -> tf.Tensor:
         answers: list[tf.Tensor] = []
@@ -141,7 +141,7 @@ def _bytes(variables: Sequence[keras.Variable]) -> int:
 
 
 def _epoch_ahead() -> int:
-    """Nanoseconds from the clock of the tape to that of TensorFlow's times, by the least disturbed of several looks."""
+    """Nanoseconds from the recorder's clock to that of TensorFlow's times, by the least disturbed of several looks."""
     looks = [(perf_counter_ns(), time_ns(), perf_counter_ns()) for _ in range(CLOCK_ROUNDS)]
     before, epoch, after = min(looks, key=lambda look: look[2] - look[0])
     return epoch - (before + after) // 2

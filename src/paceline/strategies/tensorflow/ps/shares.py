@@ -1,4 +1,4 @@
-"""What the workers of `tf-ps` told of their shares, put on the tape of the chief.
+"""What the workers of `tf-ps` told of their shares, put on the recorder of the chief.
 
 A worker's step goes from the end of one share to the end of the next. Until the chief had handed the next one out the
 worker waits: it is as far ahead of the slowest as it may be, or the chief is late. From then on until it starts, an
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from paceline.spans import Kind, Span, Tape
+from paceline.spans import Kind, Span, SpanRecorder
 
 # What a worker does with a share, one after the other.
 STAGES = ("input", "fetch", "forward", "backward", "push")
@@ -19,22 +19,22 @@ _TRACK = "communication"
 
 @dataclass(frozen=True)
 class Share:
-    """One share, in nanoseconds of the tape's clock: when the chief handed it out, its start and each stage's end."""
+    """One share, in nanoseconds of the recorder's clock: when it was handed out, its start and each stage's end."""
 
     rank: int
     handed_out: int
     stamps: tuple[int, ...]
 
 
-def put_on(tape: Tape, shares: Iterable[Share], sizes: dict[str, int]) -> None:
+def put_on(recorder: SpanRecorder, shares: Iterable[Share], sizes: dict[str, int]) -> None:
     """Steps of every worker, with the bytes of each transfer; those of the chief become launches."""
-    tape.spans[:] = [replace(span, kind="launch") if span.kind == "step" else span for span in tape.spans]
+    recorder.spans[:] = [replace(span, kind="launch") if span.kind == "step" else span for span in recorder.spans]
     free: dict[int, int] = {}
     for number, share in enumerate(sorted(shares, key=lambda one: (one.rank, one.stamps))):
         since = free.get(share.rank, share.stamps[0])
         spans = [*_waiting(share, number, since), *_stages(share, number, sizes)]
         step = Span("step", "share", since, share.stamps[-1])
-        tape.spans += [replace(span, worker=share.rank) for span in (step, *spans)]
+        recorder.spans += [replace(span, worker=share.rank) for span in (step, *spans)]
         free[share.rank] = share.stamps[-1]
 
 
