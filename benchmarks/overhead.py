@@ -207,7 +207,7 @@ def compare_with(loop: Loop, folder: Path, port: str) -> Views:
     data, spec = write_data(loop, folder), loop.spec()
     orders = data.with_suffix(".json")
     orders.write_text(spec.model_dump_json())
-    roles = strategy(loop.strategy).roles(spec)
+    roles = strategy(loop.strategy).needs.roles(spec)
     places = lay_out(roles, local_system().cores, cores_each(spec, roles, local_system().cores))
     command = [sys.executable, str(HERE / "alternating.py"), str(orders), str(data), str(loop.epochs), *loop.bare]
     views = together([start(command, spec, place, port) for place in places])

@@ -42,7 +42,7 @@ class Load:
 
     def spec(self, name: str) -> RunSpec:
         """With the workers that this strategy can have."""
-        workers = strategy(name).fixed_workers or WORKERS
+        workers = strategy(name).needs.fixed_workers or WORKERS
         return complete(RunSpec(strategy=name, workers=workers, **vars(self)))
 
 

@@ -74,7 +74,7 @@ def strategy_table() -> str:
     ]
     for chosen in strategies().values():
         cost, synchronous = typical_cost(chosen), "yes" if chosen.synchronous else "no"
-        devices = ", ".join(chosen.devices)
+        devices = ", ".join(chosen.needs.devices)
         lines.append(
             f"| `{chosen.name}`: {chosen.about} | {chosen.family} | {synchronous} "
             f"| {cost.held} | {cost.sent} | {devices} | {chosen.use_when} |"

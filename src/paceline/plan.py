@@ -188,21 +188,25 @@ def parameter_count(spec: RunSpec, probe: Probe) -> int | None:
 def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     """Why this run cannot be made on this machine, or None. Input that is wrong everywhere is a `SpecError` instead."""
     chosen = strategy(spec.strategy)
-    if chosen.fixed_workers is not None and spec.workers != chosen.fixed_workers:
-        return f"{chosen.name} always has {chosen.fixed_workers} worker; {spec.workers} were asked for"
-    missing = [name for name in (chosen.framework, *chosen.needs) if name is not None and name not in system.frameworks]
+    if chosen.needs.fixed_workers is not None and spec.workers != chosen.needs.fixed_workers:
+        return f"{chosen.name} always has {chosen.needs.fixed_workers} worker; {spec.workers} were asked for"
+    missing = [
+        name
+        for name in (chosen.framework, *chosen.needs.packages)
+        if name is not None and name not in system.frameworks
+    ]
     if missing:
         return f"{missing[0]} is not installed; install paceline[{chosen.framework}]"
     _check_batch(spec, chosen, probe)
     if spec.model is not None and chosen.trains not in (None, probe(spec).framework):
         raise SpecError(_other_kind(spec, chosen, probe(spec).framework))
-    if spec.model is not None and chosen.cut_by and not _can_be_cut(chosen.cut_by, probe(spec)):
+    if spec.model is not None and chosen.needs.cut_by and not _can_be_cut(chosen.needs.cut_by, probe(spec)):
         return (
             f"{chosen.name} does not know how to cut {spec.model.label}, which is no plain sequence of layers; "
-            f"add a function {chosen.cut_by} to {spec.model.path.name} (docs/workloads.md)"
+            f"add a function {chosen.needs.cut_by} to {spec.model.path.name} (docs/workloads.md)"
         )
     # The strategy's own words come first: they say why, where the general ones only say that.
-    return chosen.check(spec, system) or _unsupported(spec, chosen, system)
+    return chosen.needs.check(spec, system) or _unsupported(spec, chosen, system)
 
 
 def _other_kind(spec: RunSpec, chosen: Strategy, found: str) -> str:
@@ -221,7 +225,7 @@ def _can_be_cut(function: str, facts: OwnFacts) -> bool:
 
 
 def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
-    replicas = chosen.replicas(spec)
+    replicas = chosen.traits.replicas(spec)
     if spec.samples_per_step % replicas:
         raise SpecError(
             f"global_batch {spec.samples_per_step} does not divide over {replicas} workers; "
@@ -236,12 +240,12 @@ def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
 
 
 def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
-    if spec.instrumented and not chosen.can_be_instrumented(spec):
+    if spec.instrumented and not chosen.needs.can_be_instrumented(spec):
         return f"the steps of {chosen.name} on {spec.device} cannot be taken apart"
     for what, wanted, offered in (
-        ("device", spec.device, chosen.devices),
-        ("precision", spec.precision, chosen.precisions),
-        ("execution", spec.execution, chosen.executions),
+        ("device", spec.device, chosen.needs.devices),
+        ("precision", spec.precision, chosen.needs.precisions),
+        ("execution", spec.execution, chosen.needs.executions),
     ):
         if wanted not in offered:
             return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
@@ -255,7 +259,7 @@ def _missing_gpus(spec: RunSpec, chosen: Strategy, system: System) -> str | None
     if not system.gpus:
         return f"device {spec.device} was asked for and this machine has no CUDA device"
     if spec.device == "cuda":
-        short = len(system.gpus) < workers and not chosen.shares_gpu
+        short = len(system.gpus) < workers and not chosen.needs.shares_gpu
         return f"{workers} workers need as many GPUs and this machine has {len(system.gpus)}" if short else None
     if system.no_slices is None and workers > slices:
         return f"{workers} workers need as many slices and the GPU is cut into {slices}; use --slices {workers}"

@@ -16,6 +16,8 @@ Execution = Literal["eager", "compiled", "graph", "compiled+graph"]
 MemoryFormat = Literal["contiguous", "channels_last"]
 Allocator = Literal["tuned", "default"]
 
+# The run that all others are compared with: plain PyTorch on one worker.
+BASELINE = "torch-single"
 # Raised when the meaning of a field or a default changes, so that old records never answer for new runs.
 KEY_VERSION = 1
 KEY_LENGTH = 16
@@ -103,7 +105,7 @@ class RunSpec(Frozen):
     train_samples: int | None = Field(default=None, ge=1)
     input_shape: tuple[int, ...] | None = None
     classes: int | None = Field(default=None, ge=2)
-    strategy: str = "torch-single"
+    strategy: str = BASELINE
     knobs: dict[str, Scalar] = {}
     workers: int = Field(default=1, ge=1)
     global_batch: int | None = Field(default=None, ge=1)

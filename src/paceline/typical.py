@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from paceline.contract.context import spec_facts
+from paceline.plan import DEFAULT_GLOBAL_BATCH
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy
 
@@ -33,8 +34,8 @@ class TypicalCost:
 def typical_run(chosen: Strategy) -> RunSpec:
     """The run that costs are told for."""
     return RunSpec(
-        strategy=chosen.name, workers=chosen.fixed_workers or WORKERS, global_batch=256, epochs=1, dataset="mnist-5k",
-        device="cpu" if "cpu" in chosen.devices else chosen.devices[0],
+        strategy=chosen.name, workers=chosen.needs.fixed_workers or WORKERS, global_batch=DEFAULT_GLOBAL_BATCH,
+        epochs=1, dataset="mnist-5k", device="cpu" if "cpu" in chosen.needs.devices else chosen.needs.devices[0],
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ STEPS = 2
 if __name__ == "__main__":
     spec, folder = RunSpec.model_validate_json(sys.argv[1]), Path(sys.argv[2])
     chosen = strategy(spec.strategy)
-    process = lay_out(chosen.roles(spec), local_system().cores, spec.cores_per_worker)[0]
+    process = lay_out(chosen.needs.roles(spec), local_system().cores, spec.cores_per_worker)[0]
     pin(process)
     job = chosen.open_job(Context(spec, process, Rendezvous("127.0.0.1", 0, None, folder)))
     job.start_epoch(0)

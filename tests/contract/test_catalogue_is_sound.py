@@ -13,7 +13,11 @@ EVERY = [pytest.param(chosen, id=chosen.name) for chosen in strategies().values(
 
 def spec_for(chosen: Strategy, workers: int) -> RunSpec:
     return RunSpec(
-        strategy=chosen.name, workers=chosen.fixed_workers or workers, global_batch=64, epochs=1, dataset="mnist-5k"
+        strategy=chosen.name,
+        workers=chosen.needs.fixed_workers or workers,
+        global_batch=64,
+        epochs=1,
+        dataset="mnist-5k",
     )
 
 
@@ -36,7 +40,7 @@ def test_its_footprint_counts_the_model(chosen: Strategy, workers: int) -> None:
     spec = spec_for(chosen, workers)
     facts = spec_facts(spec)
     footprint = chosen.footprint(spec, facts)
-    assert footprint.ranks == sum(role.processes * role.workers_each for role in chosen.roles(spec))
+    assert footprint.ranks == sum(role.processes * role.workers_each for role in chosen.needs.roles(spec))
     assert all(0 <= group.parameter_bytes <= facts.parameter_bytes for group in footprint.groups)
     assert sum(group.parameter_bytes * group.ranks for group in footprint.groups) >= facts.parameter_bytes
     assert sum(group.flops * group.ranks for group in footprint.groups) > 0
@@ -54,7 +58,7 @@ def test_all_that_its_footprint_sends_is_received(chosen: Strategy, workers: int
 
 @pytest.mark.parametrize("chosen", EVERY)
 def test_it_lays_out_at_least_one_process_per_role(chosen: Strategy) -> None:
-    roles = chosen.roles(spec_for(chosen, 2))
+    roles = chosen.needs.roles(spec_for(chosen, 2))
     assert roles
     assert all(role.processes >= 1 and role.workers_each >= 1 for role in roles)
 

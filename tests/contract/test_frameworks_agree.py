@@ -21,7 +21,7 @@ def cases(chosen: list[Strategy]) -> list[Any]:
 
 def usual(one: Strategy) -> dict[str, Any]:
     """The strategy as users name it."""
-    return {"strategy": one.name, "workers": one.fixed_workers or 2, **one.tested_with}
+    return {"strategy": one.name, "workers": one.needs.fixed_workers or 2, **one.testing.fields}
 
 
 @pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
@@ -34,7 +34,7 @@ def test_loss_is_that_of_torch_step_by_step(strategy: Strategy, workload: str, t
     np.testing.assert_allclose(found.losses, torch.losses, rtol=ACROSS_FRAMEWORKS)
 
 
-@pytest.mark.parametrize("strategy", cases([one for one in SYNCHRONOUS if not one.tested_with]))
+@pytest.mark.parametrize("strategy", cases([one for one in SYNCHRONOUS if not one.testing.fields]))
 def test_accuracy_after_two_epochs_is_that_of_torch(strategy: Strategy, trained: Any) -> None:
     pytest.importorskip("torch", reason="PyTorch is the reference")
     two_epochs = {"dataset": "mnist-5k", "train_samples": None, "global_batch": 256, "steps": None, "epochs": 2}

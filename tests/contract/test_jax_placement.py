@@ -78,7 +78,7 @@ def look(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], dict[s
 
     def found(spec: RunSpec) -> dict[str, Any]:
         if spec.key() not in known:
-            process = lay_out(strategy(spec.strategy).roles(spec), local_system().cores, spec.cores_per_worker)[0]
+            process = lay_out(strategy(spec.strategy).needs.roles(spec), local_system().cores, spec.cores_per_worker)[0]
             script = str(Path(__file__).parent / "jax_shards.py")
             command = [sys.executable, script, spec.model_dump_json(), str(tmp_path_factory.mktemp("look"))]
             env = process_environment(spec, process, os.environ)
@@ -178,7 +178,7 @@ def test_a_process_for_each_worker_trains_as_one_process_does(name: str, workloa
 
 @pytest.mark.parametrize("name", ["jax-single", "jax-data"])
 def test_several_steps_in_one_call_are_the_same_steps(name: str, trained: Any) -> None:
-    workers = strategy(name).fixed_workers or 2
+    workers = strategy(name).needs.fixed_workers or 2
     several = trained("mnist-small", strategy=name, workers=workers, knobs={"steps_per_execution": 8})
     single = trained("mnist-small", strategy="jax-single")
     assert len(several.record.step_seconds[0]) < len(single.record.step_seconds[0])

@@ -8,7 +8,7 @@ import pytest
 from paceline.strategies import Strategy, strategies
 
 SYNCHRONOUS = [chosen for chosen in strategies().values() if chosen.synchronous and chosen.framework is not None]
-SPREAD = [chosen for chosen in SYNCHRONOUS if chosen.fixed_workers is None]
+SPREAD = [chosen for chosen in SYNCHRONOUS if chosen.needs.fixed_workers is None]
 # Adam divides each gradient by its own size, so rounding in a gradient near zero moves a weight by a share of the
 # learning rate; one hundredth of what 20 steps of 0.001 can move a weight at all.
 WEIGHT_TOLERANCE = 2e-4
@@ -28,17 +28,17 @@ def cases(chosen: list[Strategy], workers: tuple[int, ...]) -> list[Any]:
 
 @pytest.mark.parametrize(("strategy", "workers", "workload"), cases(SPREAD, (2, 4)))
 def test_loss_follows_one_worker_step_by_step(strategy: Strategy, workers: int, workload: str, trained: Any) -> None:
-    spread = trained(workload, strategy=strategy.name, workers=workers, **strategy.tested_with)
-    single = trained.again(strategy.reference(spread.record.spec))
+    spread = trained(workload, strategy=strategy.name, workers=workers, **strategy.testing.fields)
+    single = trained.again(strategy.testing.reference(spread.record.spec))
     assert len(single.losses) == len(spread.losses) == 20
     assert single.losses[-1] < 0.98 * single.losses[0]
-    np.testing.assert_allclose(spread.losses, single.losses, rtol=strategy.tolerance)
+    np.testing.assert_allclose(spread.losses, single.losses, rtol=strategy.testing.tolerance)
 
 
 @pytest.mark.parametrize(("strategy", "workers", "workload"), cases(SPREAD, (2, 4)))
 def test_loss_aside_the_weights_end_the_same(strategy: Strategy, workers: int, workload: str, trained: Any) -> None:
-    spread = trained(workload, strategy=strategy.name, workers=workers, **strategy.tested_with)
-    single = trained.again(strategy.reference(spread.record.spec))
+    spread = trained(workload, strategy=strategy.name, workers=workers, **strategy.testing.fields)
+    single = trained.again(strategy.testing.reference(spread.record.spec))
     assert spread.weights.keys() == single.weights.keys()
     for name, array in single.weights.items():
         np.testing.assert_allclose(spread.weights[name], array, atol=WEIGHT_TOLERANCE, err_msg=name)

@@ -16,7 +16,7 @@ needs_slices = pytest.mark.skipif(HERE.no_slices is not None, reason=f"a GPU can
 SYNCHRONOUS = [
     chosen
     for chosen in strategies().values()
-    if chosen.synchronous and chosen.framework in ("torch", "jax") and "cuda-slice" in chosen.devices
+    if chosen.synchronous and chosen.framework in ("torch", "jax") and "cuda-slice" in chosen.needs.devices
 ]
 WORKLOADS = ["mnist-small", "transformer"]
 # How far 20 losses may stray from those in fp32: tf32 keeps 10 bits of a factor's fraction, bf16 keeps 7 of everything.
@@ -29,17 +29,23 @@ def cases() -> list[Any]:
     found = []
     for chosen in SYNCHRONOUS:
         alone = min(4, max(1, len(HERE.gpus)))
-        counts = (chosen.fixed_workers,) if chosen.fixed_workers else (2, 4) if chosen.shares_gpu else (alone,)
+        counts = (
+            (chosen.needs.fixed_workers,)
+            if chosen.needs.fixed_workers
+            else (2, 4)
+            if chosen.needs.shares_gpu
+            else (alone,)
+        )
         found += [pytest.param(chosen, count, id=f"{chosen.name}-{count}") for count in counts]
     return found
 
 
 def follows(trained: Any, strategy: Strategy, workload: str, **fields: Any) -> Any:
     """Trains it and its reference on the same device, and holds the losses against each other."""
-    spread = trained(workload, strategy=strategy.name, **fields, **strategy.tested_with)
-    single = trained.again(strategy.reference(spread.record.spec))
+    spread = trained(workload, strategy=strategy.name, **fields, **strategy.testing.fields)
+    single = trained.again(strategy.testing.reference(spread.record.spec))
     assert len(single.losses) == len(spread.losses) == 20
-    np.testing.assert_allclose(spread.losses, single.losses, rtol=strategy.tolerance)
+    np.testing.assert_allclose(spread.losses, single.losses, rtol=strategy.testing.tolerance)
     return spread
 
 
@@ -52,7 +58,9 @@ def test_loss_on_a_gpu_follows_one_worker(strategy: Strategy, workers: int, work
 @needs_slices
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.parametrize("strategy", [one for one in SYNCHRONOUS if not one.fixed_workers], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "strategy", [one for one in SYNCHRONOUS if not one.needs.fixed_workers], ids=lambda one: one.name
+)
 def test_loss_on_slices_of_a_gpu_follows_one_worker(
     strategy: Strategy, workers: int, workload: str, trained: Any
 ) -> None:

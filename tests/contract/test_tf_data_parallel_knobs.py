@@ -177,7 +177,7 @@ def test_a_model_of_ones_own_learns_the_same(
     ],
 )
 def test_what_tensorflow_cannot_do_is_said_before_the_run(name: str, fields: dict[str, Any], words: str) -> None:
-    workers = strategy(name).fixed_workers or 2
+    workers = strategy(name).needs.fixed_workers or 2
     spec = complete(
         RunSpec.model_validate({"strategy": name, "workers": workers, "global_batch": 64, "steps": 1, **fields})
     )

@@ -96,7 +96,7 @@ def own_spec(file: Path, **fields: Any) -> RunSpec:
 
 
 def assert_follows_one_worker(trained: Any, spec: RunSpec) -> Any:
-    spread, single = trained.again(spec), trained.again(strategy(spec.strategy).reference(spec))
+    spread, single = trained.again(spec), trained.again(strategy(spec.strategy).testing.reference(spec))
     np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
     assert spread.weights.keys() == single.weights.keys()
     for name, array in single.weights.items():
@@ -109,7 +109,7 @@ def assert_follows_one_worker(trained: Any, spec: RunSpec) -> Any:
 
 def kernels_by_device(spec: RunSpec) -> dict[str, dict[str, int]]:
     """What ran on each device, without the names that faster libraries give to the same kernels."""
-    env = {**os.environ, **strategy(spec.strategy).environment(spec, None), "CUDA_VISIBLE_DEVICES": ""}  # type: ignore[arg-type]
+    env = {**os.environ, **strategy(spec.strategy).needs.environment(spec, None), "CUDA_VISIBLE_DEVICES": ""}  # type: ignore[arg-type]
     command = [sys.executable, "-c", KERNELS, spec.model_dump_json()]
     told = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=240).stdout
     found: dict[str, dict[str, int]] = {}

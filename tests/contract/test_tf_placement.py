@@ -114,7 +114,7 @@ def test_every_device_runs_a_forward_and_a_backward_pass(name: str) -> None:
 )
 def test_variables_are_where_the_strategy_says(name: str, copies: int, trained: Any) -> None:
     chosen = strategy(name)
-    record = trained("mnist-small", strategy=name, workers=chosen.fixed_workers or WORKERS).record
+    record = trained("mnist-small", strategy=name, workers=chosen.needs.fixed_workers or WORKERS).record
     groups = chosen.footprint(record.spec, spec_facts(record.spec)).groups
     for rank in record.ranks:
         assert len(set(rank.details["variable_devices"])) == copies

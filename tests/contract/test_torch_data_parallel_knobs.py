@@ -132,7 +132,7 @@ def foretold(record: Record) -> list[tuple[float, float]]:
 
 
 def assert_follows_one_worker(spread: Any, trained: Any, tolerance: float = EXACT) -> None:
-    single = trained.again(strategy(spread.record.spec.strategy).reference(spread.record.spec))
+    single = trained.again(strategy(spread.record.spec.strategy).testing.reference(spread.record.spec))
     np.testing.assert_allclose(spread.losses, single.losses, rtol=tolerance)
     if tolerance == EXACT:
         for name, array in single.weights.items():

@@ -101,7 +101,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def assert_follows_one_worker(trained: Any, spec: RunSpec) -> None:
-    spread, single = trained.again(spec), trained.again(strategy(spec.strategy).reference(spec))
+    spread, single = trained.again(spec), trained.again(strategy(spec.strategy).testing.reference(spec))
     np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
     assert spread.weights.keys() == single.weights.keys()
     for name, array in single.weights.items():

@@ -60,7 +60,7 @@ def of_role(record: Record, role: str) -> list[Rank]:
 
 def tame(name: str, **knobs: Any) -> dict[str, Any]:
     """The fields that the strategy is tested with, and some knobs more."""
-    fields = dict(strategy(name).tested_with)
+    fields = dict(strategy(name).testing.fields)
     return {**fields, "knobs": {**fields.get("knobs", {}), **knobs}}
 
 
@@ -122,7 +122,7 @@ def test_smaller_pieces_do_not_change_what_is_held_beyond_their_counters(name: s
 def test_servers_run_the_optimizer_of_the_run(optimizer: str, trained: Any) -> None:
     settings = {"name": optimizer, "lr": 0.02, "momentum": 0.9 if optimizer == "sgd" else 0.0}
     served = trained("mnist-small", strategy="torch-ps-sync", workers=2, optimizer=settings)
-    single = trained.again(strategy("torch-ps-sync").reference(served.record.spec))
+    single = trained.again(strategy("torch-ps-sync").testing.reference(served.record.spec))
     np.testing.assert_allclose(served.losses, single.losses, rtol=1e-4)
 
 
@@ -168,7 +168,7 @@ def test_downpour_learns_with_every_worker_and_records_how_stale_gradients_were(
     chosen, length = strategy("torch-downpour"), {"steps": None, "epochs": 2}
     record = trained("mnist-small", strategy=chosen.name, workers=2, train_samples=None, global_batch=256, **length)
     record = record.record
-    assert record.epochs[1].train_loss < chosen.must_reach_loss
+    assert record.epochs[1].train_loss < chosen.testing.must_reach_loss
     steps, (server,) = len(record.losses), of_role(record, "server")
     assert [rank.details["updates"] for rank in of_role(record, "worker")] == [steps, steps]
     assert server.details["updates"] == 2 * steps

@@ -19,7 +19,7 @@ ENOUGH_STEPS = 8
 
 
 def spec_of(strategy: Strategy, workers: int) -> RunSpec:
-    fields = {"steps": 20, **WORKLOADS["mnist-small"], **strategy.tested_with}
+    fields = {"steps": 20, **WORKLOADS["mnist-small"], **strategy.testing.fields}
     # An instrumented run is of one epoch, and its first steps count for nothing.
     if fields["train_samples"] < ENOUGH_STEPS * fields["global_batch"]:
         fields["dataset_copies"] = ENOUGH_STEPS
@@ -34,13 +34,16 @@ def cases(*worker_counts: int) -> list[Any]:
         )
         for strategy in STRATEGIES
         for workers in worker_counts
-        if strategy.fixed_workers in (None, workers) and strategy.can_be_instrumented(spec_of(strategy, workers))
+        if strategy.needs.fixed_workers in (None, workers)
+        and strategy.needs.can_be_instrumented(spec_of(strategy, workers))
     ]
 
 
 # One worker of each framework, two of every other strategy; the timed runs are those of other contract tests too.
 SAME_TRAINING = [
-    case for case in cases(1, 2) if case.values[0].synchronous and case.values[1] == (case.values[0].fixed_workers or 2)
+    case
+    for case in cases(1, 2)
+    if case.values[0].synchronous and case.values[1] == (case.values[0].needs.fixed_workers or 2)
 ]
 
 
@@ -88,4 +91,4 @@ def test_a_breakdown_is_of_the_same_training(strategy: Strategy, workers: int, t
     timed = trained.again(spec_of(strategy, workers)).losses
     assert len(noted) > 0
     shared = min(len(noted), len(timed))
-    np.testing.assert_allclose(noted[:shared], timed[:shared], rtol=strategy.tolerance)
+    np.testing.assert_allclose(noted[:shared], timed[:shared], rtol=strategy.testing.tolerance)

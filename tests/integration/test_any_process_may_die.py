@@ -20,7 +20,12 @@ from paceline.systems import local_system
 
 def long_run(chosen: Strategy) -> RunSpec:
     """Far more steps than are made before the kill, and patience far longer than the test."""
-    fields = {"strategy": chosen.name, "workers": chosen.fixed_workers or 2, "global_batch": 64, "train_samples": 512}
+    fields = {
+        "strategy": chosen.name,
+        "workers": chosen.needs.fixed_workers or 2,
+        "global_batch": 64,
+        "train_samples": 512,
+    }
     return complete(RunSpec.model_validate({**fields, "steps": 100_000, "collective_timeout_seconds": 120}))
 
 
@@ -31,7 +36,7 @@ def victims() -> list[Any]:
         if chosen.framework is None or refusal(long_run(chosen), local_system(), probe) is not None:
             continue
         rank = -1
-        for role in chosen.roles(long_run(chosen)):
+        for role in chosen.needs.roles(long_run(chosen)):
             rank += role.processes
             marks = getattr(pytest.mark, chosen.framework)
             found.append(pytest.param(chosen, rank, role.name, id=f"{chosen.name}-{role.name}", marks=marks))

@@ -24,7 +24,12 @@ UNCLEAN = re.compile(r"terminate called|leaked|resource_tracker|Traceback|SIGABR
 
 
 def short_run(chosen: Strategy) -> RunSpec:
-    fields = {"strategy": chosen.name, "workers": chosen.fixed_workers or 2, "global_batch": 32, "train_samples": 128}
+    fields = {
+        "strategy": chosen.name,
+        "workers": chosen.needs.fixed_workers or 2,
+        "global_batch": 32,
+        "train_samples": 128,
+    }
     return complete(RunSpec.model_validate({**fields, "steps": 3, "timeout_seconds": 120}))
 
 
@@ -53,6 +58,6 @@ def test_many_runs_in_a_row_end_clean(chosen: Strategy, made: Templates, tmp_pat
         )
         assert record.ok, f"run {number + 1}: {record.reason}"
     words = "".join(log.read_text(errors="replace") for log in logs)
-    assert len(logs) == RUNS * sum(role.processes for role in chosen.roles(short_run(chosen)))
+    assert len(logs) == RUNS * sum(role.processes for role in chosen.needs.roles(short_run(chosen)))
     assert not UNCLEAN.search(words), words
     assert set(Path("/dev/shm").iterdir()) <= shared_before

@@ -198,7 +198,7 @@ class Bench:
         (folder / "blocked" / "paceline" / "__init__.py").write_text(NO_PACELINE)
 
     def spec(self, name: str, **fields: Any) -> RunSpec:
-        workers = strategy(name).fixed_workers or WORKERS.get(name, 2)
+        workers = strategy(name).needs.fixed_workers or WORKERS.get(name, 2)
         return complete(RunSpec.parse({"strategy": name, "workers": workers, **fields}, "test"))
 
     def own(self, kind: str) -> ModelFile:

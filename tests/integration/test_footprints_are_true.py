@@ -27,7 +27,7 @@ REAL = [chosen for chosen in strategies().values() if chosen.framework is not No
 
 
 def spec_of(chosen: Strategy, **fields: Any) -> RunSpec:
-    workers = chosen.fixed_workers or WORKERS
+    workers = chosen.needs.fixed_workers or WORKERS
     values = {
         "strategy": chosen.name,
         "workers": workers,
@@ -44,7 +44,7 @@ def runs_here(chosen: Strategy) -> bool:
 
 
 def several_processes(chosen: Strategy) -> bool:
-    return runs_here(chosen) and sum(role.processes for role in chosen.roles(spec_of(chosen))) > 1
+    return runs_here(chosen) and sum(role.processes for role in chosen.needs.roles(spec_of(chosen))) > 1
 
 
 def may_have_processes(chosen: Strategy) -> bool:
@@ -105,7 +105,7 @@ def per_process(chosen: Strategy, spec: RunSpec) -> list[tuple[float, float]]:
         for group in chosen.footprint(spec, spec_facts(spec)).groups
         for _ in range(group.ranks)
     )
-    each = [role.workers_each for role in chosen.roles(spec) for _ in range(role.processes)]
+    each = [role.workers_each for role in chosen.needs.roles(spec) for _ in range(role.processes)]
     shares = [[next(ranks) for _ in range(workers)] for workers in each]
     return [(sum(share[0] for share in mine), sum(share[1] for share in mine)) for mine in shares]
 

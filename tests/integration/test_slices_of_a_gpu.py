@@ -63,16 +63,16 @@ def running_daemons() -> list[str]:
 TRACED = [
     name
     for name, one in strategies().items()
-    if one.framework in ("torch", "jax") and "cuda-slice" in one.devices and name not in ("torch-sandblaster",)
+    if one.framework in ("torch", "jax") and "cuda-slice" in one.needs.devices and name not in ("torch-sandblaster",)
 ]
 
 
 @pytest.mark.parametrize("name", TRACED)
 def test_the_breakdown_of_a_run_on_slices_adds_up(name: str) -> None:
     chosen = strategies()[name]
-    fields = {"strategy": name, "workers": chosen.fixed_workers or 2, "instrumented": True}
+    fields = {"strategy": name, "workers": chosen.needs.fixed_workers or 2, "instrumented": True}
     spec = complete(RunSpec.model_validate({**SLICED, "steps": 8, **fields}))
-    if not chosen.can_be_instrumented(spec):
+    if not chosen.needs.can_be_instrumented(spec):
         pytest.skip(f"{name} cannot be taken apart")
     record = run(**fields)
     trained = [part for part in record.breakdown if part.forward + part.backward > 0]

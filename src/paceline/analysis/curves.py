@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.analysis.rows import Row
+from paceline.spec import BASELINE
 from paceline.strategies import strategies
 
 # A picture shows no more than this many points of a line; longer curves are averaged over equal stretches.
@@ -47,7 +48,7 @@ def agreement(rows: Sequence[Row]) -> Agreement | None:
     alike = max(sizes.values(), key=len, default=[])
     if len(alike) < 2:
         return None
-    reference = min(alike, key=lambda row: (row.spec.workers, row.spec.strategy != "torch-single", row.spec.strategy))
+    reference = min(alike, key=lambda row: (row.spec.workers, row.spec.strategy != BASELINE, row.spec.strategy))
     steps = min(len(row.losses) for row in alike)
     largest = max(
         abs(loss - base) / max(abs(base), 1e-12)

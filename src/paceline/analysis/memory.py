@@ -100,7 +100,7 @@ def computed(spec: RunSpec) -> list[tuple[float, float]]:
     with suppress(UserError):
         groups = chosen.footprint(spec, spec_facts(spec)).groups
     ranks = [(group.gradient_bytes, group.activation_bytes) for group in groups for _ in range(group.ranks)]
-    each = [role.workers_each for role in chosen.roles(spec) for _ in range(role.processes)]
+    each = [role.workers_each for role in chosen.needs.roles(spec) for _ in range(role.processes)]
     if sum(each) != len(ranks):
         return []
     edges = [sum(each[:place]) for place in range(len(each) + 1)]

@@ -16,7 +16,7 @@ from typing import Any
 from paceline.calibrate.fit import LayerTiming, ModelTiming, crowding_by_kind, fit_layers
 from paceline.calibrate.gauge import Gauge, gauging
 from paceline.calibrate.overheads import strategy_overheads
-from paceline.calibrate.trials import SINGLE, Say, Tried, run_own, run_trials, with_samples
+from paceline.calibrate.trials import Say, Tried, run_own, run_trials, with_samples
 from paceline.contract.context import Process, spec_facts
 from paceline.costs.footprint import LayerFacts, ModelFacts
 from paceline.errors import UserError
@@ -32,8 +32,8 @@ from paceline.runs.devices import process_environment
 from paceline.runs.launch import launch
 from paceline.runs.processes import Starter
 from paceline.runs.template import Templates, templates
-from paceline.spec import RunSpec
-from paceline.strategies import strategies, strategy
+from paceline.spec import BASELINE, RunSpec
+from paceline.strategies import Strategy, baseline, strategies, strategy
 from paceline.systems.hardware import (
     LOCAL,
     Calibration,
@@ -56,8 +56,6 @@ CROWDED_ROUNDS = 2
 # Of the batches, this one is run beside others; this one strategies run; and these more than once: what is held varies
 # most from run to run where most is.
 CROWDED, BY_STRATEGIES, REPEATED, REPEATS = 1, 3, (1, 4), 2
-# Workers that never meet: how long they compute side by side.
-NEVER = 10**9
 # Wall clock this much above CPU seconds was spent waiting for a core that something else had.
 UNDISTURBED = 1.3
 LEAST_DEVIATION = 0.02
@@ -115,9 +113,9 @@ class Calibrator:
         return hardware.model_copy(update={"calibration": calibration})
 
     def _prepare_runs(self, made: Templates) -> None:
-        spec = self._spec(SINGLE, 1, LOCAL_BATCHES[0], RUN_SECONDS)
+        spec = self._spec(BASELINE, 1, LOCAL_BATCHES[0], RUN_SECONDS)
         process = Process(0, 1, "worker", 0, self.system.cores[:1])
-        made.starter(strategy(SINGLE)).prepare([process_environment(spec, process, os.environ)])
+        made.starter(strategy(BASELINE)).prepare([process_environment(spec, process, os.environ)])
 
     def _described(self, described: Hardware, fields: dict[str, Any], calibration: Calibration) -> Hardware:
         """The machine as it looks, with what was measured of its links."""
@@ -172,7 +170,7 @@ class Calibrator:
 
     def _with_steps(self, calibration: Calibration, framework: str, hardware: Hardware) -> Calibration:
         """Steps of the workload on one worker, over the local batch."""
-        single = next(one for one in strategies().values() if one.family == "single" and one.framework == framework)
+        single = baseline(framework)
         learned = hardware.model_copy(update={"calibration": calibration})
         # For how many steps there is time: by its layers in PyTorch, then by what the batch before took.
         expected = Compute(learned, "torch", "fp32").passes(self.facts, LOCAL_BATCHES[0], "").total
@@ -218,9 +216,10 @@ class Calibrator:
         batch = self._batches[CROWDED]
         passes = learned.passes(self.facts, batch)
         alone = passes.total + passes.overhead + passes.update_per_parameter * self.facts.parameters
-        single, apart = self._spec(SINGLE, 1, batch, alone), {"every": NEVER, "warmup_steps": 0}
+        single, independent = self._spec(BASELINE, 1, batch, alone), independent_workers()
         side = single.model_copy(update={
-            "strategy": "torch-local-sgd", "workers": cores, "knobs": apart, "global_batch": batch * cores,
+            "strategy": independent.name, "knobs": independent.traits.independent_with, "workers": cores,
+            "global_batch": batch * cores,
         })  # fmt: skip
         side = with_samples(side, (single.train_samples or 0) * cores)
         # In turn, so that what changes on the machine meanwhile meets both, and each compared with its neighbours.
@@ -296,6 +295,15 @@ class Calibrator:
             held = chosen.footprint(spec, facts).heaviest.held_bytes + data_bytes(spec)
             run = MeasuredPeak(facts, spec.samples_per_step, peak, held)
             self._peaks.setdefault(chosen.framework or "", []).append(run)
+
+
+def independent_workers() -> Strategy:
+    """The PyTorch strategy whose workers can be told to compute side by side without ever exchanging anything."""
+    return next(
+        chosen
+        for chosen in strategies().values()
+        if chosen.framework == "torch" and chosen.traits.independent_with is not None
+    )
 
 
 def batches_within(step_seconds: float, seconds_per_sample: float) -> tuple[int, ...]:

@@ -11,13 +11,10 @@ from paceline.plan import complete, refusal, sample_count
 from paceline.predict.measured import MeasuredStep, measured_step
 from paceline.record import Record
 from paceline.runs.probe import probe
-from paceline.spec import RunSpec, Scalar
+from paceline.spec import BASELINE, RunSpec, Scalar
+from paceline.strategies import strategies
 from paceline.systems.local import System
 
-# One of each kind; others are taken to be like the one whose last word or family they share.
-TIMED = ("torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor", "torch-ps-sync")
-SPLITTING = ("torch-fsdp", "torch-tensor")
-SINGLE = "torch-single"
 BATCH, MICROBATCHES = 64, 16
 # The model that is calibrated with is run by strategies too, not where a step takes so long that this would be most of
 # calibrating.
@@ -37,7 +34,6 @@ class Trial:
     steps: int = 8
     # A run that other programs disturbed is made so often at most; the calmest counts.
     tries: int = 2
-    by: tuple[str, ...] = TIMED
 
 
 # In the first only messages count; the second has parameters enough to fill caches and show what each byte takes. One
@@ -47,8 +43,17 @@ TRIALS = (
     Trial({"depth": 2, "width": 16}),
     Trial({"depth": 2, "width": 640}),
     Trial({"depth": 4, "width": 400}, epochs=4, tries=1),
-    Trial({"depth": 2, "width": 160}, workload="transformer", batch=16, epochs=6, steps=4, tries=1, by=SPLITTING),
+    Trial({"depth": 2, "width": 160}, workload="transformer", batch=16, epochs=6, steps=4, tries=1),
 )
+
+
+def timed_strategies(workload: str | None = None) -> list[str]:
+    """Strategies whose software is timed, on this workload or on any; the traits of others say which they are like."""
+    return [
+        chosen.name
+        for chosen in strategies().values()
+        if (workload in chosen.traits.timed_on if workload else chosen.traits.timed_on)
+    ]
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,10 @@ def run_trials(system: System, run: Run, say: Say) -> list[Tried]:
     cores = len(system.cores)
     found = []
     for trial in TRIALS:
-        say(f"{SINGLE}: a small {trial.workload} ({', '.join(f'{name} {one}' for name, one in trial.options.items())})")
-        alone = _calmest(_spec(trial, SINGLE, 1, cores), run, trial.tries)
-        specs = [_spec(trial, name, cores, cores) for name in trial.by if cores > 1]
+        options = ", ".join(f"{name} {value}" for name, value in trial.options.items())
+        say(f"{BASELINE}: a small {trial.workload} ({options})")
+        alone = _calmest(_spec(trial, BASELINE, 1, cores), run, trial.tries)
+        specs = [_spec(trial, name, cores, cores) for name in timed_strategies(trial.workload) if cores > 1]
         found.append(Tried(alone, _by_strategies(specs, system, run, say, trial.tries), spec_facts(alone.spec)))
     return found
 
@@ -100,9 +106,9 @@ def run_own(
                   "knobs": {}, "epochs": OWN_EPOCHS, "steps": None}  # fmt: skip
         return complete(with_samples(base.model_copy(update=fields), batch * workers * steps))
 
-    say(f"{SINGLE}: {base.workload}")
-    alone = _calmest(spec_of(SINGLE, 1), run, 1)
-    others = _by_strategies([spec_of(name, cores) for name in TIMED], system, run, say, 1)
+    say(f"{BASELINE}: {base.workload}")
+    alone = _calmest(spec_of(BASELINE, 1), run, 1)
+    others = _by_strategies([spec_of(name, cores) for name in timed_strategies()], system, run, say, 1)
     return Tried(alone, others, facts, own=True)
 
 

@@ -46,7 +46,7 @@ def _table(chosen: Strategy, system: System, width: int, header: bool, knobs: bo
     reason, cost = why_not(chosen, system), typical_cost(chosen)
     facts.add_row(
         f"[bold]{chosen.name}[/]", chosen.family, "yes" if chosen.synchronous else "no", cost.held, cost.sent,
-        ", ".join(chosen.devices), "[yellow]no[/]" if reason else "[green]yes[/]",
+        ", ".join(chosen.needs.devices), "[yellow]no[/]" if reason else "[green]yes[/]",
     )  # fmt: skip
     grid.add_row(facts)
     grid.add_row(f"  {escape(chosen.about)}")
@@ -61,7 +61,7 @@ def _table(chosen: Strategy, system: System, width: int, header: bool, knobs: bo
 
 def why_not(chosen: Strategy, system: System) -> str | None:
     """Why the strategy cannot run on this machine, tried on a typical run with two workers."""
-    workers = chosen.fixed_workers or 2
+    workers = chosen.needs.fixed_workers or 2
     return refusal(typical_run(chosen).model_copy(update={"workers": workers}), system, probe)
 
 
@@ -74,7 +74,7 @@ def _as_values(chosen: Strategy, system: System) -> dict[str, object]:
         "synchronous": chosen.synchronous,
         "about": chosen.about,
         "use_when": chosen.use_when,
-        "devices": list(chosen.devices),
+        "devices": list(chosen.needs.devices),
         "held_over_model": cost.held_over_model,
         "sent_over_model": cost.sent_over_model,
         "messages_per_step": cost.messages,

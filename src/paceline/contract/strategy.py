@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from paceline.contract.context import Context, Process
 from paceline.contract.job import Job, Service
+from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
-from paceline.spec import Device, Execution, Precision, RunSpec, Scalar
+from paceline.spec import BASELINE, Device, Execution, Precision, RunSpec, Scalar
 from paceline.systems import System
 
 Family = Literal["single", "data", "model", "server", "hybrid", "fake"]
@@ -40,9 +41,9 @@ def one_process_per_worker(spec: RunSpec) -> tuple[Role, ...]:
     return (Role("worker", spec.workers),)
 
 
-def one_replica_per_worker(spec: RunSpec) -> int:
-    """The usual meaning of workers: each trains on its own share of the global batch."""
-    return spec.workers
+def one_process_for_all_workers(spec: RunSpec) -> tuple[Role, ...]:
+    """One process that drives every device."""
+    return (Role("worker", 1, workers_each=spec.workers),)
 
 
 def on_one_worker(strategy: str) -> Callable[[RunSpec], RunSpec]:
@@ -50,7 +51,7 @@ def on_one_worker(strategy: str) -> Callable[[RunSpec], RunSpec]:
     return lambda spec: spec.model_copy(update={"strategy": strategy, "workers": 1, "knobs": {}})
 
 
-torch_on_one_worker = on_one_worker("torch-single")
+on_baseline = on_one_worker(BASELINE)
 
 
 def nothing_more(_spec: RunSpec, _process: Process) -> dict[str, str]:
@@ -69,8 +70,49 @@ def step_by_step(spec: RunSpec) -> bool:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """Where and how a strategy can run: devices, processes, packages, and what it refuses."""
+
+    devices: tuple[Device, ...] = ("cpu", "cuda", "cuda-slice")
+    precisions: tuple[Precision, ...] = ("fp32",)
+    executions: tuple[Execution, ...] = ("eager",)
+    # Packages that it imports beside its framework.
+    packages: tuple[str, ...] = ()
+    # The kind of own model that it trains, where it is not that of its framework.
+    own_models: str | None = None
+    # For a model of the user's that is no plain sequence: the function of its file that says how to cut it.
+    cut_by: Literal["stages", "plan"] | None = None
+    # The only worker count it can have, where there is just one.
+    fixed_workers: int | None = None
+    # Whether its workers can share one GPU; otherwise device cuda wants a GPU for each.
+    shares_gpu: bool = False
+    roles: Callable[[RunSpec], tuple[Role, ...]] = one_process_per_worker
+    # Environment variables that must be set before the framework is imported.
+    environment: Callable[[RunSpec, Process], dict[str, str]] = nothing_more
+    # Why it cannot run here, beyond what the other fields say, or None.
+    check: Callable[[RunSpec, System], str | None] = lambda _spec, _system: None
+    # Whether an instrumented run of it records what happens when.
+    can_be_instrumented: Callable[[RunSpec], bool] = step_by_step
+    # Recognises the framework's own out-of-memory exceptions.
+    is_out_of_memory: Callable[[BaseException], bool] = lambda error: isinstance(error, MemoryError)
+
+
+@dataclass(frozen=True)
+class Testing:
+    """What contract tests hold a strategy to."""
+
+    # The run whose losses a synchronous strategy must follow on the same global batch, and how far it may stray.
+    reference: Callable[[RunSpec], RunSpec] = on_baseline
+    tolerance: float = 1e-4
+    # Fields that its contract test must set, for a reason that its file gives.
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    # For an asynchronous strategy: the training loss that it must be below in the second epoch of mnist-5k.
+    must_reach_loss: float | None = None
+
+
+@dataclass(frozen=True)
 class Strategy:
-    """A way to spread training: what it does and what it costs, in one value."""
+    """A way to spread training: what it is, what it does and costs, what it needs, and how it is tested."""
 
     name: str
     family: Family
@@ -80,42 +122,15 @@ class Strategy:
     use_when: str
     footprint: Callable[[RunSpec, ModelFacts], Footprint]
     open_job: Callable[[Context], Job | Service]
-    # Why it cannot run here, beyond what the fields below say, or None.
-    check: Callable[[RunSpec, System], str | None] = lambda _spec, _system: None
     knobs: tuple[Knob, ...] = ()
-    devices: tuple[Device, ...] = ("cpu", "cuda", "cuda-slice")
-    precisions: tuple[Precision, ...] = ("fp32",)
-    executions: tuple[Execution, ...] = ("eager",)
-    # Packages that it imports beside its framework.
-    needs: tuple[str, ...] = ()
-    # The kind of own model that it trains, where it is not that of its framework.
-    own_models: str | None = None
-    # Environment variables that must be set before the framework is imported.
-    environment: Callable[[RunSpec, Process], dict[str, str]] = nothing_more
-    roles: Callable[[RunSpec], tuple[Role, ...]] = one_process_per_worker
-    replicas: Callable[[RunSpec], int] = one_replica_per_worker
-    # Whether its workers can share one GPU; otherwise device cuda wants a GPU for each.
-    shares_gpu: bool = False
-    # The only worker count it can have, where there is just one.
-    fixed_workers: int | None = None
-    # For a model of the user's that is no plain sequence: the function of its file that says how to cut it.
-    cut_by: Literal["stages", "plan"] | None = None
-    # How far its losses may stray from those of its reference run on the same global batch, relative.
-    tolerance: float = 1e-4
-    reference: Callable[[RunSpec], RunSpec] = torch_on_one_worker
-    # Fields that its contract test must set, for a reason that its file gives.
-    tested_with: Mapping[str, Any] = field(default_factory=dict)
-    # For an asynchronous strategy: the training loss that it must be below in the second epoch of mnist-5k.
-    must_reach_loss: float | None = None
-    # Whether an instrumented run of it notes what happens when.
-    can_be_instrumented: Callable[[RunSpec], bool] = step_by_step
-    # Recognises the framework's own out-of-memory exceptions.
-    is_out_of_memory: Callable[[BaseException], bool] = lambda error: isinstance(error, MemoryError)
+    needs: Needs = field(default_factory=Needs)
+    traits: Traits = field(default_factory=Traits)
+    testing: Testing = field(default_factory=Testing)
 
     @property
     def trains(self) -> str | None:
-        """The kind of own model that it takes: torch, keras or jax; None for any."""
-        return self.own_models or ("keras" if self.framework == "tensorflow" else self.framework)
+        """The kind of own model that it trains: torch, keras or jax; None for any."""
+        return self.needs.own_models or ("keras" if self.framework == "tensorflow" else self.framework)
 
     def knob_values(self, spec: RunSpec) -> dict[str, Scalar]:
         """All knobs, with the run's own values in their place."""

@@ -93,6 +93,8 @@ class Message:
     # Where it is cut into pieces that leave as the backward pass fills them: most bytes of a piece, and of the first.
     piece_bytes: float | None = None
     first_piece_bytes: float | None = None
+    # Whether it carries no part of the model: a request, an answer, a share of work.
+    control: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,9 +210,12 @@ def reduce_scatter(name: str, payload_bytes: float, ranks: int) -> tuple[Message
     return _unless_alone(Message(name, "reduce-scatter", payload_bytes, moved, moved, ranks=ranks), ranks)
 
 
-def exchange(name: str, sent_bytes: float, received_bytes: float, count: float = 1) -> Message:
+def exchange(
+    name: str, sent_bytes: float, received_bytes: float, count: float = 1, *, control: bool = False
+) -> Message:
     """Plain sends and receives between two ranks."""
-    return Message(name, "send", max(sent_bytes, received_bytes), sent_bytes, received_bytes, count)
+    payload_bytes = max(sent_bytes, received_bytes)
+    return Message(name, "send", payload_bytes, sent_bytes, received_bytes, count, control=control)
 
 
 def during(messages: Iterable[Message], phase: Phase, **fields: Any) -> tuple[Message, ...]:

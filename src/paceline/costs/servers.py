@@ -77,8 +77,8 @@ def served_footprint(spec: RunSpec, model: ModelFacts, cut: Cut, settings: Optim
         messages=(
             replace(exchange("gradients", size, 0, traffic.pushes), **leaving),
             exchange("parameters", 0, size, traffic.fetches),
-            exchange("words", WORD_BYTES * cut.servers, 0, traffic.words),
-            exchange("answers", 0, WORD_BYTES * cut.servers, traffic.answers),
+            exchange("words", WORD_BYTES * cut.servers, 0, traffic.words, control=True),
+            exchange("answers", 0, WORD_BYTES * cut.servers, traffic.answers, control=True),
         ),
         parameter_bytes=size,
         gradient_bytes=size,
@@ -108,8 +108,8 @@ def _server(pieces: int, elements: int, workers: int, settings: Optimizer, traff
         messages=(
             exchange("gradients", 0, size * workers, traffic.pushes),
             exchange("parameters", size * workers, 0, traffic.fetches),
-            exchange("words", 0, words, traffic.words),
-            exchange("answers", words, 0, traffic.answers),
+            exchange("words", 0, words, traffic.words, control=True),
+            exchange("answers", words, 0, traffic.answers, control=True),
         ),
         parameter_bytes=size,
         gradient_bytes=size * workers,

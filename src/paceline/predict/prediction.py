@@ -137,14 +137,9 @@ class Predictor:
         return {one.strategy: one for one in calibration.overheads} if calibration else {}
 
     def overhead(self, chosen: Strategy) -> StrategyOverhead | None:
-        """Of a strategy's own software: as it was timed, or as that of one with its last word or family."""
-        known = self._overheads
-        if not known or chosen.framework != "torch":
-            return None
-        last = chosen.name.rpartition("-")[2]
-        like = [one for name, one in known.items() if name == chosen.name or name.rpartition("-")[2] == last]
-        like += [one for name, one in known.items() if strategy(name).family == chosen.family]
-        return like[0] if like else None
+        """What the strategy's software takes: as it was timed itself, or as the most similar one that was."""
+        names = (chosen.name, *chosen.traits.calibrated_like)
+        return next((self._overheads[name] for name in names if name in self._overheads), None)
 
     @cached_property
     def digest(self) -> str:
@@ -155,11 +150,11 @@ class Predictor:
         """The configuration as its strategy's footprint describes it."""
         chosen = strategy(spec.strategy)
         footprint = chosen.footprint(spec, self.model)
-        samples = spec.samples_per_step / max(1, chosen.replicas(spec))
+        samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec))
         stages = footprint.stages
-        parted = stages.microbatches if stages else int(spec.knobs.get("accumulation", 1))
+        parted = stages.microbatches if stages else chosen.traits.passes(spec)
         passes = self.passes(chosen, spec.precision, samples / parted)
-        costs = self._transfers(chosen, spec, str(spec.knobs.get("algorithm", "auto")))
+        costs = self._transfers(chosen, spec)
         overhead = self.overhead(chosen)
         scene = Scene(
             hardware=self.hardware,
@@ -173,7 +168,7 @@ class Predictor:
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
             earlier_passes=0 if stages else parted - 1,
             overhead=overhead,
-            splits_layers=splits_layers(chosen),
+            splits_layers=chosen.traits.splits_layers(spec),
             filled=self._filled,
         )
         parts = time_step(footprint, scene)
@@ -215,8 +210,8 @@ class Predictor:
             self._singles[key] = passes.total + passes.overhead + update
         return self._singles[key]
 
-    def _transfers(self, chosen: Strategy, spec: RunSpec, algorithm: str) -> Costs:
-        key = transport_of(chosen, spec), algorithm
+    def _transfers(self, chosen: Strategy, spec: RunSpec) -> Costs:
+        key = transport_of(chosen, spec), chosen.traits.algorithm(spec)
         if key not in self._costs:
             self._costs[key] = Costs(self.hardware, *key)
         return self._costs[key]
@@ -279,16 +274,16 @@ class Predictor:
         # A server or a chief has no samples and makes no passes.
         computes = group.role == "worker"
         held, passing = group.held_bytes, self._passing(chosen.framework or "torch", samples) if computes else 0.0
-        whole = self.model.activation_bytes * samples
-        if splits_layers(chosen):
+        whole, splits_layers = self.model.activation_bytes * samples, chosen.traits.splits_layers(spec)
+        if splits_layers:
             passing *= group.activation_bytes / (whole or 1.0)
         if fit is None:
             return held + max(0.0, passing) + self.hardware.device.reserved_bytes.value
-        if computes and fit.points is not None and fit.digest == self.digest and not splits_layers(chosen):
+        if computes and fit.points is not None and fit.digest == self.digest and not splits_layers:
             slack = kept_by_allocator(fit.points, samples)
         else:
             # Who splits layers puts their results together for a moment.
-            kept = whole if splits_layers(chosen) else group.activation_bytes
+            kept = whole if splits_layers else group.activation_bytes
             slack = fit.base_bytes + fit.slack * (group.gradient_bytes + kept + passing)
         beyond, overhead = passing, self.overhead(chosen)
         if overhead and spec.workers > 1:
@@ -336,16 +331,11 @@ def in_backward(group: RankFootprint) -> bool:
     return all(message.phase == "backward" for message in group.messages)
 
 
-def splits_layers(chosen: Strategy) -> bool:
-    """Whether a rank holds a part of each layer."""
-    return chosen.name.endswith("-tensor")
-
-
 def transport_of(chosen: Strategy, spec: RunSpec) -> str:
     """What carries the messages: memory of one process, gRPC of TensorFlow's workers, gloo on cores, NCCL on GPUs."""
     if spec.device != "cpu":
         return "nccl"
-    roles = chosen.roles(spec)
+    roles = chosen.needs.roles(spec)
     if sum(role.processes for role in roles) == 1:
         return IN_PROCESS
     return "grpc" if chosen.framework == "tensorflow" else "gloo"

@@ -96,7 +96,7 @@ def _system(name: str, model: ModelFacts, local_batch: int, single_samples_per_s
     plain = base.model_copy(update={"node_devices": table["node_devices"], **links})
     device = plain.device.model_copy(update={"launch_seconds": Quantity(value=0, source="part of the given rate")})
     plain = plain.model_copy(update={"device": device})
-    alone = RunSpec(strategy="torch-single", local_batch=local_batch, steps=1, device="cuda", dataset="synthetic")
+    alone = RunSpec(local_batch=local_batch, steps=1, device="cuda", dataset="synthetic")
     fast = Predictor(plain, model, local_batch).predict(alone).samples_per_second.value
     # Computing and moving numbers are both scaled, so that one device does what the source says.
     factor = single_samples_per_second / fast

@@ -11,7 +11,7 @@ from paceline.contract.own_facts import OwnFacts
 from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError
-from paceline.plan import complete, refusal, sample_count
+from paceline.plan import DEFAULT_GLOBAL_BATCH, complete, refusal, sample_count
 from paceline.predict.prediction import Predictor
 from paceline.runs.probe import probe
 from paceline.spec import ModelFile, Optimizer, Precision, RunSpec, Scalar
@@ -19,7 +19,6 @@ from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import Hardware
 from paceline.workloads.own import OWN_DATA
 
-DEFAULT_GLOBAL_BATCH = 256
 # Test samples for each training sample, in the data sets that come with Paceline.
 TEST_SHARE = 0.2
 # Of one image: channels, height and width.
@@ -130,13 +129,14 @@ class Question:
     def why_not(self, spec: RunSpec) -> str | None:
         """Why a run cannot be made on the system in question, in words, or None."""
         chosen = strategy(spec.strategy)
-        if self.hardware.kind not in chosen.devices:
-            return f"{chosen.name} does not run with device {self.hardware.kind}; it offers {', '.join(chosen.devices)}"
-        if chosen.roles(spec) and not _several_machines(spec) and self._machines(spec) > 1:
+        devices = chosen.needs.devices
+        if self.hardware.kind not in devices:
+            return f"{chosen.name} does not run with device {self.hardware.kind}; it offers {', '.join(devices)}"
+        if chosen.needs.roles(spec) and not _several_machines(spec) and self._machines(spec) > 1:
             return f"{chosen.name} is one process and cannot reach over {self._machines(spec)} nodes"
         fields: dict[str, Any] = {"dataset_copies": _ENOUGH_COPIES}
-        if spec.precision not in chosen.precisions:
-            fields["precision"] = chosen.precisions[-1]
+        if spec.precision not in chosen.needs.precisions:
+            fields["precision"] = chosen.needs.precisions[-1]
         try:
             reason = refusal(spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._look)
             if reason is None and spec.model is not None:
@@ -156,7 +156,7 @@ class Question:
 
 def _several_machines(spec: RunSpec) -> bool:
     """Whether its workers are processes, which may be on other machines, or within one process."""
-    return sum(role.processes for role in strategy(spec.strategy).roles(spec)) > 1 or spec.workers == 1
+    return sum(role.processes for role in strategy(spec.strategy).needs.roles(spec)) > 1 or spec.workers == 1
 
 
 def _classes(spec: RunSpec) -> int | None:

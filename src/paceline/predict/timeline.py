@@ -334,9 +334,9 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], scene
     share = max(server.parameter_bytes for server in servers) / (sum(one.parameter_bytes for one in servers) or 1.0)
     # Servers are wherever there is room: on another node, if workers and servers are more than one holds.
     messages = [replace(one, ranks=scene.workers + len(servers)) for one in worker.messages]
-    large = [one for one in messages if one.name in ("gradients", "parameters")]
+    large = [one for one in messages if not one.control]
     update = scene.model.parameters * share * scene.passes.update_per_parameter * scene.crowding
-    words = sum(scene.cost(one) * one.count for one in messages if one not in large)
+    words = sum(scene.cost(one) * one.count for one in messages if one.control)
     software = scene.software(worker, scene.model.parameter_bytes)
     moved = sum(scene.cost(one) * one.count for one in large)
     # Both ends of a transfer are busy with it.

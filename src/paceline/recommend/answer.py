@@ -6,7 +6,7 @@ from statistics import median
 
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
-from paceline.recommend.candidates import needs_company, simplicity, variants, worker_counts
+from paceline.recommend.candidates import pointless_on_one_worker, simplicity, variants, worker_counts
 from paceline.recommend.objectives import Objective, objective
 from paceline.record import Record
 from paceline.spec import RunSpec
@@ -101,7 +101,7 @@ def _plainness(one: Candidate) -> tuple[float, ...]:
 
 def _specs(question: Question, name: str) -> Iterator[RunSpec]:
     for workers in question.workers:
-        if needs_company(strategy(name), workers) and len(question.workers) > 1:
+        if workers == 1 < len(question.workers) and pointless_on_one_worker(strategy(name)):
             continue
         for knobs in variants(strategy(name), question, workers):
             yield from question.specs(name, knobs, (workers,))
@@ -135,7 +135,7 @@ def _candidate(
     value = wanted.of(prediction)
     chosen = strategy(spec.strategy)
     caveat = None if chosen.synchronous else UNSYNCHRONISED
-    if chosen.reference(spec).optimizer != spec.optimizer:
+    if chosen.testing.reference(spec).optimizer != spec.optimizer:
         caveat = ANOTHER_OPTIMIZER
     if wanted.name == "time-to-accuracy" and critical_batch:
         # 1 + batch / critical batch times as many samples (McCandlish et al., "An Empirical Model of Large-Batch

@@ -9,7 +9,7 @@ from importlib import resources
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, Answer, Candidate
-from paceline.strategies import strategy
+from paceline.strategies import strategy, usual_on_several_devices
 from paceline.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 # A part below this share of a step is not worth a word.
@@ -121,8 +121,7 @@ def _one_fits(answer: Answer) -> bool:
 
 def break_even(question: Question, pick: Candidate) -> str:
     """The global batch from which on two workers with data parallelism are faster than one."""
-    framework = strategy(pick.spec.strategy).framework
-    name = {"torch": "torch-ddp", "tensorflow": "tf-mirrored", "jax": "jax-data"}.get(str(framework), "torch-ddp")
+    name = usual_on_several_devices(strategy(pick.spec.strategy).framework or "torch").name
     for doubling in range(1, DOUBLINGS + 1):
         batch = 1 << doubling
         (spec,) = question.specs(name, {}, (2,), [("global_batch", batch)])

@@ -78,7 +78,7 @@ def process_environment(spec: RunSpec, process: Process, base: Mapping[str, str]
         env |= TUNED_ALLOCATOR
     if spec.device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""
-    return env | strategy(spec.strategy).environment(spec, process)
+    return env | strategy(spec.strategy).needs.environment(spec, process)
 
 
 def pin(process: Process) -> None:

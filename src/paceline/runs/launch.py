@@ -45,7 +45,7 @@ def launch(
 ) -> Record:  # fmt: skip
     """Runs it in processes of its own. `KeyboardInterrupt` ends it as interrupted and is the caller's to act on."""
     spec = run.spec
-    roles = strategy(spec.strategy).roles(spec)
+    roles = strategy(spec.strategy).needs.roles(spec)
     processes = lay_out(roles, system.cores, cores_each(spec, roles, system.cores))
     crowded = oversubscription(roles, system.cores, spec)
     energy, gpus = open_meter(spec), watch_gpus(spec, time.perf_counter_ns)

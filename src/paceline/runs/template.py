@@ -200,10 +200,10 @@ def divided(env: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
 def modules_of(chosen: Strategy) -> tuple[str, ...]:
     """What a run of that strategy imports first."""
     if chosen.framework is None:
-        return chosen.needs
+        return chosen.needs.packages
     known = chosen.framework in _FACTS
     usual = import_module(f"paceline.frameworks.{chosen.framework}.declared").PRELOAD if known else (chosen.framework,)
-    return (*usual, *chosen.needs)
+    return (*usual, *chosen.needs.packages)
 
 
 @contextlib.contextmanager

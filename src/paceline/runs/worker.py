@@ -107,7 +107,7 @@ def describe(error: BaseException, chosen: Strategy) -> dict[str, Any]:
     """The exception as the launcher needs it: its kind, from its type, and its words."""
     if isinstance(error, UserError):
         kind = "user_error"
-    elif chosen.is_out_of_memory(error):
+    elif chosen.needs.is_out_of_memory(error):
         kind = "out_of_memory"
     else:
         kind = "failed"

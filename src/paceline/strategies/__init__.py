@@ -25,4 +25,18 @@ def strategy(name: str) -> Strategy:
     return declared or choose(name, strategies(), "strategy")
 
 
-__all__ = ["Strategy", "strategies", "strategy"]
+def baseline(framework: str) -> Strategy:
+    """The strategy that trains on one worker of a framework."""
+    return next(one for one in _of(framework) if one.family == "single")
+
+
+def usual_on_several_devices(framework: str) -> Strategy:
+    """What most people use on several devices of a framework."""
+    return next(one for one in _of(framework) if one.traits.usual_on_several_devices)
+
+
+def _of(framework: str) -> list[Strategy]:
+    return [chosen for chosen in strategies().values() if chosen.framework == framework]
+
+
+__all__ = ["Strategy", "baseline", "strategies", "strategy", "usual_on_several_devices"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation, Job
-from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.strategy import Knob, Needs, Strategy
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
 from paceline.errors import UserError
 from paceline.spans import Span, SpanRecorder
@@ -166,5 +166,5 @@ STRATEGY = Strategy(
     footprint=footprint,
     open_job=open_job,
     knobs=KNOBS,
-    devices=("cpu",),
+    needs=Needs(devices=("cpu",)),
 )

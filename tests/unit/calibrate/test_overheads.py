@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.calibrate.overheads import fitted, strategy_overheads
-from paceline.calibrate.trials import OWN_STEP_SECONDS, OWN_STEPS, TIMED, TRIALS, Tried, run_own, run_trials
+from paceline.calibrate.trials import OWN_STEP_SECONDS, OWN_STEPS, TRIALS, Tried, run_own, run_trials, timed_strategies
 from paceline.contract.context import spec_facts
 from paceline.plan import complete
 from paceline.predict.compute import model_digest
@@ -79,8 +79,17 @@ def tried(run: Callable[[RunSpec, int], Record], system: System) -> list[Tried]:
 
 
 def test_strategies_whose_software_is_timed_are_of_each_kind() -> None:
-    families = {strategies()[name].family for name in TIMED}
+    families = {strategies()[name].family for name in timed_strategies()}
     assert families == {"data", "model", "server"}
+
+
+def test_a_strategy_is_calibrated_like_one_that_is_timed() -> None:
+    for chosen in strategies().values():
+        assert set(chosen.traits.calibrated_like) <= set(timed_strategies()) - {chosen.name}
+
+
+def test_software_that_does_more_at_every_operation_is_timed_with_attention_too() -> None:
+    assert set(timed_strategies("transformer")) < set(timed_strategies("mlp")) == set(timed_strategies())
 
 
 def test_two_costs_from_sums_of_them_and_neither_below_zero() -> None:
@@ -99,7 +108,7 @@ def test_a_third_sum_that_does_not_fit_moves_costs_by_its_share_of_the_step() ->
 
 def test_the_costs_of_runs_are_found_again(run: Callable[[RunSpec, int], Record], system: System) -> None:
     found = {one.strategy: one for one in strategy_overheads(hardware(), tried(run, system))}
-    assert set(found) == set(TIMED)
+    assert set(found) == set(timed_strategies())
     for one in found.values():
         assert one.seconds_per_message == pytest.approx(TRUE["seconds_per_message"], rel=1e-3), one.strategy
         assert one.seconds_per_parameter_byte == pytest.approx(TRUE["seconds_per_parameter_byte"], rel=1e-3)
@@ -117,7 +126,7 @@ def test_any_number_of_cores_has_strategies_that_divide_the_models_over_them(
 ) -> None:
     many = replace(system, cores=tuple(range(cores)))
     found = {one.strategy for one in strategy_overheads(hardware(), tried(run, many))}
-    assert {"torch-ddp", "torch-zero"} <= found <= set(TIMED)
+    assert {"torch-ddp", "torch-zero"} <= found <= set(timed_strategies())
 
 
 def test_a_disturbed_run_is_made_again(run: Callable[[RunSpec, int], Record], system: System) -> None:
@@ -128,7 +137,7 @@ def test_a_disturbed_run_is_made_again(run: Callable[[RunSpec, int], Record], sy
         return run(spec, turn)
 
     tried(counted, system)
-    runs = [1 + len(trial.by) for trial in TRIALS]
+    runs = [1 + len(timed_strategies(trial.workload)) for trial in TRIALS]
     assert turns == [turn for trial, times in zip(TRIALS, runs, strict=True) for turn in [*range(trial.tries)] * times]
     assert max(turns) > 0
 
@@ -152,7 +161,7 @@ def test_what_strategies_hold_of_the_model_itself_is_kept_for_it(
     assert mine is not None
     assert {ran.spec.global_batch for ran in mine.by_strategies.values()} == {OWN_BATCH * 2}
     found = strategy_overheads(hardware(), [*tried(run, system), mine])
-    assert {one.strategy for one in found} == set(TIMED)
+    assert {one.strategy for one in found} == set(timed_strategies())
     for one in found:
         spec = mine.by_strategies[one.strategy].spec
         (grown,) = one.held_per_activation_byte.values()

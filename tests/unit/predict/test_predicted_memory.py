@@ -1,5 +1,7 @@
 """What workers and servers are predicted to hold on a machine that was calibrated, by hand."""
 
+from typing import Any
+
 import pytest
 
 from paceline.contract.context import spec_facts
@@ -17,15 +19,18 @@ BASE, SLACK, DATA = 1e6, 0.25, 7e6
 
 
 def hardware(*overheads: StrategyOverhead) -> Hardware:
-    memory = MemoryFit(framework="torch", base_bytes=BASE, slack=SLACK, residual=0.05)
+    memory = tuple(
+        MemoryFit(framework=name, base_bytes=BASE, slack=SLACK, residual=0.05)
+        for name in ("torch", "tensorflow", "jax")
+    )
     calibration = Calibration(
-        at="2020-01-01", machine="a machine", frameworks={"torch": "2"}, memory=(memory,), overheads=overheads
+        at="2020-01-01", machine="a machine", frameworks={"torch": "2"}, memory=memory, overheads=overheads
     )
     return load_hardware("cpu-2-cores").model_copy(update={"calibration": calibration})
 
 
-def spec_of(name: str, workload: str = "mlp", batch: int = 64) -> RunSpec:
-    return complete(RunSpec(workload=workload, strategy=name, workers=2, global_batch=batch, steps=1))
+def spec_of(name: str, workload: str = "mlp", batch: int = 64, **fields: Any) -> RunSpec:
+    return complete(RunSpec(workload=workload, strategy=name, global_batch=batch, steps=1, **{"workers": 2, **fields}))
 
 
 def predicted(spec: RunSpec, *overheads: StrategyOverhead) -> tuple[float, ModelFacts]:
@@ -80,12 +85,30 @@ def test_what_was_held_of_the_model_itself_grows_with_its_activations(name: str)
     assert 1000 < other - without <= 1000 + size.parameter_bytes
 
 
-def test_who_splits_layers_keeps_as_much_of_their_results_as_of_the_whole_model() -> None:
-    spec = spec_of("torch-tensor", "transformer")
+@pytest.mark.parametrize(
+    ("name", "fields", "samples"),
+    [
+        ("torch-tensor", {}, 64), ("keras-model-parallel", {"knobs": {"tensor": 2}}, 64),
+        ("keras-model-parallel", {"knobs": {"tensor": 2}, "workers": 4}, 32),
+        ("tf-dtensor", {"knobs": {"tensor": 2}}, 64),
+    ],
+)  # fmt: skip
+def test_who_splits_layers_keeps_as_much_of_their_results_as_of_the_whole_model(
+    name: str, fields: dict[str, Any], samples: int
+) -> None:
+    spec = spec_of(name, "transformer", **fields)
     found, facts = predicted(spec)
-    worker, whole = strategy("torch-tensor").footprint(spec, facts).groups[0], facts.activation_bytes * 64
+    worker, whole = strategy(name).footprint(spec, facts).groups[0], facts.activation_bytes * samples
     # What is there only for a moment is divided as the rest is.
-    passing = beyond_kept(facts, 64, {}) * worker.activation_bytes / whole
+    passing = beyond_kept(facts, samples, {}) * worker.activation_bytes / whole
     kept = worker.gradient_bytes + whole + passing
     assert worker.activation_bytes < whole
+    assert found == pytest.approx(worker.held_bytes + passing + BASE + SLACK * kept + DATA)
+
+
+def test_a_mesh_that_splits_no_layer_holds_what_replicas_do() -> None:
+    spec = spec_of("tf-dtensor", "transformer", knobs={"tensor": 1})
+    found, facts = predicted(spec)
+    worker, passing = strategy("tf-dtensor").footprint(spec, facts).groups[0], beyond_kept(facts, 32, {})
+    kept = worker.gradient_bytes + worker.activation_bytes + passing
     assert found == pytest.approx(worker.held_bytes + passing + BASE + SLACK * kept + DATA)

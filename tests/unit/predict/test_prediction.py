@@ -27,7 +27,7 @@ def predictor(hardware: Hardware) -> Predictor:
 
 @pytest.mark.parametrize("name", REAL)
 def test_every_strategy_of_the_catalogue_is_predicted_and_its_parts_are_its_step(name: str) -> None:
-    workers = strategy(name).fixed_workers or 4
+    workers = strategy(name).needs.fixed_workers or 4
     found = predictor(load_hardware("4xa100-nvlink")).predict(spec_of(name, workers))
     parts = found.parts
     assert min(parts.compute, parts.exposed, parts.bubble, parts.waiting, parts.transfers) >= 0

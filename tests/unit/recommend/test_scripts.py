@@ -88,9 +88,9 @@ def spec_of(name: str, run: str, folder: Path) -> RunSpec | None:
         fields |= {"knobs": KNOBS[name], "workers": 4, "workload": "mlp", "options": {"depth": 8}}
     if run == "contiguous" and chosen.framework != "torch":
         return None
-    if fields.get("precision", "fp32") not in chosen.precisions:
+    if fields.get("precision", "fp32") not in chosen.needs.precisions:
         return None
-    if fields.get("execution", "eager") not in chosen.executions:
+    if fields.get("execution", "eager") not in chosen.needs.executions:
         return None
     if "model" in fields:
         fields["model"] = model_file(folder, fields["model"])
@@ -98,7 +98,7 @@ def spec_of(name: str, run: str, folder: Path) -> RunSpec | None:
     length = {} if "epochs" in fields else {"steps": 12}
     workers = fields.pop("workers", 2)
     return RunSpec.parse(
-        {"strategy": name, "workers": chosen.fixed_workers or workers, **batch, **length, **fields}, "test"
+        {"strategy": name, "workers": chosen.needs.fixed_workers or workers, **batch, **length, **fields}, "test"
     )
 
 

@@ -1,19 +1,17 @@
 """What can be said about JAX runs without importing JAX: fields, devices, processes, and how arrays are divided."""
 
 from paceline.contract.context import Process
-from paceline.contract.strategy import Knob, Role
-from paceline.spec import Execution, Precision, RunSpec
+from paceline.contract.strategy import Knob, Needs, Role
+from paceline.spec import RunSpec
+from paceline.systems import System
 
 PRELOAD = ("jax", "jax.numpy")
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
-# A step is always compiled by `jax.jit`: that is how JAX is used.
-EXECUTIONS: tuple[Execution, ...] = ("eager",)
 
 STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "optimizer steps in one call of the compiled function")
 PROCESSES = Knob("processes", False, "a process for each worker (jax.distributed) instead of one that drives all")
 
 
-def check_fields(spec: RunSpec) -> str | None:
+def check(spec: RunSpec, _system: System) -> str | None:
     """Fields that no JAX strategy can honour."""
     if spec.memory_format == "contiguous":
         return "JAX strategies keep images channels-last (memory_format channels_last) and have no other format"
@@ -55,3 +53,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     return type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and str(error).startswith(
         "RESOURCE_EXHAUSTED"
     )
+
+
+NEEDS = Needs(
+    precisions=("fp32", "tf32", "bf16"),
+    # A step is always compiled by `jax.jit`: that is how JAX is used.
+    executions=("eager",),
+    roles=roles,
+    environment=environment,
+    check=check,
+    is_out_of_memory=is_out_of_memory,
+)

@@ -1,13 +1,9 @@
 """What can be said about TensorFlow runs without importing TensorFlow first."""
 
-from paceline.contract.strategy import Knob
-from paceline.spec import Device, Execution, Precision, RunSpec
+from paceline.contract.strategy import Knob, Needs, on_cores
+from paceline.spec import RunSpec
+from paceline.systems import System
 
-# Slices of a GPU have not been tried with TensorFlow.
-DEVICES: tuple[Device, ...] = ("cpu", "cuda")
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
-# Eager stands for the usual way, a traced function; compiled is the same function through XLA.
-EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled")
 # What a template process imports once for all runs; none of it starts a thread.
 PRELOAD = ("tensorflow", "keras", "paceline.frameworks.tensorflow.training")
 
@@ -19,7 +15,7 @@ def environment(_spec: RunSpec, _process: object) -> dict[str, str]:
     return {"KERAS_BACKEND": "tensorflow"}
 
 
-def check(spec: RunSpec) -> str | None:
+def check(spec: RunSpec, _system: System) -> str | None:
     """What no TensorFlow strategy here can do, in words."""
     if spec.optimizer.name == "lbfgs":
         return "optimizer lbfgs is not there in TensorFlow; use adam, sgd or adagrad, or a PyTorch strategy"
@@ -35,3 +31,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     import tensorflow as tf
 
     return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
+
+
+NEEDS = Needs(
+    # Slices of a GPU have not been tried with TensorFlow.
+    devices=("cpu", "cuda"),
+    precisions=("fp32", "bf16"),
+    # Eager stands for the usual way, a traced function; compiled is the same function through XLA.
+    executions=("eager", "compiled"),
+    packages=("keras",),
+    own_models="keras",
+    environment=environment,
+    check=check,
+    can_be_instrumented=on_cores,
+    is_out_of_memory=is_out_of_memory,
+)

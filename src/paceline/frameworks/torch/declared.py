@@ -1,17 +1,18 @@
 """What can be said about PyTorch runs without importing PyTorch first."""
 
-from paceline.spec import Execution, Precision, RunSpec
+from dataclasses import replace
+
+from paceline.contract.strategy import Needs
+from paceline.spec import Execution, RunSpec
 from paceline.systems import System
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
 # What PyTorch imports lazily in most runs; a template process imports it once for all of them.
 PRELOAD = ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel")
-EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled")
 # Of strategies whose whole step can be recorded as a CUDA graph.
-GRAPH_EXECUTIONS: tuple[Execution, ...] = (*EXECUTIONS, "graph", "compiled+graph")
+GRAPH_EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled", "graph", "compiled+graph")
 
 
-def check_graph(spec: RunSpec) -> str | None:
+def check_graph(spec: RunSpec, _system: System) -> str | None:
     """What a step that is recorded as a graph cannot have, in words, or None."""
     if "graph" not in spec.execution:
         return None
@@ -38,3 +39,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return type(error) is RuntimeError and "DefaultCPUAllocator" in str(error)
+
+
+NEEDS = Needs(precisions=("fp32", "tf32", "bf16"), executions=("eager", "compiled"), is_out_of_memory=is_out_of_memory)
+# Of strategies that give each worker a part of the model.
+NEEDS_OF_PARTS = replace(NEEDS, precisions=("fp32", "tf32"), executions=("eager",))

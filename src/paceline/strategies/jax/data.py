@@ -6,7 +6,8 @@ ML Computation Graphs", 2021.
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job
-from paceline.contract.strategy import Strategy, on_one_worker
+from paceline.contract.strategy import Strategy, Testing, on_one_worker
+from paceline.contract.traits import Traits
 from paceline.costs import jax as costs
 from paceline.costs.footprint import Footprint, ModelFacts, all_reduce
 from paceline.frameworks.jax import declared
@@ -38,13 +39,9 @@ STRATEGY = Strategy(
     about="each device holds the whole model; XLA averages the gradients of a divided batch",
     use_when="the model fits on one device and computation outweighs sending its gradients",
     footprint=footprint,
-    check=lambda spec, _system: declared.check_fields(spec),
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION, declared.PROCESSES),
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    environment=declared.environment,
-    roles=declared.roles,
-    reference=on_one_worker("jax-single"),
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=declared.NEEDS,
+    traits=Traits(usual_on_several_devices=True),
+    testing=Testing(reference=on_one_worker("jax-single")),
 )

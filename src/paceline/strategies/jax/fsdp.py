@@ -8,7 +8,7 @@ import math
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job
-from paceline.contract.strategy import Strategy, on_one_worker
+from paceline.contract.strategy import Strategy, Testing, on_one_worker
 from paceline.costs import jax as costs
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, all_gather, all_reduce
 from paceline.frameworks.jax import declared
@@ -57,13 +57,8 @@ STRATEGY = Strategy(
     about="parameters and optimizer state are divided over the devices and gathered in each step",
     use_when="the model with its gradients and optimizer state does not fit on one device",
     footprint=footprint,
-    check=lambda spec, _system: declared.check_fields(spec),
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION, declared.PROCESSES),
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    environment=declared.environment,
-    roles=declared.roles,
-    reference=on_one_worker("jax-single"),
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=declared.NEEDS,
+    testing=Testing(reference=on_one_worker("jax-single")),
 )

@@ -1,8 +1,10 @@
 """JAX on one worker: the reference of the other JAX strategies."""
 
+from dataclasses import replace
+
 from paceline.contract.context import Context
 from paceline.contract.job import Job
-from paceline.contract.strategy import Strategy, on_one_worker
+from paceline.contract.strategy import Strategy, Testing, one_process_per_worker
 from paceline.costs import jax as costs
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.frameworks.jax import declared
@@ -32,14 +34,8 @@ STRATEGY = Strategy(
     about="one worker, no communication; every step compiled by XLA",
     use_when="the model is small, or as the baseline of the other JAX strategies",
     footprint=footprint,
-    check=lambda spec, _system: declared.check_fields(spec),
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION,),
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    environment=declared.environment,
-    fixed_workers=1,
-    tolerance=1e-3,
-    reference=on_one_worker("torch-single"),
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, fixed_workers=1, roles=one_process_per_worker),
+    testing=Testing(tolerance=1e-3),
 )

@@ -3,9 +3,11 @@
 Every device fetches the variables for its share of the batch; gradients are summed where the variables are.
 """
 
+from dataclasses import replace
+
 from paceline.contract.context import Context
 from paceline.contract.job import Job
-from paceline.contract.strategy import Role, Strategy, on_cores, on_one_worker
+from paceline.contract.strategy import Strategy, Testing, on_one_worker, one_process_for_all_workers
 from paceline.costs import tensorflow as costs
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, exchange, training_flops
 from paceline.frameworks.tensorflow import declared
@@ -13,11 +15,11 @@ from paceline.spec import RunSpec
 from paceline.systems import System
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """XLA wants its variables where it computes."""
     if spec.execution == "compiled":
         return "execution compiled does not go with tf-central: XLA cannot read variables of another device; use eager"
-    return declared.check(spec)
+    return declared.check(spec, system)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -68,16 +70,8 @@ STRATEGY = Strategy(
     about="one process: variables in one place, every device computes on its share of the batch",
     use_when="variables do not fit on each GPU beside its activations, and the host's memory is near",
     footprint=footprint,
-    check=check,
     open_job=open_job,
-    devices=declared.DEVICES,
-    can_be_instrumented=on_cores,
     knobs=(declared.STEPS_PER_EXECUTION,),
-    precisions=declared.PRECISIONS,
-    environment=declared.environment,
-    roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
-    needs=("keras",),
-    own_models="keras",
-    reference=on_one_worker("tf-single"),
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, executions=("eager",), roles=one_process_for_all_workers, check=check),
+    testing=Testing(reference=on_one_worker("tf-single")),
 )

@@ -1,8 +1,10 @@
 """TensorFlow on one device: a traced training step, the reference of every TensorFlow strategy."""
 
+from dataclasses import replace
+
 from paceline.contract.context import Context
 from paceline.contract.job import Job
-from paceline.contract.strategy import Strategy, on_cores, on_one_worker
+from paceline.contract.strategy import Strategy, Testing
 from paceline.costs import tensorflow as costs
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, training_flops
 from paceline.frameworks.tensorflow import declared
@@ -45,19 +47,11 @@ STRATEGY = Strategy(
     about="one worker, no communication, the step as a traced function",
     use_when="the model is small, or as the baseline of every TensorFlow comparison",
     footprint=footprint,
-    check=lambda spec, _system: declared.check(spec),
     open_job=open_job,
-    devices=declared.DEVICES,
-    can_be_instrumented=on_cores,
     knobs=(declared.STEPS_PER_EXECUTION,),
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    environment=declared.environment,
-    fixed_workers=1,
-    needs=("keras",),
-    own_models="keras",
-    reference=on_one_worker("torch-single"),
-    # Other kernels than PyTorch's add in another order; the differences grow over 20 steps of Adam.
-    tolerance=1e-3,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, fixed_workers=1),
+    testing=Testing(
+        # Other kernels than PyTorch's add in another order; the differences grow over 20 steps of Adam.
+        tolerance=1e-3,
+    ),
 )

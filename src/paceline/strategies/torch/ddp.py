@@ -5,11 +5,13 @@ buckets while the backward pass still runs. PowerSGD: Vogels et al., NeurIPS 201
 """
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.traits import Search, Traits, batch_parts
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
@@ -48,7 +50,7 @@ KNOBS = (
 )
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """Knobs that do not fit the batch or the backend."""
     knobs, local = STRATEGY.knob_values(spec), spec.samples_per_step // spec.workers
     if min(float(knobs[name]) for name in ("bucket_mb", "powersgd_rank", "accumulation")) <= 0:
@@ -64,7 +66,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
         return "algorithm chooses among those of NCCL, and gloo on CPU has only its ring; leave it out or use cuda"
     if "graph" in spec.execution and knobs["compression"] != "none":
         return f"execution {spec.execution} cannot record compressed gradients; use compression none or execution eager"
-    return declared.check_graph(spec)
+    return declared.check_graph(spec, system)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -175,7 +177,7 @@ def _bucket_mb(spec: RunSpec, knobs: dict[str, Any], module: Any) -> float | Non
     return None if knobs["bucket_mb"] == DEFAULT_BUCKET_MB else float(knobs["bucket_mb"])
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="torch-ddp",
     family="data",
     framework="torch",
@@ -183,10 +185,15 @@ STRATEGY = Strategy(
     about="each worker holds the whole model; gradients are averaged by all-reduce",
     use_when="the model fits on one device and computation outweighs sending its gradients",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    executions=declared.GRAPH_EXECUTIONS,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, check=check),
+    traits=Traits(
+        passes=lambda spec: int(STRATEGY.knob_values(spec)["accumulation"]),
+        algorithm=lambda spec: str(STRATEGY.knob_values(spec)["algorithm"]),
+        searched=(Search("accumulation", batch_parts),),
+        timed_on=("mlp",),
+        calibrated_like=("torch-zero", "torch-fsdp"),
+        usual_on_several_devices=True,
+    ),
 )

@@ -3,9 +3,12 @@
 Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021.
 """
 
+from dataclasses import replace
+
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.traits import MICROBATCHES_AND_SCHEDULE, Search, Traits, group_sizes
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.frameworks.torch import declared
@@ -55,11 +58,12 @@ STRATEGY = Strategy(
     about="pipelines side by side, each on its share of the batch; gradients averaged between them",
     use_when="a pipeline has as many stages as it can use and there are more devices",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    precisions=("fp32", "tf32"),
-    replicas=replicas,
-    cut_by="stages",
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS_OF_PARTS, cut_by="stages", check=check),
+    traits=Traits(
+        replicas=replicas,
+        searched=(Search("stages", group_sizes(other_than=2), then=(MICROBATCHES_AND_SCHEDULE,)),),
+        calibrated_like=("torch-pipeline",),
+    ),
 )

@@ -3,11 +3,13 @@
 Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.traits import Search, Traits, always, group_sizes_within_a_node
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.costs.torch import scattered_reduction
@@ -54,11 +56,13 @@ STRATEGY = Strategy(
     about="rows of workers split each layer; gradients are averaged between rows",
     use_when="layers must be split, but only over the devices that share a very fast link",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    precisions=("fp32", "tf32"),
-    replicas=replicas,
-    cut_by="plan",
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS_OF_PARTS, cut_by="plan", check=check),
+    traits=Traits(
+        replicas=replicas,
+        splits_layers=always,
+        searched=(Search("tensor", group_sizes_within_a_node(other_than=2)),),
+        calibrated_like=("torch-tensor",),
+    ),
 )

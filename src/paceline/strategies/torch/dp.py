@@ -4,9 +4,12 @@ The PyTorch of Ramkeesoon's study. Inputs are scattered, parameters broadcast, o
 the first device, which also computes the loss and updates the model. Devices may be the same GPU several times.
 """
 
+from dataclasses import replace
+
 from paceline.contract.context import Context
 from paceline.contract.job import Job
-from paceline.contract.strategy import Role, Strategy
+from paceline.contract.strategy import Strategy, one_process_for_all_workers
+from paceline.contract.traits import Traits
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
@@ -86,11 +89,14 @@ STRATEGY = Strategy(
     about="one process: the model is copied to every device for each batch",
     use_when="several GPUs in one machine, one script, and no second process is wanted",
     footprint=footprint,
-    check=check,
     open_job=open_job,
-    devices=("cuda", "cuda-slice"),
-    precisions=declared.PRECISIONS,
-    roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
-    shares_gpu=True,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(
+        declared.NEEDS,
+        devices=("cuda", "cuda-slice"),
+        executions=("eager",),
+        shares_gpu=True,
+        roles=one_process_for_all_workers,
+        check=check,
+    ),
+    traits=Traits(calibrated_like=("torch-ddp", "torch-zero", "torch-fsdp")),
 )

@@ -5,9 +5,12 @@ and gathered again for the backward one it is ZeRO stage 3, kept in between stag
 replicas it is HSDP: divided within groups of workers, and gradients averaged across them.
 """
 
+from dataclasses import replace
+
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.traits import Search, Traits, one_group_per_node
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
@@ -123,9 +126,12 @@ STRATEGY = Strategy(
     about="parameters, gradients and optimizer state are divided over the workers (ZeRO stage 2 and 3)",
     use_when="the model with its gradients and optimizer state does not fit on one device",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, executions=("eager",), check=check),
+    traits=Traits(
+        searched=(Search("hsdp_replicas", one_group_per_node),),
+        timed_on=("mlp", "transformer"),
+        calibrated_like=("torch-ddp", "torch-zero"),
+    ),
 )

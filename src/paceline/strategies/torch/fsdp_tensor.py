@@ -4,11 +4,13 @@ Zhao et al., "PyTorch FSDP", VLDB 2023, on top of Shoeybi et al., "Megatron-LM",
 torchtitan (Liang et al., ICLR 2025). Nothing that is split is held twice.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.traits import Search, Traits, always, group_sizes_within_a_node
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
@@ -100,11 +102,13 @@ STRATEGY = Strategy(
     about="rows of workers split each layer, and each part is divided over the rows",
     use_when="neither splitting layers nor dividing the model makes it fit alone",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    precisions=("fp32", "tf32"),
-    replicas=replicas,
-    cut_by="plan",
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS_OF_PARTS, cut_by="plan", check=check),
+    traits=Traits(
+        replicas=replicas,
+        splits_layers=always,
+        searched=(Search("tensor", group_sizes_within_a_node(other_than=2)),),
+        calibrated_like=("torch-tensor",),
+    ),
 )

@@ -4,9 +4,12 @@ Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012, section 3; t
 Bhilegaonkar, Hoskote and Nale. Memory is shared, time is not: while one worker computes, the others wait.
 """
 
+from dataclasses import replace
+
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy
+from paceline.contract.traits import Traits, one_replica
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.frameworks.torch import declared
@@ -41,10 +44,7 @@ STRATEGY = Strategy(
     about="each worker holds a stretch of the layers; one batch in flight",
     use_when="a model must fit that no device holds alone and nothing faster can cut it",
     footprint=footprint,
-    check=check,
     open_job=open_job,
-    precisions=("fp32", "tf32"),
-    replicas=lambda _spec: 1,
-    cut_by="stages",
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS_OF_PARTS, cut_by="stages", check=check),
+    traits=Traits(replicas=one_replica, calibrated_like=("torch-pipeline", "torch-tensor")),
 )

@@ -4,9 +4,12 @@ Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019 (1
 Language Model Training on GPU Clusters Using Megatron-LM", SC 2021 (interleaved).
 """
 
+from dataclasses import replace
+
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.traits import MICROBATCHES_AND_SCHEDULE, Traits, one_replica
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.frameworks.torch import declared
@@ -49,11 +52,13 @@ STRATEGY = Strategy(
     about="each worker holds a stage of the layers; micro-batches keep all of them busy",
     use_when="a deep model does not fit on one device and the link is slow",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    precisions=("fp32", "tf32"),
-    replicas=lambda _spec: 1,
-    cut_by="stages",
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS_OF_PARTS, cut_by="stages", check=check),
+    traits=Traits(
+        replicas=one_replica,
+        searched=(MICROBATCHES_AND_SCHEDULE,),
+        timed_on=("mlp",),
+        calibrated_like=("torch-tensor",),
+    ),
 )

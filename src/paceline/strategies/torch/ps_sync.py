@@ -4,9 +4,12 @@ Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSD
 own. The parameters are cut over them by bytes, in pieces that travel and are updated while the backward pass runs.
 """
 
+from dataclasses import replace
+
 from paceline.contract.context import Context
 from paceline.contract.job import Job, Service
 from paceline.contract.strategy import Knob, Role, Strategy
+from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.servers import ELEMENTS_PER_KIB, Cut, Traffic, served_footprint
 from paceline.frameworks.torch import declared
@@ -79,10 +82,7 @@ STRATEGY = Strategy(
     use_when="workers have no memory for optimizer state, or fast links to a few hosts but not to each other",
     footprint=footprint,
     open_job=open_job,
-    check=check,
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    roles=roles,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, roles=roles, check=check),
+    traits=Traits(timed_on=("mlp",)),
 )

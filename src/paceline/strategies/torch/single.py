@@ -1,5 +1,7 @@
 """PyTorch on one worker: the reference that every synchronous strategy must follow."""
 
+from dataclasses import replace
+
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy
@@ -45,10 +47,6 @@ STRATEGY = Strategy(
     about="one worker, no communication",
     use_when="the model is small, or as the baseline of every comparison",
     footprint=footprint,
-    check=lambda spec, _system: declared.check_graph(spec),
     open_job=open_job,
-    precisions=declared.PRECISIONS,
-    executions=declared.GRAPH_EXECUTIONS,
-    fixed_workers=1,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, fixed_workers=1, check=declared.check_graph),
 )

@@ -3,11 +3,13 @@
 Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.traits import Traits, always, one_replica
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.costs.torch import scattered_reduction
@@ -46,11 +48,13 @@ STRATEGY = Strategy(
     about="each layer is split over all workers, which exchange activations between layers",
     use_when="single layers are too large for one device and the devices share a very fast link",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    precisions=("fp32", "tf32"),
-    replicas=lambda _spec: 1,
-    cut_by="plan",
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS_OF_PARTS, cut_by="plan", check=check),
+    traits=Traits(
+        replicas=one_replica,
+        splits_layers=always,
+        timed_on=("mlp", "transformer"),
+        calibrated_like=("torch-pipeline",),
+    ),
 )

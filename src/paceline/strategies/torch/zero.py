@@ -5,10 +5,12 @@ Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Paramet
 """
 
 from collections import Counter
+from dataclasses import replace
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.traits import Traits
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
@@ -118,10 +120,8 @@ STRATEGY = Strategy(
     about="data parallel with the optimizer state divided over the workers (ZeRO stage 1)",
     use_when="the model fits on one device but not together with its optimizer state",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, check=check),
+    traits=Traits(timed_on=("mlp",), calibrated_like=("torch-ddp", "torch-fsdp")),
 )

@@ -52,7 +52,7 @@ def _strategies_by_framework() -> dict[str, list[tuple[str, str, str]]]:
     found: dict[str, list[tuple[str, str, str]]] = {}
     installed = local_system().frameworks
     for one in strategies().values():
-        missing = [name for name in (one.framework, *one.needs) if name and name not in installed]
+        missing = [name for name in (one.framework, *one.needs.packages) if name and name not in installed]
         reason = f"{missing[0]} is not installed" if missing else ""
         found.setdefault(one.framework or "no framework", []).append((one.name, one.about, reason))
     return found

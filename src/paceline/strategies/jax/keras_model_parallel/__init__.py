@@ -10,7 +10,8 @@ from functools import partial
 
 from paceline.contract.context import Context, Process, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Role, Strategy, on_cores, on_one_worker
+from paceline.contract.strategy import Knob, Strategy, Testing, on_cores, on_one_worker, one_process_for_all_workers
+from paceline.contract.traits import Search, Traits, group_sizes_within_a_node
 from paceline.costs import jax as costs
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, all_gather, all_reduce, exchange
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
@@ -72,13 +73,13 @@ def _both_ways(messages: Iterable[Message]) -> list[Message]:
     return [replace(message, count=2) for message in messages]
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """The workers must fill the mesh, and the model must divide."""
     knobs = STRATEGY.knob_values(spec)
     # One worker is a mesh of one.
     if spec.workers == 1:
         knobs["tensor"] = 1
-    return declared.check_fields(spec) or why_not_split(spec, knobs, spec_facts)
+    return declared.check(spec, system) or why_not_split(spec, knobs, spec_facts)
 
 
 def environment(spec: RunSpec, process: Process) -> dict[str, str]:
@@ -102,19 +103,23 @@ STRATEGY = Strategy(
     about="Keras divides variables over a mesh of devices by a layout map, and batches over its other side",
     use_when="a Keras model is too large for one device and is to stay a Keras model",
     footprint=footprint,
-    check=check,
     open_job=open_job,
-    devices=("cpu", "cuda"),
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    needs=("keras",),
-    own_models="keras",
-    environment=environment,
-    roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
-    replicas=lambda spec: rows_of(spec).count,
-    reference=on_one_worker("jax-single"),
-    # What XLA's profiler tells of GPUs has not been tried.
-    can_be_instrumented=on_cores,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(
+        declared.NEEDS,
+        devices=("cpu", "cuda"),
+        packages=("keras",),
+        own_models="keras",
+        roles=one_process_for_all_workers,
+        environment=environment,
+        check=check,
+        # What XLA's profiler tells of GPUs has not been tried.
+        can_be_instrumented=on_cores,
+    ),
+    traits=Traits(
+        replicas=lambda spec: rows_of(spec).count,
+        splits_layers=lambda spec: rows_of(spec).ways > 1,
+        searched=(Search("tensor", group_sizes_within_a_node(other_than=2)),),
+    ),
+    testing=Testing(reference=on_one_worker("jax-single")),
 )

@@ -4,11 +4,13 @@ Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models U
 as shardings of parameters and activations (Xu et al., "GSPMD", 2021).
 """
 
+from dataclasses import replace
 from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Strategy, on_cores, on_one_worker
+from paceline.contract.strategy import Knob, Strategy, Testing, on_cores, on_one_worker
+from paceline.contract.traits import Traits, always, one_replica
 from paceline.costs import jax as costs
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
@@ -29,9 +31,9 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     return costs.with_one_counter(tensor_footprint(spec, rows, model, partial(costs.scattered_reduction, spec)), spec)
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """Heads must divide, and something must."""
-    return declared.check_fields(spec) or why_not_split(spec, STRATEGY.knob_values(spec), spec_facts)
+    return declared.check(spec, system) or why_not_split(spec, STRATEGY.knob_values(spec), spec_facts)
 
 
 def open_job(context: Context) -> Job:
@@ -54,17 +56,15 @@ STRATEGY = Strategy(
     about="each layer is split over all devices, which exchange activations between layers",
     use_when="single layers are too large for one device and the devices share a very fast link",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    environment=declared.environment,
-    roles=declared.roles,
-    replicas=lambda _spec: 1,
-    cut_by="plan",
-    reference=on_one_worker("jax-single"),
-    # What XLA's profiler tells of GPUs has not been tried.
-    can_be_instrumented=on_cores,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(
+        declared.NEEDS,
+        cut_by="plan",
+        check=check,
+        # What XLA's profiler tells of GPUs has not been tried.
+        can_be_instrumented=on_cores,
+    ),
+    traits=Traits(replicas=one_replica, splits_layers=always),
+    testing=Testing(reference=on_one_worker("jax-single")),
 )

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, Process, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Role, Strategy, on_cores, on_one_worker
+from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker, one_process_for_all_workers
+from paceline.contract.traits import Search, Traits, group_sizes_within_a_node
 from paceline.costs import tensorflow as costs
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
@@ -28,6 +29,11 @@ def split_knobs(spec: RunSpec) -> Mapping[str, Scalar]:
     return {**STRATEGY.knob_values(spec), "convolutions": "replicated"}
 
 
+def rows_of(spec: RunSpec) -> Rows:
+    """The mesh: devices that split layers, and replicas of those."""
+    return Rows.of(spec, split_knobs(spec))
+
+
 def environment(spec: RunSpec, process: Process) -> dict[str, str]:
     """Its pass that joins all-reduces makes variables read old values after an assignment: silently wrong training."""
     return declared.environment(spec, process) | {"DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION": "0"}
@@ -35,27 +41,26 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """As with tensor parallelism in rows; what the optimizer keeps lies as the arrays do, and Adam counts its steps."""
-    (worker,) = tensor_footprint(spec, Rows.of(spec, split_knobs(spec)), model).groups
+    (worker,) = tensor_footprint(spec, rows_of(spec), model).groups
     beside = costs.optimizer_bytes(spec.optimizer, worker.parameter_bytes / FLOAT_BYTES) - costs.COUNTER_BYTES
     return Footprint((replace(worker, optimizer_bytes=beside + (FLOAT_BYTES if spec.optimizer.name == "adam" else 0)),))
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """Layers must divide, and be known."""
     if spec.model is not None:
         return (
             "tf-dtensor cannot train a Keras model: Keras 3 makes variables that no mesh knows; "
             "use a built-in workload here, or keras-model-parallel"
         )
-    return declared.check(spec) or why_not_split(spec, split_knobs(spec), spec_facts)
+    return declared.check(spec, system) or why_not_split(spec, split_knobs(spec), spec_facts)
 
 
 def open_job(context: Context) -> Job:
     """All devices in one process."""
     from paceline.strategies.tensorflow.dtensor.instrumented import dtensor_job
 
-    rows = Rows.of(context.spec, split_knobs(context.spec))
-    return dtensor_job(context, rows, int(STRATEGY.knob_values(context.spec)["steps_per_execution"]))
+    return dtensor_job(context, rows_of(context.spec), int(STRATEGY.knob_values(context.spec)["steps_per_execution"]))
 
 
 STRATEGY = Strategy(
@@ -66,17 +71,20 @@ STRATEGY = Strategy(
     about="one process: a mesh of devices that divides the batch, and with knob tensor the layers too",
     use_when="built-in models, to see what one program with layouts makes of a batch and a model dimension",
     footprint=footprint,
-    check=check,
     open_job=open_job,
-    devices=declared.DEVICES,
     knobs=KNOBS,
-    environment=environment,
-    roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
-    replicas=lambda spec: Rows.of(spec, split_knobs(spec)).count,
-    needs=("keras",),
-    own_models="keras",
-    reference=on_one_worker("tf-single"),
-    # What TensorFlow's profiler tells of GPUs has not been tried.
-    can_be_instrumented=on_cores,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(
+        declared.NEEDS,
+        precisions=("fp32",),
+        executions=("eager",),
+        roles=one_process_for_all_workers,
+        environment=environment,
+        check=check,
+    ),
+    traits=Traits(
+        replicas=lambda spec: rows_of(spec).count,
+        splits_layers=lambda spec: rows_of(spec).ways > 1,
+        searched=(Search("tensor", group_sizes_within_a_node(other_than=1)),),
+    ),
+    testing=Testing(reference=on_one_worker("tf-single")),
 )

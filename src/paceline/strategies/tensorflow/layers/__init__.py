@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Role, Strategy, on_cores, on_one_worker
+from paceline.contract.strategy import Knob, Strategy, Testing, on_cores, on_one_worker, one_process_for_all_workers
+from paceline.contract.traits import Search, Traits, batch_parts, one_replica
 from paceline.costs import tensorflow as costs
 from paceline.costs.cuts import pipeline_footprint, why_not_cut
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
@@ -39,9 +40,9 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     )
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """There must be a layer for each device."""
-    return declared.check(spec) or why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts)
+    return declared.check(spec, system) or why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts)
 
 
 def open_job(context: Context) -> Job:
@@ -52,7 +53,7 @@ def open_job(context: Context) -> Job:
     return layers_job(context, int(knobs["microbatches"]), int(knobs["steps_per_execution"]))
 
 
-def traces(spec: RunSpec) -> bool:
+def can_be_instrumented(spec: RunSpec) -> bool:
     """Taken apart, micro-batches would no longer be in several stages at once, which is what they are for."""
     return on_cores(spec) and STRATEGY.knob_values(spec)["microbatches"] == 1
 
@@ -65,17 +66,17 @@ STRATEGY = Strategy(
     about="one process: each device holds a stretch of the layers, placed there by tf.device",
     use_when="a Keras model must fit that no device of the machine holds alone",
     footprint=footprint,
-    check=check,
     open_job=open_job,
-    devices=declared.DEVICES,
     knobs=KNOBS,
-    environment=declared.environment,
-    roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
-    replicas=lambda _spec: 1,
-    needs=("keras",),
-    own_models="keras",
-    cut_by="stages",
-    reference=on_one_worker("tf-single"),
-    can_be_instrumented=traces,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(
+        declared.NEEDS,
+        precisions=("fp32",),
+        executions=("eager",),
+        cut_by="stages",
+        roles=one_process_for_all_workers,
+        check=check,
+        can_be_instrumented=can_be_instrumented,
+    ),
+    traits=Traits(replicas=one_replica, searched=(Search("microbatches", batch_parts),)),
+    testing=Testing(reference=on_one_worker("tf-single")),
 )

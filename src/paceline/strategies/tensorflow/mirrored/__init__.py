@@ -4,9 +4,12 @@ The strategy of both studies, which trained with Keras' `fit`; `loop` chooses be
 CPU the devices are logical ones, a core each.
 """
 
+from dataclasses import replace
+
 from paceline.contract.context import Context
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Role, Strategy, on_cores, on_one_worker
+from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker, one_process_for_all_workers
+from paceline.contract.traits import Traits
 from paceline.costs import tensorflow as costs
 from paceline.costs.footprint import Footprint, Message, ModelFacts, RankFootprint, all_reduce, exchange, training_flops
 from paceline.frameworks.tensorflow import declared
@@ -25,7 +28,7 @@ KNOBS = (
 )
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """Knobs that do not fit the device or each other."""
     knobs = STRATEGY.knob_values(spec)
     if knobs["cross_device_ops"] == "nccl" and spec.device == "cpu":
@@ -35,7 +38,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
         )
     if knobs["loop"] == "fit" and knobs["steps_per_execution"] != 1:
         return "loop fit tells one loss per call, so steps_per_execution must be 1 there; leave it out or use custom"
-    return declared.check(spec)
+    return declared.check(spec, system)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -90,17 +93,9 @@ STRATEGY = Strategy(
     about="one process: variables copied to every device, gradients summed between them",
     use_when="several GPUs in one machine and TensorFlow or Keras as the framework",
     footprint=footprint,
-    check=check,
     open_job=open_job,
-    devices=declared.DEVICES,
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    environment=declared.environment,
-    roles=lambda spec: (Role("worker", 1, workers_each=spec.workers),),
-    needs=("keras",),
-    own_models="keras",
-    reference=on_one_worker("tf-single"),
-    can_be_instrumented=on_cores,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, roles=one_process_for_all_workers, check=check),
+    traits=Traits(usual_on_several_devices=True),
+    testing=Testing(reference=on_one_worker("tf-single")),
 )

@@ -4,9 +4,11 @@ RING sends over gRPC, on CPU and GPU; NCCL is for GPUs. Keras' `fit` fails under
 custom one.
 """
 
+from dataclasses import replace
+
 from paceline.contract.context import Context, Process
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Strategy, on_cores, on_one_worker
+from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker
 from paceline.costs import tensorflow as costs
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
 from paceline.frameworks.tensorflow import declared
@@ -24,11 +26,11 @@ KNOBS = (
 )
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """NCCL is for GPUs."""
     if STRATEGY.knob_values(spec)["communication"] == "nccl" and spec.device == "cpu":
         return "communication nccl needs GPUs; on CPU use ring or auto"
-    return declared.check(spec)
+    return declared.check(spec, system)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -87,16 +89,8 @@ STRATEGY = Strategy(
     about="one process per worker: variables in each, gradients summed by collective operations",
     use_when="several machines, and TensorFlow or Keras as the framework",
     footprint=footprint,
-    check=check,
     open_job=open_job,
-    devices=declared.DEVICES,
-    can_be_instrumented=on_cores,
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    environment=environment,
-    needs=("keras",),
-    own_models="keras",
-    reference=on_one_worker("tf-single"),
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, environment=environment, check=check),
+    testing=Testing(reference=on_one_worker("tf-single")),
 )

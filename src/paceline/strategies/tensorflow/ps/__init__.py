@@ -4,9 +4,11 @@ Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSD
 (`ClusterCoordinator`) gives a share of a batch to whichever worker is free, and no worker waits for another.
 """
 
+from dataclasses import replace
+
 from paceline.contract.context import Context, Process
 from paceline.contract.job import Job, Service
-from paceline.contract.strategy import Knob, Role, Strategy, on_cores
+from paceline.contract.strategy import Knob, Role, Strategy, Testing
 from paceline.costs import tensorflow as costs
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, exchange, training_flops
 from paceline.frameworks.tensorflow import declared
@@ -43,7 +45,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         role="chief",
         ranks=1,
         flops=0,
-        messages=(exchange("shares and losses", local * INDEX_BYTES, ANSWER_BYTES, workers),),
+        messages=(exchange("shares and losses", local * INDEX_BYTES, ANSWER_BYTES, workers, control=True),),
         parameter_bytes=0,
         gradient_bytes=0,
         optimizer_bytes=0,
@@ -56,7 +58,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         messages=(
             exchange("parameters", 0, size),
             exchange("gradients", size, 0),
-            exchange("shares and losses", ANSWER_BYTES, local * INDEX_BYTES),
+            exchange("shares and losses", ANSWER_BYTES, local * INDEX_BYTES, control=True),
         ),
         parameter_bytes=0,
         gradient_bytes=size,
@@ -84,12 +86,12 @@ def _server(spec: RunSpec, size: int, number: int) -> RankFootprint:
     )
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """Counts below one have no meaning."""
     for name in ("servers", "ahead"):
         if knob(spec, name) < 1:
             return f"knob {name} of tf-ps is {knob(spec, name)}; it must be at least 1"
-    return declared.check(spec)
+    return declared.check(spec, system)
 
 
 def open_job(context: Context) -> Job | Service:
@@ -111,17 +113,15 @@ STRATEGY = Strategy(
     about="a chief hands out batches; workers apply gradients to variables on servers without waiting",
     use_when="workers differ in speed or come and go, and TensorFlow is given",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    devices=("cpu",),
-    precisions=declared.PRECISIONS,
-    environment=environment,
-    roles=roles,
-    needs=("keras",),
-    own_models="keras",
-    must_reach_loss=0.8,
-    # Its workers tell the chief when each stage of a share ended.
-    can_be_instrumented=on_cores,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(
+        declared.NEEDS,
+        devices=("cpu",),
+        executions=("eager",),
+        roles=roles,
+        environment=environment,
+        check=check,
+    ),
+    testing=Testing(must_reach_loss=0.8),
 )

@@ -4,11 +4,13 @@ Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012. Each worker tra
 and waits for no other. The servers' optimizer is a knob, Adagrad as in the paper; the run's own is not used.
 """
 
+from dataclasses import replace
 from math import lcm
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job, Service
-from paceline.contract.strategy import Knob, Role, Strategy
+from paceline.contract.strategy import Knob, Role, Strategy, Testing
+from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.servers import ELEMENTS_PER_KIB, Cut, Traffic, served_footprint
 from paceline.frameworks.torch import declared
@@ -96,11 +98,8 @@ STRATEGY = Strategy(
     use_when="workers differ in speed or come and go, and stale gradients are a fair price",
     footprint=footprint,
     open_job=open_job,
-    check=check,
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    roles=roles,
-    must_reach_loss=0.8,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, roles=roles, check=check),
+    traits=Traits(calibrated_like=("torch-ps-sync",)),
+    testing=Testing(must_reach_loss=0.8),
 )

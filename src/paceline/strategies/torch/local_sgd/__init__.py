@@ -8,11 +8,15 @@ from dataclasses import replace
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.strategy import Knob, Strategy, Testing
+from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, optimizer_bytes, training_flops
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
+
+# Steps between averagings that no run reaches.
+NEVER = 10**9
 
 KNOBS = (
     Knob("every", 8, "steps between two averagings of the models"),
@@ -83,11 +87,11 @@ STRATEGY = Strategy(
     about="workers train on their own and average their models every few steps",
     use_when="the link is slow and training can bear models that drift apart for some steps",
     footprint=footprint,
-    check=check,
     open_job=open_job,
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    must_reach_loss=0.6,
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, check=check),
+    traits=Traits(
+        calibrated_like=("torch-ddp", "torch-zero", "torch-fsdp"), independent_with={"every": NEVER, "warmup_steps": 0}
+    ),
+    testing=Testing(must_reach_loss=0.6),
 )

@@ -4,11 +4,13 @@ Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012. Parameters and 
 the coordinator moves numbers only. Fast workers get more portions, slow portions are handed out twice.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job, Service
-from paceline.contract.strategy import Knob, Role, Strategy
+from paceline.contract.strategy import Knob, Role, Strategy, Testing
+from paceline.contract.traits import Traits, one_replica
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
@@ -74,7 +76,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         messages=(
             exchange("gradients", size, 0, portions / workers),
             exchange("parameters", 0, size),
-            exchange("words", WORKER_WORD * words / workers, ANSWER * words / workers),
+            exchange("words", WORKER_WORD * words / workers, ANSWER * words / workers, control=True),
         ),
         parameter_bytes=size,
         # Of the portion in work, and of the one on its way.
@@ -84,8 +86,8 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     )
     pieces = Cut(servers_of(spec), model.parameters).pieces(model.parameters)
     sent, received = ANSWER * words + told * len(pieces), WORKER_WORD * words + measured * len(pieces)
-    coordinator = RankFootprint("coordinator", 1, 0, (exchange("words", sent, received),), 0, 0, 0, 0)
-    servers = (_server(piece, spec, exchange("words", measured, told)) for piece in pieces)
+    coordinator = RankFootprint("coordinator", 1, 0, (exchange("words", sent, received, control=True),), 0, 0, 0, 0)
+    servers = (_server(piece, spec, exchange("words", measured, told, control=True)) for piece in pieces)
     return Footprint((worker, coordinator, *servers))
 
 
@@ -155,17 +157,18 @@ STRATEGY = Strategy(
     use_when="batches are large, workers differ in speed, and a second-order method suits the model",
     footprint=footprint,
     open_job=open_job,
-    check=check,
     knobs=KNOBS,
-    precisions=declared.PRECISIONS,
-    executions=declared.EXECUTIONS,
-    roles=roles,
-    # Workers take whatever portion comes next, so the batch need not divide over them.
-    replicas=lambda _spec: 1,
-    reference=reference,
-    # L-BFGS is a method for whole batches: changes of the gradient mean something when its samples stay the same.
-    # Without a line search full steps overshoot at first, and then rounding alone parts two runs of torch-single (in
-    # the two memory formats) by up to 0.8 in 20 steps; with short steps they stay together.
-    tested_with={"train_samples": 256, "global_batch": 256, "knobs": {"lr": 0.05}},
-    is_out_of_memory=declared.is_out_of_memory,
+    needs=replace(declared.NEEDS, roles=roles, check=check),
+    traits=Traits(
+        # Workers take whatever portion comes next, so the batch need not divide over them.
+        replicas=one_replica,
+        calibrated_like=("torch-ps-sync",),
+    ),
+    testing=Testing(
+        reference=reference,
+        # L-BFGS is a method for whole batches: changes of the gradient mean something when its samples stay the same.
+        # Without a line search full steps overshoot at first, and then rounding alone parts two runs of torch-single
+        # (in the two memory formats) by up to 0.8 in 20 steps; with short steps they stay together.
+        fields={"train_samples": 256, "global_batch": 256, "knobs": {"lr": 0.05}},
+    ),
 )

@@ -1,0 +1,108 @@
+"""What a strategy declares for those who predict, calibrate and recommend: none of them asks for its name."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline.spec import RunSpec, Scalar
+
+if TYPE_CHECKING:
+    # A worker that trains has no use for it, and it takes a while to import.
+    from paceline.systems.hardware import Hardware
+
+# What a search for the best setting tries: workers in a group, and parts that a batch is cut into.
+GROUP_SIZES = (2, 4, 8, 16)
+BATCH_PARTS = (4, 16)
+
+# Values of a knob that are worth trying on so many workers of a system.
+Values = Callable[[int, "Hardware"], Iterable[Scalar]]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A knob that decides much, the values to try, and knobs to try further with each of them."""
+
+    knob: str
+    values: Values
+    then: tuple["Search", ...] = ()
+
+    def settings(self, workers: int, hardware: "Hardware", fixed: Mapping[str, Scalar]) -> Iterable[dict[str, Scalar]]:
+        """Knobs to predict with; those that the user fixed are left alone."""
+        if self.knob in fixed:
+            return
+        for value in self.values(workers, hardware):
+            yield {self.knob: value}
+            for search in self.then:
+                for further in search.settings(workers, hardware, fixed):
+                    yield {self.knob: value, **further}
+
+
+def batch_parts(_workers: int, _hardware: "Hardware") -> tuple[int, ...]:
+    """A few and many micro-batches."""
+    return BATCH_PARTS
+
+
+def group_sizes(other_than: int) -> Values:
+    """Workers in each of several equal groups; the knob's default is predicted anyway."""
+    return lambda workers, _hardware: [
+        size for size in GROUP_SIZES if size <= workers and workers % size == 0 and size != other_than
+    ]
+
+
+def group_sizes_within_a_node(other_than: int) -> Values:
+    """The same for groups that exchange so much that they must share the fastest link."""
+    sizes = group_sizes(other_than)
+    return lambda workers, hardware: [
+        size for size in sizes(workers, hardware) if isinstance(size, int) and size <= hardware.node_devices
+    ]
+
+
+def one_group_per_node(workers: int, hardware: "Hardware") -> tuple[int, ...]:
+    """As many groups as there are nodes, if GPUs fill several of them."""
+    nodes, rest = divmod(workers, hardware.node_devices)
+    return (nodes,) if hardware.kind == "cuda" and nodes > 1 and not rest else ()
+
+
+def one_replica_per_worker(spec: RunSpec) -> int:
+    """The usual meaning of workers: each trains on its own share of the global batch."""
+    return spec.workers
+
+
+def one_replica(_spec: RunSpec) -> int:
+    """All workers train on the same samples together."""
+    return 1
+
+
+def always(_spec: RunSpec) -> bool:
+    """Whatever the run's settings are."""
+    return True
+
+
+@dataclass(frozen=True)
+class Traits:
+    """How a strategy behaves, as far as predictions depend on it."""
+
+    # Copies of the model that share a global batch.
+    replicas: Callable[[RunSpec], int] = one_replica_per_worker
+    # Whether a worker holds a part of each layer, so that activations are put together within a step.
+    splits_layers: Callable[[RunSpec], bool] = lambda _spec: False
+    # Forward and backward passes of a step, which share the local batch (gradient accumulation).
+    passes: Callable[[RunSpec], int] = lambda _spec: 1
+    # The algorithm of its collectives: auto, ring or tree.
+    algorithm: Callable[[RunSpec], str] = lambda _spec: "auto"
+    # Knobs that are worth searching for the best setting.
+    searched: tuple[Search, ...] = ()
+    # Workloads that `paceline calibrate` runs it on to time its software; none where it is not timed by itself.
+    timed_on: tuple[str, ...] = ()
+    # Strategies whose timed software stands for its own where that was not timed, the most similar first.
+    calibrated_like: tuple[str, ...] = ()
+    # Knobs with which its workers compute side by side and never exchange anything, where there are such.
+    independent_with: Mapping[str, Scalar] | None = None
+    # Whether it is its framework's usual way to use several devices, which one worker is weighed against.
+    usual_on_several_devices: bool = False
+
+
+# Of pipelines: how many micro-batches, and the schedule that holds fewer of them at a time.
+MICROBATCHES_AND_SCHEDULE = Search(
+    "microbatches", batch_parts, then=(Search("schedule", lambda _workers, _hardware: ("1f1b",)),)
+)
