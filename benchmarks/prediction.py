@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from paceline.calibrate.calibration import Calibrator
-from paceline.calibrate.merge import calmer_of
+from paceline.calibrate.merge import merge_systems
 from paceline.contract.context import spec_facts
 from paceline.costs.footprint import ModelFacts
 from paceline.execute import Silent, execute
@@ -104,7 +104,7 @@ def calibrated_in_turns(specs: list[RunSpec], path: Path, store: Store, say: Con
             say.print(f"calibration {turn + 1} of {TURNS}: {time.perf_counter() - started:.0f} s")
         _run([PlannedRun(spec, turn) for spec in specs], store, say)
     if systems:
-        path.write_text(to_toml(reduce(calmer_of, systems).model_dump(mode="json", exclude_none=True)))
+        path.write_text(to_toml(reduce(merge_systems, systems).model_dump(mode="json", exclude_none=True)))
     return load_hardware(str(path))
 
 

@@ -8,23 +8,28 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import accumulate
-from math import sqrt
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 from paceline.calibrate.fit import LayerTiming, ModelTiming, crowding_by_kind, fit_layers
 from paceline.calibrate.gauge import Gauge, gauging
+from paceline.calibrate.measurements import (
+    deviation_of_a_run,
+    layer_scratch,
+    layer_timings,
+    one_worker_seconds,
+    slowest_of_each_step,
+    transfer_curve,
+)
+from paceline.calibrate.memory import MeasuredPeak, fit_memory, fit_scratch
 from paceline.calibrate.overheads import strategy_overheads
-from paceline.calibrate.trials import Say, Tried, run_own, run_trials, with_samples
+from paceline.calibrate.trials import Say, TrialModel, run_trials, run_workload, with_samples
 from paceline.contract.context import Process, spec_facts
-from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import ModelFacts
 from paceline.errors import UserError
 from paceline.plan import PlannedRun
 from paceline.predict.compute import Compute, model_digest
-from paceline.predict.measured import CALIBRATION_STUDY, measured_step, peak_above_framework, slowest_of_each_step
-from paceline.predict.memory import MeasuredPeak, MeasuredScratch, fit_memory, fit_scratch
-from paceline.predict.prediction import NORMAL_90
+from paceline.predict.measured import CALIBRATION_STUDY, measured_step, peak_above_framework
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import largest_of
 from paceline.record import Record, Status
@@ -56,9 +61,6 @@ CROWDED_ROUNDS = 2
 # Of the batches, this one is run beside others; this one strategies run; and these more than once: what is held varies
 # most from run to run where most is.
 CROWDED, BY_STRATEGIES, REPEATED, REPEATS = 1, 3, (1, 4), 2
-# Wall clock this much above CPU seconds was spent waiting for a core that something else had.
-UNDISTURBED = 1.3
-LEAST_DEVIATION = 0.02
 MOST_RANKS = 8
 # One of several dozen runs that fails does not lose the minute; one that fails again does.
 ATTEMPTS = 2
@@ -74,7 +76,7 @@ class Calibrator:
     say: Say
     keep: Callable[[Record], None] = lambda _record: None
     frameworks: Sequence[str] = ()
-    _made: Templates | None = None
+    _templates: Templates | None = None
     # Seconds of one and the same step on one worker, each time that it was run, by framework and batch.
     _repeats: dict[tuple[str, int], list[float]] = field(default_factory=dict)
     _timings: Sequence[LayerTiming] = ()
@@ -89,13 +91,13 @@ class Calibrator:
             frameworks={name: self.system.frameworks[name] for name in self.frameworks},
         )  # fmt: skip
         fields: dict[str, Any] = {}
-        with templates() as made:
-            self._made = made
+        with templates() as started:
+            self._templates = started
             if "torch" in self.frameworks:
                 with gauging(self.system.cores) as gauge:
                     self.say("timing layers and the optimizer")
                     # What measures and what runs are forked from import PyTorch at the same time.
-                    self._prepare_runs(made)
+                    self._prepare_runs(started)
                     calibration = self._with_layers(calibration, gauge)
                     self.say("timing collectives between processes")
                     calibration, fields = self._with_collectives(calibration, gauge)
@@ -112,10 +114,10 @@ class Calibrator:
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
 
-    def _prepare_runs(self, made: Templates) -> None:
+    def _prepare_runs(self, started: Templates) -> None:
         spec = self._spec(BASELINE, 1, LOCAL_BATCHES[0], RUN_SECONDS)
         process = Process(0, 1, "worker", 0, self.system.cores[:1])
-        made.starter(strategy(BASELINE)).prepare([process_environment(spec, process, os.environ)])
+        started.starter(strategy(BASELINE)).prepare([process_environment(spec, process, os.environ)])
 
     def _described(self, described: Hardware, fields: dict[str, Any], calibration: Calibration) -> Hardware:
         """The machine as it looks, with what was measured of its links."""
@@ -135,38 +137,35 @@ class Calibrator:
         )  # fmt: skip
 
     def _with_layers(self, calibration: Calibration, gauge: Gauge) -> Calibration:
-        found = gauge.layers(1)
-        timings = self._timings = _timings(found)
-        self._scratch["torch"] = fit_scratch("torch", [_scratch(row) for row in found["scratch"]])
+        measured = gauge.layers(1)
+        timings = self._timings = layer_timings(measured["layers"])
+        self._scratch["torch"] = fit_scratch("torch", layer_scratch(measured["scratch"]))
         crowding = {}
         if len(self.system.cores) > 1:
             self.say(f"timing layers on {len(self.system.cores)} cores at once")
-            crowding = crowding_by_kind(timings, _timings(gauge.layers(len(self.system.cores))))
+            crowding = crowding_by_kind(timings, layer_timings(gauge.layers(len(self.system.cores))["layers"]))
         return calibration.model_copy(
             update={
                 "layers": fit_layers("torch", timings),
                 "layer_crowding": crowding,
-                "optimizer_seconds_per_parameter": {"torch": found["update"]},
-                "step_overhead_seconds": {"torch": found["overhead"]},
-                "input_bytes_per_second": found["input_rate"],
+                "optimizer_seconds_per_parameter": {"torch": measured["update"]},
+                "step_overhead_seconds": {"torch": measured["overhead"]},
             }
         )
 
     def _with_collectives(self, calibration: Calibration, gauge: Gauge) -> tuple[Calibration, dict[str, Any]]:
         most = max(2, min(MOST_RANKS, len(self.system.cores)))
         curves: list[Collective] = []
-        lost = []
         for ranks in sorted({2, most}):
-            found = gauge.transfers(ranks)
-            lost.append(found["interference"])
+            measured = gauge.transfers(ranks)
             kinds: dict[str, list[dict[str, Any]]] = {}
-            for row in found["collectives"]:
+            for row in measured["collectives"]:
                 kinds.setdefault(row["kind"], []).append(row)
             curves += [
-                Collective(transport="gloo", kind=kind, ranks=ranks, curve=_transfer_curve(rows))
+                Collective(transport="gloo", kind=kind, ranks=ranks, curve=transfer_curve(rows))
                 for kind, rows in kinds.items()
             ]
-        return calibration.model_copy(update={"collectives": tuple(curves)}), {"interference": lost[-1]}
+        return calibration.model_copy(update={"collectives": tuple(curves)}), {"interference": measured["interference"]}
 
     def _with_steps(self, calibration: Calibration, framework: str, hardware: Hardware) -> Calibration:
         """Steps of the workload on one worker, over the local batch."""
@@ -178,14 +177,13 @@ class Calibrator:
         expected *= self._batches[0] / LOCAL_BATCHES[0]
         sizes: list[float] = []
         seconds: list[float] = []
-        startup: list[float] = []
         for place, batch in enumerate(self._batches):
             if sizes:
                 expected = seconds[-1] * batch / sizes[-1]
             for repeat in range(REPEATS if place in REPEATED else 1):
                 self.say(f"{single.name}: steps of {batch} samples")
                 record = self._run(self._spec(single.name, 1, batch, expected), repeat)
-                step = _one_worker_seconds(record)
+                step = one_worker_seconds(record)
                 self._repeats.setdefault((framework, batch), []).append(step)
                 if repeat and sizes[-1] == batch:
                     # Other programs only ever make a run longer.
@@ -193,21 +191,15 @@ class Calibrator:
                     continue
                 sizes.append(float(batch))
                 seconds.append(step)
-                startup.append(record.startup.total_seconds if record.startup else 0.0)
         curve = StepCurve(
             framework=framework, model=self.base.workload, digest=model_digest(self.facts), precision="fp32",
             seconds=Curve.through(sizes, seconds),
         )  # fmt: skip
-        return calibration.model_copy(
-            update={
-                "steps": (*calibration.steps, curve),
-                "startup_seconds": {**calibration.startup_seconds, framework: median(startup)},
-            }
-        )
+        return calibration.model_copy(update={"steps": (*calibration.steps, curve)})
 
     def _with_memory(self, calibration: Calibration) -> Calibration:
         """From every run on one worker so far."""
-        fits = [fit_memory(name, own, self._scratch.get(name, ())) for name, own in self._peaks.items() if own]
+        fits = [fit_memory(name, peaks, self._scratch.get(name, ())) for name, peaks in self._peaks.items() if peaks]
         return calibration.model_copy(update={"memory": tuple(fits)})
 
     def _with_crowding(self, calibration: Calibration, hardware: Hardware) -> tuple[Calibration, Hardware]:
@@ -217,48 +209,48 @@ class Calibrator:
         passes = learned.passes(self.facts, batch)
         alone = passes.total + passes.overhead + passes.update_per_parameter * self.facts.parameters
         single, independent = self._spec(BASELINE, 1, batch, alone), independent_workers()
-        side = single.model_copy(update={
+        side_by_side = single.model_copy(update={
             "strategy": independent.name, "knobs": independent.traits.independent_with, "workers": cores,
             "global_batch": batch * cores,
         })  # fmt: skip
-        side = with_samples(side, (single.train_samples or 0) * cores)
+        side_by_side = with_samples(side_by_side, (single.train_samples or 0) * cores)
         # In turn, so that what changes on the machine meanwhile meets both, and each compared with its neighbours.
-        own = [self._alone_again(single, 0)]
-        shared, late = [], []
+        alone_seconds = [self._alone_again(single, 0)]
+        crowding, lateness = [], []
         for turn in range(CROWDED_ROUNDS):
-            record = self._run(side, turn)
-            own.append(self._alone_again(single, turn + 1))
+            record = self._run(side_by_side, turn)
+            alone_seconds.append(self._alone_again(single, turn + 1))
             step = measured_step(record)
             assert step is not None
-            each = step.cpu_seconds / cores
-            shared.append(each / mean(own[-2:]))
+            worker_seconds = step.cpu_seconds / cores
+            crowding.append(worker_seconds / mean(alone_seconds[-2:]))
             if not step.disturbed:
-                late.append(slowest_of_each_step(record) / each - 1)
+                lateness.append(slowest_of_each_step(record) / worker_seconds - 1)
         # Other programs are more in the way of several workers than of one.
-        found = calibration.model_copy(update={"crowding": {str(cores): max(1.0, min(shared))}})
-        if not late:
+        calibration = calibration.model_copy(update={"crowding": {str(cores): max(1.0, min(crowding))}})
+        if not lateness:
             # Waiting for a core that another program has is not waiting for each other.
-            return found, hardware
-        straggling = max(0.0, min(late)) / largest_of(cores, 1.0)
+            return calibration, hardware
+        straggling = max(0.0, min(lateness)) / largest_of(cores, 1.0)
         source = f"the slowest of {cores} workers that never meet over their CPU time, measured {calibration.at}"
-        return found, hardware.model_copy(update={"straggling": Quantity(value=straggling, source=source)})
+        return calibration, hardware.model_copy(update={"straggling": Quantity(value=straggling, source=source)})
 
     def _alone_again(self, single: RunSpec, turn: int) -> float:
-        seconds = _one_worker_seconds(self._run(single, REPEATS + turn))
+        seconds = one_worker_seconds(self._run(single, REPEATS + turn))
         self._repeats["torch", self._batches[CROWDED]].append(seconds)
         return seconds
 
     def _with_trials(self, calibration: Calibration, hardware: Hardware) -> Calibration:
-        """Layers as they are within models, and then what is left: the strategies' own."""
-        tried = run_trials(self.system, self._run, self.say)
-        models = [timing for one in tried if (timing := _model_timing(one, calibration))]
+        """Fits layers as they are within models, and then what strategies' software takes beside them."""
+        trials = run_trials(self.system, self._run, self.say)
+        models = [timing for trial in trials if (timing := _model_timing(trial, calibration))]
         layers = fit_layers("torch", self._timings, models)
         calibration = self._with_memory(calibration.model_copy(update={"layers": layers}))
         hardware = hardware.model_copy(update={"calibration": calibration})
         batch = self._batches[BY_STRATEGIES]
         step = Compute(hardware, "torch", "fp32").passes(self.facts, batch, model_digest(self.facts)).total
-        own = run_own(self.base, self.facts, batch, step, self.system, self._run, self.say)
-        overheads = strategy_overheads(hardware, [*tried, *([own] if own else [])])
+        workload = run_workload(self.base, self.facts, batch, step, self.system, self._run, self.say)
+        overheads = strategy_overheads(hardware, [*trials, *([workload] if workload else [])])
         return calibration.model_copy(update={"overheads": overheads})
 
     def _spec(self, name: str, workers: int, batch: int, step_seconds: float) -> RunSpec:
@@ -273,8 +265,8 @@ class Calibrator:
         )  # fmt: skip
 
     def _run(self, spec: RunSpec, repeat: int) -> Record:
-        assert self._made is not None
-        start: Starter = self._made.starter(strategy(spec.strategy))
+        assert self._templates is not None
+        start: Starter = self._templates.starter(strategy(spec.strategy))
         for _ in range(ATTEMPTS):
             record = launch(PlannedRun(spec, repeat), CALIBRATION_STUDY, self.system, lambda _event: None, start=start)
             self.keep(record)
@@ -285,10 +277,10 @@ class Calibrator:
             self.say(f"{spec.strategy} x{spec.workers} failed: {record.reason}")
         else:
             raise UserError(f"calibrating failed: {spec.strategy} x{spec.workers}: {record.reason}; run it by itself")
-        self._note_peak(record)
+        self._keep_peak(record)
         return record
 
-    def _note_peak(self, record: Record) -> None:
+    def _keep_peak(self, record: Record) -> None:
         spec, chosen, peak = record.spec, strategy(record.spec.strategy), peak_above_framework(record)
         if chosen.family == "single" and peak is not None:
             facts = spec_facts(spec) if spec.model is None else self.facts
@@ -318,61 +310,9 @@ def _between(limits: tuple[int, int], wanted: float) -> int:
     return max(limits[0], min(limits[1], round(wanted)))
 
 
-def deviation_of_a_run(repeats: Sequence[Sequence[float]]) -> float:
-    """How far one more run may lie off, as a share, from runs of some steps over the time that calibrating takes.
-
-    From a few runs it is less certain than a normal curve says, by as much as Student's t is wider (Student 1908).
-    """
-    freedom = sum(len(own) - 1 for own in repeats)
-    if not freedom:
-        return LEAST_DEVIATION
-    from scipy.special import stdtrit
-
-    squares = sum((one / mean(own) - 1) ** 2 for own in repeats for one in own)
-    wider = float(stdtrit(freedom, 0.95)) / NORMAL_90 * sqrt(1 + 1 / (freedom + 1))
-    return max(LEAST_DEVIATION, sqrt(squares / freedom) * wider)
-
-
-def _timings(found: dict[str, Any]) -> list[LayerTiming]:
-    return [
-        LayerTiming(_layer(row["layer"]), row["input_elements"], row["batch"], row["first"], row["cpu_seconds"])
-        for row in found["layers"]
-    ]
-
-
-def _scratch(row: dict[str, Any]) -> MeasuredScratch:
-    return MeasuredScratch(_layer(row["layer"]), row["input_elements"], row["batch"], row["first"], row["peak_bytes"])
-
-
-def _layer(values: dict[str, Any]) -> LayerFacts:
-    arrays = tuple((name, tuple(shape)) for name, shape in values["arrays"])
-    return LayerFacts(**{**values, "arrays": arrays})
-
-
-def _transfer_curve(rows: Sequence[dict[str, Any]]) -> Curve:
-    """Wall clock, or CPU seconds where something else had the cores: gloo's threads are busy all the while."""
-    rows = sorted(rows, key=lambda row: row["bytes"])
-    seconds = [
-        row["seconds"] if row["seconds"] <= UNDISTURBED * row["cpu_seconds"] else row["cpu_seconds"] for row in rows
-    ]
-    spent = [row["cpu_seconds"] for row in rows]
-    return Curve.through([float(row["bytes"]) for row in rows], never_falling(seconds), never_falling(spent))
-
-
-def never_falling(values: Sequence[float]) -> list[float]:
-    """Fewer bytes take no longer than more: where they did, something else was in the way."""
-    return list(accumulate(reversed(values), min))[::-1]
-
-
-def _model_timing(tried: Tried, calibration: Calibration) -> ModelTiming | None:
+def _model_timing(trial: TrialModel, calibration: Calibration) -> ModelTiming | None:
     """Both passes of a model: its step on one worker without the optimizer and what every step takes."""
     beside = calibration.step_overhead_seconds["torch"]
-    beside += calibration.optimizer_seconds_per_parameter["torch"] * tried.facts.parameters
-    seconds = tried.alone.step.cpu_seconds - beside
-    return ModelTiming(tried.facts, tried.alone.spec.samples_per_step, seconds) if seconds > 0 else None
-
-
-def _one_worker_seconds(record: Record) -> float:
-    step = measured_step(record)
-    assert step is not None
-    return step.cpu_seconds if step.disturbed else min(step.wall_seconds, max(step.cpu_seconds, 1e-9))
+    beside += calibration.optimizer_seconds_per_parameter["torch"] * trial.facts.parameters
+    seconds = trial.alone.step.cpu_seconds - beside
+    return ModelTiming(trial.facts, trial.alone.spec.samples_per_step, seconds) if seconds > 0 else None

@@ -51,18 +51,18 @@ class ModelTiming:
     @property
     def amounts(self) -> Amounts:
         """Of all layers."""
-        found: Amounts = {}
-        given = self.model.input_elements
+        amounts: Amounts = {}
+        input_elements = self.model.input_elements
         for layer, back in zip(self.model.layers, passes_back(self.model), strict=True):
             if takes_time(layer):
-                kind, own = layer_kind(layer), _amounts(layer, given, self.batch, 1 + back)
-                found[kind] = found.get(kind, 0.0) + own
-            given = layer.output_elements
-        return found
+                kind = layer_kind(layer)
+                amounts[kind] = amounts.get(kind, 0.0) + _amounts(layer, input_elements, self.batch, 1 + back)
+            input_elements = layer.output_elements
+        return amounts
 
 
-def _amounts(layer: LayerFacts, given: int, batch: float, passes: int) -> "np.ndarray[Any, Any]":
-    elements = touched_elements(layer, given)
+def _amounts(layer: LayerFacts, input_elements: int, batch: float, passes: int) -> "np.ndarray[Any, Any]":
+    elements = touched_elements(layer, input_elements)
     return passes * SCALES * [1.0, batch * layer.forward_flops, batch * elements, layer.parameters]
 
 
@@ -79,15 +79,15 @@ def fit_layers(
     amounts = np.array([np.concatenate([row.amounts.get(kind, none) for kind in kinds]) for row in rows])
     weights = np.array([1.0] * len(timings) + [len(timings) / max(1, len(models))] * len(models))
     roots = np.sqrt(weights)
-    found, _ = nnls(amounts * (roots / seconds)[:, None], roots)
-    squares = (amounts @ found / seconds - 1) ** 2 * weights
+    solution, _ = nnls(amounts * (roots / seconds)[:, None], roots)
+    squares = (amounts @ solution / seconds - 1) ** 2 * weights
     rates = []
-    for kind, costs in zip(kinds, found.reshape(len(kinds), len(SCALES)) * SCALES, strict=True):
-        own = np.array([kind in row.amounts for row in rows])
+    for kind, costs in zip(kinds, solution.reshape(len(kinds), len(SCALES)) * SCALES, strict=True):
+        of_kind = np.array([kind in row.amounts for row in rows])
         fixed, per_flop, per_element, per_parameter = (float(cost) for cost in costs)
         rates.append(LayerRate(
             framework=framework, kind=kind, fixed=fixed, per_flop=per_flop, per_element=per_element,
-            per_parameter=per_parameter, residual=float(np.sqrt(squares[own].sum() / weights[own].sum())),
+            per_parameter=per_parameter, residual=float(np.sqrt(squares[of_kind].sum() / weights[of_kind].sum())),
             timed_seconds=sum(timing.seconds for timing in timings if timing.kind == kind),
         ))  # fmt: skip
     return tuple(rates)
@@ -96,7 +96,7 @@ def fit_layers(
 def crowding_by_kind(alone: Sequence[LayerTiming], together: Sequence[LayerTiming]) -> dict[str, float]:
     """How much longer layers of each kind take when other cores compute the same: the middle one of each kind."""
     ratios: dict[str, list[float]] = {}
-    known = {(one.layer, one.batch): one.seconds for one in alone}
-    for one in together:
-        ratios.setdefault(one.kind, []).append(one.seconds / known[one.layer, one.batch])
-    return {kind: max(1.0, median(own)) for kind, own in ratios.items()}
+    alone_seconds = {(timing.layer, timing.batch): timing.seconds for timing in alone}
+    for timing in together:
+        ratios.setdefault(timing.kind, []).append(timing.seconds / alone_seconds[timing.layer, timing.batch])
+    return {kind: max(1.0, median(factors)) for kind, factors in ratios.items()}

@@ -1,6 +1,6 @@
-"""Two calibrations of one machine ─► the calmer of each measurement: other programs only ever make one longer."""
+"""Two calibrations of one machine ─► the less disturbed of each measurement: other load only ever adds to one."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from math import log, sqrt
 from statistics import mean, median
 from typing import TypeVar
@@ -22,47 +22,51 @@ from paceline.systems.hardware import (
 T = TypeVar("T")
 
 
-def calmer_of(old: Hardware, new: Hardware) -> Hardware:
-    """The new one, with what both say of the machine; of ratios, which err either way, the middle."""
+def merge_systems(old: Hardware, new: Hardware) -> Hardware:
+    """The new one, with what both say of the machine; of ratios, which err either way, the mean."""
     if old.calibration is None or new.calibration is None:
         return new
-    found: dict[str, object] = {"calibration": calmest(old.calibration, new.calibration)}
+    fields: dict[str, object] = {"calibration": merge_calibrations(old.calibration, new.calibration)}
     if _alike(old.calibration, new.calibration):
-        found["interference"] = _middle(old.interference, new.interference)
-        found["straggling"] = _middle(old.straggling, new.straggling)
-    return new.model_copy(update=found)
+        fields["interference"] = _mean(old.interference, new.interference)
+        fields["straggling"] = _mean(old.straggling, new.straggling)
+    return new.model_copy(update=fields)
 
 
 def _alike(old: Calibration, new: Calibration) -> bool:
     return (old.machine, old.frameworks) == (new.machine, new.frameworks)
 
 
-def _middle(old: Quantity, new: Quantity) -> Quantity:
+def _mean(old: Quantity, new: Quantity) -> Quantity:
     return new.model_copy(update={"value": (old.value + new.value) / 2, "source": f"{new.source}, and once before"})
 
 
-def calmest(old: Calibration, new: Calibration) -> Calibration:
+def merge_calibrations(old: Calibration, new: Calibration) -> Calibration:
     """The new one, with what the old one measured in less time; and models that only the old one knows."""
     if not _alike(old, new):
         kept = [curve for curve in old.steps if old.machine == new.machine]
-        return new.model_copy(update={"steps": _joined(kept, new.steps, _step, lambda _old, own: own)})
-    layers = _joined(old.layers, new.layers, lambda one: (one.framework, one.kind), _calmer_layers)
+        return new.model_copy(update={"steps": _joined(kept, new.steps, _step, lambda _old, curve: curve)})
+    layers = _joined(old.layers, new.layers, lambda rate: (rate.framework, rate.kind), _less_disturbed_layers)
     return new.model_copy(
         update={
-            "steps": _joined(old.steps, new.steps, _step, _calmer_steps),
+            "steps": _joined(old.steps, new.steps, _step, _shorter_steps),
             "layers": layers,
             "layer_crowding": _crowding(old, new),
-            "crowding": {cores: mean((old.crowding.get(cores, one), one)) for cores, one in new.crowding.items()},
-            "memory": _joined(old.memory, new.memory, lambda one: one.framework, _middle_memory),
+            "crowding": {
+                cores: mean((old.crowding.get(cores, factor), factor)) for cores, factor in new.crowding.items()
+            },
+            "memory": _joined(old.memory, new.memory, lambda fit: fit.framework, _mean_memory),
             "collectives": _joined(
-                old.collectives, new.collectives, lambda one: (one.transport, one.kind, one.ranks), _calmer_transfers
+                old.collectives,
+                new.collectives,
+                lambda transfer: (transfer.transport, transfer.kind, transfer.ranks),
+                _shorter_transfers,
             ),
-            "overheads": _joined(old.overheads, new.overheads, lambda one: one.strategy, _middle_overheads),
+            "overheads": _joined(old.overheads, new.overheads, lambda overhead: overhead.strategy, _mean_overheads),
             "optimizer_seconds_per_parameter": _least(
                 old.optimizer_seconds_per_parameter, new.optimizer_seconds_per_parameter
             ),
             "step_overhead_seconds": _least(old.step_overhead_seconds, new.step_overhead_seconds),
-            "startup_seconds": _least(old.startup_seconds, new.startup_seconds),
             "repeat_deviation": _deviation(old, new),
         }
     )
@@ -70,34 +74,35 @@ def calmest(old: Calibration, new: Calibration) -> Calibration:
 
 def _deviation(old: Calibration, new: Calibration) -> float:
     """Of a run at another time: as repeats within each of them say, and as both lie apart, all three counting alike."""
-    pairs = [
+    differences = [
         abs(log(after / before))
-        for one in old.steps
-        for other in new.steps
-        if _step(one) == _step(other) and one.seconds.sizes == other.seconds.sizes
-        for before, after in zip(one.seconds.values, other.seconds.values, strict=True)
+        for earlier in old.steps
+        for later in new.steps
+        if _step(earlier) == _step(later) and earlier.seconds.sizes == later.seconds.sizes
+        for before, after in zip(earlier.seconds.values, later.seconds.values, strict=True)
     ]
     # Of normal numbers half are within 0.6745 deviations, and a difference of two deviates by the root of 2: so the
     # middle of the differences is 0.954 of one deviation.
-    apart = [median(pairs) / 0.954] if pairs else []
-    return sqrt(mean(one**2 for one in (old.repeat_deviation, new.repeat_deviation, *apart)))
+    apart = [median(differences) / 0.954] if differences else []
+    return sqrt(mean(deviation**2 for deviation in (old.repeat_deviation, new.repeat_deviation, *apart)))
 
 
 def _crowding(old: Calibration, new: Calibration) -> dict[str, float]:
-    """The calmest time on all cores at once over the calmest on one."""
-    found = {}
+    """The shortest time on all cores at once over the shortest on one."""
+    crowding = {}
     for kind, factor in {**old.layer_crowding, **new.layer_crowding}.items():
         alone, together = [], []
-        for one in (old, new):
-            timed = sum(rate.timed_seconds for rate in one.layers if rate.kind == kind)
+        for calibration in (old, new):
+            timed = sum(rate.timed_seconds for rate in calibration.layers if rate.kind == kind)
+            factors = calibration.layer_crowding
             alone += [timed] if timed else []
-            together += [timed * one.layer_crowding[kind]] if timed and kind in one.layer_crowding else []
-        found[kind] = max(1.0, min(together) / min(alone)) if together else factor
-    return found
+            together += [timed * factors[kind]] if timed and kind in factors else []
+        crowding[kind] = max(1.0, min(together) / min(alone)) if together else factor
+    return crowding
 
 
-def _middle_memory(old: MemoryFit, new: MemoryFit) -> MemoryFit:
-    """What an allocator keeps is chance, either way: the middle of both, where they are of the same model."""
+def _mean_memory(old: MemoryFit, new: MemoryFit) -> MemoryFit:
+    """What an allocator keeps is chance, either way: the mean of both, where they are of the same model."""
     if old.digest != new.digest or old.points is None or new.points is None or old.points.sizes != new.points.sizes:
         return new
     points = [mean(pair) for pair in zip(old.points.values, new.points.values, strict=True)]
@@ -105,12 +110,12 @@ def _middle_memory(old: MemoryFit, new: MemoryFit) -> MemoryFit:
         update={
             **_means(old, new, ("base_bytes", "slack", "residual")),
             "points": Curve.through(new.points.sizes, points),
-            "scratch": _joined(old.scratch, new.scratch, lambda one: one.kind, _middle_scratch),
+            "scratch": _joined(old.scratch, new.scratch, lambda rates: rates.kind, _mean_scratch),
         }
     )
 
 
-def _middle_scratch(old: LayerScratch, new: LayerScratch) -> LayerScratch:
+def _mean_scratch(old: LayerScratch, new: LayerScratch) -> LayerScratch:
     return new.model_copy(update=_means(old, new, ("per_weight_byte", "per_activation_byte")))
 
 
@@ -119,46 +124,44 @@ def _means(old: Frozen, new: Frozen, names: Iterable[str]) -> dict[str, float]:
 
 
 def _joined(
-    old: Iterable[T], new: Iterable[T], identity: Callable[[T], object], calmer: Callable[[T, T], T]
+    old: Iterable[T], new: Iterable[T], identity: Callable[[T], object], merge: Callable[[T, T], T]
 ) -> tuple[T, ...]:
-    """What is in either; the calmer of what is in both."""
-    found = {identity(one): one for one in old}
-    for one in new:
-        place = identity(one)
-        found[place] = calmer(found[place], one) if place in found else one
-    return tuple(found.values())
+    """All measurements of both; those that are in both are merged."""
+    joined = {identity(measurement): measurement for measurement in old}
+    for measurement in new:
+        key = identity(measurement)
+        joined[key] = merge(joined[key], measurement) if key in joined else measurement
+    return tuple(joined.values())
 
 
 def _step(curve: StepCurve) -> object:
     return curve.framework, curve.digest, curve.precision
 
 
-def _calmer_steps(old: StepCurve, new: StepCurve) -> StepCurve:
+def _shorter_steps(old: StepCurve, new: StepCurve) -> StepCurve:
     return new.model_copy(update={"seconds": _lower(old.seconds, new.seconds)})
 
 
-def _calmer_transfers(old: Collective, new: Collective) -> Collective:
+def _shorter_transfers(old: Collective, new: Collective) -> Collective:
     return new.model_copy(update={"curve": _lower(old.curve, new.curve)})
 
 
-def _calmer_layers(old: LayerRate, new: LayerRate) -> LayerRate:
+def _less_disturbed_layers(old: LayerRate, new: LayerRate) -> LayerRate:
     return old if 0 < old.timed_seconds < new.timed_seconds else new
 
 
-def _middle_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
-    """What is left over when the rest is taken away errs either way: the middle of both."""
+def _mean_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
+    """What is left over when the rest is taken away errs either way: the mean of both."""
+    both = old.held_per_activation_byte, new.held_per_activation_byte
     waiting = ("waiting_per_message", "waiting_per_long_message")
     names = set(StrategyOverhead.model_fields) - {"strategy", "held_per_activation_byte", *waiting}
-    # Waiting is none where other programs hid it.
-    waited = [one for one in (old, new) if any(getattr(one, name) for name in waiting)] or [new]
+    # There is no waiting where other load hid it.
+    waited = [overhead for overhead in (old, new) if any(getattr(overhead, name) for name in waiting)] or [new]
     return new.model_copy(
         update={
-            **{name: mean(getattr(one, name) for one in waited) for name in waiting},
+            **{name: mean(getattr(overhead, name) for overhead in waited) for name in waiting},
             "held_per_activation_byte": {
-                digest: mean(
-                    one.held_per_activation_byte[digest] for one in (old, new) if digest in one.held_per_activation_byte
-                )
-                for digest in {**old.held_per_activation_byte, **new.held_per_activation_byte}
+                digest: mean(held[digest] for held in both if digest in held) for digest in {**both[0], **both[1]}
             },
             **_means(old, new, names),
         }
@@ -169,11 +172,7 @@ def _lower(old: Curve, new: Curve) -> Curve:
     """Point by point, where both were measured at the same sizes."""
     if old.sizes != new.sizes:
         return new
-    return Curve.through(new.sizes, _smaller(old.values, new.values), _smaller(old.cpu_seconds, new.cpu_seconds))
-
-
-def _smaller(old: Sequence[float], new: Sequence[float]) -> list[float]:
-    return [min(pair) for pair in zip(old, new, strict=True)] if len(old) == len(new) else list(new)
+    return Curve.through(new.sizes, [min(pair) for pair in zip(old.values, new.values, strict=True)])
 
 
 def _least(old: dict[str, float], new: dict[str, float]) -> dict[str, float]:

@@ -16,9 +16,9 @@ from paceline.strategies import strategies
 from paceline.systems.local import System
 
 BATCH, MICROBATCHES = 64, 16
-# The model that is calibrated with is run by strategies too, not where a step takes so long that this would be most of
-# calibrating.
-OWN_EPOCHS, OWN_STEPS, OWN_SECONDS, OWN_STEP_SECONDS = 3, 10, 0.8, 0.4
+# The workload that is calibrated with is run by strategies too, unless a step takes so long that this would be most
+# of calibrating.
+WORKLOAD_EPOCHS, WORKLOAD_STEPS, WORKLOAD_SECONDS, LONGEST_STEP_SECONDS = 3, 10, 0.8, 0.4
 Run = Callable[[RunSpec, int], Record]
 Say = Callable[[str], None]
 
@@ -32,7 +32,7 @@ class Trial:
     batch: int = BATCH
     epochs: int = 8
     steps: int = 8
-    # A run that other programs disturbed is made so often at most; the calmest counts.
+    # A run that other load disturbed is made so often at most; the least disturbed repeat counts.
     tries: int = 2
 
 
@@ -57,8 +57,8 @@ def timed_strategies(workload: str | None = None) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Ran:
-    """One configuration, as its calmest run showed it."""
+class TrialRun:
+    """The least disturbed run of one configuration."""
 
     spec: RunSpec
     step: MeasuredStep
@@ -66,50 +66,50 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A model as one worker ran it and, right after, each strategy with a worker on every core."""
+class TrialModel:
+    """A model, run on one worker and, right after, by each strategy with a worker on every core."""
 
-    alone: Ran
-    by_strategies: Mapping[str, Ran]
+    alone: TrialRun
+    by_strategies: Mapping[str, TrialRun]
     facts: ModelFacts
-    # As many samples as each worker has had elsewhere in calibrating, so that what one worker holds is known.
-    own: bool = False
+    # Whether it is the workload that is calibrated with, so that what one worker holds of it is known already.
+    is_workload: bool = False
 
 
-def run_trials(system: System, run: Run, say: Say) -> list[Tried]:
-    """All of them, model by model."""
+def run_trials(system: System, run: Run, say: Say) -> list[TrialModel]:
+    """Runs all of `TRIALS`, model by model."""
     cores = len(system.cores)
-    found = []
+    models = []
     for trial in TRIALS:
         options = ", ".join(f"{name} {value}" for name, value in trial.options.items())
         say(f"{BASELINE}: a small {trial.workload} ({options})")
-        alone = _calmest(_spec(trial, BASELINE, 1, cores), run, trial.tries)
+        alone = _least_disturbed(_spec(trial, BASELINE, 1, cores), run, trial.tries)
         specs = [_spec(trial, name, cores, cores) for name in timed_strategies(trial.workload) if cores > 1]
-        found.append(Tried(alone, _by_strategies(specs, system, run, say, trial.tries), spec_facts(alone.spec)))
-    return found
+        models.append(TrialModel(alone, _by_strategies(specs, system, run, say, trial.tries), spec_facts(alone.spec)))
+    return models
 
 
-def run_own(
+def run_workload(
     base: RunSpec, facts: ModelFacts, batch: int, step_seconds: float, system: System, run: Run, say: Say
-) -> Tried | None:
-    """The model that is calibrated with: what strategies hold of it, others of its size do not tell.
+) -> TrialModel | None:
+    """Runs the workload that is calibrated with: what strategies hold of it cannot be told from models of its size.
 
     `batch` is for each worker: many samples, because memory matters where much is held.
     """
     cores = len(system.cores)
-    if cores == 1 or step_seconds > OWN_STEP_SECONDS:
+    if cores == 1 or step_seconds > LONGEST_STEP_SECONDS:
         return None
-    steps = max(1, min(OWN_STEPS, round(OWN_SECONDS / OWN_EPOCHS / step_seconds)))
+    steps = max(1, min(WORKLOAD_STEPS, round(WORKLOAD_SECONDS / WORKLOAD_EPOCHS / step_seconds)))
 
     def spec_of(name: str, workers: int) -> RunSpec:
         fields = {"strategy": name, "workers": workers, "global_batch": batch * workers, "local_batch": None,
-                  "knobs": {}, "epochs": OWN_EPOCHS, "steps": None}  # fmt: skip
+                  "knobs": {}, "epochs": WORKLOAD_EPOCHS, "steps": None}  # fmt: skip
         return complete(with_samples(base.model_copy(update=fields), batch * workers * steps))
 
     say(f"{BASELINE}: {base.workload}")
-    alone = _calmest(spec_of(BASELINE, 1), run, 1)
+    alone = _least_disturbed(spec_of(BASELINE, 1), run, 1)
     others = _by_strategies([spec_of(name, cores) for name in timed_strategies()], system, run, say, 1)
-    return Tried(alone, others, facts, own=True)
+    return TrialModel(alone, others, facts, is_workload=True)
 
 
 def with_samples(spec: RunSpec, samples: int) -> RunSpec:
@@ -118,13 +118,13 @@ def with_samples(spec: RunSpec, samples: int) -> RunSpec:
     return spec.model_copy(update={"train_samples": ceil(samples / copies), "dataset_copies": copies})
 
 
-def _by_strategies(specs: Sequence[RunSpec], system: System, run: Run, say: Say, tries: int) -> dict[str, Ran]:
-    found = {}
+def _by_strategies(specs: Sequence[RunSpec], system: System, run: Run, say: Say, tries: int) -> dict[str, TrialRun]:
+    runs = {}
     for spec in specs:
-        if _runs(spec, system):
+        if _can_run(spec, system):
             say(f"{spec.strategy}: its own share of a step")
-            found[spec.strategy] = _calmest(spec, run, tries)
-    return found
+            runs[spec.strategy] = _least_disturbed(spec, run, tries)
+    return runs
 
 
 def _batch(trial: Trial, cores: int) -> int:
@@ -133,7 +133,7 @@ def _batch(trial: Trial, cores: int) -> int:
     return share * ceil(trial.batch / share)
 
 
-def _runs(spec: RunSpec, system: System) -> bool:
+def _can_run(spec: RunSpec, system: System) -> bool:
     """Not every strategy divides these models over as many workers as there are cores."""
     try:
         return refusal(spec, system, probe) is None
@@ -151,14 +151,14 @@ def _spec(trial: Trial, name: str, workers: int, cores: int) -> RunSpec:
     )  # fmt: skip
 
 
-def _calmest(spec: RunSpec, run: Run, tries: int) -> Ran:
-    best: Ran | None = None
+def _least_disturbed(spec: RunSpec, run: Run, tries: int) -> TrialRun:
+    best: TrialRun | None = None
     for turn in range(tries):
         record = run(spec, turn)
         step = measured_step(record)
         assert step is not None
         if best is None or step.cpu_seconds < best.step.cpu_seconds:
-            best = Ran(spec, step, record)
+            best = TrialRun(spec, step, record)
         if not step.disturbed:
             break
     assert best is not None

@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from paceline.calibrate.calibration import Calibrator
-from paceline.calibrate.merge import calmer_of
+from paceline.calibrate.merge import merge_systems
 from paceline.cli import question as asked
 from paceline.cli.terminal import Db, errors, output
 from paceline.errors import SpecError
@@ -89,7 +89,7 @@ def _frameworks(text: str | None, question: Question) -> list[str]:
         if name not in singles:
             raise SpecError(f"--frameworks {name!r} is unknown; choose from {', '.join(str(one) for one in singles)}")
         spec = question.base.model_copy(update={"strategy": singles[name].name})
-        trains = question.own is None or singles[name].trains == question.own.framework
+        trains = question.own_facts is None or singles[name].trains == question.own_facts.framework
         if trains and refusal(spec, local_system(), probe) is None:
             found.append(str(name))
         elif text:
@@ -99,7 +99,7 @@ def _frameworks(text: str | None, question: Question) -> list[str]:
 
 def _with_earlier(out: Path, measured: Hardware) -> Hardware:
     """What the file has already and was calmer, or is about other models."""
-    return calmer_of(load_hardware(str(out)), measured) if out.is_file() else measured
+    return merge_systems(load_hardware(str(out)), measured) if out.is_file() else measured
 
 
 def _plain(hardware: Hardware) -> dict[str, object]:

@@ -33,6 +33,11 @@ class LayerFacts:
     # Of attention: heads, each of which stays whole.
     heads: int | None = None
 
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "LayerFacts":
+        """As another process sent it: JSON has lists where shapes are tuples."""
+        return cls(**{**values, "arrays": tuple((name, tuple(shape)) for name, shape in values["arrays"])})
+
     @property
     def kept(self) -> int:
         """What it keeps of one sample for the backward pass."""

@@ -83,11 +83,11 @@ def passes_back(model: ModelFacts) -> list[int]:
 
     Before the first parameters nothing goes back, and there the gradient of the input is not wanted.
     """
-    found, trained = [], False
+    passes, trained_below = [], False
     for layer in model.layers:
-        found.append((layer.parameters > 0) + trained)
-        trained = trained or layer.parameters > 0
-    return found
+        passes.append((layer.parameters > 0) + trained_below)
+        trained_below = trained_below or layer.parameters > 0
+    return passes
 
 
 def takes_time(layer: LayerFacts) -> bool:
@@ -149,9 +149,9 @@ class Compute:
     def _rates(self) -> dict[str, LayerRate]:
         calibration = self.hardware.calibration
         known = calibration.layers if calibration and self.precision == "fp32" else ()
-        own = {rate.kind: rate for rate in known if rate.framework == self.framework}
-        # Layers are timed in PyTorch; another framework's own are taken to be as fast, for want of better.
-        return own or {rate.kind: rate for rate in known}
+        of_framework = {rate.kind: rate for rate in known if rate.framework == self.framework}
+        # Layers are timed in PyTorch; those of other frameworks are taken to be as fast, for want of better.
+        return of_framework or {rate.kind: rate for rate in known}
 
     @property
     def _repeats(self) -> float:

@@ -1,4 +1,4 @@
-"""One run that was not made ─► its step with parts, memory, energy and money, each with where it may lie."""
+"""A run that nobody has made ─► seconds of its step by parts, memory, energy and money, each with an interval."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,7 +8,7 @@ from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optim
 from paceline.predict.compute import Compute, Passes, layer_kind, model_digest
 from paceline.predict.memory import beyond_kept, kept_by_allocator
 from paceline.predict.simulate import combined
-from paceline.predict.timeline import Parts, Scene, time_step
+from paceline.predict.timeline import Parts, StepInputs, time_step
 from paceline.predict.transfers import IN_PROCESS, Costs
 from paceline.spec import Precision, RunSpec
 from paceline.strategies import Strategy, strategy
@@ -18,7 +18,7 @@ from paceline.systems.hardware import Hardware, MemoryFit, StrategyOverhead
 NORMAL_90 = 1.645
 # Relative deviation of steps that several workers make together, from the held-out runs of `benchmarks/prediction.py`.
 TOGETHER = 0.05
-# The same where the strategy's own software was not timed here.
+# The same where the strategy's software was not timed here.
 UNKNOWN_SOFTWARE = 0.15
 # Of transfers over a transport that was not measured.
 UNMEASURED_TRANSFERS = 0.3
@@ -134,7 +134,7 @@ class Predictor:
     @cached_property
     def _overheads(self) -> dict[str, StrategyOverhead]:
         calibration = self.hardware.calibration
-        return {one.strategy: one for one in calibration.overheads} if calibration else {}
+        return {overhead.strategy: overhead for overhead in calibration.overheads} if calibration else {}
 
     def overhead(self, chosen: Strategy) -> StrategyOverhead | None:
         """What the strategy's software takes: as it was timed itself, or as the most similar one that was."""
@@ -152,11 +152,11 @@ class Predictor:
         footprint = chosen.footprint(spec, self.model)
         samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec))
         stages = footprint.stages
-        parted = stages.microbatches if stages else chosen.traits.passes(spec)
-        passes = self.passes(chosen, spec.precision, samples / parted)
+        microbatches = stages.microbatches if stages else chosen.traits.passes(spec)
+        microbatch = samples / microbatches
+        passes = self.passes(chosen, spec.precision, microbatch)
         costs = self._transfers(chosen, spec)
-        overhead = self.overhead(chosen)
-        scene = Scene(
+        inputs = StepInputs(
             hardware=self.hardware,
             costs=costs,
             model=self.model,
@@ -164,19 +164,19 @@ class Predictor:
             crowding=self._crowding(footprint, spec, chosen),
             synchronous=chosen.synchronous,
             workers=spec.workers,
-            flops=training_flops(self.model, samples / parted),
+            flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
-            earlier_passes=0 if stages else parted - 1,
-            overhead=overhead,
+            earlier_passes=0 if stages else microbatches - 1,
+            overhead=self.overhead(chosen),
             splits_layers=chosen.traits.splits_layers(spec),
             filled=self._filled,
         )
-        parts = time_step(footprint, scene)
+        parts = time_step(footprint, inputs)
         return Prediction(
             spec=spec,
             parts=parts,
             deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
-            memory_bytes=self._memory(footprint, chosen, spec, samples / parted),
+            memory_bytes=self._memory(footprint, chosen, spec, microbatch),
             memory_limit_bytes=self._memory_limit(),
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
@@ -247,15 +247,15 @@ class Predictor:
 
     def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
         step = parts.step or 1.0
-        strange = self.hardware.uncertainty.value if self.hardware.measured_elsewhere else 0.0
+        foreign_machine = self.hardware.uncertainty.value if self.hardware.measured_elsewhere else 0.0
         computing = passes.deviation * (parts.compute + parts.bubble) / step
         if workers == 1:
-            return combined(computing, self._repeats, strange)
+            return combined(computing, self._repeats, foreign_machine)
         known = costs.residual("all-reduce", workers)
         known_software = self.hardware.kind == "cuda" or self.overhead(chosen) is not None
         together = TOGETHER if known_software else UNKNOWN_SOFTWARE
         moving = (UNMEASURED_TRANSFERS if known is None else known) * parts.exposed / step
-        return combined(computing, moving, self._repeats, together, strange)
+        return combined(computing, moving, self._repeats, together, foreign_machine)
 
     @property
     def _repeats(self) -> float:
@@ -282,7 +282,7 @@ class Predictor:
         if computes and fit.points is not None and fit.digest == self.digest and not splits_layers:
             slack = kept_by_allocator(fit.points, samples)
         else:
-            # Who splits layers puts their results together for a moment.
+            # Results of layers that are split are put together for a moment.
             kept = whole if splits_layers else group.activation_bytes
             slack = fit.base_bytes + fit.slack * (group.gradient_bytes + kept + passing)
         beyond, overhead = passing, self.overhead(chosen)
@@ -310,7 +310,7 @@ class Predictor:
         """What the passes of a local batch hold at their peak, over all gradients and all that is kept."""
         if (framework, samples) not in self._passed:
             fit = self._memory_fits.get(framework)
-            scratch = {one.kind: one for one in fit.scratch} if fit else {}
+            scratch = {rates.kind: rates for rates in fit.scratch} if fit else {}
             self._passed[framework, samples] = beyond_kept(self.model, samples, scratch)
         return self._passed[framework, samples]
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import combinations
 from statistics import mean, median
 from typing import Any
 
@@ -97,11 +98,13 @@ def _system(name: str, model: ModelFacts, local_batch: int, single_samples_per_s
     device = plain.device.model_copy(update={"launch_seconds": Quantity(value=0, source="part of the given rate")})
     plain = plain.model_copy(update={"device": device})
     alone = RunSpec(local_batch=local_batch, steps=1, device="cuda", dataset="synthetic")
-    fast = Predictor(plain, model, local_batch).predict(alone).samples_per_second.value
+    predicted = Predictor(plain, model, local_batch).predict(alone).samples_per_second.value
     # Computing and moving numbers are both scaled, so that one device does what the source says.
-    factor = single_samples_per_second / fast
-    rates = {kind: Quantity(value=one.value * factor, source=table["source"])
-             for kind, one in device.flops_per_second.items()}  # fmt: skip
+    factor = single_samples_per_second / predicted
+    rates = {
+        precision: Quantity(value=peak.value * factor, source=table["source"])
+        for precision, peak in device.flops_per_second.items()
+    }
     memory = Quantity(value=device.memory_bytes_per_second.value * factor, source=table["source"])
     scaled = device.model_copy(update={"flops_per_second": rates, "memory_bytes_per_second": memory})
     return plain.model_copy(update={"device": scaled})
@@ -111,7 +114,6 @@ def summarise_published(rows: Sequence[PublishedRow]) -> PublishedSummary:
     """Errors, and the share of pairs whose order was foreseen."""
     counted = [row for row in rows if not row.stand_in]
     errors = [abs(row.error) for row in counted]
-    pairs = [(one, two) for place, one in enumerate(counted) for two in counted[place + 1 :]
-             if one.published != two.published]  # fmt: skip
-    kept = mean((one.published < two.published) == (one.predicted < two.predicted) for one, two in pairs)
+    pairs = [(row, other) for row, other in combinations(counted, 2) if row.published != other.published]
+    kept = mean((row.published < other.published) == (row.predicted < other.predicted) for row, other in pairs)
     return PublishedSummary(len(counted), mean(errors), median(errors), max(errors), kept)

@@ -65,22 +65,22 @@ class Question:
         return spec.model_copy(update={"input_shape": shape, "classes": spec.classes or _classes(spec)})
 
     @cached_property
-    def own(self) -> OwnFacts | None:
-        """What a look at a user's model found."""
+    def own_facts(self) -> OwnFacts | None:
+        """What the probe says of a user's model; None for a built-in workload."""
         return probe(self.base) if self.model is not None else None
 
     @cached_property
     def facts(self) -> ModelFacts:
         """The model's layers in numbers; a user's own is followed in a process of its own."""
-        if self.own is None:
+        if self.own_facts is None:
             return spec_facts(self.base)
-        if self.own.model is None:
-            label = self.base.workload
+        if self.own_facts.model is None:
+            label, framework = self.base.workload, self.own_facts.framework
             raise SpecError(
-                f"{label} is a {self.own.framework} model, and only PyTorch modules can be followed layer by layer; "
+                f"{label} is a {framework} model, and only PyTorch modules can be followed layer by layer; "
                 f"give a torch.nn.Module, or measure it with paceline run"
             )
-        return self.own.model
+        return self.own_facts.model
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -122,9 +122,9 @@ class Question:
         """The strategies in question: those named, or all that train such a model."""
         if self.strategies:
             return self.strategies
-        kind = self.own.framework if self.own else None
-        real = [one for one in strategies().values() if one.family != "fake"]
-        return [one.name for one in real if kind is None or one.trains == kind]
+        kind = self.own_facts.framework if self.own_facts else None
+        real = [chosen for chosen in strategies().values() if chosen.family != "fake"]
+        return [chosen.name for chosen in real if kind is None or chosen.trains == kind]
 
     def why_not(self, spec: RunSpec) -> str | None:
         """Why a run cannot be made on the system in question, in words, or None."""
@@ -150,8 +150,8 @@ class Question:
         return -(-spec.workers // self.hardware.node_devices) if self.hardware.kind == "cuda" else 1
 
     def _look(self, _spec: RunSpec) -> OwnFacts:
-        assert self.own is not None
-        return self.own
+        assert self.own_facts is not None
+        return self.own_facts
 
 
 def _several_machines(spec: RunSpec) -> bool:

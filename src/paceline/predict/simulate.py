@@ -106,13 +106,13 @@ def _active(
     ends: Sequence[float],
 ) -> list[tuple[tuple[int, bool], int]]:
     """The first task of each stream, if nothing keeps it waiting."""
-    found = []
+    active = []
     for stream, numbers in queues.items():
         if places[stream] < len(numbers):
             number = numbers[places[stream]]
             if all(ends[other] >= 0 for other in tasks[number].after):
-                found.append((stream, number))
-    return found
+                active.append((stream, number))
+    return active
 
 
 def overlap(segments: Sequence[float], transfers: Sequence[float], interference: float = 0.0) -> tuple[float, float]:
@@ -153,11 +153,11 @@ def pipeline_order(schedule: str, worker: int, workers: int, microbatches: int, 
 
 def _forward_passes(workers: int, microbatches: int, chunks: int) -> list[int]:
     """Groups of as many micro-batches as there are workers go through the first stage of each, then the second."""
-    found: list[int] = []
+    passes: list[int] = []
     for start in range(0, microbatches, workers):
         group = range(start, min(start + workers, microbatches))
-        found += [microbatch * chunks + chunk for chunk in range(chunks) for microbatch in group]
-    return found
+        passes += [microbatch * chunks + chunk for chunk in range(chunks) for microbatch in group]
+    return passes
 
 
 def largest_of(count: int, deviation: float) -> float:
@@ -173,7 +173,6 @@ class Served:
 
     updates_per_second: float
     staleness: float
-    server_busy: float
 
 
 # From so many workers on, a queue is so long that its mean length is as good as the queue itself.
@@ -187,7 +186,7 @@ def serve(cycles: Sequence[float], service: float) -> Served:
     if workers > QUEUED_WORKERS:
         free = sum(1 / (cycle + service) for cycle in cycles)
         rate = min(free, 1 / service) if service else free
-        return Served(rate, workers - 1.0, min(1.0, rate * service))
+        return Served(rate, workers - 1.0)
     coming: list[tuple[float, int]] = []
     for worker, cycle in enumerate(cycles):
         heappush(coming, (cycle * (1 + worker / workers), worker))
@@ -200,7 +199,7 @@ def serve(cycles: Sequence[float], service: float) -> Served:
         version += 1
         fetched[worker] = version
         heappush(coming, (server_free + cycles[worker], worker))
-    return Served(version / server_free, stale / version, min(1.0, version * service / server_free))
+    return Served(version / server_free, stale / version)
 
 
 def combined(*deviations: float) -> float:

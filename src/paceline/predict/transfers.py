@@ -56,9 +56,9 @@ class Costs:
 
     def __post_init__(self) -> None:
         calibration = self.hardware.calibration
-        for found in calibration.collectives if calibration else ():
-            if found.transport == self.transport:
-                self._measured[found.kind, found.ranks] = found
+        for collective in calibration.collectives if calibration else ():
+            if collective.transport == self.transport:
+                self._measured[collective.kind, collective.ranks] = collective
 
     @cached_property
     def inner(self) -> Wire:
@@ -95,8 +95,8 @@ class Costs:
 
     def residual(self, kind: str, ranks: int) -> float | None:
         """How far measurements lie from their line, or None where there are none."""
-        found = self._nearest(kind, ranks)
-        return found.curve.residual if found else None
+        measured = self._nearest(kind, ranks)
+        return measured.curve.residual if measured else None
 
     def _ranks_in_a_node(self, ranks: int, apart: int) -> int:
         return max(1, min(ranks, self.hardware.node_devices // apart))
@@ -125,26 +125,26 @@ class Costs:
         return self.inner.latency + touched / self.hardware.device.memory_bytes_per_second.value
 
     def _from_measurements(self, kind: str, payload_bytes: float, ranks: int) -> float | None:
-        found = self._nearest(kind, ranks)
-        if found is None:
+        measured = self._nearest(kind, ranks)
+        if measured is None:
             return None
-        seconds = found.curve.at(payload_bytes)
-        if found.ranks == ranks or kind == "send":
+        seconds = measured.curve.at(payload_bytes)
+        if measured.ranks == ranks or kind == "send":
             return seconds
         if kind == "broadcast":
-            return seconds * ceil(log2(ranks)) / max(1, ceil(log2(found.ranks)))
+            return seconds * ceil(log2(ranks)) / max(1, ceil(log2(measured.ranks)))
         # A ring of another length: more steps of smaller parts, on cores that more ranks share.
         crowd = max(1.0, ranks / self.hardware.node_devices) if self.hardware.kind == "cpu" else 1.0
-        line = found.curve
-        steps = (ranks - 1) / (found.ranks - 1)
-        share = steps * found.ranks / ranks
+        line = measured.curve
+        steps = (ranks - 1) / (measured.ranks - 1)
+        share = steps * measured.ranks / ranks
         moved = max(0.0, seconds - line.fixed)
         return (line.fixed * steps + moved * share) * crowd
 
     def _nearest(self, kind: str, ranks: int) -> Collective | None:
         if not self._measured:
             return None
-        same = [found for (what, _), found in self._measured.items() if what == kind]
+        same = [collective for (what, _), collective in self._measured.items() if what == kind]
         if not same and kind == "reduce-scatter":
-            same = [found for (what, _), found in self._measured.items() if what == "all-gather"]
-        return min(same, key=lambda found: abs(found.ranks - ranks), default=None)
+            same = [collective for (what, _), collective in self._measured.items() if what == "all-gather"]
+        return min(same, key=lambda collective: abs(collective.ranks - ranks), default=None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import mean, median
 
 from paceline.contract.context import spec_facts
@@ -104,9 +105,9 @@ def _row(
     if not steps or predictor is None:
         return None
     prediction = predictor.predict(spec)
-    calm = [step for step in steps if not step.disturbed]
-    basis = wanted or (WALL if calm else CPU)
-    wall = median(step.wall_seconds for step in calm or steps)
+    undisturbed = [step for step in steps if not step.disturbed]
+    basis = wanted or (WALL if undisturbed else CPU)
+    wall = median(step.wall_seconds for step in undisturbed or steps)
     measured = wall if basis == WALL else median(step.cpu_seconds for step in steps)
     predicted = prediction.step_seconds if basis == WALL else by_cpu(prediction)
     peaks = [peak for record in group if (peak := peak_above_framework(record)) is not None]
@@ -144,10 +145,10 @@ def _predictor(spec: RunSpec, hardware: Hardware, known: dict[str, Predictor]) -
 
 def _held(record: Record, parameters: float) -> tuple[float, float] | None:
     """Of the process whose tensors are nearest to what the heaviest rank should hold."""
-    found = [rank.details["held_bytes"] for rank in record.ranks if "held_bytes" in rank.details]
-    if not found:
+    tensors = [rank.details["held_bytes"] for rank in record.ranks if "held_bytes" in rank.details]
+    if not tensors:
         return None
-    nearest = min(found, key=lambda held: abs(held["parameters"] - parameters))
+    nearest = min(tensors, key=lambda held: abs(held["parameters"] - parameters))
     return nearest["parameters"], nearest["optimizer"]
 
 
@@ -162,12 +163,13 @@ def summarise(rows: Sequence[Row]) -> Summary:
 def order_kept(rows: Sequence[Row]) -> float | None:
     """Share of pairs of one model and batch whose order was foreseen; of pairs that differ by more than chance."""
     right, pairs = 0, 0
-    for place, first in enumerate(rows):
-        for second in rows[place + 1 :]:
-            same = (first.spec.workload, first.spec.options, first.spec.samples_per_step, first.basis)
-            other = (second.spec.workload, second.spec.options, second.spec.samples_per_step, second.basis)
-            far = abs(first.measured / second.measured - 1) > NORMAL_90 * DISTURBED_DEVIATION
-            if same == other and far:
-                pairs += 1
-                right += (first.measured < second.measured) == (first.predicted.value < second.predicted.value)
+    for first, second in combinations(rows, 2):
+        far = abs(first.measured / second.measured - 1) > NORMAL_90 * DISTURBED_DEVIATION
+        if _compared_by(first) == _compared_by(second) and far:
+            pairs += 1
+            right += (first.measured < second.measured) == (first.predicted.value < second.predicted.value)
     return right / pairs if pairs else None
+
+
+def _compared_by(row: Row) -> tuple[object, ...]:
+    return row.spec.workload, row.spec.options, row.spec.samples_per_step, row.basis

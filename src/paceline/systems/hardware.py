@@ -17,6 +17,8 @@ from paceline.spec import Frozen, Precision, explain
 from paceline.systems.local import FRAMEWORKS, Gpu, System
 
 Kind = Literal["cpu", "cuda"]
+# Fields that files of earlier versions have and nothing is predicted from.
+FORMER_FIELDS = {"input_bytes_per_second", "startup_seconds", "cpu_seconds"}
 # The name of the machine at hand, as `paceline calibrate` writes it.
 LOCAL = "local"
 
@@ -52,27 +54,23 @@ class Device(Frozen):
 
 
 class Curve(Frozen):
-    """Measured values over a size: seconds or bytes, and the CPU seconds of a process where they are known."""
+    """Measured values over a size: seconds or bytes."""
 
     sizes: tuple[float, ...]
     values: tuple[float, ...]
-    cpu_seconds: tuple[float, ...] = ()
     # The line through the points: `fixed + slope * size`; and how far they lie from it, as a relative deviation.
     fixed: float
     slope: float
     residual: float
 
     @classmethod
-    def through(cls, sizes: Sequence[float], values: Sequence[float], cpu_seconds: Sequence[float] = ()) -> Self:
+    def through(cls, sizes: Sequence[float], values: Sequence[float]) -> Self:
         """The line with the least relative errors; neither part of it is below zero."""
         fixed, slope = _line(sizes, values)
         errors = [(fixed + slope * size) / value - 1 for size, value in zip(sizes, values, strict=True) if value]
         freedom = max(1, len(errors) - 2)
         residual = sqrt(sum(error * error for error in errors) / freedom) if len(errors) > 2 else 0.0
-        return cls(
-            sizes=tuple(sizes), values=tuple(values), cpu_seconds=tuple(cpu_seconds), fixed=fixed, slope=slope,
-            residual=residual,
-        )  # fmt: skip
+        return cls(sizes=tuple(sizes), values=tuple(values), fixed=fixed, slope=slope, residual=residual)
 
     def at(self, size: float) -> float:
         """The line, corrected by how the measured points next to this size lie beside it."""
@@ -145,7 +143,7 @@ class LayerRate(Frozen):
     per_element: float
     per_parameter: float = 0.0
     residual: float
-    # Of all the layers that it was fitted to, so that the calmer of two fits can be told.
+    # Of all the layers that it was fitted to: of two fits the one with less is the less disturbed.
     timed_seconds: float = 0.0
 
 
@@ -199,14 +197,12 @@ class Calibration(Frozen):
     steps: tuple[StepCurve, ...] = ()
     layers: tuple[LayerRate, ...] = ()
     collectives: tuple[Collective, ...] = ()
-    # How much longer computation takes when so many workers compute at the same time, by their number.
+    # By which factor computation takes longer when so many workers compute at the same time, by their number.
     crowding: dict[str, float] = {}
     # The same for single layers by kind, when all cores compute.
     layer_crowding: dict[str, float] = {}
     optimizer_seconds_per_parameter: dict[str, float] = {}
     step_overhead_seconds: dict[str, float] = {}
-    input_bytes_per_second: float | None = None
-    startup_seconds: dict[str, float] = {}
     # How far repeated runs of one configuration lie apart, as a relative deviation.
     repeat_deviation: float = 0.0
     memory: tuple[MemoryFit, ...] = ()
@@ -238,7 +234,7 @@ class Hardware(Frozen):
     def read(cls, values: dict[str, Any], where: str) -> Self:
         """From a system file; what is wrong becomes one sentence."""
         try:
-            return cls.model_validate(values)
+            return cls.model_validate(_without_former_fields(values))
         except ValidationError as error:
             raise SpecError(f"system {where}: {explain(error, cls)}") from None
 
@@ -257,3 +253,11 @@ class Hardware(Frozen):
     def speed(self, rank: int) -> float:
         """Relative to the device that the numbers describe."""
         return self.speeds[rank % len(self.speeds)] if self.speeds else 1.0
+
+
+def _without_former_fields(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_without_former_fields(value) for value in values]
+    if isinstance(values, dict):
+        return {name: _without_former_fields(value) for name, value in values.items() if name not in FORMER_FIELDS}
+    return values

@@ -1,10 +1,10 @@
-"""Two calibrations of one machine become one: the calmer of each measurement."""
+"""Two calibrations of one machine become one: the less disturbed of each measurement."""
 
 from math import log
 
 import pytest
 
-from paceline.calibrate.merge import calmer_of, calmest
+from paceline.calibrate.merge import merge_calibrations, merge_systems
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import (
     Calibration,
@@ -38,7 +38,7 @@ def calibration(factor: float, model: str = "small", machine: str = "a machine",
 
 def test_the_smaller_of_each_measurement_is_kept() -> None:
     for pair in ((1.0, 3.0), (3.0, 1.0)):
-        found = calmest(*(calibration(factor) for factor in pair))
+        found = merge_calibrations(*(calibration(factor) for factor in pair))
         assert found.steps[0].seconds.values == (1.0, 2.0, 4.0)
         assert found.collectives[0].curve.values == (1.0, 2.0, 4.0)
         assert found.layers[0].fixed == 1.0
@@ -51,7 +51,7 @@ def test_the_smaller_of_each_measurement_is_kept() -> None:
 
 def test_waiting_that_other_programs_hid_does_not_count() -> None:
     def waited(*seconds: float) -> float:
-        found = calmest(
+        found = merge_calibrations(
             *(
                 calibration(1.0, overheads=(StrategyOverhead(strategy="torch-ddp", seconds_per_message=1, held_bytes=1,
                                                              waiting_per_message=one),))
@@ -65,26 +65,26 @@ def test_waiting_that_other_programs_hid_does_not_count() -> None:
     assert waited(0.0, 0.0) == 0.0
 
 
-def test_crowding_is_the_calmest_time_together_over_the_calmest_alone() -> None:
+def test_crowding_is_the_shortest_time_together_over_the_shortest_alone() -> None:
     disturbed = calibration(2.0, layer_crowding={"dense": 1.0})
-    calm = calibration(1.0, layer_crowding={"dense": 1.5})
-    for pair in ((disturbed, calm), (calm, disturbed)):
-        assert calmest(*pair).layer_crowding == {"dense": 1.5}
+    quiet = calibration(1.0, layer_crowding={"dense": 1.5})
+    for pair in ((disturbed, quiet), (quiet, disturbed)):
+        assert merge_calibrations(*pair).layer_crowding == {"dense": 1.5}
 
 
 def test_models_that_only_one_of_them_measured_are_kept() -> None:
-    found = calmest(calibration(1.0, "small"), calibration(1.0, "large"))
+    found = merge_calibrations(calibration(1.0, "small"), calibration(1.0, "large"))
     assert [curve.model for curve in found.steps] == ["small", "large"]
 
 
 def test_other_versions_keep_only_what_they_do_not_measure_themselves() -> None:
-    found = calmest(calibration(1.0, frameworks={"torch": "1"}), calibration(3.0))
+    found = merge_calibrations(calibration(1.0, frameworks={"torch": "1"}), calibration(3.0))
     assert found.steps[0].seconds.values == (3.0, 2.0, 12.0)
     assert found.layers[0].fixed == 3.0
 
 
 def test_another_machine_has_no_say() -> None:
-    assert calmest(calibration(1.0, "other", machine="another"), calibration(3.0)) == calibration(3.0)
+    assert merge_calibrations(calibration(1.0, "other", machine="another"), calibration(3.0)) == calibration(3.0)
 
 
 def test_of_ratios_between_measurements_the_middle_counts() -> None:
@@ -94,11 +94,11 @@ def test_of_ratios_between_measurements_the_middle_counts() -> None:
         update = {"calibration": made, "interference": quantity, "straggling": quantity}
         return load_hardware("cpu-2-cores").model_copy(update=update)
 
-    found = calmer_of(measured(1.0), measured(1.5))
+    found = merge_systems(measured(1.0), measured(1.5))
     assert found.calibration is not None
     assert found.calibration.crowding == {"2": 1.25}
     assert found.interference.value == found.straggling.value == 1.25
-    other = calmer_of(measured(1.0, machine="another"), measured(1.5))
+    other = merge_systems(measured(1.0, machine="another"), measured(1.5))
     assert other.interference.value == other.straggling.value == 1.5
 
 
@@ -112,7 +112,7 @@ def memory(factor: float, digest: str = "small") -> MemoryFit:
 
 def test_of_what_allocators_keep_the_middle_counts_and_of_another_model_the_new() -> None:
     def joined(old: MemoryFit, new: MemoryFit) -> MemoryFit:
-        return calmest(calibration(1.0, memory=(old,)), calibration(1.0, memory=(new,))).memory[0]
+        return merge_calibrations(calibration(1.0, memory=(old,)), calibration(1.0, memory=(new,))).memory[0]
 
     assert joined(memory(1.0), memory(3.0)) == memory(2.0)
     assert joined(memory(1.0), memory(3.0, "large")) == memory(3.0, "large")
@@ -123,5 +123,5 @@ def test_what_strategies_hold_of_models_is_kept_of_all_of_them() -> None:
         one = StrategyOverhead(strategy="torch-ddp", seconds_per_message=1, held_bytes=1, held_per_activation_byte=held)
         return calibration(1.0, overheads=(one,))
 
-    found = calmest(measured(small=2.0, other=5.0), measured(small=4.0, large=7.0))
+    found = merge_calibrations(measured(small=2.0, other=5.0), measured(small=4.0, large=7.0))
     assert found.overheads[0].held_per_activation_byte == {"small": 3.0, "other": 5.0, "large": 7.0}

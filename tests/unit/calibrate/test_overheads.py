@@ -6,7 +6,15 @@ from dataclasses import replace
 import pytest
 
 from paceline.calibrate.overheads import fitted, strategy_overheads
-from paceline.calibrate.trials import OWN_STEP_SECONDS, OWN_STEPS, TRIALS, Tried, run_own, run_trials, timed_strategies
+from paceline.calibrate.trials import (
+    LONGEST_STEP_SECONDS,
+    TRIALS,
+    WORKLOAD_STEPS,
+    TrialModel,
+    run_trials,
+    run_workload,
+    timed_strategies,
+)
 from paceline.contract.context import spec_facts
 from paceline.plan import complete
 from paceline.predict.compute import model_digest
@@ -24,7 +32,7 @@ TRUE = {
     "seconds_per_message": 2e-3, "seconds_per_parameter_byte": 3e-9, "waiting_per_message": 5e-4,
     "waiting_per_long_message": 1e-3,
 }  # fmt: skip
-STEPS, OWN_BATCH = 10, 160
+STEPS, BATCH = 10, 160
 HELD, HELD_PER_BYTE = 3e6, 1.5
 
 
@@ -74,7 +82,7 @@ def run(make_record: Callable[..., Record]) -> Callable[[RunSpec, int], Record]:
     return made
 
 
-def tried(run: Callable[[RunSpec, int], Record], system: System) -> list[Tried]:
+def trials(run: Callable[[RunSpec, int], Record], system: System) -> list[TrialModel]:
     return run_trials(system, run, lambda _text: None)
 
 
@@ -107,7 +115,7 @@ def test_a_third_sum_that_does_not_fit_moves_costs_by_its_share_of_the_step() ->
 
 
 def test_the_costs_of_runs_are_found_again(run: Callable[[RunSpec, int], Record], system: System) -> None:
-    found = {one.strategy: one for one in strategy_overheads(hardware(), tried(run, system))}
+    found = {one.strategy: one for one in strategy_overheads(hardware(), trials(run, system))}
     assert set(found) == set(timed_strategies())
     for one in found.values():
         assert one.seconds_per_message == pytest.approx(TRUE["seconds_per_message"], rel=1e-3), one.strategy
@@ -125,7 +133,7 @@ def test_any_number_of_cores_has_strategies_that_divide_the_models_over_them(
     run: Callable[[RunSpec, int], Record], system: System, cores: int
 ) -> None:
     many = replace(system, cores=tuple(range(cores)))
-    found = {one.strategy for one in strategy_overheads(hardware(), tried(run, many))}
+    found = {one.strategy for one in strategy_overheads(hardware(), trials(run, many))}
     assert {"torch-ddp", "torch-zero"} <= found <= set(timed_strategies())
 
 
@@ -136,31 +144,33 @@ def test_a_disturbed_run_is_made_again(run: Callable[[RunSpec, int], Record], sy
         turns.append(turn)
         return run(spec, turn)
 
-    tried(counted, system)
+    trials(counted, system)
     runs = [1 + len(timed_strategies(trial.workload)) for trial in TRIALS]
     assert turns == [turn for trial, times in zip(TRIALS, runs, strict=True) for turn in [*range(trial.tries)] * times]
     assert max(turns) > 0
 
 
 def test_on_one_core_models_are_run_by_one_worker_alone(run: Callable[[RunSpec, int], Record], system: System) -> None:
-    found = tried(run, replace(system, cores=(0,)))
+    found = trials(run, replace(system, cores=(0,)))
     assert [one.alone.spec.workload for one in found] == [trial.workload for trial in TRIALS]
     assert not any(one.by_strategies for one in found)
     assert strategy_overheads(hardware(), found) == ()
 
 
-def own(run: Callable[[RunSpec, int], Record], system: System, step_seconds: float = 0.01) -> Tried | None:
+def run_small_cnn(
+    run: Callable[[RunSpec, int], Record], system: System, step_seconds: float = 0.01
+) -> TrialModel | None:
     base = complete(RunSpec(workload="mnist-small", global_batch=64, steps=1))
-    return run_own(base, spec_facts(base), OWN_BATCH, step_seconds, system, run, lambda _text: None)
+    return run_workload(base, spec_facts(base), BATCH, step_seconds, system, run, lambda _text: None)
 
 
 def test_what_strategies_hold_of_the_model_itself_is_kept_for_it(
     run: Callable[[RunSpec, int], Record], system: System
 ) -> None:
-    mine = own(run, system)
+    mine = run_small_cnn(run, system)
     assert mine is not None
-    assert {ran.spec.global_batch for ran in mine.by_strategies.values()} == {OWN_BATCH * 2}
-    found = strategy_overheads(hardware(), [*tried(run, system), mine])
+    assert {run.spec.global_batch for run in mine.by_strategies.values()} == {BATCH * 2}
+    found = strategy_overheads(hardware(), [*trials(run, system), mine])
     assert {one.strategy for one in found} == set(timed_strategies())
     for one in found:
         spec = mine.by_strategies[one.strategy].spec
@@ -177,7 +187,7 @@ def test_what_strategies_hold_of_the_model_itself_is_kept_for_it(
 def test_a_strategy_that_runs_the_model_itself_alone_is_known_by_it(
     run: Callable[[RunSpec, int], Record], system: System
 ) -> None:
-    mine = own(run, system)
+    mine = run_small_cnn(run, system)
     assert mine is not None
     for one in strategy_overheads(hardware(), [mine]):
         spec = mine.by_strategies[one.strategy].spec
@@ -189,17 +199,17 @@ def test_a_strategy_that_runs_the_model_itself_alone_is_known_by_it(
 
 @pytest.mark.parametrize("cores", [4, 64])
 def test_many_cores_get_the_data_over_again(run: Callable[[RunSpec, int], Record], system: System, cores: int) -> None:
-    mine = own(run, replace(system, cores=tuple(range(cores))))
+    mine = run_small_cnn(run, replace(system, cores=tuple(range(cores))))
     assert mine is not None
     spec = mine.by_strategies["torch-ddp"].spec
-    assert spec.global_batch == OWN_BATCH * cores
+    assert spec.global_batch == BATCH * cores
     assert spec.train_samples is not None
     assert spec.train_samples <= 5000
-    assert spec.train_samples * spec.dataset_copies // spec.global_batch == OWN_STEPS
+    assert spec.train_samples * spec.dataset_copies // spec.global_batch == WORKLOAD_STEPS
 
 
 def test_a_model_with_long_steps_is_not_run_by_every_strategy(
     run: Callable[[RunSpec, int], Record], system: System
 ) -> None:
-    assert own(run, system, OWN_STEP_SECONDS * 1.01) is None
-    assert own(run, replace(system, cores=(0,))) is None
+    assert run_small_cnn(run, system, LONGEST_STEP_SECONDS * 1.01) is None
+    assert run_small_cnn(run, replace(system, cores=(0,))) is None

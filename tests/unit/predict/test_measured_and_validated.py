@@ -9,7 +9,7 @@ import pytest
 from paceline.contract.context import spec_facts
 from paceline.plan import complete
 from paceline.predict.compute import model_digest
-from paceline.predict.measured import measured_step, peak_above_framework, slowest_of_each_step
+from paceline.predict.measured import measured_step, peak_above_framework
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
 from paceline.predict.validate import summarise, validate_records
@@ -52,21 +52,10 @@ def calibrated() -> Hardware:
     return load_hardware("cpu-2-cores").model_copy(update={"calibration": found, "name": "local"})
 
 
-def test_the_calmest_third_of_the_later_epochs_counts(one_worker: Callable[..., Record]) -> None:
+def test_the_least_disturbed_third_of_the_later_epochs_counts(one_worker: Callable[..., Record]) -> None:
     step = measured_step(one_worker(9.0, 1.0, 3.0, 2.0))
     assert step is not None
     assert (step.wall_seconds, step.cpu_seconds, step.disturbed) == pytest.approx((0.1, 0.05, False))
-
-
-def test_workers_that_go_on_together_take_as_long_as_the_slowest_in_each_step(
-    one_worker: Callable[..., Record],
-) -> None:
-    # Ten steps in each epoch; the first does not count, and of the others the calmer one does.
-    first, calm, disturbed = [9.0] * 10, [1.0, 2.0] * 5, [4.0] * 10
-    record = one_worker(90.0, 15.0, 40.0).model_copy(
-        update={"step_seconds": {0: (*first, *calm, *disturbed), 1: (*first, *reversed(calm), *disturbed)}}
-    )
-    assert slowest_of_each_step(record) == pytest.approx(2.0)
 
 
 def test_a_run_that_failed_has_no_step(one_worker: Callable[..., Record]) -> None:

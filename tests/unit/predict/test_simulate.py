@@ -126,7 +126,6 @@ def test_workers_at_an_idle_server_make_as_many_updates_as_they_can() -> None:
 def test_a_server_that_is_busy_all_the_time_decides() -> None:
     served = serve([0.1] * 16, service=1.0)
     assert served.updates_per_second == pytest.approx(1, rel=0.1)
-    assert served.server_busy > 0.9
     assert served.staleness == pytest.approx(15, rel=0.2)
 
 

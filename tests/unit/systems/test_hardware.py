@@ -83,3 +83,11 @@ def test_points_beside_their_line_leave_a_residual_and_are_met_all_the_same() ->
 def test_a_curve_has_no_negative_part() -> None:
     curve = Curve.through([1.0, 10.0, 100.0], [0.5, 10.0, 100.0])
     assert curve.fixed >= 0 and curve.slope >= 0
+
+
+def test_a_file_of_an_earlier_version_is_read_without_what_nothing_is_predicted_from() -> None:
+    hardware = load_hardware("cpu-2-cores")
+    values = hardware.model_dump(mode="json", exclude_none=True)
+    values["calibration"] |= {"input_bytes_per_second": 5e9, "startup_seconds": {"torch": 2.0}}
+    values["calibration"]["collectives"][0]["curve"]["cpu_seconds"] = [1.0]
+    assert Hardware.read(values, "an earlier file") == hardware
