@@ -1,7 +1,7 @@
 """A question and an objective ─► candidates, predicted and ranked; ties are ties, and what is left out has a reason."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from paceline.predict.prediction import Estimate, Prediction
@@ -15,11 +15,8 @@ from paceline.units import format_bytes
 
 # Repeated runs of one configuration lie about this far apart; what is nearer to the best is as good as it.
 TIE = 0.05
-
-
 # Synchronous strategies follow one loss curve for one global batch; what others lose, only runs can tell.
 UNSYNCHRONISED = "its steps are not worth those of one worker, and by how much only runs can tell"
-
 ANOTHER_OPTIMIZER = "it trains with an optimizer of its own"
 
 
@@ -34,8 +31,8 @@ class Candidate:
     measured: float | None = None
     records: tuple[int, ...] = ()
     # Samples per second of earlier runs of it, where there are any.
-    seen: float | None = None
-    # What must be known beside the number.
+    earlier_samples_per_second: float | None = None
+    # Why its number must not be compared with the others as it is.
     caveat: str | None = None
 
     @property
@@ -60,7 +57,6 @@ class Answer:
     predictions: int
     pick: Candidate | None = None
     measured_runs: int = 0
-    reasons: tuple[str, ...] = field(default=())
 
 
 def recommend(
@@ -70,7 +66,7 @@ def recommend(
     wanted = objective(goal)
     question = replace(question, workers=worker_counts(question.workers))
     evidence = _evidence(records)
-    found: dict[tuple[str, int, int], Candidate] = {}
+    best: dict[tuple[str, int, int], Candidate] = {}
     excluded: dict[str, str] = {}
     predictions = 0
     for name in question.names():
@@ -87,16 +83,17 @@ def recommend(
                     reason = f"x{spec.workers}: {why_not}"
                 continue
             key = name, spec.workers, spec.samples_per_step
-            if key not in found or wanted.better(candidate.value.value, found[key].value.value):
-                found[key] = candidate
-        if reason is not None and not any(key[0] == name for key in found):
+            if key not in best or wanted.better(candidate.value.value, best[key].value.value):
+                best[key] = candidate
+        if reason is not None and not any(key[0] == name for key in best):
             excluded[name] = reason
-    return ranked(Answer(question, wanted, tuple(found.values()), excluded, predictions))
+    return ranked(Answer(question, wanted, tuple(best.values()), excluded, predictions))
 
 
-def _plainness(one: Candidate) -> tuple[float, ...]:
+def _simplicity(candidate: Candidate) -> tuple[float, ...]:
     """Fewer workers, a plainer family, fewer settings, less to send."""
-    return (*simplicity(one.spec.strategy, one.spec.workers), len(one.spec.knobs), one.prediction.parts.transfers)
+    spec = candidate.spec
+    return (*simplicity(spec.strategy, spec.workers), len(spec.knobs), candidate.prediction.parts.transfers)
 
 
 def _specs(question: Question, name: str) -> Iterator[RunSpec]:
@@ -111,17 +108,17 @@ def ranked(answer: Answer) -> Answer:
     """In order of what is known best; the pick is the simplest of those that tie with the first."""
     wanted = answer.objective
     sign = -1 if wanted.metric.better == "higher" else 1
-    order = sorted(answer.ranked, key=lambda one: (one.caveat is not None, sign * one.best_known))
+    order = sorted(answer.ranked, key=lambda candidate: (candidate.caveat is not None, sign * candidate.best_known))
     if not order:
         return answer
-    best = order[0].best_known
-    told = [
-        replace(one, behind=wanted.worse_by(one.best_known, best), tied=wanted.worse_by(one.best_known, best) <= TIE)
-        for one in order
-    ]
-    equals = [one for one in told if one.tied and one.caveat is None] or told[:1]
-    pick = min(equals, key=_plainness)
-    return replace(answer, ranked=(pick, *(one for one in told if one is not pick)), pick=pick)
+    candidates = []
+    for candidate in order:
+        behind = wanted.worse_by(candidate.best_known, order[0].best_known)
+        candidates.append(replace(candidate, behind=behind, tied=behind <= TIE))
+    equals = [candidate for candidate in candidates if candidate.tied and candidate.caveat is None] or candidates[:1]
+    pick = min(equals, key=_simplicity)
+    others = (candidate for candidate in candidates if candidate is not pick)
+    return replace(answer, ranked=(pick, *others), pick=pick)
 
 
 def _candidate(
@@ -141,16 +138,18 @@ def _candidate(
         # 1 + batch / critical batch times as many samples (McCandlish et al., "An Empirical Model of Large-Batch
         # Training", 2018).
         value = value.times(1 + spec.samples_per_step / critical_batch)
-    found = evidence.get(_identity(spec), [])
-    seen = median(rate for _, rate in found) if found else None
-    return Candidate(prediction, value, caveat=caveat, records=tuple(number for number, _ in found), seen=seen)
+    runs = evidence.get(_identity(spec), [])
+    return Candidate(
+        prediction, value, caveat=caveat, records=tuple(number for number, _ in runs),
+        earlier_samples_per_second=median(rate for _, rate in runs) if runs else None,
+    )  # fmt: skip
 
 
-def _too_large(one: Prediction) -> str | None:
-    if one.fits:
+def _too_large(prediction: Prediction) -> str | None:
+    if prediction.fits:
         return None
-    needed, there = format_bytes(one.memory_bytes.value), format_bytes(one.memory_limit_bytes)
-    return f"a worker would hold {needed} and has {there}"
+    needed, limit = format_bytes(prediction.memory_bytes.value), format_bytes(prediction.memory_limit_bytes)
+    return f"a worker would hold {needed} and has {limit}"
 
 
 def _identity(spec: RunSpec) -> str:
@@ -162,24 +161,23 @@ def _identity(spec: RunSpec) -> str:
 
 def _evidence(records: Iterable[Record]) -> dict[str, list[tuple[int, float]]]:
     """Good runs by configuration: their numbers in the results file, and samples per second."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    runs: dict[str, list[tuple[int, float]]] = {}
     for record in records:
         if record.ok and not record.spec.instrumented and record.id is not None and record.steady is not None:
-            place = found.setdefault(_identity(record.spec), [])
-            place.append((record.id, record.steady.samples_per_second))
-    return found
+            runs.setdefault(_identity(record.spec), []).append((record.id, record.steady.samples_per_second))
+    return runs
 
 
 def with_measurements(answer: Answer, measured: Sequence[tuple[RunSpec, float, int]], runs: int) -> Answer:
     """The same answer with what the best candidates really did, ranked again."""
     by_spec = {_identity(spec): (value, number) for spec, value, number in measured}
-    told = []
-    for one in answer.ranked:
-        value, number = by_spec.get(_identity(one.spec), (None, None))
-        records = (*one.records, number) if number is not None else one.records
-        told.append(replace(one, measured=value, records=records))
+    run, predicted_only = [], []
+    for candidate in answer.ranked:
+        value, number = by_spec.get(_identity(candidate.spec), (None, None))
+        if value is None or number is None:
+            predicted_only.append(replace(candidate, measured=None))
+        else:
+            run.append(replace(candidate, measured=value, records=(*candidate.records, number)))
     # What was run stands before what was only predicted.
-    tried = tuple(one for one in told if one.measured is not None)
-    left = tuple(one for one in told if one.measured is None)
-    again = ranked(replace(answer, ranked=tried, measured_runs=runs))
-    return replace(again, ranked=(*again.ranked, *left))
+    again = ranked(replace(answer, ranked=tuple(run), measured_runs=runs))
+    return replace(again, ranked=(*again.ranked, *predicted_only))

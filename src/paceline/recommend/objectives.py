@@ -30,22 +30,22 @@ class Objective:
         return best / value - 1 if self.metric.better == "higher" else value / best - 1
 
 
-def _cost(one: Prediction) -> Estimate:
+def _cost(prediction: Prediction) -> Estimate:
     """Without a price, hours of devices: the order is the same."""
-    return one.cost_per_epoch or one.epoch_seconds.times(one.devices / SECONDS_PER_HOUR)
+    return prediction.cost_per_epoch or prediction.epoch_seconds.times(prediction.devices / SECONDS_PER_HOUR)
 
 
 OBJECTIVES = {
-    one.name: one
-    for one in (
-        Objective("throughput", THROUGHPUT, lambda one: one.samples_per_second,
+    goal.name: goal
+    for goal in (
+        Objective("throughput", THROUGHPUT, lambda prediction: prediction.samples_per_second,
                   lambda value: f"{format_about(value)} samples/s", "most samples in a second"),
-        Objective("time-to-accuracy", EPOCH_TIME, lambda one: one.epoch_seconds,
+        Objective("time-to-accuracy", EPOCH_TIME, lambda prediction: prediction.epoch_seconds,
                   lambda value: f"{format_seconds(value)} per epoch", "least time until the model is good enough"),
-        Objective("energy", ENERGY, lambda one: one.joules_per_epoch,
+        Objective("energy", ENERGY, lambda prediction: prediction.joules_per_epoch,
                   lambda value: f"{format_about(value)} J per epoch", "fewest joules for an epoch"),
         Objective("cost", COST, _cost, lambda value: f"{value:.4g} per epoch", "least money for an epoch"),
-        Objective("memory", PEAK_MEMORY, lambda one: one.memory_bytes,
+        Objective("memory", PEAK_MEMORY, lambda prediction: prediction.memory_bytes,
                   lambda value: f"{format_bytes(value)} per worker", "fewest bytes on a worker"),
     )
 }  # fmt: skip

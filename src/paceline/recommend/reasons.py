@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
@@ -22,19 +23,18 @@ BY_TIME = ("throughput", "time-to-accuracy")
 
 
 @cache
-def _facts() -> list[dict[str, object]]:
+def _facts() -> list[dict[str, Any]]:
     text = (resources.files("paceline.recommend") / "facts.toml").read_text()
     return list(tomllib.loads(text)["facts"])
 
 
 def facts_about(name: str) -> list[str]:
     """What is known of a strategy, with its source."""
-    found = []
-    for fact in _facts():
-        patterns = fact["strategies"]
-        if isinstance(patterns, list) and any(fnmatchcase(name, pattern) for pattern in patterns):
-            found.append(f"{fact['text']} ({fact['source']}).")
-    return found
+    return [
+        f"{fact['text']} ({fact['source']})."
+        for fact in _facts()
+        if any(fnmatchcase(name, pattern) for pattern in fact["strategies"])
+    ]
 
 
 def explain(answer: Answer) -> list[str]:
@@ -42,22 +42,23 @@ def explain(answer: Answer) -> list[str]:
     pick = answer.pick
     if pick is None:
         return ["Nothing that was asked about can run: see the reasons below."]
-    said = [_first(answer, pick)]
-    said += _ties(answer, pick)
-    said += _parts(pick.prediction)
-    said += _against_one(answer, pick)
-    said += _against_next(answer, pick)
-    said += _faster_but(answer, pick)
-    said += facts_about(pick.spec.strategy)[:MOST_FACTS]
+    sentences = [_first(answer, pick)]
+    sentences += _ties(answer, pick)
+    sentences += _parts(pick.prediction)
+    sentences += _against_one(answer, pick)
+    sentences += _against_next(answer, pick)
+    sentences += _faster_but(answer, pick)
+    sentences += facts_about(pick.spec.strategy)[:MOST_FACTS]
     if pick.records:
-        rate = f": {format_rate(pick.seen)} samples/s" if pick.seen is not None else ""
-        said.append(f"Measured in {_runs(pick.records)}{rate}.")
-    return said
+        known = pick.earlier_samples_per_second
+        rate = f": {format_rate(known)} samples/s" if known is not None else ""
+        sentences.append(f"Measured in {_runs(pick.records)}{rate}.")
+    return sentences
 
 
-def label(one: Candidate | Prediction) -> str:
+def label(configuration: Candidate | Prediction) -> str:
     """A configuration in a few words."""
-    spec = one.spec
+    spec = configuration.spec
     knobs = "".join(f", {name} {value}" for name, value in spec.knobs.items())
     return f"{spec.strategy} on {format_count(spec.workers, 'worker')}{knobs}"
 
@@ -75,23 +76,23 @@ def _first(answer: Answer, pick: Candidate) -> str:
 
 
 def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:
-    others = [one for one in answer.ranked if one.tied and one is not pick and one.caveat is None]
+    others = [other for other in answer.ranked if other.tied and other is not pick and other.caveat is None]
     if others:
-        names = ", ".join(f"{one.spec.strategy} x{one.spec.workers}" for one in others[:4])
+        names = ", ".join(f"{other.spec.strategy} x{other.spec.workers}" for other in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         yield f"It ties with {names}{more}: within {format_percent(TIE)}. Of those it is the simplest."
         if answer.question.hardware.kind == "cpu" and not answer.measured_runs:
             yield f"--measure {min(MOST_TRIED, len(others) + 1)} would run them here and tell them apart."
 
 
-def _parts(one: Prediction) -> Iterator[str]:
-    parts, step = one.parts, one.parts.step
+def _parts(prediction: Prediction) -> Iterator[str]:
+    parts, step = prediction.parts, prediction.parts.step
     shares = {
         "communication that nothing hides": parts.exposed, "an idle line of stages": parts.bubble,
         "waiting for slower ranks or for a core": parts.waiting,
     }  # fmt: skip
-    told = [f"{format_percent(part / step)} {name}" for name, part in shares.items() if part / step >= LEAST_SHARE]
-    rest = f", {', '.join(told)}" if told else ""
+    large = [f"{format_percent(part / step)} {name}" for name, part in shares.items() if part / step >= LEAST_SHARE]
+    rest = f", {', '.join(large)}" if large else ""
     yield f"Of a step of {format_seconds(step)}, {format_percent(parts.compute / step)} is computation{rest}."
     hidden = parts.transfers - parts.exposed
     if hidden / step >= LEAST_SHARE:
@@ -99,7 +100,7 @@ def _parts(one: Prediction) -> Iterator[str]:
 
 
 def _against_one(answer: Answer, pick: Candidate) -> Iterator[str]:
-    """One worker, said plainly, with the batch from which on two would pay; or what more workers bring."""
+    """One worker, sentences plainly, with the batch from which on two would pay; or what more workers bring."""
     if pick.spec.workers == 1:
         if max(answer.question.workers) > 1 and answer.objective.name in BY_TIME:
             yield "One worker is enough: more of them gain less than they cost each other."
@@ -116,7 +117,7 @@ def _against_one(answer: Answer, pick: Candidate) -> Iterator[str]:
 
 
 def _one_fits(answer: Answer) -> bool:
-    return any(one.spec.workers == 1 for one in answer.ranked) or min(answer.question.workers) > 1
+    return any(candidate.spec.workers == 1 for candidate in answer.ranked) or min(answer.question.workers) > 1
 
 
 def break_even(question: Question, pick: Candidate) -> str:
@@ -125,34 +126,34 @@ def break_even(question: Question, pick: Candidate) -> str:
     for doubling in range(1, DOUBLINGS + 1):
         batch = 1 << doubling
         (spec,) = question.specs(name, {}, (2,), [("global_batch", batch)])
-        found = question.predictor.predict(spec)
-        if found.speedup is not None and found.speedup > 1 + TIE and found.fits:
+        prediction = question.predictor.predict(spec)
+        if prediction.speedup is not None and prediction.speedup > 1 + TIE and prediction.fits:
             return f"Two workers with {name} would pay from a global batch of about {batch:,} on."
     return f"Two workers with {name} would not pay at any batch up to {batch:,}."
 
 
 def _against_next(answer: Answer, pick: Candidate) -> Iterator[str]:
     """The best strategy of another kind, and why it is behind."""
-    for one in answer.ranked:
-        if one.spec.strategy != pick.spec.strategy and not one.tied and one.caveat is None:
-            parts = one.prediction.parts
+    for other in answer.ranked:
+        if other.spec.strategy != pick.spec.strategy and not other.tied and other.caveat is None:
+            parts = other.prediction.parts
             names = {"computation": parts.compute, "exposed communication": parts.exposed, "idle stages": parts.bubble,
                      "waiting": parts.waiting}  # fmt: skip
             main = max(names, key=lambda name: names[name])
             yield (
-                f"Next is {label(one)}, {format_percent(one.behind)} behind: "
+                f"Next is {label(other)}, {format_percent(other.behind)} behind: "
                 f"{format_percent(names[main] / parts.step)} of its step is {main}, and it holds "
-                f"{format_bytes(one.prediction.memory_bytes.value)} per worker."
+                f"{format_bytes(other.prediction.memory_bytes.value)} per worker."
             )
             return
 
 
 def _faster_but(answer: Answer, pick: Candidate) -> Iterator[str]:
     """An asynchronous strategy with the better number."""
-    others = [one for one in answer.ranked if one.caveat and answer.objective.better(one.best_known, pick.best_known)]
-    if others:
-        best = others[0]
-        yield f"{label(best)} would reach {answer.objective.text(best.best_known)}, but {best.caveat}."
+    for other in answer.ranked:
+        if other.caveat and answer.objective.better(other.best_known, pick.best_known):
+            yield f"{label(other)} would reach {answer.objective.text(other.best_known)}, but {other.caveat}."
+            return
 
 
 def _runs(records: tuple[int, ...]) -> str:

@@ -19,19 +19,20 @@ def try_best(answer: Answer, count: int, store: Store, listener: Listener) -> An
     """Runs the `count` best here; the answer then goes by what was measured."""
     if answer.objective.name not in ("throughput", "time-to-accuracy"):
         raise SpecError(f"--measure ranks by time, and the objective is {answer.objective.name}; leave one of them out")
-    chosen = {_short(one.spec).key(): one for one in [one for one in answer.ranked if one.caveat is None][:count]}
-    runs = _interleaved([_short(one.spec) for one in chosen.values()])
+    comparable = [candidate for candidate in answer.ranked if candidate.caveat is None]
+    chosen = {_short(candidate.spec).key(): candidate for candidate in comparable[:count]}
+    runs = _interleaved([_short(candidate.spec) for candidate in chosen.values()])
     outcome = execute(Plan(STUDY, runs, (), 0, tuple(chosen)), store, listener)
     if outcome.interrupted:
         raise KeyboardInterrupt
     records = [record for record in store.records(STUDY) if record.ok and record.repeat < REPEATS]
     values = []
-    for key, one in chosen.items():
-        own = [record for record in records if record.key == key]
-        steps = [step.wall_seconds for record in own if (step := measured_step(record)) is not None]
-        if steps and own[-1].id is not None:
-            # Other programs only ever make a run longer.
-            values.append((one.spec, _value(one, answer, min(steps)), own[-1].id))
+    for key, candidate in chosen.items():
+        repeats = [record for record in records if record.key == key]
+        steps = [step.wall_seconds for record in repeats if (step := measured_step(record)) is not None]
+        if steps and repeats[-1].id is not None:
+            # Other load only ever makes a run longer.
+            values.append((candidate.spec, _value(candidate, answer, min(steps)), repeats[-1].id))
     return with_measurements(answer, values, sum(outcome.counts.values()))
 
 
@@ -47,8 +48,7 @@ def _short(spec: RunSpec) -> RunSpec:
     return complete(spec.model_copy(update=fields))
 
 
-def _value(one: Candidate, answer: Answer, step_seconds: float) -> float:
+def _value(candidate: Candidate, answer: Answer, step_seconds: float) -> float:
     """In the objective's unit."""
-    prediction = replace(one.prediction, parts=replace(one.prediction.parts, compute=step_seconds, exposed=0.0,
-                                                       bubble=0.0, waiting=0.0))  # fmt: skip
-    return answer.objective.of(prediction).value
+    parts = replace(candidate.prediction.parts, compute=step_seconds, exposed=0.0, bubble=0.0, waiting=0.0)
+    return answer.objective.of(replace(candidate.prediction, parts=parts)).value

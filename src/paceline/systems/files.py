@@ -35,16 +35,16 @@ def _folder() -> Any:
 def load_hardware(name: str | None = None, network: str | None = None) -> Hardware:
     """By name, by file, or this machine as it was calibrated; without any of them, this class of machine."""
     if name in (None, LOCAL):
-        found = _read_file(LOCAL_FILE) if LOCAL_FILE.is_file() else _unmeasured_here(name)
+        hardware = _read_file(LOCAL_FILE) if LOCAL_FILE.is_file() else _unmeasured_here(name)
     elif Path(str(name)).suffix == ".toml":
-        found = _read_file(Path(str(name)))
+        hardware = _read_file(Path(str(name)))
     else:
-        found = _by_name(str(name))
+        hardware = _by_name(str(name))
     if network is None:
-        return found
+        return hardware
     if network not in networks():
         raise SpecError(f"there is no network {network!r}; {nearest(network, networks())}")
-    return found.model_copy(update={"outer": networks()[network]})
+    return hardware.model_copy(update={"outer": networks()[network]})
 
 
 def _unmeasured_here(name: str | None) -> Hardware:
@@ -61,12 +61,12 @@ def _by_name(name: str) -> Hardware:
     count, base = (int(many[1]), many[2]) if many and name not in shipped_systems() else (None, name)
     if base not in shipped_systems():
         raise SpecError(f"there is no system {name!r}; {nearest(base, (*shipped_systems(), LOCAL))}")
-    found = _read_text((_folder() / f"{base}.toml").read_text(), base)
+    hardware = _read_text((_folder() / f"{base}.toml").read_text(), base)
     if count is None:
-        return found
+        return hardware
     if not count:
         raise SpecError(f"system {name!r} has no devices; write such as 8x{base}")
-    return found.model_copy(update={"node_devices": count, "name": name})
+    return hardware.model_copy(update={"node_devices": count, "name": name})
 
 
 def _read_file(path: Path) -> Hardware:
