@@ -31,22 +31,22 @@ class Passes:
     # Relative deviation of these seconds from the truth, and where they come from.
     deviation: float
     source: str
-    # What asking for all layers takes, however little of each there is to compute.
+    # Seconds of launching all layers, however little of each there is to compute.
     least: float = 0.0
 
     @cached_property
     def forward_total(self) -> float:
-        """Of all layers."""
+        """Seconds of all layers' forward passes."""
         return sum(self.forward)
 
     @cached_property
     def backward_total(self) -> float:
-        """Of all layers."""
+        """Seconds of all layers' backward passes."""
         return sum(self.backward)
 
     @property
     def total(self) -> float:
-        """Both passes of all layers."""
+        """Seconds of both passes of all layers."""
         return self.forward_total + self.backward_total
 
     @cached_property
@@ -62,7 +62,7 @@ def model_digest(model: ModelFacts) -> str:
 
 
 def layer_kind(layer: LayerFacts) -> str:
-    """What its arrays say that it is, as far as its speed goes."""
+    """The kind of layer, as far as its speed goes, told from its arrays."""
     shapes = dict(layer.arrays)
     if "qkv_kernel" in shapes:
         return "attention"
@@ -110,7 +110,7 @@ class Compute:
     precision: Precision
 
     def passes(self, model: ModelFacts, samples: float, digest: str | None = None) -> Passes:
-        """Of a local batch. A model that was measured here takes what it took; others are put together by layers."""
+        """Seconds of a local batch: as measured where this model was, else put together from its layers."""
         by_layer = self._by_layers(model, samples)
         curve = self.measured_steps(digest if digest is not None else model_digest(model))
         if curve is None:
@@ -194,7 +194,7 @@ class Compute:
         return seconds, back * seconds
 
     def _described_layer(self, layer: LayerFacts, back: int, elements: int, samples: float) -> tuple[float, float]:
-        """The slower of computing and moving numbers, and never less than it takes to ask for it."""
+        """The slower of computing and of moving numbers, and no less than launching the kernels takes."""
         device = self.hardware.device
         rate = self._peak * device.efficiency.value
         moved = samples * elements * BYTES[self.precision] / device.memory_bytes_per_second.value
@@ -207,7 +207,7 @@ class Compute:
 
     @cached_property
     def _peak(self) -> float:
-        """By precision; a device that does not list it computes as in the next one that it does."""
+        """Peak operations per second; a precision that the device does not list runs as the next one that it does."""
         offered = self.hardware.device.flops_per_second
         order: Sequence[Precision] = (self.precision, "tf32", "fp32")
         return next(offered[name].value for name in order if name in offered)

@@ -36,16 +36,16 @@ class Estimate:
 
     @classmethod
     def around(cls, value: float, deviation: float) -> "Estimate":
-        """Relative deviations are as likely to halve a value as to double it."""
+        """From a relative deviation, which is as likely to halve a value as to double it."""
         reach = exp(NORMAL_90 * deviation)
         return cls(value, value / reach, value * reach)
 
     def inverted(self, over: float) -> "Estimate":
-        """`over` divided by it: a rate from a time."""
+        """`over` divided by the value: a rate from a time."""
         return Estimate(over / self.value, over / self.high, over / self.low)
 
     def times(self, factor: float) -> "Estimate":
-        """Scaled."""
+        """The value and its interval, scaled."""
         return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
 
@@ -69,35 +69,35 @@ class Prediction:
 
     @cached_property
     def step_seconds(self) -> Estimate:
-        """One optimizer step."""
+        """Seconds of one optimizer step."""
         return Estimate.around(self.parts.step, self.deviation)
 
     @property
     def samples_per_second(self) -> Estimate:
-        """Of all workers together."""
+        """Samples per second of all workers together."""
         return self.step_seconds.inverted(self.spec.samples_per_step)
 
     @property
     def epoch_seconds(self) -> Estimate:
-        """One pass over the data, start-up aside."""
+        """Seconds of one pass over the data, start-up aside."""
         return self.step_seconds.times(self.samples_per_epoch / self.spec.samples_per_step)
 
     @property
     def joules_per_epoch(self) -> Estimate:
-        """Of all devices."""
+        """Joules of all devices for one pass over the data."""
         steps = self.samples_per_epoch / self.spec.samples_per_step
         return Estimate.around(self.joules_per_step * steps, self.deviation)
 
     @property
     def cost_per_epoch(self) -> Estimate | None:
-        """Devices by the hour; None without a price."""
+        """Money for all devices by the hour; None without a price."""
         if self.price_per_device_hour is None:
             return None
         return self.epoch_seconds.times(self.devices * self.price_per_device_hour / 3600)
 
     @property
     def speedup(self) -> float | None:
-        """Over one worker."""
+        """How many times as fast as one worker it is."""
         if self.single_step_seconds is None:
             return None
         share = 1 if self.spec.scaling == "strong" else self.spec.workers
@@ -105,12 +105,12 @@ class Prediction:
 
     @property
     def efficiency(self) -> float | None:
-        """Share of ideal."""
+        """The speedup as a share of the number of workers."""
         return None if self.speedup is None else self.speedup / self.spec.workers
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is below what there is."""
+        """Whether a worker has the memory for the peak."""
         return self.memory_bytes.value <= self.memory_limit_bytes
 
 
@@ -143,7 +143,7 @@ class Predictor:
 
     @cached_property
     def digest(self) -> str:
-        """Of the model."""
+        """The identity of the model's counts."""
         return model_digest(self.model)
 
     def predict(self, spec: RunSpec) -> Prediction:
@@ -201,7 +201,7 @@ class Predictor:
         return self._compute[framework, precision]
 
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
-        """Seconds of one worker for as many samples, without any strategy."""
+        """Seconds of a step on one worker with as many samples, without any strategy."""
         samples = spec.global_batch or spec.local_batch or 1
         key = chosen.framework, spec.precision, samples
         if key not in self._singles:
@@ -262,7 +262,7 @@ class Predictor:
         return self.hardware.calibration.repeat_deviation if self.hardware.calibration else 0.0
 
     def _memory(self, footprint: Footprint, chosen: Strategy, spec: RunSpec, samples: float) -> Estimate:
-        """Of the rank that holds most: its footprint, its data, and what processes hold beyond them."""
+        """Bytes of the rank that holds most: its footprint, its data, and what processes hold beyond them."""
         fit = self._memory_fits.get(chosen.framework or "torch")
         deviation = combined(MEMORY_DEVIATION, fit.residual) if fit else 2 * MEMORY_DEVIATION
         most = max(self._held(group, fit, chosen, spec, samples) for group in footprint.groups)
@@ -291,7 +291,7 @@ class Predictor:
         return held + beyond + slack + (self.data_bytes if computes else 0.0)
 
     def _buffered(self, group: RankFootprint, passing: float, overhead: StrategyOverhead) -> float:
-        """What passes take for a moment and the strategy holds beside: as it did of this model, or by its size."""
+        """Bytes of passes for a moment and of the strategy's buffers: as measured with this model, or by its size."""
         buffers = overhead.held_per_parameter_byte * self.model.parameter_bytes
         grown = overhead.held_per_activation_byte.get(self.digest)
         if grown is not None:
@@ -315,7 +315,7 @@ class Predictor:
         return self._passed[framework, samples]
 
     def _memory_limit(self) -> float:
-        """On a CPU the workers of a machine share its memory evenly."""
+        """Bytes that a worker has; on a CPU the workers of a machine share its memory evenly."""
         shared = self.hardware.node_devices if self.hardware.kind == "cpu" else 1
         return self.hardware.device.memory_bytes.value / shared
 

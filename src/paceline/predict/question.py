@@ -84,7 +84,7 @@ class Question:
 
     @cached_property
     def predictor(self) -> Predictor:
-        """For all its runs."""
+        """The predictor of all runs of the question."""
         described = self.hardware.price_per_device_hour
         price = self.price_per_device_hour
         return Predictor(
@@ -111,7 +111,7 @@ class Question:
         workers: Sequence[int] | None = None,
         batches: Sequence[tuple[str, int]] | None = None,
     ) -> Iterator[RunSpec]:
-        """Runs of one strategy: every batch and worker count, of the question or given."""
+        """Runs of one strategy: every batch and worker count, those of the question unless others are passed."""
         values = {**self.knobs, **(knobs or {})}
         for batch, size in batches or self.batches:
             fields = {"strategy": name, "knobs": values, "global_batch": None, "local_batch": None, batch: size}

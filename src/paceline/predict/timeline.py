@@ -74,7 +74,7 @@ class StepInputs:
         return self.overhead.waiting_per_message * _message_count(group) + self.overhead.waiting_per_long_message * long
 
     def share(self, group: RankFootprint) -> float:
-        """Of the whole model's operations on the rank's samples."""
+        """The share of the whole model's operations that the rank computes for its samples."""
         return group.flops / (1 + self.earlier_passes) / self.flops if self.flops else 1.0
 
     @property
@@ -83,12 +83,12 @@ class StepInputs:
         return self.hardware.interference.value
 
     def scale(self, group: RankFootprint) -> float:
-        """What a rank's passes take of those of the whole model: by its operations, but no less than asking takes."""
+        """What a rank's passes take of the whole model's: by its operations, but no less than launching takes."""
         least = self.passes.least / self.passes.total if self.passes.total else 0.0
         return self.crowding * max(self.share(group), least)
 
     def update_seconds(self, group: RankFootprint) -> float:
-        """Of the parameters that a rank updates: those that it holds optimizer state for, or all of its own."""
+        """Seconds of updating the parameters that a rank has optimizer state for, or all that it holds."""
         held = group.parameter_bytes / FLOAT_BYTES
         if self.state_bytes_per_parameter:
             held = min(held, group.optimizer_bytes / self.state_bytes_per_parameter)
@@ -333,7 +333,7 @@ def _staged_tasks(
 
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
-    """Workers push and pull; a server takes them one after another, and the one that keeps most is the last."""
+    """Workers push and pull; a server serves one after another, and the server that keeps most is done last."""
     scale = inputs.scale(worker)
     compute = inputs.passes.total * scale + inputs.passes.overhead * inputs.crowding
     share = max(server.parameter_bytes for server in servers) / (

@@ -40,22 +40,22 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Relative; above zero where the prediction is too long."""
+        """Relative error of the seconds; above zero where the prediction is too long."""
         return self.predicted.value / self.measured - 1
 
     @property
     def inside(self) -> bool:
-        """Whether the interval has it."""
+        """Whether the measured seconds lie in the predicted interval."""
         return self.predicted.low <= self.measured <= self.predicted.high
 
     @property
     def memory_error(self) -> float | None:
-        """Relative, of the peak."""
+        """Relative error of the peak memory."""
         return self.memory_predicted.value / self.memory_measured - 1 if self.memory_measured else None
 
     @property
     def memory_inside(self) -> bool:
-        """Whether the interval has the peak."""
+        """Whether the measured peak lies in the predicted interval."""
         return self.memory_predicted.low <= (self.memory_measured or 0.0) <= self.memory_predicted.high
 
 
@@ -72,7 +72,7 @@ class Summary:
 
 
 def validate_records(records: Iterable[Record], hardware: Hardware, basis: str | None = None) -> list[Row]:
-    """One row for each configuration that can be predicted for this system; by the clock that suits it, or by this."""
+    """One row for each configuration that can be predicted for this system, by the clock that suits it or `basis`."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         if _comparable(record, hardware):
@@ -144,7 +144,7 @@ def _predictor(spec: RunSpec, hardware: Hardware, known: dict[str, Predictor]) -
 
 
 def _held(record: Record, parameters: float) -> tuple[float, float] | None:
-    """Of the process whose tensors are nearest to what the heaviest rank should hold."""
+    """Bytes of parameters and optimizer state of the process that is nearest to the heaviest rank of the footprint."""
     tensors = [rank.details["held_bytes"] for rank in record.ranks if "held_bytes" in rank.details]
     if not tensors:
         return None
