@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.contract.strategy import torch_on_one_worker
+from paceline.contract.strategy import on_baseline
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
 
@@ -29,7 +29,7 @@ def usual(one: Strategy) -> dict[str, Any]:
 def test_loss_is_that_of_torch_step_by_step(strategy: Strategy, workload: str, trained: Any) -> None:
     pytest.importorskip("torch", reason="PyTorch is the reference")
     found = trained(workload, **usual(strategy))
-    torch = trained.again(torch_on_one_worker(found.record.spec))
+    torch = trained.again(on_baseline(found.record.spec))
     assert len(torch.losses) == len(found.losses) == 20
     np.testing.assert_allclose(found.losses, torch.losses, rtol=ACROSS_FRAMEWORKS)
 
@@ -39,7 +39,7 @@ def test_accuracy_after_two_epochs_is_that_of_torch(strategy: Strategy, trained:
     pytest.importorskip("torch", reason="PyTorch is the reference")
     two_epochs = {"dataset": "mnist-5k", "train_samples": None, "global_batch": 256, "steps": None, "epochs": 2}
     found = trained("mnist-small", **usual(strategy), **two_epochs)
-    reference: RunSpec = torch_on_one_worker(found.record.spec)
+    reference: RunSpec = on_baseline(found.record.spec)
     accuracy, wanted = (run.record.epochs[-1].test_accuracy for run in (found, trained.again(reference)))
     assert wanted > 0.75
     assert abs(accuracy - wanted) <= ONE_POINT

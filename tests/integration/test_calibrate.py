@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from integration.conftest import Tool
-from paceline.calibrate.trials import TIMED
+from paceline.calibrate.trials import timed_strategies
 from paceline.systems.files import load_hardware
 
 pytestmark = [pytest.mark.torch, pytest.mark.alone]
@@ -50,7 +50,7 @@ def test_a_model_of_the_users_is_calibrated_with_and_predicted(tool: Tool) -> No
     assert {one.kind for one in known.collectives} >= {"all-reduce", "all-gather", "reduce-scatter", "send"}
     for one in known.overheads:
         assert set(one.held_per_activation_byte) == {steps.digest}, one.strategy
-    assert {"torch-ddp", "torch-zero"} <= {one.strategy for one in known.overheads} <= set(TIMED)
+    assert {"torch-ddp", "torch-zero"} <= {one.strategy for one in known.overheads} <= set(timed_strategies())
     assert all(record.ok for record in tool.records())
     ended = tool("predict", *MODEL, "--strategy", "torch-single,torch-ddp", "--workers", "1,2", "--global-batch", "64",
                  "--json")  # fmt: skip

@@ -4,8 +4,8 @@ import pytest
 
 from integration.times import undisturbed
 from paceline.calibrate import gauge as gauges
-from paceline.calibrate.calibration import _transfer_curve
 from paceline.calibrate.gauge import KINDS, gauging
+from paceline.calibrate.measurements import transfer_curve
 from paceline.errors import UserError
 from paceline.systems.local import local_system
 
@@ -19,7 +19,7 @@ def test_more_bytes_take_longer_and_every_kind_of_transfer_is_timed() -> None:
         found = gauge.transfers(2, sizes=[1 << 10, 1 << 23])
     assert {one["kind"] for one in found["collectives"]} == set(KINDS)
     for kind in KINDS:
-        curve = _transfer_curve([one for one in found["collectives"] if one["kind"] == kind])
+        curve = transfer_curve([one for one in found["collectives"] if one["kind"] == kind])
         assert curve.values[1] > 3 * curve.values[0]
     assert found["interference"] >= 0
 
