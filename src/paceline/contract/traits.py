@@ -89,7 +89,7 @@ class Traits:
     # Forward and backward passes of a step, which share the local batch (gradient accumulation).
     passes: Callable[[RunSpec], int] = lambda _spec: 1
     # The algorithm of its collectives: auto, ring or tree.
-    algorithm: Callable[[RunSpec], str] = lambda _spec: "auto"
+    collective_algorithm: Callable[[RunSpec], str] = lambda _spec: "auto"
     # Knobs that are worth searching for the best setting.
     searched: tuple[Search, ...] = ()
     # Workloads that `paceline calibrate` runs it on to time its software; none where it is not timed by itself.

@@ -211,7 +211,7 @@ class Predictor:
         return self._singles[key]
 
     def _transfers(self, chosen: Strategy, spec: RunSpec) -> Costs:
-        key = transport_of(chosen, spec), chosen.traits.algorithm(spec)
+        key = transport_of(chosen, spec), chosen.traits.collective_algorithm(spec)
         if key not in self._costs:
             self._costs[key] = Costs(self.hardware, *key)
         return self._costs[key]

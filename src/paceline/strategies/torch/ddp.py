@@ -190,7 +190,7 @@ STRATEGY: Strategy = Strategy(
     needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, check=check),
     traits=Traits(
         passes=lambda spec: int(STRATEGY.knob_values(spec)["accumulation"]),
-        algorithm=lambda spec: str(STRATEGY.knob_values(spec)["algorithm"]),
+        collective_algorithm=lambda spec: str(STRATEGY.knob_values(spec)["algorithm"]),
         searched=(Search("accumulation", batch_parts),),
         timed_on=("mlp",),
         calibrated_like=("torch-zero", "torch-fsdp"),
