@@ -18,7 +18,8 @@ from paceline.calibrate.gauge import Gauge, gauging
 from paceline.calibrate.overheads import strategy_overheads
 from paceline.calibrate.trials import SINGLE, Say, Tried, run_own, run_trials, with_samples
 from paceline.contract.context import Process, spec_facts
-from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
 from paceline.errors import UserError
 from paceline.plan import PlannedRun
 from paceline.predict.compute import Compute, model_digest

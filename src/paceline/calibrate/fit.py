@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.costs.footprint import LayerFacts, ModelFacts
-from paceline.predict.compute import layer_kind, passes_back, takes_time, touched_elements
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
+from paceline.predict.compute import passes_back, takes_time, touched_elements
 from paceline.systems.hardware import LayerRate
 
 # Orders of magnitude of what is fitted, so that rounding does not decide: a pass, an operation, a number, a parameter.
@@ -31,7 +32,7 @@ class LayerTiming:
     @property
     def kind(self) -> str:
         """Of the layer."""
-        return layer_kind(self.layer)
+        return self.layer.kind
 
     @property
     def amounts(self) -> Amounts:
@@ -55,7 +56,7 @@ class ModelTiming:
         given = self.model.input_elements
         for layer, back in zip(self.model.layers, passes_back(self.model), strict=True):
             if takes_time(layer):
-                kind, own = layer_kind(layer), _amounts(layer, given, self.batch, 1 + back)
+                kind, own = layer.kind, _amounts(layer, given, self.batch, 1 + back)
                 found[kind] = found.get(kind, 0.0) + own
             given = layer.output_elements
         return found

@@ -12,7 +12,6 @@ from typing import Literal, cast
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
-    LayerFacts,
     Message,
     ModelFacts,
     RankFootprint,
@@ -24,6 +23,7 @@ from paceline.costs.footprint import (
     optimizer_bytes,
     training_flops,
 )
+from paceline.costs.layers import LayerFacts
 from paceline.spec import RunSpec, Scalar
 from paceline.units import format_count
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count, pairwise, takewhile
 
-from paceline.costs.footprint import LayerFacts, Message, ModelFacts, all_reduce, reduce_scatter
+from paceline.costs.footprint import Message, ModelFacts, all_reduce, reduce_scatter
+from paceline.costs.layers import LayerFacts
 from paceline.spec import RunSpec
 
 

@@ -7,8 +7,9 @@ That is measured of single layers, by kind. What allocators keep beyond is measu
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.costs.footprint import FLOAT_BYTES, LayerFacts, ModelFacts
-from paceline.predict.compute import layer_kind, model_digest
+from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
+from paceline.costs.layers import LayerFacts
+from paceline.predict.compute import model_digest
 from paceline.systems.hardware import Curve, LayerScratch, MemoryFit
 
 # What a loss holds beside the results of the last layer: as many numbers as probabilities, and as a gradient.
@@ -49,7 +50,7 @@ def fit_scratch(framework: str, measured: Sequence[MeasuredScratch]) -> list[Lay
 
     kinds: dict[str, list[MeasuredScratch]] = {}
     for one in measured:
-        kinds.setdefault(layer_kind(one.layer), []).append(one)
+        kinds.setdefault(one.layer.kind, []).append(one)
     found = []
     for kind, own in kinds.items():
         # An error counts as a share of all that the layer held.
@@ -83,7 +84,7 @@ def _peak(model: ModelFacts, samples: float, scratch: Mapping[str, LayerScratch]
         # where something below is trained.
         trained_below = above < model.parameter_bytes
         own = max(0, layer.kept - layer.output_elements) + layer.output_elements + (given if trained_below else 0)
-        known = scratch.get(layer_kind(layer))
+        known = scratch.get(layer.kind)
         taken = 0.0
         if known:
             taken = known.per_weight_byte * layer.parameters * FLOAT_BYTES

@@ -2,7 +2,8 @@
 
 import pytest
 
-from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
 from paceline.predict.memory import (
     MeasuredPeak,
     MeasuredScratch,

@@ -6,7 +6,7 @@ from torch import nn
 from paceline.contract.context import Context
 from paceline.contract.own_facts import OwnFacts
 from paceline.errors import ModelError
-from paceline.frameworks.torch.follow import follow
+from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.training import ResidentData, loss_function
 from paceline.workloads.own import telling_samples
 
@@ -27,7 +27,7 @@ def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
     cuts = tuple(name for name, function in (("stages", own.stages), ("plan", own.plan)) if function is not None)
     return OwnFacts(
         "torch", parameters, len(context.data.train_inputs), isinstance(module, nn.Sequential), cuts,
-        follow(module, inputs), inputs[0].numel(),
+        module_facts(module, inputs), inputs[0].numel(),
     )  # fmt: skip
 
 

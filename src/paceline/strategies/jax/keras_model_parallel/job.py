@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from paceline.contract.context import Context
-from paceline.costs.splits import Rows, part_of_array
+from paceline.costs.splits import Rows
 from paceline.errors import ModelError
 from paceline.frameworks.jax.instrumentation import jax_job
 from paceline.frameworks.jax.optimizer import Transformation, Tree
@@ -78,19 +78,19 @@ def layout_axes(context: Context, rows: Rows) -> dict[str, Axes]:
         return _own_axes(context, model, rows.ways)
     shape = context.data.input_shape
     variables = named_variables(model, context.model.layers, shape)
-    found: dict[str, Axes] = {}
+    axes: dict[str, Axes] = {}
     for split in rows.split(model_facts(context.model.layers, shape)):
         for array, stored in split.layer.arrays:
-            part = part_of_array(split.part, array)
+            part = split.array_split(array)
             if part != "whole":
-                found[variables[f"{split.layer.name}.{array}"].path] = _axes(part, len(stored))
-    return found
+                axes[variables[f"{split.layer.name}.{array}"].path] = _axes(part, len(stored))
+    return axes
 
 
 def _axes(part: str, dimensions: int) -> Axes:
-    """Columns are the last dimension, rows the one before."""
+    """Rows are the dimension before the last; columns are the last, and so are heads, which Keras cannot tell apart."""
     last = [None] * (dimensions - 1)
-    return (*last, MODEL) if part == "columns" else (*last[:-1], MODEL, None)
+    return (*last[:-1], MODEL, None) if part == "rows" else (*last, MODEL)
 
 
 def _own_axes(context: Context, model: keras.Model, ways: int) -> dict[str, Axes]:

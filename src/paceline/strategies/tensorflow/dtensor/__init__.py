@@ -7,7 +7,7 @@ batch; above 1 so many devices split each dense and attention layer between them
 from collections.abc import Mapping
 from dataclasses import replace
 
-from paceline.contract.context import Context, Process, spec_facts
+from paceline.contract.context import Context, Process, spec_facts, spec_layers
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Role, Strategy, on_cores, on_one_worker
 from paceline.costs import tensorflow as costs
@@ -16,7 +16,10 @@ from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec, Scalar
 from paceline.systems import System
+from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, MaxPool, Norm
 
+# The layers that `model.py` writes out in plain TensorFlow.
+LAYERS = (Conv, MaxPool, Flatten, Dense, Embed, Norm, Block)
 KNOBS = (
     Knob("tensor", 1, "devices that split each layer between them; the others are replicas of those"),
     declared.STEPS_PER_EXECUTION,
@@ -47,7 +50,17 @@ def check(spec: RunSpec, _system: System) -> str | None:
             "tf-dtensor cannot train a Keras model: Keras 3 makes variables that no mesh knows; "
             "use a built-in workload here, or keras-model-parallel"
         )
-    return declared.check(spec) or why_not_split(spec, split_knobs(spec), spec_facts)
+    return declared.check(spec) or _unknown_layer(spec) or why_not_split(spec, split_knobs(spec), spec_facts)
+
+
+def _unknown_layer(spec: RunSpec) -> str | None:
+    for layer in spec_layers(spec)[0]:
+        if not isinstance(layer, LAYERS):
+            return (
+                f"tf-dtensor has no {type(layer).__name__} layer, which {spec.workload} needs; "
+                f"use another workload here, or keras-model-parallel"
+            )
+    return None
 
 
 def open_job(context: Context) -> Job:
