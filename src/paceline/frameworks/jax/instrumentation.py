@@ -3,8 +3,7 @@
 Each is a compiled function of its own whose results are waited for, so nothing overlaps here, and a process waits for
 the slowest of its own devices within its passes. Where batches are divided, every device takes the gradients of its
 share without a word to the others (`shard_map`), as losses are means over equal shares; what XLA would send within the
-step is then a function by itself. Layers that are divided send in the middle of
-their passes; `jax_profiled.py` watches those.
+step is then a function by itself. Layers that are divided send in the middle of their passes: see `profile.py`.
 """
 
 from typing import Any
@@ -25,17 +24,20 @@ def jax_job(
     context: Context, layout: Layout, stride: int = 1,
     *, network: Network | None = None, optimizer: Transformation | None = None, divided: bool = False,
 ) -> JaxJob:  # fmt: skip
-    """The usual job; in an instrumented run, one whose steps are noted. Divided layers send in mid-pass."""
+    """The usual job, or one of the two that record spans in an instrumented run.
+
+    With `divided` layers, workers exchange in the middle of their passes, so the step cannot be taken apart.
+    """
     if context.recorder is None:
         return JaxJob(context, layout, stride, network=network, optimizer=optimizer)
     if divided:
-        from paceline.frameworks.jax.profile import InstrumentedJaxJob
+        from paceline.frameworks.jax.profile import WholeStepJob
 
-        return InstrumentedJaxJob(context, layout, network=network, optimizer=optimizer)
-    return InstrumentedJaxJob(context, layout, network=network, optimizer=optimizer)
+        return WholeStepJob(context, layout, network=network, optimizer=optimizer)
+    return SeparateCallsJob(context, layout, network=network, optimizer=optimizer)
 
 
-class InstrumentedJaxJob(JaxJob):
+class SeparateCallsJob(JaxJob):
     """The same training, slower, with everything on the recorder."""
 
     def __init__(self, context: Context, layout: Layout, **fields: Any) -> None:

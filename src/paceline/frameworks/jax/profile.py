@@ -14,7 +14,7 @@ from paceline.frameworks.jax.training import JaxJob, Layout
 from paceline.frameworks.xla_operations import STEP, Executed, clock_ahead, operations_of, put_on
 
 
-class InstrumentedJaxJob(JaxJob):
+class WholeStepJob(JaxJob):
     """The same training; what the devices did goes onto the recorder when all steps are made."""
 
     def __init__(self, context: Context, layout: Layout, **fields: Any) -> None:
