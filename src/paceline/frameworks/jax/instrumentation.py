@@ -15,7 +15,7 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from paceline.contract.context import Context
-from paceline.frameworks.compiled_steps import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.training import JaxJob, Layout, Network, held_bytes
 

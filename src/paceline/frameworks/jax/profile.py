@@ -11,7 +11,7 @@ from jax.profiler import ProfileData, ProfileOptions, TraceAnnotation
 
 from paceline.contract.context import Context
 from paceline.frameworks.jax.training import JaxJob, Layout
-from paceline.frameworks.xla_operations import STEP, Executed, clock_ahead, operations_of, put_on
+from paceline.frameworks.xla_spans import STEP, Executed, add_operation_spans, clock_ahead, operations_of
 
 
 class WholeStepJob(JaxJob):
@@ -43,7 +43,7 @@ class WholeStepJob(JaxJob):
             files = sorted(Path(folder).rglob("*.xplane.pb"))
             events = [event for file in files for event in _events(ProfileData.from_file(str(file)))]
         ahead = clock_ahead(self._began, [event.start_ns for event in events if event.name == STEP])
-        put_on(self._recorder, _executed(events, ahead), self._operations, self._workers)
+        add_operation_spans(self._recorder, _executed(events, ahead), self._operations, self._workers)
 
 
 def _workers_of(context: Context, layout: Layout) -> list[int]:

@@ -22,7 +22,7 @@ from paceline.errors import ModelError
 from paceline.frameworks.jax import group as jax_group
 from paceline.frameworks.jax.model import Apply, Place, build_apply
 from paceline.frameworks.jax.optimizer import Transformation, Tree, make_optimizer
-from paceline.frameworks.xla_operations import INPUT, UPDATE
+from paceline.frameworks.xla_spans import INPUT, UPDATE
 from paceline.spec import Precision
 from paceline.workloads.base import Weights, weight_shapes
 from paceline.workloads.own import OWN_DATA, build_own, call_own

@@ -156,19 +156,19 @@ class TorchJob:
         self._order = torch.empty(0)
         self._losses: list[Tensor | float] = []
         if context.recorder is not None:
-            self._note_on(context.recorder)
+            self._instrument(context.recorder)
 
-    def _note_on(self, recorder: SpanRecorder) -> None:
+    def _instrument(self, recorder: SpanRecorder) -> None:
         from paceline.frameworks.torch.instrumentation.steps import (
             InstrumentedData,
-            note_backward,
-            note_forward,
-            note_updates,
+            record_backward,
+            record_forward,
+            record_updates,
         )
 
-        note_forward(self._model, recorder)
-        note_backward(recorder)
-        note_updates(self._optimizer, recorder)
+        record_forward(self._model, recorder)
+        record_backward(recorder)
+        record_updates(self._optimizer, recorder)
         self._data = InstrumentedData(self._data, recorder)  # type: ignore[assignment]
 
     def align(self) -> None:

@@ -55,19 +55,19 @@ def open_job(context: Context) -> Job | Service:
         Shard,
         SynchronousServer,
         elementwise_optimizer,
-        neighbours_last,
+        serving_order,
     )
 
     join_group(context, backend="gloo")
-    cut, order = cut_of(context.spec), neighbours_last(context)
+    cut, order = cut_of(context.spec), serving_order(context)
     if context.process.role == "server":
         return SynchronousServer(Shard(context, cut, elementwise_optimizer(context)), order)
-    from paceline.frameworks.torch.servers.worker import Served, ServedJob
+    from paceline.frameworks.torch.servers.client import ServedJob, ServerClient
     from paceline.frameworks.torch.training import build, torch_device
 
     device = torch_device(context)
     module = build(context, device)
-    return ServedJob(context, module, device, Served(context, module, device, cut))
+    return ServedJob(context, module, device, ServerClient(context, module, device, cut))
 
 
 STRATEGY = Strategy(

@@ -15,12 +15,12 @@ from paceline.contract.job import Evaluation
 from paceline.costs.splits import Rows
 from paceline.errors import ModelError
 from paceline.frameworks.torch.compression import make_contiguous
-from paceline.frameworks.torch.grid import DATA, MODEL, GradientAverage, Grid, arrange
 from paceline.frameworks.torch.group import join_group, leave_group
 from paceline.frameworks.torch.sharded import ShardedJob, layers
 from paceline.frameworks.torch.tensor.plan import split_own
 from paceline.frameworks.torch.tensor.split import Arrangement, drift, split_built_in
 from paceline.frameworks.torch.training import TorchJob, build, export_weights, optimizer_for, torch_device
+from paceline.frameworks.torch.worker_grid import DATA, MODEL, GradientAverage, WorkerGrid, arrange_workers
 from paceline.workloads.base import Weights
 
 
@@ -29,7 +29,7 @@ class SplitModel:
     """A worker's part of every layer, where the other parts are, and how to put them together."""
 
     module: nn.Module
-    grid: Grid
+    grid: WorkerGrid
     mesh: DeviceMesh
     device: torch.device
     arrangement: Arrangement
@@ -39,7 +39,7 @@ def split_model(context: Context, rows: Rows) -> SplitModel:
     """Joins the others, builds the model and keeps what falls to this process."""
     device = torch_device(context)
     join_group(context)
-    grid = arrange(context, rows.ways)
+    grid = arrange_workers(context, rows.ways)
     module, mesh = build(context, device), grid.mesh(device)
     for child in module.modules():
         # A split layer gives a view, and PyTorch forbids to change it in place; the result is the same without.
@@ -85,7 +85,7 @@ class TensorJob(TorchJob):
     def evaluate(self) -> Evaluation | None:  # type: ignore[override]  # `Job` allows None
         """The row's part of the test set, told by one of the row."""
         found = super().evaluate()
-        return found if self._split.grid.place == 0 else None
+        return found if self._split.grid.position == 0 else None
 
     def weights(self) -> Weights:
         """The parts put together."""

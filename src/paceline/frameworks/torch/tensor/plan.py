@@ -15,8 +15,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from paceline.contract.context import Context
 from paceline.errors import ModelError
 from paceline.frameworks.torch.pipeline.cut import CLOSE
+from paceline.frameworks.torch.segments import TRIAL_SAMPLES, flattened_sequence
 from paceline.frameworks.torch.training import ResidentData
-from paceline.frameworks.torch.units import TRIED_SAMPLES, plain_sequence
 from paceline.workloads.own import call_own
 
 STYLES = {"columns": ColwiseParallel, "rows": RowwiseParallel}
@@ -36,7 +36,7 @@ def split_own(context: Context, module: nn.Module, mesh: DeviceMesh) -> None:
     if own.plan is not None:
         plan = _checked_plan(own.label, own.plan, module, ways)
     elif isinstance(module, nn.Sequential):
-        plan = dict(_pairs(plain_sequence(module), ways))
+        plan = dict(_pairs(flattened_sequence(module), ways))
         if not plan:
             raise ModelError(
                 f"{own.label} has no two dense layers in a row whose features divide over {ways} workers; "
@@ -45,7 +45,7 @@ def split_own(context: Context, module: nn.Module, mesh: DeviceMesh) -> None:
     else:
         raise ModelError(f"{own.label} is no nn.Sequential; add a function plan(model) that says what to split")
     data = ResidentData.load(context.data, torch.device("cpu"), context.spec.memory_format == "channels_last")
-    inputs = data.batch(data.train, slice(0, TRIED_SAMPLES))[0].to(next(module.parameters()).device)
+    inputs = data.batch(data.train, slice(0, TRIAL_SAMPLES))[0].to(next(module.parameters()).device)
     module.eval()
     with torch.no_grad():
         expected = module(inputs)

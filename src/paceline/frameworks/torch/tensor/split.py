@@ -18,8 +18,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from paceline.contract.context import Context
 from paceline.costs.splits import Split, split_layers
-from paceline.frameworks.torch.grid import MODEL, local_part
 from paceline.frameworks.torch.layers import parameter_name
+from paceline.frameworks.torch.worker_grid import MODEL, local_part
 from paceline.workloads.base import model_facts, named_layers
 from paceline.workloads.layers import QUERY_KEY_VALUE, Flatten, Layer
 

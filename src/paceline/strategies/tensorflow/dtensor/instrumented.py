@@ -10,7 +10,7 @@ from tensorflow.python.eager import context as eager
 
 from paceline.contract.context import Context
 from paceline.costs.splits import Rows
-from paceline.frameworks.xla_operations import STEP, clock_ahead, put_on
+from paceline.frameworks.xla_spans import STEP, add_operation_spans, clock_ahead
 from paceline.strategies.tensorflow.dtensor.job import DtensorJob
 from paceline.strategies.tensorflow.dtensor.profile import collectives_of, executed, operations_of, read_events
 
@@ -51,7 +51,7 @@ class InstrumentedDtensorJob(DtensorJob):
         ahead = clock_ahead(self._began, [event.start for event in events if event.name == STEP])
         seen = executed(events, ahead)
         operations = operations_of({one.name for one in seen}, collectives_of(_functions()))
-        put_on(self._recorder, seen, operations, list(range(self._context.spec.workers)))
+        add_operation_spans(self._recorder, seen, operations, list(range(self._context.spec.workers)))
 
 
 def _functions() -> list[object]:

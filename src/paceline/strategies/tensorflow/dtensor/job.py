@@ -16,7 +16,7 @@ from paceline.costs.splits import Rows
 from paceline.frameworks.keras.model import keras_inputs
 from paceline.frameworks.tensorflow.devices import prepare
 from paceline.frameworks.tensorflow.training import TfJob
-from paceline.frameworks.xla_operations import INPUT, UPDATE
+from paceline.frameworks.xla_spans import INPUT, UPDATE
 from paceline.spec import Optimizer
 from paceline.strategies.tensorflow.dtensor.model import BATCH, MODEL, WHOLE, Kept, Network, kept_arrays
 from paceline.workloads.base import Weights, model_facts

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.breakdown import union
-from paceline.frameworks.xla_operations import INPUT, STEP, UPDATE, Executed, Operation
+from paceline.frameworks.xla_spans import INPUT, STEP, UPDATE, Executed, Operation
 from paceline.spans import Kind
 
 # Names of our own and of TensorFlow's in the names of operations, the most telling first.

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from paceline.contract.context import Context
 from paceline.strategies.tensorflow.ps.job import Chief
-from paceline.strategies.tensorflow.ps.shares import Share, put_on
+from paceline.strategies.tensorflow.ps.shares import Share, add_share_spans
 
 # What an answer has before its times: loss, who it was, staleness.
 PLAIN = 3
@@ -67,7 +67,9 @@ class InstrumentedChief(Chief):
             Share(1 + worker, moment, tuple(round(stamp * NANOSECONDS) - ahead for stamp in stamps))
             for worker, moment, stamps in self._told
         ]
-        put_on(self._recorder, shares, {"fetch": _bytes(self._model.variables), "push": _bytes(self._variables)})
+        add_share_spans(
+            self._recorder, shares, {"fetch": _bytes(self._model.variables), "push": _bytes(self._variables)}
+        )
 
     def _train_on(self, order: tf.Tensor) -> tf.Tensor:
         answers: list[tf.Tensor] = []

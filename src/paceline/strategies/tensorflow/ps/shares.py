@@ -26,7 +26,7 @@ class Share:
     stamps: tuple[int, ...]
 
 
-def put_on(recorder: SpanRecorder, shares: Iterable[Share], sizes: dict[str, int]) -> None:
+def add_share_spans(recorder: SpanRecorder, shares: Iterable[Share], sizes: dict[str, int]) -> None:
     """Steps of every worker, with the bytes of each transfer; those of the chief become launches."""
     recorder.spans[:] = [replace(span, kind="launch") if span.kind == "step" else span for span in recorder.spans]
     free: dict[int, int] = {}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.servers import Cut
-from paceline.frameworks.torch.flat import FlatParameters
+from paceline.frameworks.torch.flat_parameters import FlatParameters
 from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.training import TorchJob
 from paceline.strategies.torch.sandblaster.messages import ANSWER
