@@ -128,33 +128,33 @@ def layer_timings(cases: Sequence[LayerCase]) -> list[dict[str, Any]]:
     """
     taken: list[list[tuple[float, float]]] = [[] for _ in cases]
     for _ in range(LAYER_TURNS):
-        for case, own in zip(cases, taken, strict=True):
-            own.extend(_timed(_passes(case), LAYER_TURNS))
-    found = []
-    for case, own in zip(cases, taken, strict=True):
+        for case, seconds_taken in zip(cases, taken, strict=True):
+            seconds_taken.extend(_timed(_passes(case), LAYER_TURNS))
+    timings = []
+    for case, seconds_taken in zip(cases, taken, strict=True):
         facts: ModelFacts = model_facts((case.layer,), case.shape)
-        seconds, cpu = _calm(own)
-        found.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements, "batch": case.batch,
+        seconds, cpu = _calm(seconds_taken)
+        timings.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements, "batch": case.batch,
                       "first": case.first, "seconds": seconds, "cpu_seconds": cpu})  # fmt: skip
-    return found
+    return timings
 
 
 def _passes(case: LayerCase) -> Callable[[], None]:
     module = build_module((case.layer,), case.shape, channels_last=True).to(memory_format=torch.channels_last)
     if isinstance(case.layer, Embed):
-        given = torch.randint(0, case.layer.vocabulary, (case.batch, *case.shape))
+        inputs = torch.randint(0, case.layer.vocabulary, (case.batch, *case.shape))
     else:
-        given = torch.randn(case.batch, *case.shape)
+        inputs = torch.randn(case.batch, *case.shape)
         if len(case.shape) == IMAGE_DIMENSIONS:
-            given = given.to(memory_format=torch.channels_last)
-        given.requires_grad_(not case.first)
-    back = torch.ones_like(module(given if case.first else given * 1).detach())
+            inputs = inputs.to(memory_format=torch.channels_last)
+        inputs.requires_grad_(not case.first)
+    back = torch.ones_like(module(inputs if case.first else inputs * 1).detach())
 
     def passes() -> None:
         module.zero_grad(set_to_none=True)
-        given.grad = None
+        inputs.grad = None
         # Activations work in place, which a leaf does not allow; in a model it never is one.
-        module(given.view_as(given) if given.requires_grad else given).backward(back)
+        module(inputs.view_as(inputs) if inputs.requires_grad else inputs).backward(back)
 
     return passes
 
@@ -166,14 +166,14 @@ def scratch_peaks() -> list[dict[str, Any]]:
     """
     # What PyTorch loads for its first pass is no layer's.
     _passes(LayerCase(Dense(4), (4,), 8))()
-    found = []
+    peaks = []
     for case in SCRATCH_CASES:
         facts: ModelFacts = model_facts((case.layer,), case.shape)
         peak = _in_a_fork(lambda case=case: _passes_peak(case))  # type: ignore[misc]
         if peak is not None:
-            found.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements,
+            peaks.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements,
                           "batch": case.batch, "first": case.first, "peak_bytes": peak})  # fmt: skip
-    return found
+    return peaks
 
 
 def _passes_peak(case: LayerCase) -> int | None:

@@ -54,9 +54,10 @@ class SeparateCallsJob(JaxJob):
         self._update = jax.jit(self._updated, out_shardings=(placed, state_placed))
         self._divided_bytes = held_bytes([leaf for leaf in jax.tree.leaves(params) if not leaf.is_fully_replicated])
         self.start_epoch(0)
-        given = (self._gather(params), self._state[1], *self._take(self._data, self._order, np.int32(0)))
+        arguments = (self._gather(params), self._state[1], *self._take(self._data, self._order, np.int32(0)))
         self._share = forward_share(
-            lambda: jax.block_until_ready(self._forward(*given)), lambda: jax.block_until_ready(self._both(*given))
+            lambda: jax.block_until_ready(self._forward(*arguments)),
+            lambda: jax.block_until_ready(self._both(*arguments)),
         )
 
     def step(self, first: int, count: int) -> None:
@@ -87,12 +88,12 @@ class SeparateCallsJob(JaxJob):
         """Compiled; where batches are divided, for each device by itself, with results in a row."""
         if not self._spread:
             return jax.jit(function)
-        one, row = PartitionSpec(), PartitionSpec(self._layout.batch_side)
+        whole, row = PartitionSpec(), PartitionSpec(self._layout.batch_side)
         return jax.jit(
             jax.shard_map(
-                lambda *given: jax.tree.map(lambda leaf: leaf[None], function(*given)),
+                lambda *arguments: jax.tree.map(lambda leaf: leaf[None], function(*arguments)),
                 mesh=self._layout.mesh,
-                in_specs=(one, one, row, row),
+                in_specs=(whole, whole, row, row),
                 out_specs=row,
                 # Or else the gradients of parameters that all devices have would be summed at once.
                 check_vma=False,

@@ -61,9 +61,9 @@ def _events(profile: Any) -> Iterator[Any]:
 def _executed(events: list[Any], ahead: int) -> Iterator[Executed]:
     """Operations; the profiler also tells their ends once more, and what the runtime does between them."""
     for event in events:
-        told = dict(event.stats)
-        if "hlo_op" in told and not event.name.startswith("end: "):
+        stats = dict(event.stats)
+        if "hlo_op" in stats and not event.name.startswith("end: "):
             start = round(event.start_ns) + ahead
             yield Executed(
-                str(told["hlo_op"]), int(told.get("device_ordinal", 0)), start, start + round(event.duration_ns)
+                str(stats["hlo_op"]), int(stats.get("device_ordinal", 0)), start, start + round(event.duration_ns)
             )

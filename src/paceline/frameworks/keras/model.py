@@ -73,11 +73,13 @@ def build_model(context: Context) -> keras.Model:
 
 def own_model(context: Context) -> keras.Model:
     """The user's Keras model, with its variables made."""
-    own = context.own
-    assert own is not None
-    model = build_own(own)
+    user_model = context.own
+    assert user_model is not None
+    model = build_own(user_model)
     if not isinstance(model, keras.Model):
-        raise ModelError(f"{own.label} returned {type(model).__name__}, not a keras.Model; return the model itself")
+        raise ModelError(
+            f"{user_model.label} returned {type(model).__name__}, not a keras.Model; return the model itself"
+        )
     make_variables(context, model)
     return model
 
@@ -102,9 +104,9 @@ def keras_inputs(context: Context, array: np.ndarray) -> np.ndarray:
 
 def loss_function(context: Context, model: keras.Model) -> Loss:
     """The user's loss, or mean cross-entropy over samples and positions; called with outputs and targets."""
-    own = context.model.own
-    if own is not None and own.loss is not None:
-        return own.loss
+    user_model = context.model.own
+    if user_model is not None and user_model.loss is not None:
+        return user_model.loss
     from_logits = not ends_in_softmax(model)
 
     def cross_entropy(outputs: Any, targets: Any) -> Any:

@@ -99,9 +99,9 @@ def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
 
 def optimizer_for(context: Context, model: keras.Model, make: Any = make_optimizer) -> keras.optimizers.Optimizer:
     """The user's optimizer, or the run's settings; with its variables made."""
-    own = context.model.own
+    user_model = context.model.own
     variables = model.trainable_variables
-    chosen = own.optimizer(variables) if own is not None and own.optimizer is not None else None
+    chosen = user_model.optimizer(variables) if user_model is not None and user_model.optimizer is not None else None
     optimizer = chosen if chosen is not None else make(context.spec.optimizer)
     optimizer.build(variables)
     return optimizer

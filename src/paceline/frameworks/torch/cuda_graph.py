@@ -77,8 +77,8 @@ class GraphedJob:
 
     def losses(self) -> list[float]:
         """Of this process's share."""
-        made: list[float] = self._losses[: self._made].tolist()
-        return made
+        losses: list[float] = self._losses[: self._made].tolist()
+        return losses
 
     def close(self) -> None:
         """The graph goes before what it uses."""

@@ -52,12 +52,12 @@ def segments_of(context: Context, module: nn.Sequential) -> list[Segment]:
 
 def flattened_sequence(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
     """Children in order, those of plain sequences within too."""
-    found: list[tuple[str, nn.Module]] = []
+    children: list[tuple[str, nn.Module]] = []
     # Not `named_children`, which leaves out a child that comes a second time.
     for name, child in module._modules.items():
         plain = type(child).forward is nn.Sequential.forward
-        found += flattened_sequence(child, f"{prefix}{name}.") if plain else [(f"{prefix}{name}", child)]
-    return found
+        children += flattened_sequence(child, f"{prefix}{name}.") if plain else [(f"{prefix}{name}", child)]
+    return children
 
 
 def costs_of(segments: Sequence[Segment], inputs: Tensor, balance: str, device: torch.device) -> list[float]:
@@ -74,34 +74,34 @@ def _counted(segments: Sequence[Segment], inputs: Tensor) -> list[float]:
         return [float(segment.flops or 0) for segment in segments]
     from torch.utils.flop_counter import FlopCounterMode
 
-    costs, given = [], inputs
+    costs, activation = [], inputs
     for segment in segments:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            given = segment.module(given)
+            activation = segment.module(activation)
         # The counter knows products and convolutions; anything else is about one operation per element.
-        costs.append(float(counter.get_total_flops() + given.numel()))
+        costs.append(float(counter.get_total_flops() + activation.numel()))
     return costs
 
 
 def _timed(segments: Sequence[Segment], inputs: Tensor, device: torch.device) -> list[float]:
     """Seconds of forward and backward; gradients made on the way are dropped."""
-    costs, given = [], inputs.to(device)
+    costs, activation = [], inputs.to(device)
     for segment in segments:
         module = segment.module.to(device)
-        costs.append(min(_pass_seconds(module, given) for _ in range(TIMED_REPEATS)))
+        costs.append(min(_pass_seconds(module, activation) for _ in range(TIMED_REPEATS)))
         with torch.no_grad():
-            given = module(given)
+            activation = module(activation)
         module.zero_grad(set_to_none=True)
         module.to("cpu")
     return costs
 
 
-def _pass_seconds(module: nn.Module, given: Tensor) -> float:
-    given = given.detach().requires_grad_(given.is_floating_point())
+def _pass_seconds(module: nn.Module, activation: Tensor) -> float:
+    activation = activation.detach().requires_grad_(activation.is_floating_point())
     started = perf_counter()
-    made = module(given.clone() if given.requires_grad else given)
-    if made.requires_grad:
-        made.sum().backward()
-    if given.device.type == "cuda":
-        torch.cuda.synchronize(given.device)
+    output = module(activation.clone() if activation.requires_grad else activation)
+    if output.requires_grad:
+        output.sum().backward()
+    if activation.device.type == "cuda":
+        torch.cuda.synchronize(activation.device)
     return perf_counter() - started

@@ -24,7 +24,7 @@ def jax_values(source: Source) -> Mapping[str, Any]:
         },
         "shapes": list(shape_lines(layers, shape)),
         "block_shapes": next(
-            (_shapes(each, given) for _, each, given in named_layers(layers, shape) if _is_block(each)), {}
+            (_shapes(each, input_shape) for _, each, input_shape in named_layers(layers, shape) if _is_block(each)), {}
         ),
         "forward": forward_text(layers, shape) if layers else [],
         "settings": list(optimizer_settings(spec.optimizer)) if "optimizer" not in source.own_functions else [],
@@ -69,8 +69,8 @@ def shape_lines(layers: Layers, shape: Shape) -> Iterator[str]:
         if is_block:
             yield f'**{{f"block{{n}}.{{name}}": s for n in {_numbers(members)} for name, s in BLOCK.items()}}'
             continue
-        for name, (_, layer, given) in members:
-            yield from (f'"{name}.{part}": {array}' for part, array in _shapes(layer, given).items())
+        for name, (_, layer, input_shape) in members:
+            yield from (f'"{name}.{part}": {array}' for part, array in _shapes(layer, input_shape).items())
 
 
 def forward_text(layers: Layers, shape: Shape) -> list[str]:
@@ -108,8 +108,8 @@ def _is_block(layer: Layer) -> bool:
     return isinstance(layer, Block)
 
 
-def _shapes(layer: Layer, given: Shape) -> dict[str, Shape]:
-    return {part: weight.shape for part, weight in layer.weights(given).items()}
+def _shapes(layer: Layer, shape: Shape) -> dict[str, Shape]:
+    return {part: weight.shape for part, weight in layer.weights(shape).items()}
 
 
 def _expression(name: str, layer: Layer) -> str:

@@ -30,11 +30,11 @@ def listed(before: str, items: Sequence[str], after: str, indent: int = 0) -> st
 
 def runs_told_once(items: Sequence[str]) -> list[str]:
     """Three or more equal items in a row as one that unpacks a generator."""
-    found: list[str] = []
+    lines: list[str] = []
     for item, group in groupby(items):
         count = len(list(group))
-        found += [f"*({item} for _ in range({count}))"] if count >= FEWEST_TOLD_ONCE else [item] * count
-    return found
+        lines += [f"*({item} for _ in range({count}))"] if count >= FEWEST_TOLD_ONCE else [item] * count
+    return lines
 
 
 def assignment(name: str, literal: str) -> str:

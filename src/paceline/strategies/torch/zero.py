@@ -75,8 +75,8 @@ def _broadcasts(held: list[int], rank: int, by_place: list[tuple[Message, ...]])
     """Every part goes from its owner to all; those in which this rank sends and receives as much are one entry."""
     alike: Counter[tuple[int, float, float]] = Counter()
     for root, numbers in enumerate(held):
-        for one in by_place[rank - root] if numbers else ():
-            alike[numbers, one.sent_bytes, one.received_bytes] += 1
+        for array in by_place[rank - root] if numbers else ():
+            alike[numbers, array.sent_bytes, array.received_bytes] += 1
     size = FLOAT_BYTES
     return tuple(
         Message("parameters", "broadcast", n * size, sent * n * size, received * n * size, count, ranks=len(held))

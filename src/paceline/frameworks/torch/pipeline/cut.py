@@ -76,16 +76,16 @@ def cut_model(context: Context, count: int, balance: str, device: torch.device) 
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, _ = data.batch(data.train, slice(0, TIMED_SAMPLES))
-    own = context.model.own
+    user_model = context.model.own
     module.eval()
-    if own is not None and own.stages is not None:
-        parts = _own_stages(own, own.stages, module, count)
+    if user_model is not None and user_model.stages is not None:
+        parts = _own_stages(user_model, user_model.stages, module, count)
     elif isinstance(module, nn.Sequential):
         segments = segments_of(context, module)
         costs = costs_of(segments, inputs, balance, device)
         parts = _balanced_parts(context, segments, costs, count)
     else:
-        label = own.label if own else context.spec.workload
+        label = user_model.label if user_model else context.spec.workload
         raise ModelError(f"{label} is no nn.Sequential; add a function stages(model, count) that returns its stages")
     stages = _checked_stages(context, module, parts, inputs[:TRIAL_SAMPLES], channels_last)
     module.train()
@@ -109,9 +109,9 @@ def _balanced_parts(
     ]
 
 
-def _own_stages(own: OwnModel, function: Any, module: nn.Module, count: int) -> list[nn.Module]:
+def _own_stages(user_model: OwnModel, function: Any, module: nn.Module, count: int) -> list[nn.Module]:
     """What the file's `stages` returns, checked."""
-    what = f"stages(model, {count}) of {own.label}"
+    what = f"stages(model, {count}) of {user_model.label}"
     stages = call_own(what, function, module, count)
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, nn.Module) for stage in stages):
         raise ModelError(f"{what} must return a list of modules, and returned {_described(stages)}")

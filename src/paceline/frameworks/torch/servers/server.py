@@ -32,17 +32,17 @@ ELEMENTWISE = (
 
 def elementwise_optimizer(context: Context) -> MakeOptimizer:
     """The run's optimizer for any piece of the parameters; the user's own is refused if it needs them whole."""
-    own, spec = context.own, context.spec
-    if own is None or own.optimizer is None:
+    user_model, spec = context.own, context.spec
+    if user_model is None or user_model.optimizer is None:
         return lambda pieces: make_optimizer(spec.optimizer, pieces, eager=True)
-    make = own.optimizer
+    make = user_model.optimizer
 
     def checked(pieces: list[nn.Parameter]) -> torch.optim.Optimizer:
         optimizer = make(iter(pieces))
         if not isinstance(optimizer, ELEMENTWISE):
             raise ModelError(
-                f"optimizer() of {own.label} returns {type(optimizer).__name__}, which servers cannot run on a part of "
-                f"the parameters; return one of PyTorch's elementwise optimizers such as Adam, or use torch-ddp"
+                f"optimizer() of {user_model.label} returns {type(optimizer).__name__}, which servers cannot run on a "
+                f"part of the parameters; return one of PyTorch's elementwise optimizers such as Adam, or use torch-ddp"
             )
         return optimizer
 

@@ -53,28 +53,28 @@ def split_model(context: Context, rows: Rows) -> SplitModel:
     return SplitModel(module, grid, mesh, device, arrangement)
 
 
-def shard_rows(made: SplitModel) -> None:
+def shard_rows(split: SplitModel) -> None:
     """Divides what a worker has of each layer over the rows, in place."""
-    make_contiguous(made.module)
+    make_contiguous(split.module)
     # It warns of changing the views that split layers give in place, which was ruled out when the model was split.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
-    for unit in (*layers(made.module), made.module):
-        fully_shard(unit, mesh=made.mesh[DATA], reshard_after_forward=True)
+    for unit in (*layers(split.module), split.module):
+        fully_shard(unit, mesh=split.mesh[DATA], reshard_after_forward=True)
 
 
 class TensorJob(TorchJob):
     """Every worker of a row sees the same batch and knows the same loss."""
 
-    def __init__(self, context: Context, made: SplitModel, average: GradientAverage | None = None) -> None:
-        optimizer = optimizer_for(context, made.module)
+    def __init__(self, context: Context, split: SplitModel, average: GradientAverage | None = None) -> None:
+        optimizer = optimizer_for(context, split.module)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ModelError("L-BFGS needs all parameters in one place; use another optimizer, or torch-single")
         _group_by_mesh(optimizer)
         super().__init__(
-            context, made.module, made.device, optimizer, barrier=dist.barrier, leave=leave_group,
-            share=(made.grid.row, made.grid.rows),
+            context, split.module, split.device, optimizer, barrier=dist.barrier, leave=leave_group,
+            share=(split.grid.row, split.grid.rows),
         )  # fmt: skip
-        self._split, self._average = made, average
+        self._split, self._average = split, average
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         loss = super()._backward(inputs, targets)
@@ -84,8 +84,8 @@ class TensorJob(TorchJob):
 
     def evaluate(self) -> Evaluation | None:  # type: ignore[override]  # `Job` allows None
         """The row's part of the test set, told by one of the row."""
-        found = super().evaluate()
-        return found if self._split.grid.position == 0 else None
+        evaluation = super().evaluate()
+        return evaluation if self._split.grid.position == 0 else None
 
     def weights(self) -> Weights:
         """The parts put together."""

@@ -93,11 +93,11 @@ def _partition(split: Split, array: str, dimensions: int) -> PartitionSpec:
 
 def _own_parts(context: Context, ways: int) -> Any:
     """The partition of each of the user's parameters: by its last dimension (columns) or the one before (rows)."""
-    own = context.model.own
-    assert own is not None and own.plan is not None
-    params, _ = own_pair(context, build_own(own))
+    user_model = context.model.own
+    assert user_model is not None and user_model.plan is not None
+    params, _ = own_pair(context, build_own(user_model))
     shapes = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    plan = _checked_plan(own.label, own.plan, params, shapes, ways)
+    plan = _checked_plan(user_model.label, user_model.plan, params, shapes, ways)
 
     def part(name: str, shape: Shape) -> PartitionSpec:
         if name not in plan or ways == 1:
@@ -114,11 +114,11 @@ def _dimension(part: str, shape: Shape) -> int:
 
 def _checked_plan(label: str, function: Any, params: Any, shapes: dict[str, Shape], ways: int) -> dict[str, str]:
     what = f"plan(params) of {label}"
-    given = call_own(what, function, params)
-    leaves = jax.tree_util.tree_leaves_with_path(given)
+    returned = call_own(what, function, params)
+    leaves = jax.tree_util.tree_leaves_with_path(returned)
     plan = {path_name(path): leaf for path, leaf in leaves}
     if not plan:
-        raise ModelError(f'{what} must return {{"parameter": "columns" or "rows"}}, and returned {given!r}')
+        raise ModelError(f'{what} must return {{"parameter": "columns" or "rows"}}, and returned {returned!r}')
     for name, part in plan.items():
         if name not in shapes:
             raise ModelError(f"{what} names {name!r}, which is no parameter; there are: {', '.join(shapes)}")

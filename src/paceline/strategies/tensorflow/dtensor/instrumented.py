@@ -49,9 +49,9 @@ class InstrumentedDtensorJob(DtensorJob):
         with self._folder as folder:
             events = [event for file in sorted(Path(folder).rglob("*.xplane.pb")) for event in read_events(file)]
         ahead = clock_ahead(self._began, [event.start for event in events if event.name == STEP])
-        seen = executed(events, ahead)
-        operations = operations_of({one.name for one in seen}, collectives_of(_functions()))
-        add_operation_spans(self._recorder, seen, operations, list(range(self._context.spec.workers)))
+        operations_run = executed(events, ahead)
+        operations = operations_of({operation.name for operation in operations_run}, collectives_of(_functions()))
+        add_operation_spans(self._recorder, operations_run, operations, list(range(self._context.spec.workers)))
 
 
 def _functions() -> list[object]:

@@ -47,8 +47,11 @@ class Update:
         names = ("velocity",) if settings.name == "sgd" and settings.momentum else SLOTS.get(settings.name, ())
         self._settings = settings
         self._slots = {
-            array: [dtensor.DVariable(placer.put(np.zeros(one.shape, np.float32), one.specs(ways))) for _ in names]
-            for array, one in kept.items()
+            array: [
+                dtensor.DVariable(placer.put(np.zeros(array_kept.shape, np.float32), array_kept.specs(ways)))
+                for _ in names
+            ]
+            for array, array_kept in kept.items()
         }
         self._steps = dtensor.DVariable(placer.put(np.float32(0))) if settings.name == "adam" else None
 
@@ -141,8 +144,8 @@ class DtensorJob(TfJob):
             arrays = {name: variable.read_value() for name, variable in self._arrays.items()}
             tape.watch(list(arrays.values()))
             loss = _cross_entropy(self._network(arrays, inputs, divided=True), targets)
-        found = tape.gradient(loss, arrays)
-        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in found.items()}
+        by_array = tape.gradient(loss, arrays)
+        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in by_array.items()}
         with tf.name_scope(UPDATE):
             self._update(self._arrays, gradients)
         return loss

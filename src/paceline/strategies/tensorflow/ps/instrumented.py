@@ -57,7 +57,7 @@ class InstrumentedChief(Chief):
 
     def _keep(self, answers: np.ndarray) -> None:
         moment = self._moments.popleft()
-        self._told += [(int(told[1]), moment, told[PLAIN:]) for share in answers for told in share]
+        self._told += [(int(answer[1]), moment, answer[PLAIN:]) for share in answers for answer in share]
         super()._keep(answers[:, :, :PLAIN])
 
     def _tell(self) -> None:
@@ -75,10 +75,10 @@ class InstrumentedChief(Chief):
         answers: list[tf.Tensor] = []
         for number in range(order.shape[0]):
             with tf.control_dependencies(answers[-1:]):
-                answers.append(self._noted_once(order[number]))
+                answers.append(self._timed_share(order[number]))
         return tf.stack(answers)
 
-    def _noted_once(self, index: tf.Tensor) -> tf.Tensor:
+    def _timed_share(self, index: tf.Tensor) -> tf.Tensor:
         """The usual answer, with the time of the start and of each stage's end."""
         stamps, held = [tf.timestamp()], self._model.variables
         with tf.control_dependencies(stamps):
@@ -88,15 +88,15 @@ class InstrumentedChief(Chief):
         with tf.control_dependencies(stamps[-1:]):
             fetched, *copies = (_copy(variable) for variable in (self._version, *(each.value for each in held)))
         stamps.append(_time_after([fetched, *copies]))
-        own = {id(variable): copy for variable, copy in zip(held, copies, strict=True)}
-        sources = [own[id(variable)] for variable in self._variables]
+        copy_of = {id(variable): copy for variable, copy in zip(held, copies, strict=True)}
+        sources = [copy_of[id(variable)] for variable in self._variables]
         with tf.control_dependencies(stamps[-1:]), tf.GradientTape() as tape:
             tape.watch(sources)
             loss, changed = self._forward(list(zip(held, copies, strict=True)), _copy(inputs), _copy(targets))
         stamps.append(_time_after([loss]))
         with tf.control_dependencies(stamps[-1:]):
-            found = tape.gradient(loss, sources)
-            gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in found]
+            raw = tape.gradient(loss, sources)
+            gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in raw]
         stamps.append(_time_after([gradient for gradient in gradients if gradient is not None]))
         with tf.control_dependencies(stamps[-1:]):
             leaving = [None if gradient is None else _copy(gradient) for gradient in gradients]
@@ -125,7 +125,7 @@ class InstrumentedChief(Chief):
             for variable, value in changed:
                 variable.assign(value)
             counted, _ = self._count()
-        return counted, [made for made in graph.get_operations()[before:] if made.op_def.is_stateful]
+        return counted, [operation for operation in graph.get_operations()[before:] if operation.op_def.is_stateful]
 
 
 def _time_after(done: Sequence[tf.Tensor | tf.Operation]) -> tf.Tensor:

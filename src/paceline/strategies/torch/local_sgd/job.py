@@ -121,10 +121,10 @@ class LocalSgdJob(TorchJob):
     @contextmanager
     def _averaged(self) -> Iterator[None]:
         held = [*self._weights, *self._statistics]
-        own = [tensor.clone() for tensor in held]
+        local = [tensor.clone() for tensor in held]
         self._average_models()
         yield
-        torch._foreach_copy_(held, own)
+        torch._foreach_copy_(held, local)
 
     def weights(self) -> Weights:
         """Of the mean model, which is what the run leaves."""
