@@ -186,7 +186,7 @@ def _passes_peak(case: LayerCase) -> int | None:
 
 
 def _in_a_fork(function: Callable[[], int | None]) -> int | None:
-    """What a copy of this process finds; None where it fails."""
+    """The result of a function in a copy of this process; None where it fails."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -202,7 +202,7 @@ def _in_a_fork(function: Callable[[], int | None]) -> int | None:
 
 
 def update_seconds() -> float:
-    """Of one parameter, by Adam as runs use it."""
+    """Seconds to update one parameter with Adam, set as runs have it."""
     slopes = []
     for count in UPDATED_PARAMETERS:
         parameter = torch.nn.Parameter(torch.randn(count))
@@ -213,7 +213,7 @@ def update_seconds() -> float:
 
 
 def step_overhead() -> float:
-    """A whole step of a model of a few numbers: what is asked for takes longer than computing it."""
+    """Seconds of a step of a tiny model beyond its layers: launching operations takes longer than computing them."""
     module = build_module((Dense(4), Dense(4)), (4,), channels_last=True)
     optimizer = make_optimizer(Optimizer(), module.parameters(), eager=True)
     inputs, targets, index = torch.randn(64, 4), torch.zeros(64, dtype=torch.int64), torch.arange(8)
@@ -277,7 +277,7 @@ def _transfer(kind: str, size: int) -> Callable[[], Any]:
 
 
 def _there_and_back(tensor: Tensor, rank: int) -> None:
-    """From the first rank to the second; a word back says that it is there."""
+    """Sends from the first rank to the second, which answers with one number."""
     word = tensor[:1].clone()
     if rank == 0:
         dist.send(tensor, 1)
@@ -322,7 +322,7 @@ def interference() -> float:
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """What the request names."""
+    """Takes the measurements that the request names."""
     torch.set_num_threads(1)
     if not request["kinds"] and request["world"] > 1:
         return {"layers": layer_timings(CROWDED_CASES)}

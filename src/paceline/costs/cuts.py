@@ -106,7 +106,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "Pipeline":
-        """As the knobs say; workers that do not fill one pipeline, which is refused, count as one."""
+        """The pipeline that the knobs ask for; too few workers for one, which is refused elsewhere, count as one."""
         workers = max(1, min(int(knobs.get("stages", spec.workers)), spec.workers))
         schedule = cast("Schedule", knobs.get("schedule", "gpipe"))
         replicas = spec.workers // workers
@@ -121,7 +121,7 @@ class Pipeline:
 
     @property
     def stages(self) -> int:
-        """Of one pipeline."""
+        """Stages of one pipeline."""
         return self.workers * self.stages_per_worker
 
     def passes_kept(self, worker: int) -> float:

@@ -138,7 +138,7 @@ class Footprint:
 
 
 def in_groups(ranks: Iterable[RankFootprint], stages: Stages | None = None) -> Footprint:
-    """From one footprint per rank, in rank order: neighbours that do the same become one group."""
+    """The footprint of ranks that are listed in order; neighbours that do the same become one group."""
     groups: list[RankFootprint] = []
     for rank in ranks:
         if groups and replace(groups[-1], ranks=rank.ranks) == rank:

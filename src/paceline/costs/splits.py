@@ -117,12 +117,12 @@ class Rows:
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "Rows":
-        """As the knobs say; workers that do not fill one row, which is refused, count as one."""
+        """The rows that the knobs ask for; workers that do not fill one, which is refused elsewhere, count as one."""
         ways = max(1, min(int(knobs.get("tensor", spec.workers)), spec.workers))
         return cls(ways, spec.workers // ways, knobs["convolutions"] == "split")
 
     def split(self, model: ModelFacts) -> tuple[Split, ...]:
-        """Each layer's part."""
+        """How each layer of a model is split."""
         return split_layers(model, self.ways, self.split_convolutions)
 
 

@@ -61,7 +61,7 @@ class Layer:
         raise NotImplementedError
 
     def kept_unsplit(self, shape: Shape) -> int:
-        """Those of them that every worker keeps in full when the layer is split."""
+        """Of `kept`, the numbers that every worker keeps in full when the layer is split."""
         return 0
 
 

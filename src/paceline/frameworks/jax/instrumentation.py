@@ -117,5 +117,5 @@ class SeparateCallsJob(JaxJob):
 
 
 def _means(loss: Array, gradients: Tree) -> tuple[Array, Tree]:
-    """Of the rows that the devices made."""
+    """The mean of the losses and gradients of all devices."""
     return loss.mean(0), jax.tree.map(lambda row: row.mean(0), gradients)

@@ -75,7 +75,7 @@ def max_pool(x: Array, size: int) -> Array:
 
 
 def _largest(arrays: list[Array]) -> Array:
-    """In halves: a chain would make each maximum wait for the one before."""
+    """The maximum of several arrays, halved again and again: in a chain each would wait for the one before."""
     half = len(arrays) // 2
     return jnp.maximum(_largest(arrays[:half]), _largest(arrays[half:])) if half else arrays[0]
 
@@ -92,7 +92,7 @@ def _pool_forward(x: Array, size: int) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _pool_backward(size: int, kept: tuple[Array, Array], gradient: Array) -> tuple[Array]:
-    """To the first of those that are largest, as PyTorch does it."""
+    """Gives the gradient to the first of those that are largest, as PyTorch does."""
     (x, largest), last = kept, size * size - 1
     (n, high, wide, channels), (_, rows, columns, _) = x.shape, largest.shape
     chosen: Any = last

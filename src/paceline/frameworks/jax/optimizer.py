@@ -61,7 +61,7 @@ def _adam(settings: OptimizerSettings) -> Transformation:
 
 
 def _sgd(settings: OptimizerSettings) -> Transformation:
-    """With a velocity where there is momentum."""
+    """Stochastic gradient descent; with momentum it keeps a velocity."""
     if not settings.momentum:
         return Transformation(lambda _params: (), lambda g, state, _params: (_scaled(g, -settings.lr), state))
 

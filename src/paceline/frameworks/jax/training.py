@@ -248,11 +248,11 @@ class JaxJob:
         self._losses.append((loss, count))
 
     def wait(self) -> None:
-        """For all devices of this process."""
+        """Waits for all devices of this process."""
         jax.block_until_ready(self._state)
 
     def losses(self) -> list[float]:
-        """Of the whole batch, the same on every process."""
+        """Losses of whole batches, the same on every process."""
         return [float(loss) for losses, count in self._losses for loss in np.atleast_1d(_local(losses))[:count]]
 
     def evaluate(self) -> Evaluation | None:
@@ -288,7 +288,7 @@ class JaxJob:
         return loss, targets.size, (outputs.argmax(-1) == targets).sum()
 
     def weights(self) -> Weights:
-        """In the neutral layout, or under the user's names; parts are gathered from all devices."""
+        """All weights in the neutral layout, or under the user's names; parts are gathered from all devices."""
         whole = jax.jit(lambda trees: trees, out_shardings=self._whole)(self._state[:2])
         leaves = [leaf for tree in whole for leaf in jax.tree_util.tree_leaves_with_path(tree)]
         named = {path_name(path): _local(leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}

@@ -34,7 +34,7 @@ class EmbedLayer(keras.layers.Layer):
         self.vocabulary, self.width = vocabulary, width
 
     def build(self, input_shape: Shape) -> None:
-        """Two tables."""
+        """Makes a table for tokens and one for positions."""
         self.tokens = self.add_weight(shape=(self.vocabulary, self.width), initializer="zeros", name="tokens")
         self.positions = self.add_weight(shape=(input_shape[1], self.width), initializer="zeros", name="positions")
 
@@ -54,7 +54,7 @@ class BlockLayer(keras.layers.Layer):
         self.up, self.down = _dense(MLP_OVER_WIDTH * width, "up"), _dense(width, "down")
 
     def build(self, input_shape: Shape) -> None:
-        """All of them take the width of the input, but for the last."""
+        """Builds the inner layers; all but the last take the width of the input."""
         for layer in (self.norm1, self.norm2, self.qkv, self.out, self.up):
             layer.build(input_shape)
         self.down.build((*input_shape[:-1], MLP_OVER_WIDTH * input_shape[-1]))

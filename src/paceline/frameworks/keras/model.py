@@ -123,7 +123,7 @@ def ends_in_softmax(model: keras.Model) -> bool:
 
 
 def export_weights(context: Context, model: keras.Model) -> Weights:
-    """In the neutral layout, or under the user's own names."""
+    """All weights in the neutral layout, or under the names of the user's model."""
     if context.model.own is not None:
         return {variable.path: np.asarray(ops.convert_to_numpy(variable)) for variable in model.weights}
     variables = named_variables(model, context.model.layers, context.data.input_shape)

@@ -26,7 +26,7 @@ class Segment:
 
     @property
     def module(self) -> nn.Sequential:
-        """To be run as one."""
+        """The children as one module."""
         # A child of a nested sequence has a dotted name, which no module can have.
         return nn.Sequential(OrderedDict((name.replace(".", "-"), child) for name, child in self.children))
 

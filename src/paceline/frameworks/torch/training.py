@@ -187,7 +187,7 @@ class TorchJob:
             self._keep(self.train_on(self._order[number]))
 
     def _keep(self, loss: Tensor) -> None:
-        """As a number where that waits for nothing: a tensor of each step that stays would tear a CPU's heap apart."""
+        """Keeps a loss; on the CPU as a plain number, because a tensor kept from each step would fragment the heap."""
         self._losses.append(loss.item() if self._device.type == "cpu" else loss)
 
     def train_on(self, rows: Tensor) -> Tensor:
@@ -237,12 +237,12 @@ class TorchJob:
             self._optimizer.step()
 
     def wait(self) -> None:
-        """For the GPU; the CPU works in the caller's thread."""
+        """Waits for the GPU; the CPU works in the caller's thread."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
     def losses(self) -> list[float]:
-        """Of this process's share."""
+        """Losses of this process's share of each batch."""
         if self._device.type == "cpu" or not self._losses:
             return list(map(float, self._losses))
         losses: list[float] = torch.stack(self._losses).float().cpu().tolist()
@@ -253,7 +253,7 @@ class TorchJob:
         return evaluate(self._bare_module(), self._loss, self._data, self._replica, self._replicas)
 
     def weights(self) -> Weights:
-        """In the neutral layout."""
+        """All weights in the neutral layout."""
         return export_weights(self._context, self._bare_module().state_dict())
 
     def details(self) -> dict[str, Any]:

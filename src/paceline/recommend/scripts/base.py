@@ -68,7 +68,7 @@ class Source:
 
 
 def unknown_layer(library: str, layer: Layer) -> SpecError:
-    """For a kind of layer that no template has source for."""
+    """The error for a kind of layer that no template has source for."""
     return SpecError(
         f"a script cannot be written: there is no {library} source for a {type(layer).__name__} layer; "
         f"use another workload, or train it with paceline run"

@@ -15,7 +15,7 @@ MATMUL_PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "bf16": "bfloat
 
 
 def jax_values(source: Source) -> Mapping[str, Any]:
-    """By the names that templates use."""
+    """What the templates of JAX scripts are filled with, by name."""
     spec = source.spec
     layers, shape = source.built_in if spec.model is None else ((), ())
     return {

@@ -11,7 +11,7 @@ from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer,
 
 
 def keras_values(source: Source) -> Mapping[str, Any]:
-    """By the names that templates use."""
+    """What the templates of TensorFlow scripts are filled with, by name."""
     spec = source.spec
     layers = source.built_in[0] if spec.model is None else ()
     return {

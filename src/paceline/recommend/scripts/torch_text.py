@@ -14,7 +14,7 @@ GPUS_OF_A_MACHINE = 8
 
 
 def torch_values(source: Source) -> Mapping[str, Any]:
-    """By the names that templates use."""
+    """What the templates of PyTorch scripts are filled with, by name."""
     spec = source.spec
     layers = source.built_in[0] if spec.model is None else ()
     sequences = any(isinstance(layer, Block) for layer in layers)

@@ -20,7 +20,7 @@ KNOBS = (
 
 
 def cut_of(spec: RunSpec) -> Cut:
-    """As the knobs say."""
+    """How the knobs ask for parameters to be cut over servers."""
     knobs = STRATEGY.knob_values(spec)
     return Cut(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
 

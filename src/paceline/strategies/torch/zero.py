@@ -46,7 +46,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """As data parallel, and then each worker's updated parameters go to all others."""
+    """Data parallel, after which each worker's updated parameters go to all others."""
     size, workers = model.parameter_bytes, spec.workers
     local = spec.samples_per_step // workers
     parts = greedy_partition(model, workers)

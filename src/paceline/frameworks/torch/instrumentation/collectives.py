@@ -56,7 +56,7 @@ class TimedWork(dist._Work):
         return done
 
     def get_future(self) -> Any:
-        """That of the transfer."""
+        """Passes on what the transfer has."""
         return self._future
 
     def is_completed(self) -> bool:
@@ -64,7 +64,7 @@ class TimedWork(dist._Work):
         return bool(self._inner.is_completed())
 
     def result(self) -> Any:
-        """That of the transfer."""
+        """Passes on what the transfer has."""
         return self._inner.result()
 
     def _source_rank(self) -> int:
@@ -80,12 +80,12 @@ class TimedGroup(dist.ProcessGroup):
         self._counts = Counter[str]()
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
-        """As PyTorch asks for it."""
+        """The name of the backend."""
         return BACKEND
 
     @property
     def group_name(self) -> str:
-        """As PyTorch registered it."""
+        """The name under which PyTorch registered the group."""
         return str(dist.distributed_c10d._world.pg_names[self])
 
     def _record(self, name: str, match: str, began: int, payload: Any, work: Any) -> TimedWork:
@@ -97,19 +97,19 @@ class TimedGroup(dist.ProcessGroup):
         return TimedWork(work, self._recorder.add(span), self._recorder)
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> TimedWork:
-        """One way; the other side's receive is the same transfer."""
+        """Sends to one rank; that rank's receive is the same transfer."""
         began = perf_counter_ns()
         work = self._inner.send(tensors, peer, tag)
         return self._record("send", self._between(self._own, peer, tag), began, tensors, work)
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int) -> TimedWork:
-        """The other way."""
+        """Receives from one rank; that rank's send is the same transfer."""
         began = perf_counter_ns()
         work = self._inner.recv(tensors, peer, tag)
         return self._record("receive", self._between(peer, self._own, tag), began, tensors, work)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> TimedWork:
-        """From whom is not known beforehand, so it cannot be matched with its send."""
+        """Receives from whichever rank sends first, so the transfer cannot be matched with its send."""
         began = perf_counter_ns()
         work = self._inner.recv_anysource(tensors, tag)
         return self._record("receive", f"anysource {self._ranks[self._own]} {tag}", began, tensors, work)

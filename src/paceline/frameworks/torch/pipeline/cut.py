@@ -30,7 +30,7 @@ class Edge:
     dtype: torch.dtype
 
     def empty(self, samples: int, device: torch.device) -> Tensor:
-        """Room for that many samples."""
+        """An empty tensor for that many samples."""
         return torch.empty((samples, *self.shape), dtype=self.dtype, device=device)
 
 
@@ -42,7 +42,7 @@ class StageModule(nn.Module):
         self.layers, self.unpack, self.pack = layers, unpack, False
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """From the stage before to the stage after."""
+        """Takes the output of the stage before and gives the input of the stage after."""
         outputs: Tensor = self.layers(inputs.permute(0, 3, 1, 2) if self.unpack else inputs)
         return (outputs.permute(0, 2, 3, 1) if self.pack else outputs).contiguous()
 

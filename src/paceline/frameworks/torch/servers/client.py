@@ -68,15 +68,15 @@ class ServerClient:
         self.finish()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of an optimizer, before the forward pass: every worker's gradients are a part of the mean."""
+        """Called before the forward pass: each worker's gradients will be pushed as its part of the mean."""
         self.begin(push=True, fetch=True, scale=self._part, add=False)
 
     def step(self) -> None:
-        """As of an optimizer, after the backward pass."""
+        """Called after the backward pass."""
         self.end()
 
     def begin(self, *, push: bool, fetch: bool, scale: float, add: bool) -> None:
-        """Before a forward pass: what becomes of the gradients that its backward pass will give."""
+        """Says before a forward pass what is to become of the gradients that its backward pass will give."""
         self.finish()
         self._pushing, self._fetching, self._scale, self._add = push, fetch and push, scale, add
         self._waiting = set(range(len(self.flat.parameters)))
@@ -170,7 +170,7 @@ class ServedJob(TorchJob):
             client.send_initial_parameters()
 
     def wait(self) -> None:
-        """Also for the parameters that are still coming in."""
+        """Also waits for the parameters that are still coming in."""
         super().wait()
         self._client.finish()
 

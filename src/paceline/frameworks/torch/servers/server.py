@@ -81,7 +81,7 @@ class Shard:
             dist.recv(piece.values.data, 0, tag=value_tag(piece.number))
 
     def held_bytes(self) -> dict[str, int]:
-        """Of the pieces and their optimizers."""
+        """Bytes of the pieces and of their optimizers."""
         held = [held_bytes([piece.values], piece.optimizer) for piece in self.pieces]
         return {name: sum(part[name] for part in held) for name in ("parameters", "optimizer")}
 
@@ -124,7 +124,7 @@ class SynchronousServer:
         return dist.irecv(self._words[worker], worker, tag=WORD_TAG)
 
     def _open_step(self, expected: list[Any]) -> list[Any]:
-        """When all workers have begun a step, everything that they will push has its place before it comes."""
+        """Waits until all workers have begun a step, and prepares to receive what they will push."""
         for word in expected:
             word.wait(self._shard.patience)
         if all(int(word) == DONE for word in self._words):

@@ -36,7 +36,7 @@ class SplitModel:
 
 
 def split_model(context: Context, rows: Rows) -> SplitModel:
-    """Joins the others, builds the model and keeps what falls to this process."""
+    """Joins the other processes, builds the model and keeps this worker's part of each layer."""
     device = torch_device(context)
     join_group(context)
     grid = arrange_workers(context, rows.ways)
@@ -83,17 +83,17 @@ class TensorJob(TorchJob):
         return loss
 
     def evaluate(self) -> Evaluation | None:  # type: ignore[override]  # `Job` allows None
-        """The row's part of the test set, told by one of the row."""
+        """The row's part of the test set; one worker of the row reports it."""
         evaluation = super().evaluate()
         return evaluation if self._split.grid.position == 0 else None
 
     def weights(self) -> Weights:
-        """The parts put together."""
+        """All weights, put together from the workers of the row."""
         whole = self._split.arrangement.whole(self._module.state_dict(), self._split.grid.row_group)
         return export_weights(self._context, whole)
 
     def details(self) -> dict[str, Any]:
-        """With how far the workers' copies of what is not split have come apart, which must be nothing."""
+        """Adds how far the workers' copies of unsplit parameters have drifted apart, which must be zero."""
         apart = drift(dict(self._module.named_parameters()), self._split.arrangement, self._split.grid.row_group)
         return {**super().details(), "replicated_drift": apart}
 

@@ -94,7 +94,7 @@ def _axes(part: str, dimensions: int) -> Axes:
 
 
 def _own_axes(context: Context, model: keras.Model, ways: int) -> dict[str, Axes]:
-    """As the file's `plan` says, or every kernel by columns where they divide."""
+    """Divides variables as the file's `plan` says, or every kernel by columns where they divide."""
     user_model = context.model.own
     assert user_model is not None
     shapes = {variable.path: tuple(variable.shape) for variable in model.trainable_variables}

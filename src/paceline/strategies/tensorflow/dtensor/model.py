@@ -126,7 +126,7 @@ def _norm(x: tf.Tensor, scale: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
 
 
 def _block(arrays: Mapping[str, tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """With heads as a dimension of their own, so that each device has whole ones."""
+    """A transformer block whose heads are a dimension of their own, so that each device has whole ones."""
     normed = _norm(x, arrays["norm1_scale"], arrays["norm1_shift"])
     # n samples, l positions, w width; t of queries, keys and values; h heads, d numbers in each.
     parts = tf.einsum("nlw,wthd->tnhld", normed, arrays["qkv_kernel"]) + arrays["qkv_bias"]

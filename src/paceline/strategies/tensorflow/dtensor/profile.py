@@ -104,7 +104,7 @@ def _operations(thread_events: Iterable[Event], runs: Mapping[int, int]) -> Iter
 def _collectives(
     thread_events: Iterable[Event], runs: Mapping[int, int], ends: Mapping[int, int], groups: Mapping[int, int]
 ) -> Iterator[Executed]:
-    """From when a device has come to one until it has the result; devices that share a group share a transfer."""
+    """Each collective, from when a device asks for it until it has the result; devices of a group share a transfer."""
     sent: Event | None = None
     for event, device in _within_runs(thread_events, runs):
         if event.name == _SENT:
@@ -115,7 +115,7 @@ def _collectives(
 
 
 def _groups(thread_events: Iterable[Event]) -> Iterator[tuple[int, int]]:
-    """Of each request, the group of devices that it went to."""
+    """The group of devices that each request for a collective went to."""
     closure = None
     for event in thread_events:
         if event.name == _CLOSURE:
@@ -125,12 +125,12 @@ def _groups(thread_events: Iterable[Event]) -> Iterator[tuple[int, int]]:
 
 
 def _plain_name(name: str) -> str:
-    """Of an operation, as the function itself has it."""
+    """The name of an operation without that of the call around it."""
     return name.rpartition(_CALL)[2]
 
 
 def operations_of(names: Iterable[str], collectives: Mapping[str, int]) -> dict[str, Operation]:
-    """To which pass each belongs; of collectives, the bytes of what they give."""
+    """The pass that each operation belongs to and, for collectives, the bytes of their results."""
     operations = {}
     for name in names:
         plain, group, _ = name.partition(_GROUP)

@@ -41,7 +41,7 @@ def cut_model(context: Context, model: keras.Model, count: int) -> list[keras.Mo
 def _stretches(
     context: Context, model: keras.Sequential, inputs: tf.Tensor, count: int, label: str
 ) -> list[keras.Model]:
-    """By counted operations: as the neutral layers say, or as TensorFlow counts them."""
+    """Stages with equal counted work: counts of the neutral layers, or of TensorFlow for a user's model."""
     facts = {layer.name: layer.forward_flops for layer in _facts(context)}
     units: list[list[keras.layers.Layer]] = []
     for layer in _plain(model):
@@ -110,7 +110,7 @@ def _own_stages(user_model: OwnModel, function: Any, model: keras.Model, count: 
 
 
 def _check_variables(label: str, model: keras.Model, stages: Sequence[keras.Model]) -> None:
-    """Every one must be in exactly one stage."""
+    """Refuses stages unless every variable of the model is in exactly one."""
     parts = [{id(variable) for variable in stage.variables} for stage in stages]
     known = {id(variable) for variable in model.variables}
     for number, stage in enumerate(stages):

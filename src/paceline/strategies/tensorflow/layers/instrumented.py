@@ -40,7 +40,7 @@ class InstrumentedLayersJob(LayersJob):
         self._shares = self._forward_shares(*self._take(self._order, tf.constant(0, tf.int64)))
 
     def _forward_shares(self, inputs: tf.Tensor, targets: tf.Tensor) -> list[float]:
-        """Of each stage."""
+        """The forward pass's share of both passes, for each stage."""
         shares = []
         for ahead, both in zip(self._ahead, self._both, strict=True):
             outputs = ahead(inputs, targets)

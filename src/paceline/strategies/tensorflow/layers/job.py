@@ -52,7 +52,7 @@ class Pass:
 
 
 class Optimizers:
-    """Those of all stages, as far as the record asks."""
+    """The optimizers of all stages, seen as one."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.variables = [variable for stage in stages if stage.optimizer for variable in stage.optimizer.variables]
@@ -115,7 +115,7 @@ class LayersJob(TfJob):
         return by_stage
 
     def _outputs(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Through all stages."""
+        """Outputs of the model, through all stages."""
         for stage in self._stages:
             with tf.device(stage.device):
                 inputs = stage.layers(inputs, training=False)

@@ -43,15 +43,15 @@ class InstrumentedChief(Chief):
         self._recorder.at_end.append(self._tell)
 
     def step(self, first: int, count: int) -> None:
-        """Also keeps when it was."""
+        """Also keeps when the step was handed out."""
         self._moments.append(perf_counter_ns())
         super().step(first, count)
 
     def wait(self) -> None:
-        """Not after each step: workers would stand still as they never do."""
+        """Does nothing: to wait after each step would make workers stand still as they never do."""
 
     def losses(self) -> list[float]:
-        """When all is back."""
+        """Waits for all shares, then gives their losses."""
         super().wait()
         return super().losses()
 
@@ -134,7 +134,7 @@ def _time_after(done: Sequence[tf.Tensor | tf.Operation]) -> tf.Tensor:
 
 
 def _copy(value: Any) -> tf.Tensor:
-    """On the worker, when its turn has come; an identity may be taken out of a graph, and its turn with it."""
+    """Copies a value on the worker, in order; TensorFlow might drop an identity from the graph and lose the order."""
     return tf.raw_ops.Snapshot(input=tf.convert_to_tensor(value))
 
 

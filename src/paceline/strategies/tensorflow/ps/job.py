@@ -64,11 +64,11 @@ class Member:
         self._connection = connect_to_chief(context)
 
     def serve(self) -> None:
-        """Until the chief ends; it knows what was done here, because all of it was done at its word."""
+        """Waits until the chief ends. The chief knows what was done here, because it asked for all of it."""
         self._details = receive_details(self._connection)
 
     def details(self) -> dict[str, Any]:
-        """As the chief tells it, and the thread pools."""
+        """What the chief sent, and the thread pools."""
         return {
             **self._details,
             "intra_threads": self._threads.intra_op_parallelism_threads,
@@ -88,7 +88,7 @@ class Placement:
         self._assignment, self.open = assignment, True
 
     def __call__(self, next_creator: Any, **fields: Any) -> Any:
-        """As `tf.variable_creator_scope` calls it, after the strategy has chosen a server in turn."""
+        """Called by `tf.variable_creator_scope`, after the strategy has chosen a server in turn."""
         if not self.open or "colocate_with" in fields:
             return next_creator(**fields)
         with tf.device(CHIEF_DEVICE):
@@ -151,7 +151,7 @@ class Chief(TfJob):
         self._warm = True
 
     def wait(self) -> None:
-        """For all that is still with the workers."""
+        """Waits for all shares that are still with the workers."""
         self._take_back(0)
 
     def _take_back(self, left: int) -> None:
@@ -159,7 +159,7 @@ class Chief(TfJob):
             self._keep(np.stack([answer.fetch() for answer in self._handed_out.popleft()]))
 
     def _keep(self, answers: np.ndarray) -> None:
-        """Of each share of a call and each of its steps: loss, who it was, staleness."""
+        """Keeps the answers to a call: for each share and step the loss, the worker and the staleness."""
         for worker, staleness in answers[:, :, 1:].reshape(-1, 2).astype(int):
             self._staleness[worker].add(int(staleness))
         self._answers += list(answers[:, :, 0].mean(axis=0))
@@ -179,7 +179,7 @@ class Chief(TfJob):
             return tf.stack([loss, tf.cast(worker, tf.float32), tf.cast(counted - fetched, tf.float32)])
 
     def _batch(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """From the worker's own copy of the data."""
+        """Samples from the worker's own copy of the data."""
         inputs, targets = (
             tf.raw_ops.ResourceGather(resource=held.handle, indices=index, dtype=held.dtype)
             for held in (self._inputs, self._targets)
@@ -225,7 +225,7 @@ class Chief(TfJob):
         }
 
     def close(self) -> None:
-        """Tells every other process what it did; they end when this one has."""
+        """Sends every other process what it did; they end when this one has."""
         done = [int(count) for count in self._done.read_all()]
         everyone = Staleness.joined(self._staleness)
         for rank, connection in self._connections.items():

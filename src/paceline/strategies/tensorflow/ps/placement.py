@@ -43,5 +43,5 @@ def server_bytes(model: ModelFacts, servers: int) -> Sequence[int]:
 
 
 def shapes_of(model: ModelFacts) -> list[Shape]:
-    """Of every array of the model."""
+    """The shape of every array of the model."""
     return [shape for layer in model.layers for _, shape in layer.arrays]

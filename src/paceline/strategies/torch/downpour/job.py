@@ -77,7 +77,7 @@ class Downpour(ServerClient):
         super()._on_gradient(parameter)
 
     def finish(self) -> None:
-        """Also hears how stale the last push was."""
+        """Also receives how stale the last push was."""
         super().finish()
         for reply in self._replies:
             self.staleness.add(int(reply))
@@ -90,18 +90,18 @@ class DownpourJob(ServedJob):
     _client: Downpour
 
     def evaluate(self) -> Evaluation:
-        """Of the servers' parameters."""
+        """Evaluates the servers' parameters."""
         self._fetch()
         return super().evaluate()
 
     def weights(self) -> Weights:
-        """When all workers have pushed their last."""
+        """The servers' parameters after every worker's last push."""
         self.align()
         self._fetch()
         return super().weights()
 
     def details(self) -> dict[str, Any]:
-        """With what this worker contributed."""
+        """Adds what this worker contributed."""
         return super().details() | {"updates": self._client.updates, "staleness": self._client.staleness.summary()}
 
     def _fetch(self) -> None:
@@ -124,7 +124,7 @@ class AsynchronousServer:
         self._cpu_seconds = 0.0
 
     def serve(self) -> None:
-        """Until every worker is done or one is lost."""
+        """Serves until every worker is done or one is lost."""
         began = process_time()
         for worker in self._shard.workers:
             Thread(target=self._attend_and_tell, args=(worker,), daemon=True).start()

@@ -140,11 +140,11 @@ class SandblasterJob(TorchJob):
         self._pushing = []
 
     def losses(self) -> list[float]:
-        """Of whole batches, the same on every worker."""
+        """Losses of whole batches, the same on every worker."""
         return self._step_losses
 
     def evaluate(self) -> Evaluation:
-        """Of the parameters after the last step."""
+        """Evaluates the parameters after the last step."""
         self._ask(VALUES)
         return super().evaluate()
 
@@ -154,7 +154,7 @@ class SandblasterJob(TorchJob):
         return super().weights()
 
     def details(self) -> dict[str, Any]:
-        """With the portions that this worker computed, and how many of them counted."""
+        """Adds the portions that this worker computed, and how many of them counted."""
         return super().details() | {"portions": self._computed, "portions_counted": self._counted}
 
     def close(self) -> None:
