@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.recommend.scripts.base import Source, unknown_layer
-from paceline.recommend.scripts.layout import call, listed, runs_told_once
+from paceline.recommend.scripts.layout import call, listed, repeated_items
 from paceline.spec import Optimizer
 from paceline.workloads.base import Layers, named_layers, relu_places
 from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
@@ -30,7 +30,7 @@ def keras_values(source: Source) -> Mapping[str, Any]:
 
 def model_text(layers: Layers, shape: Shape) -> str:
     """The statement that returns the model."""
-    items = listed("[", runs_told_once(layer_lines(layers, shape)), "]", indent=8)
+    items = listed("[", repeated_items(layer_lines(layers, shape)), "]", indent=8)
     return f"    return keras.Sequential(\n{items}\n    )"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.recommend.scripts.base import Source, unknown_layer
-from paceline.recommend.scripts.layout import call, listed, runs_told_once
+from paceline.recommend.scripts.layout import call, listed, repeated_items
 from paceline.spec import Optimizer, RunSpec
 from paceline.workloads.base import Layers, named_layers, relu_places
 from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
@@ -37,7 +37,7 @@ def torch_values(source: Source) -> Mapping[str, Any]:
 
 def model_text(layers: Layers, shape: Shape) -> str:
     """The statement that returns the model."""
-    return listed("return nn.Sequential(", runs_told_once(module_lines(layers, shape)), ")", indent=4)
+    return listed("return nn.Sequential(", repeated_items(module_lines(layers, shape)), ")", indent=4)
 
 
 def module_lines(layers: Layers, shape: Shape) -> list[str]:
