@@ -28,7 +28,7 @@ class WholeStepJob(JaxJob):
         options = ProfileOptions()
         options.python_tracer_level = 0
         jax.profiler.start_trace(self._folder.name, profiler_options=options)
-        self._recorder.at_end.append(self._tell)
+        self._recorder.at_end.append(self._add_spans)
 
     def step(self, first: int, count: int) -> None:
         """Marked for the profiler, so that its clock can be brought to the recorder's."""
@@ -37,7 +37,7 @@ class WholeStepJob(JaxJob):
             with TraceAnnotation(STEP):
                 super().step(number, 1)
 
-    def _tell(self) -> None:
+    def _add_spans(self) -> None:
         jax.profiler.stop_trace()
         with self._folder as folder:
             files = sorted(Path(folder).rglob("*.xplane.pb"))

@@ -33,7 +33,7 @@ class InstrumentedDtensorJob(DtensorJob):
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-profile-")
         options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=OPERATIONS, python_tracer_level=0)
         tf.profiler.experimental.start(self._folder.name, options)
-        self._recorder.at_end.append(self._tell)
+        self._recorder.at_end.append(self._add_spans)
 
     def step(self, first: int, count: int) -> None:
         """Marked for the profiler, so that its clock can be brought to the recorder's."""
@@ -41,7 +41,7 @@ class InstrumentedDtensorJob(DtensorJob):
         with tf.profiler.experimental.Trace(STEP):
             super().step(first, count)
 
-    def _tell(self) -> None:
+    def _add_spans(self) -> None:
         # A step is over when the first device has its loss; what others still do belongs to the last one.
         for part in dtensor.unpack(self._number.read_value()):
             part.numpy()

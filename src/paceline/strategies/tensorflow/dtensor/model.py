@@ -36,22 +36,22 @@ MASKED = -1e9
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredArray:
     """How an array of the neutral layout is kept: its shape, with heads apart, and which dimension is split."""
 
     neutral: Shape
     shape: Shape
-    split_at: int | None = None
+    divided_dimension: int | None = None
 
     def specs(self, ways: int) -> list[str]:
         """One word for each dimension, as a layout has them."""
-        return [MODEL if at == self.split_at and ways > 1 else WHOLE for at in range(len(self.shape))]
+        return [MODEL if at == self.divided_dimension and ways > 1 else WHOLE for at in range(len(self.shape))]
 
 
-def kept_arrays(layers: Layers, shape: Shape, splits: tuple[Split, ...]) -> dict[str, Kept]:
+def stored_arrays(layers: Layers, shape: Shape, splits: tuple[Split, ...]) -> dict[str, StoredArray]:
     """How each array of the model is kept, by its neutral name."""
     return {
-        f"{name}.{array}": Kept(sizes, stored, _divided_dimension(split.array_split(array), len(stored)))
+        f"{name}.{array}": StoredArray(sizes, stored, _divided_dimension(split.array_split(array), len(stored)))
         for (name, layer, _), split in zip(named_layers(layers, shape), splits, strict=True)
         for array, sizes in split.layer.arrays
         for stored in [_stored_shape(layer, array, sizes)]

@@ -38,9 +38,9 @@ class InstrumentedChief(Chief):
     def __init__(self, context: Context, servers: int, ahead: int, stride: int) -> None:
         super().__init__(context, servers, ahead, stride)
         assert context.recorder is not None
-        self._recorder, self._told = context.recorder, list[tuple[int, int, np.ndarray]]()
+        self._recorder, self._timed_answers = context.recorder, list[tuple[int, int, np.ndarray]]()
         self._moments: deque[int] = deque()
-        self._recorder.at_end.append(self._tell)
+        self._recorder.at_end.append(self._add_spans)
 
     def step(self, first: int, count: int) -> None:
         """Also keeps when the step was handed out."""
@@ -57,15 +57,15 @@ class InstrumentedChief(Chief):
 
     def _keep(self, answers: np.ndarray) -> None:
         moment = self._moments.popleft()
-        self._told += [(int(answer[1]), moment, answer[PLAIN:]) for share in answers for answer in share]
+        self._timed_answers += [(int(answer[1]), moment, answer[PLAIN:]) for share in answers for answer in share]
         super()._keep(answers[:, :, :PLAIN])
 
-    def _tell(self) -> None:
+    def _add_spans(self) -> None:
         ahead = _epoch_ahead()
         # Workers come after the chief, as ranks go.
         shares = [
             Share(1 + worker, moment, tuple(round(stamp * NANOSECONDS) - ahead for stamp in stamps))
-            for worker, moment, stamps in self._told
+            for worker, moment, stamps in self._timed_answers
         ]
         add_share_spans(
             self._recorder, shares, {"fetch": _bytes(self._model.variables), "push": _bytes(self._variables)}
