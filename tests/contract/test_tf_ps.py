@@ -15,8 +15,13 @@ from paceline.runs.probe import probe
 from paceline.runs.processes import held_port
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.tensorflow.ps.placement import Shelves, server_bytes
-from paceline.strategies.tensorflow.ps.queue import call_chief, listen, take_calls, tell
+from paceline.strategies.tensorflow.ps.chief_connection import (
+    accept_members,
+    connect_to_chief,
+    receive_details,
+    send_details,
+)
+from paceline.strategies.tensorflow.ps.placement import ServerAssignment, server_bytes
 from paceline.systems import local_system
 
 pytestmark = pytest.mark.tensorflow
@@ -156,14 +161,14 @@ def test_what_it_cannot_do_is_said_before_the_run(fields: dict[str, Any], words:
 def test_variables_go_to_whoever_has_least_and_the_same_however_they_come() -> None:
     shapes = [(10,), (100, 10), (30, 10), (40, 10), (20, 10)]
     for order in (shapes, shapes[::-1]):
-        shelves = Shelves(2, shapes)
-        planned, held = list(shelves.bytes), [0, 0]
+        assignment = ServerAssignment(2, shapes)
+        planned, held = list(assignment.bytes), [0, 0]
         for shape in order:
             size = 4 * int(np.prod(shape))
-            held[shelves.place(shape, size)] += size
+            held[assignment.place(shape, size)] += size
         assert held == planned == [4000, 3640] or held == planned == [4040, 3600]
-    assert Shelves(3).place((), 8) == 0
-    unknown = Shelves(2)
+    assert ServerAssignment(3).place((), 8) == 0
+    unknown = ServerAssignment(2)
     assert [unknown.place((5,), 20), unknown.place((7,), 28), unknown.place((1,), 4)] == [0, 1, 0]
 
 
@@ -191,19 +196,19 @@ def test_a_serving_process_ends_with_the_chief_and_knows_whether_it_was_done(
     heard: list[Any] = []
 
     def serve(context: Context) -> None:
-        with call_chief(context) as line:
+        with connect_to_chief(context) as line:
             try:
-                heard.append(listen(line))
+                heard.append(receive_details(line))
             except ConnectionError as error:
                 heard.append(str(error))
 
     with held_port() as listener:
         serving = threading.Thread(target=serve, args=(on_the_line(listener, 1, tmp_path),))
         serving.start()
-        lines = take_calls(on_the_line(listener, 0, tmp_path))
+        lines = accept_members(on_the_line(listener, 0, tmp_path))
         assert list(lines) == [1]
         if last_words is not None:
-            tell(lines[1], last_words)
+            send_details(lines[1], last_words)
         assert heard == []
         lines[1].close()
         serving.join(timeout=10)

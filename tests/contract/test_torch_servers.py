@@ -15,7 +15,7 @@ from paceline.record import Rank, Record
 from paceline.runs.probe import probe
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.torch.sandblaster.portions import Desk
+from paceline.strategies.torch.sandblaster.portions import PortionScheduler
 from paceline.systems import local_system
 
 pytestmark = pytest.mark.torch
@@ -260,38 +260,38 @@ def test_a_gradient_of_zero_leaves_no_trace() -> None:
 
 
 def test_the_desk_gives_portions_in_turn_and_counts_the_first_result_only() -> None:
-    desk = Desk(portions=2, workers=2)
-    assert (desk.ask(0, step=0), desk.ask(1, step=0)) == (0, 1)
-    assert desk.bring(0, 0, 0, loss=0.5)
-    assert not desk.bring(1, 0, 0, loss=9.0)
-    assert desk.bring(1, 0, 1, loss=0.25)
-    desk.arrived()
-    desk.arrived()
+    desk = PortionScheduler(portions=2, workers=2)
+    assert (desk.next_portion(0, step=0), desk.next_portion(1, step=0)) == (0, 1)
+    assert desk.accept_result(0, 0, 0, loss=0.5)
+    assert not desk.accept_result(1, 0, 0, loss=9.0)
+    assert desk.accept_result(1, 0, 1, loss=0.25)
+    desk.result_arrived()
+    desk.result_arrived()
     assert desk.wait_for_all()
     desk.close_step()
     assert desk.step_losses == [0.75]
-    assert desk.ask(0, step=0) is None
-    assert not desk.bring(0, 0, 1, loss=9.0)
+    assert desk.next_portion(0, step=0) is None
+    assert not desk.accept_result(0, 0, 1, loss=9.0)
 
 
 def test_the_desk_hands_a_slow_portion_out_again_to_whoever_is_idle() -> None:
-    desk = Desk(portions=2, workers=2)
-    assert desk.ask(0, step=0) == 0
-    assert desk.ask(1, step=0) == 1
-    assert desk.bring(0, 0, 0, loss=1.0)
+    desk = PortionScheduler(portions=2, workers=2)
+    assert desk.next_portion(0, step=0) == 0
+    assert desk.next_portion(1, step=0) == 1
+    assert desk.accept_result(0, 0, 0, loss=1.0)
     # Worker 1 does not come back; worker 0 waits until its portion is late, then gets it.
-    assert desk.ask(0, step=0) == 1
-    assert desk.bring(0, 0, 1, loss=1.0)
-    assert not desk.bring(1, 0, 1, loss=1.0)
+    assert desk.next_portion(0, step=0) == 1
+    assert desk.accept_result(0, 0, 1, loss=1.0)
+    assert not desk.accept_result(1, 0, 1, loss=1.0)
     assert (desk.backups, desk.backups_used, desk.handed_out) == (1, 1, [2, 1])
 
 
 def test_the_desk_lets_all_go_when_a_worker_is_lost() -> None:
-    desk, answers = Desk(portions=1, workers=2), []
-    assert desk.ask(0, step=0) == 0
-    waiting = threading.Thread(target=lambda: answers.append(desk.ask(1, step=0)))
+    desk, answers = PortionScheduler(portions=1, workers=2), []
+    assert desk.next_portion(0, step=0) == 0
+    waiting = threading.Thread(target=lambda: answers.append(desk.next_portion(1, step=0)))
     waiting.start()
-    desk.leave(ConnectionError("worker 0 is gone"))
+    desk.remove_worker(ConnectionError("worker 0 is gone"))
     waiting.join(timeout=10)
     assert answers == [None]
     with pytest.raises(ConnectionError, match="worker 0 is gone"):
@@ -299,9 +299,9 @@ def test_the_desk_lets_all_go_when_a_worker_is_lost() -> None:
 
 
 def test_the_desk_closes_when_every_worker_is_done() -> None:
-    desk = Desk(portions=3, workers=2)
-    desk.leave()
-    desk.leave()
+    desk = PortionScheduler(portions=3, workers=2)
+    desk.remove_worker()
+    desk.remove_worker()
     assert not desk.wait_for_all()
 
 
@@ -318,4 +318,4 @@ def test_a_server_serves_workers_on_its_own_cores_last(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch_server.dist, "all_gather_object", gather)
     spec = RunSpec(strategy="torch-ps-sync", workers=4, global_batch=64, steps=1)
     context = Context(spec, Process(4, 5, "server", 0, (0,)), Rendezvous("", 0, None, tmp_path))
-    assert torch_server.neighbours_last(context) == [1, 2, 0, 3]
+    assert torch_server.serving_order(context) == [1, 2, 0, 3]

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.costs.footprint import LayerFacts, ModelFacts
-from paceline.predict.compute import layer_kind, passes_back, takes_time, touched_elements
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
+from paceline.predict.compute import passes_back, takes_time, touched_elements
 from paceline.systems.hardware import LayerRate
 
 # Orders of magnitude of what is fitted, so that rounding does not decide: a pass, an operation, a number, a parameter.
@@ -31,7 +32,7 @@ class LayerTiming:
     @property
     def kind(self) -> str:
         """Of the layer."""
-        return layer_kind(self.layer)
+        return self.layer.kind
 
     @property
     def amounts(self) -> Amounts:
@@ -55,7 +56,7 @@ class ModelTiming:
         input_elements = self.model.input_elements
         for layer, back in zip(self.model.layers, passes_back(self.model), strict=True):
             if takes_time(layer):
-                kind = layer_kind(layer)
+                kind = layer.kind
                 amounts[kind] = amounts.get(kind, 0.0) + _amounts(layer, input_elements, self.batch, 1 + back)
             input_elements = layer.output_elements
         return amounts

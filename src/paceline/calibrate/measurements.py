@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.calibrate.fit import LayerTiming
 from paceline.calibrate.memory import MeasuredScratch
-from paceline.costs.footprint import LayerFacts
+from paceline.costs.layers import LayerFacts
 from paceline.predict.measured import least_disturbed, measured_step
 from paceline.predict.prediction import NORMAL_90
 from paceline.record import Record

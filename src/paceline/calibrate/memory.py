@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.costs.footprint import FLOAT_BYTES, LayerFacts, ModelFacts
-from paceline.predict.compute import layer_kind, model_digest
+from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
+from paceline.costs.layers import LayerFacts
+from paceline.predict.compute import model_digest
 from paceline.predict.memory import beyond_kept, peak_of_passes
 from paceline.systems.hardware import Curve, LayerScratch, MemoryFit
 
@@ -44,7 +45,7 @@ def fit_scratch(framework: str, measured: Sequence[MeasuredScratch]) -> list[Lay
 
     kinds: dict[str, list[MeasuredScratch]] = {}
     for scratch in measured:
-        kinds.setdefault(layer_kind(scratch.layer), []).append(scratch)
+        kinds.setdefault(scratch.layer.kind, []).append(scratch)
     fits = []
     for kind, rows in kinds.items():
         # An error counts as a share of all that the layer held.

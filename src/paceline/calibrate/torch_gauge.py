@@ -128,33 +128,33 @@ def layer_timings(cases: Sequence[LayerCase]) -> list[dict[str, Any]]:
     """
     taken: list[list[tuple[float, float]]] = [[] for _ in cases]
     for _ in range(LAYER_TURNS):
-        for case, own in zip(cases, taken, strict=True):
-            own.extend(_timed(_passes(case), LAYER_TURNS))
-    found = []
-    for case, own in zip(cases, taken, strict=True):
+        for case, seconds_taken in zip(cases, taken, strict=True):
+            seconds_taken.extend(_timed(_passes(case), LAYER_TURNS))
+    timings = []
+    for case, seconds_taken in zip(cases, taken, strict=True):
         facts: ModelFacts = model_facts((case.layer,), case.shape)
-        seconds, cpu = _calm(own)
-        found.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements, "batch": case.batch,
+        seconds, cpu = _calm(seconds_taken)
+        timings.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements, "batch": case.batch,
                       "first": case.first, "seconds": seconds, "cpu_seconds": cpu})  # fmt: skip
-    return found
+    return timings
 
 
 def _passes(case: LayerCase) -> Callable[[], None]:
     module = build_module((case.layer,), case.shape, channels_last=True).to(memory_format=torch.channels_last)
     if isinstance(case.layer, Embed):
-        given = torch.randint(0, case.layer.vocabulary, (case.batch, *case.shape))
+        inputs = torch.randint(0, case.layer.vocabulary, (case.batch, *case.shape))
     else:
-        given = torch.randn(case.batch, *case.shape)
+        inputs = torch.randn(case.batch, *case.shape)
         if len(case.shape) == IMAGE_DIMENSIONS:
-            given = given.to(memory_format=torch.channels_last)
-        given.requires_grad_(not case.first)
-    back = torch.ones_like(module(given if case.first else given * 1).detach())
+            inputs = inputs.to(memory_format=torch.channels_last)
+        inputs.requires_grad_(not case.first)
+    back = torch.ones_like(module(inputs if case.first else inputs * 1).detach())
 
     def passes() -> None:
         module.zero_grad(set_to_none=True)
-        given.grad = None
+        inputs.grad = None
         # Activations work in place, which a leaf does not allow; in a model it never is one.
-        module(given.view_as(given) if given.requires_grad else given).backward(back)
+        module(inputs.view_as(inputs) if inputs.requires_grad else inputs).backward(back)
 
     return passes
 
@@ -166,14 +166,14 @@ def scratch_peaks() -> list[dict[str, Any]]:
     """
     # What PyTorch loads for its first pass is no layer's.
     _passes(LayerCase(Dense(4), (4,), 8))()
-    found = []
+    peaks = []
     for case in SCRATCH_CASES:
         facts: ModelFacts = model_facts((case.layer,), case.shape)
         peak = _in_a_fork(lambda case=case: _passes_peak(case))  # type: ignore[misc]
         if peak is not None:
-            found.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements,
+            peaks.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements,
                           "batch": case.batch, "first": case.first, "peak_bytes": peak})  # fmt: skip
-    return found
+    return peaks
 
 
 def _passes_peak(case: LayerCase) -> int | None:
@@ -186,7 +186,7 @@ def _passes_peak(case: LayerCase) -> int | None:
 
 
 def _in_a_fork(function: Callable[[], int | None]) -> int | None:
-    """What a copy of this process finds; None where it fails."""
+    """The result of a function in a copy of this process; None where it fails."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -202,7 +202,7 @@ def _in_a_fork(function: Callable[[], int | None]) -> int | None:
 
 
 def update_seconds() -> float:
-    """Of one parameter, by Adam as runs use it."""
+    """Seconds to update one parameter with Adam, set as runs have it."""
     slopes = []
     for count in UPDATED_PARAMETERS:
         parameter = torch.nn.Parameter(torch.randn(count))
@@ -213,7 +213,7 @@ def update_seconds() -> float:
 
 
 def step_overhead() -> float:
-    """A whole step of a model of a few numbers: what is asked for takes longer than computing it."""
+    """Seconds of a step of a tiny model beyond its layers: launching operations takes longer than computing them."""
     module = build_module((Dense(4), Dense(4)), (4,), channels_last=True)
     optimizer = make_optimizer(Optimizer(), module.parameters(), eager=True)
     inputs, targets, index = torch.randn(64, 4), torch.zeros(64, dtype=torch.int64), torch.arange(8)
@@ -277,7 +277,7 @@ def _transfer(kind: str, size: int) -> Callable[[], Any]:
 
 
 def _there_and_back(tensor: Tensor, rank: int) -> None:
-    """From the first rank to the second; a word back says that it is there."""
+    """Sends from the first rank to the second, which answers with one number."""
     word = tensor[:1].clone()
     if rank == 0:
         dist.send(tensor, 1)
@@ -322,7 +322,7 @@ def interference() -> float:
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """What the request names."""
+    """Takes the measurements that the request names."""
     torch.set_num_threads(1)
     if not request["kinds"] and request["world"] > 1:
         return {"layers": layer_timings(CROWDED_CASES)}

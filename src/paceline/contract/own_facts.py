@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
 
 # What a function for an own model can return, by the name that strategies and probes use.
 MODEL_KINDS = {

@@ -12,7 +12,6 @@ from typing import Literal, cast
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
-    LayerFacts,
     Message,
     ModelFacts,
     RankFootprint,
@@ -24,6 +23,7 @@ from paceline.costs.footprint import (
     optimizer_bytes,
     training_flops,
 )
+from paceline.costs.layers import LayerFacts
 from paceline.spec import RunSpec, Scalar
 from paceline.units import format_count
 
@@ -73,7 +73,7 @@ def _partition(
                     (join(best[start][0], sums[end] - sums[start]), (*best[start][1], end))
                     for start in range(part - 1, end)
                 ),
-                key=lambda found: found[0],
+                key=lambda candidate: candidate[0],
                 default=impossible,
             )
             for end in range(len(costs) + 1)
@@ -106,7 +106,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "Pipeline":
-        """As the knobs say; workers that do not fill one pipeline, which is refused, count as one."""
+        """The pipeline that the knobs ask for; too few workers for one, which is refused elsewhere, count as one."""
         workers = max(1, min(int(knobs.get("stages", spec.workers)), spec.workers))
         schedule = cast("Schedule", knobs.get("schedule", "gpipe"))
         replicas = spec.workers // workers
@@ -121,7 +121,7 @@ class Pipeline:
 
     @property
     def stages(self) -> int:
-        """Of one pipeline."""
+        """Stages of one pipeline."""
         return self.workers * self.stages_per_worker
 
     def passes_kept(self, worker: int) -> float:
@@ -195,13 +195,15 @@ def pipeline_footprint(spec: RunSpec, knobs: Mapping[str, Scalar], model: ModelF
 def _worker(
     spec: RunSpec, pipeline: Pipeline, worker: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int
 ) -> RankFootprint:
-    own = range(worker, pipeline.stages, pipeline.workers)
+    stage_numbers = range(worker, pipeline.stages, pipeline.workers)
     # Only the first stage reads the samples themselves; what others are given is in their buffers, below.
-    held = ModelFacts(tuple(layer for stage in own for layer in stages[stage]), 0 if worker else input_elements)
+    held = ModelFacts(
+        tuple(layer for stage in stage_numbers for layer in stages[stage]), 0 if worker else input_elements
+    )
     per_microbatch = pipeline.samples / pipeline.microbatches
     # PyTorch keeps a buffer for each micro-batch that is received, of activations and of gradients.
-    edges = [stages[stage - 1][-1] for stage in own if stage] + [
-        stages[stage][-1] for stage in own if stage + 1 < len(stages)
+    edges = [stages[stage - 1][-1] for stage in stage_numbers if stage] + [
+        stages[stage][-1] for stage in stage_numbers if stage + 1 < len(stages)
     ]
     received_bytes = sum(layer.output_elements for layer in edges) * FLOAT_BYTES * pipeline.samples
     average = during(
@@ -212,7 +214,7 @@ def _worker(
         role="worker",
         ranks=1,
         flops=training_flops(held, pipeline.samples),
-        messages=(*_messages(pipeline, own, stages), *average),
+        messages=(*_messages(pipeline, stage_numbers, stages), *average),
         parameter_bytes=held.parameter_bytes,
         # Gradients are averaged between replicas in buckets beside them.
         gradient_bytes=held.parameter_bytes * (2 if average else 1),
@@ -221,17 +223,17 @@ def _worker(
     )
 
 
-def _messages(pipeline: Pipeline, own: range, stages: Sequence[Sequence[LayerFacts]]) -> tuple[Message, ...]:
+def _messages(pipeline: Pipeline, stage_numbers: range, stages: Sequence[Sequence[LayerFacts]]) -> tuple[Message, ...]:
     """What goes forward and comes back at the cuts, once for each micro-batch."""
     if pipeline.workers == 1:
         return ()
     scale = FLOAT_BYTES * pipeline.samples / pipeline.microbatches
-    found = []
-    for stage in own:
+    messages = []
+    for stage in stage_numbers:
         before = stages[stage - 1][-1].output_elements * scale if stage else 0
         after = stages[stage][-1].output_elements * scale if stage + 1 < len(stages) else 0
-        found += [
+        messages += [
             exchange(f"activations of stage {stage}", after, before, pipeline.microbatches),
             exchange(f"gradients of stage {stage}", before, after, pipeline.microbatches),
         ]
-    return tuple(found)
+    return tuple(messages)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from paceline.costs.layers import LayerFacts
 from paceline.spec import Optimizer
 
 FLOAT_BYTES = 4
@@ -14,34 +15,6 @@ BACKWARD_OVER_FORWARD = 2
 MessageKind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "send"]
 # The part of a step that a message belongs to; an update comes after the backward pass.
 Phase = Literal["forward", "backward", "update"]
-
-
-@dataclass(frozen=True)
-class LayerFacts:
-    """One layer's size per sample, read from the model and never typed by hand."""
-
-    name: str
-    parameters: int
-    forward_flops: int
-    output_elements: int
-    # How many arrays the parameters are in.
-    tensors: int = 0
-    # Their names and shapes in the neutral layout; empty where only the counts are known.
-    arrays: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    # Numbers of four bytes that stay for the backward pass; the output alone where nothing is said.
-    kept_elements: int | None = None
-    # Of attention: heads, each of which stays whole.
-    heads: int | None = None
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "LayerFacts":
-        """As another process sent it: JSON has lists where shapes are tuples."""
-        return cls(**{**values, "arrays": tuple((name, tuple(shape)) for name, shape in values["arrays"])})
-
-    @property
-    def kept(self) -> int:
-        """What it keeps of one sample for the backward pass."""
-        return self.output_elements if self.kept_elements is None else self.kept_elements
 
 
 @dataclass(frozen=True)
@@ -167,7 +140,7 @@ class Footprint:
 
 
 def in_groups(ranks: Iterable[RankFootprint], stages: Stages | None = None) -> Footprint:
-    """From one footprint per rank, in rank order: neighbours that do the same become one group."""
+    """The footprint of ranks that are listed in order; neighbours that do the same become one group."""
     groups: list[RankFootprint] = []
     for rank in ranks:
         if groups and replace(groups[-1], ranks=rank.ranks) == rank:
@@ -230,8 +203,3 @@ def during(messages: Iterable[Message], phase: Phase, **fields: Any) -> tuple[Me
 
 def _unless_alone(message: Message, ranks: int) -> tuple[Message, ...]:
     return (message,) if ranks > 1 else ()
-
-
-def subset(model: ModelFacts, layers: Iterable[LayerFacts]) -> ModelFacts:
-    """A part of the model as a model of its own."""
-    return ModelFacts(tuple(layers), model.input_elements)

@@ -8,13 +8,11 @@ footprint counts are split by the same function, so that they agree.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from paceline.costs.cuts import BUCKET_BYTES, FactsOf
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
-    LayerFacts,
     Message,
     ModelFacts,
     Phase,
@@ -26,18 +24,11 @@ from paceline.costs.footprint import (
     reduce_scatter,
     training_flops,
 )
+from paceline.costs.layers import ArraySplit, LayerFacts, LayerKind, LayerSplit
 from paceline.spec import RunSpec, Scalar
 
-# How a layer's own arrays are divided.
-Part = Literal["whole", "columns", "rows", "channels", "heads"]
 Collective = Callable[[str, float, int], tuple[Message, ...]]
-Kind = Literal["shape", "dense", "conv", "attention", "other"]
-# In a transformer block, what its columns are; the other kernels are by rows, and norms whole.
-_BLOCK_COLUMNS, _BLOCK_ROWS = ("qkv", "up"), ("out", "down")
-_SUMS_OF_A_BLOCK = 2
 PASSES: tuple[Phase, Phase] = ("forward", "backward")
-# Activations of a block's width that are not divided: of two norms, of the sum between, and the block's own.
-_WHOLE_OF_A_BLOCK = 4
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,7 @@ class Split:
 
     layer: LayerFacts
     input_elements: int
-    part: Part = "whole"
+    part: LayerSplit = "whole"
     # Whether its input arrives split over the workers, and its output leaves so.
     takes_split: bool = False
     gives_split: bool = False
@@ -57,54 +48,63 @@ class Split:
 
     @property
     def gathers_input(self) -> bool:
-        """Whether its input must be put together first."""
-        return self.takes_split and self.kind in ("conv", "attention", "other")
+        """Whether its input must be put together first: only dense layers work on parts of it."""
+        return self.takes_split and self.layer.kind not in ("dense", "shape")
 
     @property
-    def kind(self) -> Kind:
-        """What its arrays say that it is."""
-        return _kind(self.layer)
+    def sums(self) -> int:
+        """Partial results that a pass through the layer adds up over the workers: one for each kernel by rows."""
+        return sum(self.array_split(array) == "rows" for array, _ in self.layer.arrays)
+
+    def array_split(self, array: str) -> ArraySplit:
+        """How one of the layer's arrays is divided."""
+        return self.layer.splits.get(self.part, {}).get(array, "whole")
+
+    def array_shape(self, array: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
+        """The shape of one worker's part of an array, in the neutral layout: kernels have inputs before outputs."""
+        match self.array_split(array):
+            case "columns" | "heads":
+                return (*shape[:-1], shape[-1] // ways)
+            case "rows":
+                return (shape[0] // ways, *shape[1:])
+        return shape
 
 
 def split_layers(model: ModelFacts, ways: int, split_convolutions: bool) -> tuple[Split, ...]:
     """Each layer's part, as far as sizes divide; what does not divide stays whole on every worker."""
-    found: list[Split] = []
+    splits: list[Split] = []
     elements, is_split, trained = model.input_elements, False, False
     for index, layer in enumerate(model.layers):
-        following = next((_kind(after) for after in model.layers[index + 1 :] if after.arrays), None)
+        following = next((after.kind for after in model.layers[index + 1 :] if after.arrays), None)
         part = _part(layer, ways, is_split, following, split_convolutions)
         ends_here = following is None and part in ("columns", "channels")
-        gives = is_split if _kind(layer) == "shape" else part in ("columns", "channels") and not ends_here
-        found.append(Split(layer, elements, part, is_split, gives, ends_here, trained))
-        elements, is_split, trained = layer.output_elements, gives, trained or layer.parameters > 0
-    return tuple(found)
+        leaves_split = is_split if layer.kind == "shape" else part in ("columns", "channels") and not ends_here
+        splits.append(Split(layer, elements, part, is_split, leaves_split, ends_here, trained))
+        elements, is_split, trained = layer.output_elements, leaves_split, trained or layer.parameters > 0
+    return tuple(splits)
 
 
-def _part(layer: LayerFacts, ways: int, is_split: bool, following: Kind | None, split_convolutions: bool) -> Part:
-    kind, shapes = _kind(layer), dict(layer.arrays)
+def _part(
+    layer: LayerFacts, ways: int, is_split: bool, following: LayerKind | None, split_convolutions: bool
+) -> LayerSplit:
+    """The way that a layer is split, among those that it declares."""
     if ways == 1:
         return "whole"
-    if kind == "attention":
+    if "heads" in layer.splits:
         return "heads"
-    if kind == "conv" and split_convolutions and shapes["kernel"][-1] % ways == 0:
+    if "channels" in layer.splits and split_convolutions and _divides(layer, "channels", ways):
         return "channels"
-    if kind == "dense" and is_split:
+    if "rows" in layer.splits and is_split:
         return "rows"
     # Columns pay when rows follow, which need no exchange in between, or at the end, where little is put together.
-    if kind == "dense" and following in ("dense", None) and shapes["kernel"][-1] % ways == 0:
+    if "columns" in layer.splits and following in ("dense", None) and _divides(layer, "columns", ways):
         return "columns"
     return "whole"
 
 
-def _kind(layer: LayerFacts) -> Kind:
-    shapes = dict(layer.arrays)
-    if not shapes:
-        return "shape"
-    if "qkv_kernel" in shapes:
-        return "attention"
-    if "kernel" in shapes:
-        return "conv" if len(shapes["kernel"]) == 4 else "dense"
-    return "other"
+def _divides(layer: LayerFacts, part: LayerSplit, ways: int) -> bool:
+    """Whether the last dimension of every array that would be divided is a multiple of the workers."""
+    return all(shape[-1] % ways == 0 for array, shape in layer.arrays if array in layer.splits[part])
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,12 @@ class Rows:
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "Rows":
-        """As the knobs say; workers that do not fill one row, which is refused, count as one."""
+        """The rows that the knobs ask for; workers that do not fill one, which is refused elsewhere, count as one."""
         ways = max(1, min(int(knobs.get("tensor", spec.workers)), spec.workers))
         return cls(ways, spec.workers // ways, knobs["convolutions"] == "split")
 
     def split(self, model: ModelFacts) -> tuple[Split, ...]:
-        """Each layer's part."""
+        """How each layer of a model is split."""
         return split_layers(model, self.ways, self.split_convolutions)
 
 
@@ -154,11 +154,10 @@ def worker_model(splits: Sequence[Split], ways: int) -> ModelFacts:
 
 def _held(split: Split, ways: int) -> LayerFacts:
     layer = split.layer
-    arrays = tuple((name, _shape(split.part, name, shape, ways)) for name, shape in layer.arrays)
-    divided = split.part != "whole" or (split.kind == "shape" and split.takes_split)
+    arrays = tuple((name, split.array_shape(name, shape, ways)) for name, shape in layer.arrays)
+    divided = split.part != "whole" or (layer.kind == "shape" and split.takes_split)
     sizes = [math.prod(shape) for _, shape in arrays]
-    # Norms, sums and the block's output are whole on every worker.
-    whole = _WHOLE_OF_A_BLOCK * layer.output_elements if split.part == "heads" else 0
+    whole = layer.unsplit_elements if split.part != "whole" else 0
     parts = ways if split.gives_split or split.part == "heads" else 1
     return replace(
         layer,
@@ -168,26 +167,6 @@ def _held(split: Split, ways: int) -> LayerFacts:
         # An input that was put together is kept for the backward pass beside the output.
         kept_elements=whole + (layer.kept - whole) // parts + (split.input_elements if split.gathers_input else 0),
     )
-
-
-def _shape(part: Part, name: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
-    """An array's part on one worker, in the neutral layout: kernels have inputs before outputs."""
-    match part_of_array(part, name):
-        case "columns":
-            return (*shape[:-1], shape[-1] // ways)
-        case "rows":
-            return (shape[0] // ways, *shape[1:])
-    return shape
-
-
-def part_of_array(part: Part, name: str) -> Literal["whole", "columns", "rows"]:
-    """Whether one array of a layer is divided along its last dimension (columns), the one before (rows), or not."""
-    owner, _, kind = name.rpartition("_")
-    if part == "heads":
-        part = "columns" if owner in _BLOCK_COLUMNS else "rows" if owner in _BLOCK_ROWS else "whole"
-    if part in ("columns", "channels"):
-        return "columns"
-    return "rows" if part == "rows" and kind == "kernel" else "whole"
 
 
 def tensor_footprint(spec: RunSpec, rows: Rows, model: ModelFacts, scatter: Collective = reduce_scatter) -> Footprint:
@@ -219,21 +198,21 @@ def tensor_messages(
 
     `scatter` is what a backend makes of a reduce-scatter.
     """
-    found: list[Message] = []
+    messages: list[Message] = []
     for split in splits:
         name, scale = split.layer.name, samples * FLOAT_BYTES
-        given, made = split.input_elements * scale, split.layer.output_elements * scale
+        input_bytes, output_bytes = split.input_elements * scale, split.layer.output_elements * scale
         if split.part == "heads":
             for phase in PASSES:
-                found += during(all_reduce(f"{phase} of {name}", made, ways), phase, count=_SUMS_OF_A_BLOCK)
+                messages += during(all_reduce(f"{phase} of {name}", output_bytes, ways), phase, count=split.sums)
             continue
         if split.gathers_input:
-            found += during(all_gather(f"input of {name}", given, ways), "forward")
+            messages += during(all_gather(f"input of {name}", input_bytes, ways), "forward")
         if split.part in ("columns", "channels") and split.sends_back:
             back = scatter if split.gathers_input else all_reduce
-            found += during(back(f"gradient of {name}'s input", given, ways), "backward")
+            messages += during(back(f"gradient of {name}'s input", input_bytes, ways), "backward")
         if split.part == "rows":
-            found += during(all_reduce(f"output of {name}", made, ways), "forward")
+            messages += during(all_reduce(f"output of {name}", output_bytes, ways), "forward")
         if split.gathers_output:
-            found += during(all_gather(f"output of {name}", made, ways), "forward")
-    return tuple(found)
+            messages += during(all_gather(f"output of {name}", output_bytes, ways), "forward")
+    return tuple(messages)

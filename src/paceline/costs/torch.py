@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count, pairwise, takewhile
 
-from paceline.costs.footprint import LayerFacts, Message, ModelFacts, all_reduce, reduce_scatter
+from paceline.costs.footprint import Message, ModelFacts, all_reduce, reduce_scatter
+from paceline.costs.layers import LayerFacts
 from paceline.spec import RunSpec
 
 
@@ -37,14 +38,14 @@ class Array:
 
 def arrays_of(layers: Iterable[LayerFacts]) -> list[Array]:
     """The parameters of some layers; a layer of which only counts are known passes for a single row."""
-    found: list[Array] = []
+    arrays: list[Array] = []
     for layer in layers:
         for name, shape in layer.arrays or (("all", (layer.parameters,)),):
             # Kernels are stored inputs first in the neutral layout and outputs first in PyTorch.
             rows = shape[-1] if name.endswith("kernel") else shape[0]
             if rows:
-                found.append(Array(rows, math.prod(shape) // rows))
-    return found
+                arrays.append(Array(rows, math.prod(shape) // rows))
+    return arrays
 
 
 def shard_runs(arrays: Iterable[Array], shards: int) -> list[tuple[int, int]]:

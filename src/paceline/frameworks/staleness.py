@@ -15,7 +15,7 @@ class Staleness:
         self._counts: Counter[int] = Counter()
 
     def add(self, updates: int) -> None:
-        """One more update."""
+        """Counts an update that was this many updates behind."""
         self._counts[updates] += 1
 
     def summary(self) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class Staleness:
 
     @classmethod
     def joined(cls, parts: Iterable["Staleness"]) -> "Staleness":
-        """Of several workers together."""
+        """The staleness of several workers together."""
         whole = cls()
         for part in parts:
             whole._counts += part._counts

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from paceline.costs.footprint import BACKWARD_OVER_FORWARD, LayerFacts, ModelFacts
+from paceline.costs.footprint import BACKWARD_OVER_FORWARD, ModelFacts
+from paceline.costs.layers import LayerFacts
 from paceline.spec import Precision
 from paceline.systems.hardware import Hardware, LayerRate, StepCurve
 
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2}
-# A convolution's kernel has four dimensions, in any layout.
-CONVOLUTION = 4
 DIGEST_LENGTH = 12
 # Arrays that one operation of a framework has as a rule: a kernel and a bias.
 ARRAYS_PER_OPERATION = 2
@@ -59,18 +58,6 @@ def model_digest(model: ModelFacts) -> str:
     """The identity of a model's counts: layers of the same sizes in the same order take the same time."""
     text = repr([(layer.parameters, layer.forward_flops, layer.output_elements) for layer in model.layers])
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
-
-
-def layer_kind(layer: LayerFacts) -> str:
-    """The kind of layer, as far as its speed goes, told from its arrays."""
-    shapes = dict(layer.arrays)
-    if "qkv_kernel" in shapes:
-        return "attention"
-    if any(len(shape) == CONVOLUTION for shape in shapes.values()):
-        return "convolution"
-    if "kernel" in shapes or "weight" in shapes:
-        return "dense"
-    return "other" if shapes else "shape"
 
 
 def touched_elements(layer: LayerFacts, before: int) -> int:
@@ -180,16 +167,15 @@ class Compute:
             return self.hardware.uncertainty.value
         weights = dict.fromkeys(rates, 0.0)
         for layer in model.layers:
-            kind = layer_kind(layer)
-            if kind in weights:
-                weights[kind] += layer.forward_flops
+            if layer.kind in weights:
+                weights[layer.kind] += layer.forward_flops
         total = sum(weights.values()) or 1.0
         return sum(rates[kind].residual * weight for kind, weight in weights.items()) / total
 
     def _measured_layer(self, layer: LayerFacts, back: int, elements: int, samples: float) -> tuple[float, float]:
         if not takes_time(layer):
             return 0.0, 0.0
-        rate = self._rates.get(layer_kind(layer)) or self._rates["dense"]
+        rate = self._rates.get(layer.kind) or self._rates["dense"]
         seconds = pass_seconds(rate, layer, elements, samples)
         return seconds, back * seconds
 

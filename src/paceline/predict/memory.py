@@ -7,7 +7,6 @@ That is measured of single layers, by kind. What allocators keep beyond is measu
 from collections.abc import Mapping
 
 from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
-from paceline.predict.compute import layer_kind
 from paceline.systems.hardware import Curve, LayerScratch
 
 # What a loss holds beside the results of the last layer: as many numbers as probabilities, and as a gradient.
@@ -36,7 +35,7 @@ def peak_of_passes(model: ModelFacts, samples: float, scratch: Mapping[str, Laye
         trained_below = gradients < model.parameter_bytes
         elements = max(0, layer.kept - layer.output_elements) + layer.output_elements
         elements += input_elements if trained_below else 0
-        rates = scratch.get(layer_kind(layer))
+        rates = scratch.get(layer.kind)
         taken = 0.0
         if rates:
             taken = rates.per_weight_byte * layer.parameters * FLOAT_BYTES

@@ -5,7 +5,7 @@ from functools import cached_property
 from math import exp
 
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
-from paceline.predict.compute import Compute, Passes, layer_kind, model_digest
+from paceline.predict.compute import Compute, Passes, model_digest
 from paceline.predict.memory import beyond_kept, kept_by_allocator
 from paceline.predict.simulate import combined
 from paceline.predict.timeline import Parts, StepInputs, time_step
@@ -239,9 +239,7 @@ class Predictor:
         measured = known.crowding.get(str(self.hardware.node_devices))
         if measured is not None and self.compute(chosen.framework or "torch", "fp32").measured_steps(self.digest):
             return measured
-        weights = [
-            (layer.forward_flops, known.layer_crowding.get(layer_kind(layer), 1.0)) for layer in self.model.layers
-        ]
+        weights = [(layer.forward_flops, known.layer_crowding.get(layer.kind, 1.0)) for layer in self.model.layers]
         total = sum(weight for weight, _ in weights)
         return max(measured or 1.0, sum(weight * factor for weight, factor in weights) / total if total else 1.0)
 

@@ -9,7 +9,8 @@ from itertools import combinations
 from statistics import mean, median
 from typing import Any
 
-from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
 from paceline.predict.prediction import Predictor
 from paceline.spec import Precision, RunSpec
 from paceline.systems.files import load_hardware

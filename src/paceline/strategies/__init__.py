@@ -14,8 +14,8 @@ FOLDERS = ("torch", "tensorflow", "jax")
 @cache
 def strategies() -> dict[str, Strategy]:
     """Every strategy by name."""
-    found = discover("paceline.strategies", "STRATEGY", Strategy, entry_points="paceline.strategies", folders=FOLDERS)
-    return dict(sorted(found.items()))
+    by_name = discover("paceline.strategies", "STRATEGY", Strategy, entry_points="paceline.strategies", folders=FOLDERS)
+    return dict(sorted(by_name.items()))
 
 
 @cache

@@ -145,7 +145,7 @@ class _Random:
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """As of a data-parallel strategy with a ring all-reduce."""
+    """The footprint of a data-parallel strategy with a ring all-reduce."""
     size, flops = model.parameter_bytes, training_flops(model, spec.samples_per_step / spec.workers)
     messages = all_reduce("gradients", size, spec.workers)
     return Footprint((RankFootprint("worker", spec.workers, flops, messages, size, size, 0, 0),))

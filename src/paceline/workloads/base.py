@@ -8,10 +8,11 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
 from paceline.errors import SpecError, nearest
 from paceline.spec import Scalar
-from paceline.workloads.layers import Layer, Shape, Weight
+from paceline.workloads.layers import Layer, MaxPool, Shape, Weight
 
 Weights = dict[str, npt.NDArray[np.float32]]
 Layers = tuple[Layer, ...]
@@ -29,9 +30,9 @@ class Workload:
     # Data sets it makes sense for beside the usual one; images and tokens do not mix.
     datasets: tuple[str, ...] = ("mnist-5k", "mnist", "synthetic")
 
-    def complete_options(self, given: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Defaults with the given options in their place; unknown ones and wrong types are refused."""
-        for name, value in given.items():
+    def complete_options(self, chosen: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Defaults with the chosen options in their place; unknown ones and wrong types are refused."""
+        for name, value in chosen.items():
             if name not in self.options:
                 raise SpecError(f"workload {self.name} has no option {name!r}; {nearest(name, self.options)}")
             wanted = type(self.options[name])
@@ -39,7 +40,7 @@ class Workload:
                 raise SpecError(
                     f"option {name} of {self.name} cannot be {value!r}; give such as {self.options[name]!r}"
                 )
-        return {**self.options, **given}
+        return {**self.options, **chosen}
 
 
 def named_layers(layers: Layers, shape: Shape) -> list[tuple[str, Layer, Shape]]:
@@ -51,6 +52,21 @@ def named_layers(layers: Layers, shape: Shape) -> list[tuple[str, Layer, Shape]]
     return steps
 
 
+def relu_places(layers: Layers, shape: Shape) -> dict[str, str]:
+    """Names of the layers after which ReLU is applied ─► the layer that the ReLU belongs to.
+
+    A layer that is pooled has its ReLU after the pooling: the result is the same and the work a fraction.
+    """
+    places: dict[str, str] = {}
+    waiting: str | None = None
+    steps = named_layers(layers, shape)
+    for index, (name, layer, _) in enumerate(steps):
+        waiting = name if layer.relu else waiting
+        if waiting is not None and not any(isinstance(after, MaxPool) for _, after, _ in steps[index + 1 : index + 2]):
+            places[name], waiting = waiting, None
+    return places
+
+
 @cache
 def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
     """Counts of every layer, for footprints and predictions."""
@@ -58,15 +74,18 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
         tuple(
             LayerFacts(
                 name=name,
-                parameters=sum(weight.size for weight in layer.weights(given).values()),
-                forward_flops=layer.flops(given),
-                output_elements=math.prod(layer.output(given)),
-                kept_elements=layer.kept(given),
-                tensors=len(layer.weights(given)),
-                arrays=tuple((part, weight.shape) for part, weight in layer.weights(given).items()),
+                parameters=sum(weight.size for weight in layer.weights(taken).values()),
+                forward_flops=layer.flops(taken),
+                output_elements=math.prod(layer.output(taken)),
+                kept_elements=layer.kept(taken),
+                tensors=len(layer.weights(taken)),
+                arrays=tuple((array, weight.shape) for array, weight in layer.weights(taken).items()),
                 heads=getattr(layer, "heads", None),
+                kind=layer.kind,
+                splits=layer.splits,
+                unsplit_elements=layer.kept_unsplit(taken),
             )
-            for name, layer, given in named_layers(layers, shape)
+            for name, layer, taken in named_layers(layers, shape)
         ),
         input_elements=math.prod(shape),
     )
@@ -76,15 +95,16 @@ def initial_weights(layers: Layers, shape: Shape, seed: int) -> Weights:
     """Every framework's starting point: Glorot uniform kernels and constant biases, from the seed alone."""
     generator = np.random.Generator(np.random.PCG64([seed, 0x1417]))
     return {
-        f"{name}.{part}": _initial(weight, generator)
-        for name, layer, given in named_layers(layers, shape)
-        for part, weight in layer.weights(given).items()
+        f"{name}.{array}": _initial(weight, generator)
+        for name, layer, taken in named_layers(layers, shape)
+        for array, weight in layer.weights(taken).items()
     }
 
 
 def weight_shapes(layers: Layers, shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Of every array, by its neutral name."""
-    return {f"{layer.name}.{part}": own for layer in model_facts(layers, shape).layers for part, own in layer.arrays}
+    """The shape of every trainable array, by its neutral name."""
+    facts = model_facts(layers, shape)
+    return {f"{layer.name}.{array}": sizes for layer in facts.layers for array, sizes in layer.arrays}
 
 
 def _initial(weight: Weight, generator: np.random.Generator) -> npt.NDArray[np.float32]:

@@ -6,13 +6,15 @@ width, in, out; dense in, out; flattening in height, width, channel order); `fra
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
+from paceline.costs.layers import CONVOLUTION_SPLITS, DENSE_SPLITS, LayerKind, Splits
 from paceline.errors import SpecError
 
 Shape = tuple[int, ...]
 NORM_EPSILON = 1e-5
 MLP_OVER_WIDTH = 4
+# Of attention: what one array holds side by side.
+QUERY_KEY_VALUE = 3
 
 
 @dataclass(frozen=True)
@@ -29,28 +31,49 @@ class Weight:
         return math.prod(self.shape)
 
 
-class Layer(Protocol):
-    """What every layer can say of itself, given the shape of its input."""
+class Layer:
+    """What every kind of layer says of itself, given the shape of its input.
+
+    A new kind is a class here, and in `layers.py` of each framework that is to train it.
+    """
+
+    # Which of the calibrated speeds it computes at.
+    kind: LayerKind = "other"
+    # In which ways workers can split it; none where each worker must have all of it.
+    splits: Splits = {}
+    # Whether ReLU follows it.
+    relu: bool = False
 
     def output(self, shape: Shape) -> Shape:
         """The shape of its output."""
+        raise NotImplementedError
 
     def weights(self, shape: Shape) -> dict[str, Weight]:
-        """Its trainable arrays by name."""
+        """Its trainable arrays by name; none unless it says so."""
+        return {}
 
     def flops(self, shape: Shape) -> int:
         """Floating-point operations of the forward pass for one sample."""
+        raise NotImplementedError
 
     def kept(self, shape: Shape) -> int:
         """Numbers of four bytes that stay for the backward pass of one sample, its input aside."""
+        raise NotImplementedError
+
+    def kept_unsplit(self, shape: Shape) -> int:
+        """Of `kept`, the numbers that every worker keeps in full when the layer is split."""
+        return 0
 
 
 @dataclass(frozen=True)
-class Conv:
+class Conv(Layer):
     """A square convolution with padding that keeps the size, then ReLU."""
 
     channels: int
     kernel: int = 3
+    kind = "convolution"
+    splits = CONVOLUTION_SPLITS
+    relu = True
 
     def output(self, shape: Shape) -> Shape:
         """Same height and width, new channels."""
@@ -72,10 +95,11 @@ class Conv:
 
 
 @dataclass(frozen=True)
-class MaxPool:
+class MaxPool(Layer):
     """The largest of each square of pixels."""
 
     size: int = 2
+    kind = "shape"
 
     def output(self, shape: Shape) -> Shape:
         """Height and width divided, the rest dropped."""
@@ -84,10 +108,6 @@ class MaxPool:
                 f"an image of {shape[1]} x {shape[2]} is too small to pool by {self.size}; use larger inputs"
             )
         return (shape[0], shape[1] // self.size, shape[2] // self.size)
-
-    def weights(self, shape: Shape) -> dict[str, Weight]:
-        """None."""
-        return {}
 
     def flops(self, shape: Shape) -> int:
         """One comparison per input element."""
@@ -99,16 +119,14 @@ class MaxPool:
 
 
 @dataclass(frozen=True)
-class Flatten:
+class Flatten(Layer):
     """All numbers of a sample in one row, channels varying fastest."""
+
+    kind = "shape"
 
     def output(self, shape: Shape) -> Shape:
         """One dimension."""
         return (math.prod(shape),)
-
-    def weights(self, shape: Shape) -> dict[str, Weight]:
-        """None."""
-        return {}
 
     def flops(self, shape: Shape) -> int:
         """None."""
@@ -120,11 +138,13 @@ class Flatten:
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Layer):
     """A fully connected layer on the last dimension, with ReLU if asked."""
 
     units: int
     relu: bool = False
+    kind = "dense"
+    splits = DENSE_SPLITS
 
     def output(self, shape: Shape) -> Shape:
         """The last dimension replaced."""
@@ -144,7 +164,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Embed:
+class Embed(Layer):
     """Token and position embeddings, added."""
 
     vocabulary: int
@@ -171,7 +191,7 @@ class Embed:
 
 
 @dataclass(frozen=True)
-class Norm:
+class Norm(Layer):
     """Layer normalisation over the last dimension."""
 
     def output(self, shape: Shape) -> Shape:
@@ -192,10 +212,22 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(Layer):
     """A pre-norm transformer block: causal attention, then a two-layer GELU network, each with a residual."""
 
     heads: int
+    kind = "attention"
+    # As in Megatron-LM (Shoeybi et al., 2019): each half is split by columns and then by rows, and norms stay whole.
+    splits = {
+        "heads": {
+            "qkv_kernel": "heads",
+            "qkv_bias": "heads",
+            "out_kernel": "rows",
+            "up_kernel": "columns",
+            "up_bias": "columns",
+            "down_kernel": "rows",
+        }
+    }
 
     def output(self, shape: Shape) -> Shape:
         """Unchanged."""
@@ -205,7 +237,7 @@ class Block:
         """Two norms and four dense layers."""
         width = shape[-1]
         dense = {
-            "qkv": Dense(3 * width), "out": Dense(width), "up": Dense(MLP_OVER_WIDTH * width),
+            "qkv": Dense(QUERY_KEY_VALUE * width), "out": Dense(width), "up": Dense(MLP_OVER_WIDTH * width),
         }  # fmt: skip
         weights = {f"{part}_{name}": w for part, layer in dense.items() for name, w in layer.weights(shape).items()}
         down = Dense(width).weights((MLP_OVER_WIDTH * width,))
@@ -228,3 +260,7 @@ class Block:
         length, width = shape
         # Two norms, three of the first dense layer, the attention's, the sum after it, the block's own.
         return length * (width * (2 + 3 + 1 + 1 + 1 + 2 * MLP_OVER_WIDTH) + 2 * 2 + self.heads)
+
+    def kept_unsplit(self, shape: Shape) -> int:
+        """Outputs of both norms, the sum between the two halves, and the block's output."""
+        return 4 * math.prod(shape)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from paceline.calibrate.fit import LayerTiming, ModelTiming, crowding_by_kind, fit_layers
-from paceline.costs.footprint import LayerFacts, ModelFacts
-from paceline.predict.compute import Compute, layer_kind, model_digest, passes_back
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
+from paceline.predict.compute import Compute, model_digest, passes_back
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Calibration
 
@@ -82,13 +83,6 @@ def test_what_weights_cost_within_models_is_learned_from_models() -> None:
         errors.append(Compute(hardware, "torch", "fp32").passes(unseen, 32).total / in_a_model(unseen, 32, slower) - 1)
     assert errors[0] < -0.15
     assert abs(errors[1]) < 0.8 * abs(errors[0])
-
-
-def test_kinds_follow_from_arrays() -> None:
-    shapes = {"convolution": (("kernel", (3, 3, 1, 8)),), "attention": (("qkv_kernel", (8, 24)),),
-              "dense": (("kernel", (8, 8)),), "other": (("scale", (8,)),), "shape": ()}  # fmt: skip
-    for kind, arrays in shapes.items():
-        assert layer_kind(LayerFacts("x", 1, 1, 1, arrays=arrays)) == kind
 
 
 def test_nothing_goes_back_before_the_first_parameters() -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from paceline.calibrate.memory import MeasuredPeak, MeasuredScratch, fit_memory, fit_scratch
-from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
 from paceline.predict.memory import all_kept, beyond_kept
 
 CONVOLUTION = (("kernel", (3, 3, 8, 8)),)

@@ -8,7 +8,8 @@ import pytest
 
 from paceline.contract.context import spec_facts
 from paceline.costs.cuts import Pipeline, cut, cut_by_flops, most_stages
-from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
 from paceline.plan import complete
 from paceline.spec import RunSpec
 from paceline.strategies import strategy

@@ -4,7 +4,6 @@ import pytest
 
 from paceline.costs.footprint import (
     Footprint,
-    LayerFacts,
     Message,
     ModelFacts,
     RankFootprint,
@@ -15,6 +14,7 @@ from paceline.costs.footprint import (
     reduce_scatter,
     training_flops,
 )
+from paceline.costs.layers import LayerFacts
 from paceline.spec import Optimizer
 
 MODEL = ModelFacts((LayerFacts("first", 100, 2_000, 30), LayerFacts("second", 11, 500, 7)))

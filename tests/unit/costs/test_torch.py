@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
 from paceline.costs.torch import Array, arrays_of, broadcast, greedy_partition, scattered_reduction
 from paceline.spec import RunSpec
 

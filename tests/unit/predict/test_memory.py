@@ -2,7 +2,8 @@
 
 import pytest
 
-from paceline.costs.footprint import LayerFacts, ModelFacts
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
 from paceline.predict.memory import all_kept, beyond_kept, kept_by_allocator
 from paceline.systems.hardware import Curve, LayerScratch
 

@@ -15,6 +15,7 @@ from paceline.plan import Probe
 from paceline.recommend.scripts import emit, scripts
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategies, strategy
+from paceline.workloads.layers import Norm
 
 RUFF = Path(sysconfig.get_path("scripts")) / "ruff"
 WANTED = {
@@ -264,3 +265,15 @@ def test_a_file_that_imports_everything_from_another_is_refused(tmp_path: Path) 
     path.write_text("from elsewhere import *\n")
     said = refused(strategy="torch-ddp", workers=2, model=ModelFile.from_text(str(path)), dataset="mnist-5k")
     assert said.endswith("imports everything from another file (*); name what it imports, so that a script can use it")
+
+
+class Unknown(Norm):
+    """A kind of layer that no script has source for."""
+
+
+@pytest.mark.parametrize("name", ["torch-single", "tf-single", "jax-single"])
+def test_a_layer_that_a_script_cannot_write_is_refused_in_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("torch_text", "keras_text", "jax_text"):
+        monkeypatch.setattr(f"paceline.recommend.scripts.{module}.Norm", Unknown)
+    with pytest.raises(SpecError, match=r"there is no .* source for a Norm layer; use another workload"):
+        emit(RunSpec(strategy=name, workload="transformer", global_batch=8, steps=1))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.breakdown import PARTS, break_down
-from paceline.frameworks.xla_operations import STEP, put_on
+from paceline.frameworks.xla_spans import STEP, add_operation_spans
 from paceline.spans import Span, SpanRecorder
 from paceline.strategies.tensorflow.dtensor.profile import Event, executed, operations_of
 
@@ -67,7 +67,7 @@ def broken_down(events: list[Event], ahead: int = 0) -> list[Any]:
         [Span("step", STEP, one.start + ahead, one.end + ahead) for one in events if one.name == STEP]
     )
     seen = executed(events, ahead)
-    put_on(recorder, seen, operations_of({one.name for one in seen}, BYTES), [0, 1])
+    add_operation_spans(recorder, seen, operations_of({one.name for one in seen}, BYTES), [0, 1])
     spans: dict[int, list[Span]] = {}
     for span in recorder.spans:
         assert span.worker is not None
@@ -100,7 +100,7 @@ def test_of_operations_that_a_device_runs_at_once_each_instant_counts_once() -> 
     events += [stretch(ONE, 10, 40, 1), operation(ONE, "long", 10, 40)]
     events += [stretch(OTHER, 20, 60, 1), operation(OTHER, "hidden", 20, 30), operation(OTHER, "after", 35, 60)]
     recorder = SpanRecorder([])
-    put_on(recorder, executed(events, 0), {}, [0])
+    add_operation_spans(recorder, executed(events, 0), {}, [0])
     found = [(span.name, span.start // US, span.end // US) for span in recorder.spans]
     assert found == [("long", 10, 40), ("after", 40, 60)]
 

@@ -4,7 +4,7 @@ import pytest
 
 from paceline.breakdown import WARM_UP_STEPS, break_down
 from paceline.spans import Span, SpanRecorder
-from paceline.strategies.tensorflow.ps.shares import Share, put_on
+from paceline.strategies.tensorflow.ps.shares import Share, add_share_spans
 
 MILLISECOND = 1_000_000
 # Of each share: milliseconds until it starts, then of input, fetch, forward, backward and push.
@@ -30,7 +30,7 @@ def told(shares, rank=1):
 
 def broken_down(shares):
     recorder = SpanRecorder([Span("step", "step 1", 0, 40)])
-    put_on(recorder, shares, {"fetch": 100, "push": 80})
+    add_share_spans(recorder, shares, {"fetch": 100, "push": 80})
     spans = {}
     for span in recorder.spans:
         spans.setdefault(0 if span.worker is None else span.worker, []).append(span)

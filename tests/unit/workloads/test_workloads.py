@@ -8,7 +8,8 @@ import pytest
 from paceline.data import data_sources
 from paceline.errors import SpecError
 from paceline.workloads import workload, workloads
-from paceline.workloads.base import initial_weights, model_facts, named_layers
+from paceline.workloads.base import initial_weights, model_facts, named_layers, relu_places
+from paceline.workloads.layers import Conv, Dense, Flatten, MaxPool
 
 MNIST = (1, 28, 28)
 
@@ -148,3 +149,8 @@ def test_facts_follow_the_samples_through_the_layers():
 def test_an_image_too_small_for_its_pooling_is_refused():
     with pytest.raises(SpecError, match="an image of 1 x 1 is too small to pool by 2"):
         parameters("mnist-large", shape=(1, 4, 4))
+
+
+def test_relu_comes_after_the_pooling_of_the_layer_that_it_belongs_to():
+    layers = (Conv(2), Conv(2), MaxPool(), MaxPool(), Flatten(), Dense(3, relu=True), Dense(2))
+    assert relu_places(layers, MNIST) == {"0_conv": "0_conv", "3_maxpool": "1_conv", "5_dense": "5_dense"}

@@ -3,8 +3,7 @@
 Each is a compiled function of its own whose results are waited for, so nothing overlaps here, and a process waits for
 the slowest of its own devices within its passes. Where batches are divided, every device takes the gradients of its
 share without a word to the others (`shard_map`), as losses are means over equal shares; what XLA would send within the
-step is then a function by itself. Layers that are divided send in the middle of
-their passes; `jax_profiled.py` watches those.
+step is then a function by itself. Layers that are divided send in the middle of their passes: see `profile.py`.
 """
 
 from typing import Any
@@ -16,7 +15,7 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from paceline.contract.context import Context
-from paceline.frameworks.compiled_steps import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.training import JaxJob, Layout, Network, held_bytes
 
@@ -25,17 +24,20 @@ def jax_job(
     context: Context, layout: Layout, stride: int = 1,
     *, network: Network | None = None, optimizer: Transformation | None = None, divided: bool = False,
 ) -> JaxJob:  # fmt: skip
-    """The usual job; in an instrumented run, one whose steps are noted. Divided layers send in mid-pass."""
+    """The usual job, or one of the two that record spans in an instrumented run.
+
+    With `divided` layers, workers exchange in the middle of their passes, so the step cannot be taken apart.
+    """
     if context.recorder is None:
         return JaxJob(context, layout, stride, network=network, optimizer=optimizer)
     if divided:
-        from paceline.frameworks.jax.profile import InstrumentedJaxJob
+        from paceline.frameworks.jax.profile import WholeStepJob
 
-        return InstrumentedJaxJob(context, layout, network=network, optimizer=optimizer)
-    return InstrumentedJaxJob(context, layout, network=network, optimizer=optimizer)
+        return WholeStepJob(context, layout, network=network, optimizer=optimizer)
+    return SeparateCallsJob(context, layout, network=network, optimizer=optimizer)
 
 
-class InstrumentedJaxJob(JaxJob):
+class SeparateCallsJob(JaxJob):
     """The same training, slower, with everything on the recorder."""
 
     def __init__(self, context: Context, layout: Layout, **fields: Any) -> None:
@@ -52,9 +54,10 @@ class InstrumentedJaxJob(JaxJob):
         self._update = jax.jit(self._updated, out_shardings=(placed, state_placed))
         self._divided_bytes = held_bytes([leaf for leaf in jax.tree.leaves(params) if not leaf.is_fully_replicated])
         self.start_epoch(0)
-        given = (self._gather(params), self._state[1], *self._take(self._data, self._order, np.int32(0)))
+        arguments = (self._gather(params), self._state[1], *self._take(self._data, self._order, np.int32(0)))
         self._share = forward_share(
-            lambda: jax.block_until_ready(self._forward(*given)), lambda: jax.block_until_ready(self._both(*given))
+            lambda: jax.block_until_ready(self._forward(*arguments)),
+            lambda: jax.block_until_ready(self._both(*arguments)),
         )
 
     def step(self, first: int, count: int) -> None:
@@ -85,12 +88,12 @@ class InstrumentedJaxJob(JaxJob):
         """Compiled; where batches are divided, for each device by itself, with results in a row."""
         if not self._spread:
             return jax.jit(function)
-        one, row = PartitionSpec(), PartitionSpec(self._layout.batch_side)
+        whole, row = PartitionSpec(), PartitionSpec(self._layout.batch_side)
         return jax.jit(
             jax.shard_map(
-                lambda *given: jax.tree.map(lambda leaf: leaf[None], function(*given)),
+                lambda *arguments: jax.tree.map(lambda leaf: leaf[None], function(*arguments)),
                 mesh=self._layout.mesh,
-                in_specs=(one, one, row, row),
+                in_specs=(whole, whole, row, row),
                 out_specs=row,
                 # Or else the gradients of parameters that all devices have would be summed at once.
                 check_vma=False,
@@ -114,5 +117,5 @@ class InstrumentedJaxJob(JaxJob):
 
 
 def _means(loss: Array, gradients: Tree) -> tuple[Array, Tree]:
-    """Of the rows that the devices made."""
+    """The mean of the losses and gradients of all devices."""
     return loss.mean(0), jax.tree.map(lambda row: row.mean(0), gradients)

@@ -5,20 +5,16 @@ layers may store a kernel with one of its dimensions taken apart (`fold`); the f
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
-from paceline.workloads.base import Layers, named_layers
-from paceline.workloads.layers import NORM_EPSILON, Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
+from paceline.frameworks.jax.layers import forward
+from paceline.workloads.base import Layers, named_layers, relu_places
+from paceline.workloads.layers import Conv, Flatten, Layer, Shape
 
-# Measured with XLA of jaxlib 0.10 on an EPYC core: with 1 input channel the gradient of a kernel takes a quarter of the
-# time as one matrix product, with 128 it makes no difference.
-FEW_CHANNELS = 8
 Params = Mapping[str, Any]
 Apply = Callable[[Params, Array], Array]
 # Called with a layer's name, "input", "middle" or "output", and the activation there; gives it back, perhaps placed.
@@ -27,168 +23,25 @@ Place = Callable[[str, str, Array], Array]
 
 def build_apply(layers: Layers, shape: Shape, place: Place = lambda _name, _where, x: x) -> Apply:
     """The forward pass; images come as (n, h, w, c)."""
-    steps = named_layers(layers, shape)
-    pooled = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
+    steps, relus = named_layers(layers, shape), relu_places(layers, shape)
+    layer_of = {name: layer for name, layer, _ in steps}
     dense_after = {name: after for (name, layer, _), (after, _, _) in pairwise(steps) if isinstance(layer, Flatten)}
 
+    def layer_output(params: Params, name: str, layer: Layer, x: Array) -> Array:
+        if isinstance(layer, Flatten):
+            kernel = params.get(f"{dense_after.get(name)}.kernel")
+            # A kernel whose channels are apart wants them apart.
+            return x.reshape(x.shape[0], *(kernel.shape[:-1] if kernel is not None else (-1,)))
+        return forward(layer, lambda array: params[f"{name}.{array}"], x, lambda y: place(name, "middle", y))
+
     def apply(params: Params, x: Array) -> Array:
-        bias: Any = None
-        for name, layer, _given in steps:
-            own = _Own(params, name)
-            x = place(name, "input", x)
-            if isinstance(layer, Flatten):
-                kernel = params.get(f"{dense_after.get(name)}.kernel")
-                # A kernel whose channels are apart wants them apart.
-                x = x.reshape(x.shape[0], *(kernel.shape[:-1] if kernel is not None else (-1,)))
-            else:
-                x = _forward(layer, own, x, lambda y, name=name: place(name, "middle", y))  # type: ignore[misc]
-            # Which of some numbers is the largest does not change with bias and ReLU, and pooled there are fewer.
-            bias = own("bias") if isinstance(layer, Conv) else bias
-            if bias is not None and name not in pooled:
-                x, bias = jax.nn.relu(x + bias), None
-            if isinstance(layer, Dense) and layer.relu:
-                x = jax.nn.relu(x)
+        for name, layer, _ in steps:
+            x = layer_output(params, name, layer, place(name, "input", x))
+            if name in relus:
+                owner = relus[name]
+                # Which pixel is the largest does not change with a bias either, and pooled there are fewer.
+                x = jax.nn.relu(x + params[f"{owner}.bias"] if isinstance(layer_of[owner], Conv) else x)
             x = place(name, "output", x)
         return x
 
     return apply
-
-
-class _Own:
-    """One layer's parameters."""
-
-    def __init__(self, params: Params, name: str) -> None:
-        self._params, self._name = params, name
-
-    def __call__(self, part: str) -> Any:
-        return self._params[f"{self._name}.{part}"]
-
-
-def _forward(layer: Layer, own: _Own, x: Array, middle: Callable[[Array], Array]) -> Array:
-    match layer:
-        case Conv():
-            return convolve(x, own("kernel"))
-        case MaxPool(size):
-            return max_pool(x, size)
-        case Dense():
-            return dense(x, own("kernel"), own("bias"))
-        case Embed():
-            return own("tokens").at[x].get(mode="promise_in_bounds") + own("positions")
-        case Norm():
-            return normalise(x, own("scale"), own("shift"))
-        case Block(heads):
-            return _block(own, x, heads, middle)
-    raise TypeError(f"no JAX function for {type(layer).__name__}")
-
-
-def convolve(x: Array, kernel: Array) -> Array:
-    """A convolution that keeps height and width."""
-    if x.shape[-1] <= FEW_CHANNELS and jax.default_backend() == "cpu":
-        few: Array = _convolve_few(x, kernel)
-        return few
-    return _convolve(x, kernel)
-
-
-def _convolve(x: Array, kernel: Array) -> Array:
-    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-
-def _few_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _convolve(x, kernel), (x, kernel)
-
-
-def _few_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """The kernel's gradient as one matrix product of shifted inputs, which XLA's own form of it is slow at on CPU."""
-    x, kernel = kept
-    (n, high, wide, channels), (size, _, _, outputs) = x.shape, kernel.shape
-    edges = ((size - 1) // 2, size // 2)
-    padded = jnp.pad(x.transpose(3, 0, 1, 2), ((0, 0), (0, 0), edges, edges))
-    shifted = [padded[:, :, i : i + high, j : j + wide].reshape(channels, -1) for i in range(size) for j in range(size)]
-    columns = jnp.stack(shifted).reshape(size * size * channels, -1)
-    product = columns @ gradient.reshape(n * high * wide, outputs)
-    (x_gradient,) = jax.vjp(lambda given: _convolve(given, kernel), x)[1](gradient)
-    return x_gradient, product.reshape(kernel.shape)
-
-
-_convolve_few: Any = jax.custom_vjp(_convolve)
-_convolve_few.defvjp(_few_forward, _few_backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def max_pool(x: Array, size: int) -> Array:
-    """The largest of slices; the gradient of `lax.reduce_window` makes a step several times slower on CPU."""
-    return _largest(_corners(x, size))
-
-
-def _largest(arrays: list[Array]) -> Array:
-    """In halves: a chain would make each maximum wait for the one before."""
-    half = len(arrays) // 2
-    return jnp.maximum(_largest(arrays[:half]), _largest(arrays[half:])) if half else arrays[0]
-
-
-def _corners(x: Array, size: int) -> list[Array]:
-    """The pixels of each square, taken apart."""
-    high, wide = (side // size * size for side in x.shape[1:3])
-    return [x[:, i:high:size, j:wide:size] for i in range(size) for j in range(size)]
-
-
-def _pool_forward(x: Array, size: int) -> tuple[Array, tuple[Array, Array]]:
-    largest = max_pool(x, size)
-    return largest, (x, largest)
-
-
-def _pool_backward(size: int, kept: tuple[Array, Array], gradient: Array) -> tuple[Array]:
-    """To the first of those that are largest, as PyTorch does it."""
-    (x, largest), last = kept, size * size - 1
-    (n, high, wide, channels), (_, rows, columns, _) = x.shape, largest.shape
-    chosen: Any = last
-    for number, corner in reversed(list(enumerate(_corners(x, size)[:last]))):
-        chosen = jnp.where(corner == largest, number, chosen)
-    chosen = jnp.broadcast_to(chosen, largest.shape).astype(jnp.int16)
-    numbers = jnp.arange(last + 1, dtype=jnp.int16).reshape(1, 1, size, 1, size, 1)
-    spread = jnp.where(chosen[:, :, None, :, None] == numbers, gradient[:, :, None, :, None], 0)
-    spread = spread.reshape(n, rows * size, columns * size, channels)
-    return (jnp.pad(spread, ((0, 0), (0, high - rows * size), (0, wide - columns * size), (0, 0))),)
-
-
-max_pool.defvjp(_pool_forward, _pool_backward)
-
-
-def dense(x: Array, kernel: Array, bias: Array) -> Array:
-    """All dimensions of the kernel but its last are summed over."""
-    summed = kernel.ndim - 1
-    return jnp.tensordot(x, kernel, summed) + bias
-
-
-def normalise(x: Array, scale: Array, shift: Array) -> Array:
-    """Layer normalisation, in single precision whatever the rest is in."""
-    wide = x.astype(jnp.float32)
-    mean = wide.mean(-1, keepdims=True)
-    variance = jnp.square(wide - mean).mean(-1, keepdims=True)
-    return ((wide - mean) * lax.rsqrt(variance + NORM_EPSILON)).astype(x.dtype) * scale + shift
-
-
-def _block(own: _Own, x: Array, heads: int, middle: Callable[[Array], Array]) -> Array:
-    def part(name: str, given: Array) -> Array:
-        return dense(given, own(f"{name}_kernel"), own(f"{name}_bias"))
-
-    def norm(name: str) -> Array:
-        return normalise(x, own(f"{name}_scale"), own(f"{name}_shift"))
-
-    n, length, width = x.shape
-    # Three, heads and the width of a head are dimensions of their own, whichever way the kernel is stored.
-    kernel = own("qkv_kernel").reshape(width, 3, heads, width // heads)
-    joint = jnp.einsum("nlw,wthd->tnhld", norm("norm1"), kernel)
-    query, key, value = joint + own("qkv_bias").reshape(3, 1, heads, 1, width // heads)
-    attended = attend(query, key, value).transpose(0, 2, 1, 3).reshape(n, length, width)
-    x = middle(x + part("out", attended))
-    return x + part("down", jax.nn.gelu(part("up", norm("norm2")), approximate=True))
-
-
-def attend(query: Array, key: Array, value: Array) -> Array:
-    """Causal attention over (n, heads, length, width of a head)."""
-    length, width = query.shape[-2:]
-    scores = jnp.einsum("nhqd,nhkd->nhqk", query, key).astype(jnp.float32) * width**-0.5
-    seen = jnp.tril(jnp.ones((length, length), bool))
-    shares = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-    return jnp.einsum("nhqk,nhkd->nhqd", shares.astype(value.dtype), value)

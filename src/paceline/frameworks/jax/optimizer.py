@@ -23,15 +23,15 @@ class Transformation:
 
 def make_optimizer(settings: OptimizerSettings) -> Transformation:
     """The optimizer with the run's settings."""
-    made = {"adam": _adam, "sgd": _sgd, "adagrad": _adagrad}[settings.name](settings)
+    optimizer = {"adam": _adam, "sgd": _sgd, "adagrad": _adagrad}[settings.name](settings)
     if not settings.weight_decay:
-        return made
+        return optimizer
 
     def update(gradients: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
         decayed = jax.tree.map(lambda gradient, param: gradient + settings.weight_decay * param, gradients, params)
-        return made.update(decayed, state, params)
+        return optimizer.update(decayed, state, params)
 
-    return Transformation(made.init, update)
+    return Transformation(optimizer.init, update)
 
 
 def _zeros(params: Tree) -> Tree:
@@ -61,7 +61,7 @@ def _adam(settings: OptimizerSettings) -> Transformation:
 
 
 def _sgd(settings: OptimizerSettings) -> Transformation:
-    """With a velocity where there is momentum."""
+    """Stochastic gradient descent; with momentum it keeps a velocity."""
     if not settings.momentum:
         return Transformation(lambda _params: (), lambda g, state, _params: (_scaled(g, -settings.lr), state))
 

@@ -18,14 +18,14 @@ SAMPLES = 2
 
 def look_at_jax(context: Context, built: Any) -> OwnFacts:
     """Facts of the model; raises `ModelError` when the functions do not work or do not fit the data."""
-    own = context.own
-    assert own is not None
+    user_model = context.own
+    assert user_model is not None
     params, apply = own_pair(context, built)
-    count = _trainable(own.label, params)
+    count = _trainable(user_model.label, params)
     inputs, targets = arrays_of(context, train=True)
     samples = telling_samples(targets)
     _pass_through(context, (params, apply), jnp.asarray(inputs[samples]), jnp.asarray(targets[samples]))
-    cuts = ("plan",) if own.plan is not None else ()
+    cuts = ("plan",) if user_model.plan is not None else ()
     return OwnFacts("jax", count, len(context.data.train_inputs), cuts=cuts)
 
 

@@ -11,10 +11,10 @@ from jax.profiler import ProfileData, ProfileOptions, TraceAnnotation
 
 from paceline.contract.context import Context
 from paceline.frameworks.jax.training import JaxJob, Layout
-from paceline.frameworks.xla_operations import STEP, Executed, clock_ahead, operations_of, put_on
+from paceline.frameworks.xla_spans import STEP, Executed, add_operation_spans, clock_ahead, operations_of
 
 
-class InstrumentedJaxJob(JaxJob):
+class WholeStepJob(JaxJob):
     """The same training; what the devices did goes onto the recorder when all steps are made."""
 
     def __init__(self, context: Context, layout: Layout, **fields: Any) -> None:
@@ -28,7 +28,7 @@ class InstrumentedJaxJob(JaxJob):
         options = ProfileOptions()
         options.python_tracer_level = 0
         jax.profiler.start_trace(self._folder.name, profiler_options=options)
-        self._recorder.at_end.append(self._tell)
+        self._recorder.at_end.append(self._add_spans)
 
     def step(self, first: int, count: int) -> None:
         """Marked for the profiler, so that its clock can be brought to the recorder's."""
@@ -37,13 +37,13 @@ class InstrumentedJaxJob(JaxJob):
             with TraceAnnotation(STEP):
                 super().step(number, 1)
 
-    def _tell(self) -> None:
+    def _add_spans(self) -> None:
         jax.profiler.stop_trace()
         with self._folder as folder:
             files = sorted(Path(folder).rglob("*.xplane.pb"))
             events = [event for file in files for event in _events(ProfileData.from_file(str(file)))]
         ahead = clock_ahead(self._began, [event.start_ns for event in events if event.name == STEP])
-        put_on(self._recorder, _executed(events, ahead), self._operations, self._workers)
+        add_operation_spans(self._recorder, _executed(events, ahead), self._operations, self._workers)
 
 
 def _workers_of(context: Context, layout: Layout) -> list[int]:
@@ -61,9 +61,9 @@ def _events(profile: Any) -> Iterator[Any]:
 def _executed(events: list[Any], ahead: int) -> Iterator[Executed]:
     """Operations; the profiler also tells their ends once more, and what the runtime does between them."""
     for event in events:
-        told = dict(event.stats)
-        if "hlo_op" in told and not event.name.startswith("end: "):
+        stats = dict(event.stats)
+        if "hlo_op" in stats and not event.name.startswith("end: "):
             start = round(event.start_ns) + ahead
             yield Executed(
-                str(told["hlo_op"]), int(told.get("device_ordinal", 0)), start, start + round(event.duration_ns)
+                str(stats["hlo_op"]), int(stats.get("device_ordinal", 0)), start, start + round(event.duration_ns)
             )

@@ -22,7 +22,7 @@ from paceline.errors import ModelError
 from paceline.frameworks.jax import group as jax_group
 from paceline.frameworks.jax.model import Apply, Place, build_apply
 from paceline.frameworks.jax.optimizer import Transformation, Tree, make_optimizer
-from paceline.frameworks.xla_operations import INPUT, UPDATE
+from paceline.frameworks.xla_spans import INPUT, UPDATE
 from paceline.spec import Precision
 from paceline.workloads.base import Weights, weight_shapes
 from paceline.workloads.own import OWN_DATA, build_own, call_own
@@ -91,10 +91,10 @@ class Network:
 
 def network_of(context: Context, layout: Layout) -> Network:
     """The run's model: neutral layers, or the user's pair of functions."""
-    own = context.model.own
-    if own is not None:
-        params, apply = own_pair(context, build_own(own))
-        return Network(jax.tree.map(np.asarray, params), _pure(context, apply), own.loss or cross_entropy)
+    user_model = context.model.own
+    if user_model is not None:
+        params, apply = own_pair(context, build_own(user_model))
+        return Network(jax.tree.map(np.asarray, params), _pure(context, apply), user_model.loss or cross_entropy)
     weights = context.starting_weights()
     params = {name: array.reshape(layout.fold(name, array.shape)) for name, array in weights.items()}
     apply = build_apply(context.model.layers, context.data.input_shape, layout.place)
@@ -115,15 +115,15 @@ def _pure(context: Context, apply: Apply) -> Callable[[Tree, Tree, Array, bool],
 
 def own_pair(context: Context, built: Any) -> tuple[Tree, Apply]:
     """Starting parameters and forward pass of the user's model, which is a pair of functions (init, apply)."""
-    own = context.own
-    assert own is not None
+    user_model = context.own
+    assert user_model is not None
     if not (isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))):
         raise ModelError(
-            f"{own.label} returned {type(built).__name__}, not a pair of functions; "
+            f"{user_model.label} returned {type(built).__name__}, not a pair of functions; "
             f"return (init, apply) with init(key) giving the parameters and apply(params, inputs) the outputs"
         )
     init, apply = built
-    return call_own(f"init(key) of {own.label}", init, jax.random.key(context.spec.seed)), apply
+    return call_own(f"init(key) of {user_model.label}", init, jax.random.key(context.spec.seed)), apply
 
 
 def cross_entropy(outputs: Array, targets: Array) -> Array:
@@ -134,10 +134,10 @@ def cross_entropy(outputs: Array, targets: Array) -> Array:
 
 def optimizer_for(context: Context, params: Tree) -> Transformation:
     """The user's optimizer, or the run's settings."""
-    own = context.model.own
-    if own is not None and own.optimizer is not None:
-        made: Transformation = own.optimizer(params)
-        return made
+    user_model = context.model.own
+    if user_model is not None and user_model.optimizer is not None:
+        optimizer: Transformation = user_model.optimizer(params)
+        return optimizer
     return make_optimizer(context.spec.optimizer)
 
 
@@ -228,8 +228,8 @@ class JaxJob:
             state, loss = self._one_step(carried[0], data, order, first + number)
             return state, carried[1].at[number].set(loss)
 
-        made: tuple[Tree, Array] = lax.fori_loop(0, count, body, (state, jnp.zeros(self.stride)))
-        return made
+        result: tuple[Tree, Array] = lax.fori_loop(0, count, body, (state, jnp.zeros(self.stride)))
+        return result
 
     def align(self) -> None:
         """All processes of the run."""
@@ -248,11 +248,11 @@ class JaxJob:
         self._losses.append((loss, count))
 
     def wait(self) -> None:
-        """For all devices of this process."""
+        """Waits for all devices of this process."""
         jax.block_until_ready(self._state)
 
     def losses(self) -> list[float]:
-        """Of the whole batch, the same on every process."""
+        """Losses of whole batches, the same on every process."""
         return [float(loss) for losses, count in self._losses for loss in np.atleast_1d(_local(losses))[:count]]
 
     def evaluate(self) -> Evaluation | None:
@@ -288,7 +288,7 @@ class JaxJob:
         return loss, targets.size, (outputs.argmax(-1) == targets).sum()
 
     def weights(self) -> Weights:
-        """In the neutral layout, or under the user's names; parts are gathered from all devices."""
+        """All weights in the neutral layout, or under the user's names; parts are gathered from all devices."""
         whole = jax.jit(lambda trees: trees, out_shardings=self._whole)(self._state[:2])
         leaves = [leaf for tree in whole for leaf in jax.tree_util.tree_leaves_with_path(tree)]
         named = {path_name(path): _local(leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}
@@ -302,10 +302,10 @@ class JaxJob:
         params, _, optimizer_state = self._state
         held = {"parameters": held_bytes(params), "optimizer": held_bytes(optimizer_state)}
         devices, threads = len(self._layout.mesh.local_devices), len(os.sched_getaffinity(0))
-        told = {"jax": jax.__version__, "devices": devices, "intra_threads": threads, "held_bytes": held}
+        facts = {"jax": jax.__version__, "devices": devices, "intra_threads": threads, "held_bytes": held}
         # The CPU has no such account.
         stats = [stat for device in self._layout.mesh.local_devices if (stat := device.memory_stats())]
-        return told | ({"device_peak_bytes": sum(stat["peak_bytes_in_use"] for stat in stats)} if stats else {})
+        return facts | ({"device_peak_bytes": sum(stat["peak_bytes_in_use"] for stat in stats)} if stats else {})
 
     def parts(self) -> dict[str, list[tuple[int, ...]]]:
         """The shapes of each parameter's parts on the devices of this process, in their order."""

@@ -42,7 +42,7 @@ class TorchOptimizer(keras.optimizers.Optimizer):
         return gradient + self.decay * ops.convert_to_tensor(variable) if self.decay else gradient
 
     def step_number(self) -> Any:
-        """From 1."""
+        """The number of the step, counted from 1."""
         return ops.cast(self.iterations + 1, "float32")
 
 
@@ -52,7 +52,7 @@ class Adam(TorchOptimizer):
     slot_names = ("first_moment", "second_moment")
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Of one variable."""
+        """Updates one variable."""
         gradient, (first, second) = self.decayed(gradient, variable), self.slots(variable)
         (beta1, beta2), step = self.betas, self.step_number()
         self.assign_add(first, (gradient - first) * (1 - beta1))
@@ -69,7 +69,7 @@ class Sgd(TorchOptimizer):
         self.slot_names = ("velocity",) if settings.momentum else ()
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Of one variable."""
+        """Updates one variable."""
         gradient = self.decayed(gradient, variable)
         for velocity in self.slots(variable):
             self.assign(velocity, self.momentum * velocity + gradient)
@@ -83,7 +83,7 @@ class Adagrad(TorchOptimizer):
     slot_names = ("sum_of_squares",)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Of one variable."""
+        """Updates one variable."""
         gradient, (total,) = self.decayed(gradient, variable), self.slots(variable)
         self.assign_add(total, ops.square(gradient))
         self.assign_sub(variable, learning_rate * gradient / (ops.sqrt(total) + self.eps))
@@ -99,9 +99,9 @@ def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
 
 def optimizer_for(context: Context, model: keras.Model, make: Any = make_optimizer) -> keras.optimizers.Optimizer:
     """The user's optimizer, or the run's settings; with its variables made."""
-    own = context.model.own
+    user_model = context.model.own
     variables = model.trainable_variables
-    chosen = own.optimizer(variables) if own is not None and own.optimizer is not None else None
+    chosen = user_model.optimizer(variables) if user_model is not None and user_model.optimizer is not None else None
     optimizer = chosen if chosen is not None else make(context.spec.optimizer)
     optimizer.build(variables)
     return optimizer

@@ -21,14 +21,16 @@ _BOLD = re.compile(r"\x1b\[1m(.*?)\x1b\[0m", re.DOTALL)
 
 def look_at_keras(context: Context, model: keras.Model) -> OwnFacts:
     """Facts of the model; raises `ModelError` when it does not fit its data."""
-    own, data = context.own, context.data
-    assert own is not None
+    user_model, data = context.own, context.data
+    assert user_model is not None
     chosen = telling_samples(data.train_targets)
     _pass_through(context, model, keras_inputs(context, data.train_inputs[chosen]), data.train_targets[chosen])
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     if not parameters:
-        raise ModelError(f"{own.label} returned a model without trainable weights; there is nothing to train")
-    cuts = tuple(name for name, function in (("stages", own.stages), ("plan", own.plan)) if function is not None)
+        raise ModelError(f"{user_model.label} returned a model without trainable weights; there is nothing to train")
+    cuts = tuple(
+        name for name, function in (("stages", user_model.stages), ("plan", user_model.plan)) if function is not None
+    )
     return OwnFacts("keras", parameters, len(data.train_inputs), isinstance(model, keras.Sequential), cuts)
 
 
@@ -56,7 +58,7 @@ def _pass_through(context: Context, model: keras.Model, inputs: np.ndarray, targ
 
 def _check_shape(model: keras.Model, shape: tuple[int, ...]) -> None:
     """Keras would answer with all numbers of the inputs."""
-    wanted = [tuple(one.shape[1:]) for one in getattr(model, "inputs", None) or ()]
+    wanted = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
     if len(wanted) > 1:
         raise ValueError(f"it has {len(wanted)} inputs, and data sets have one")
     for sizes in wanted:

@@ -25,7 +25,7 @@ def _logical_cpus(replicas: int) -> list[str]:
 
 
 def _gpus(context: Context, replicas: int) -> list[str]:
-    """From the process's own number on."""
+    """The GPUs of this process: from the process's number on."""
     first = context.process.index * replicas
     gpus = tf.config.list_physical_devices("GPU")[first : first + replicas]
     if len(gpus) < replicas:

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from paceline.contract.context import Context
-from paceline.frameworks.compiled_steps import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.frameworks.tensorflow.training import TfJob
 
 

@@ -26,7 +26,7 @@ class Adam(keras_optimizer.Adam):
     """`ResourceApplyAdam` adds epsilon before the bias correction, so it is given one that was corrected too."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Of one variable."""
+        """Updates one variable."""
         first, second = self.slots(variable)
         (beta1, beta2), step = self.betas, self.step_number()
         beta2_power = tf.pow(beta2, step)
@@ -46,10 +46,10 @@ class Adam(keras_optimizer.Adam):
 
 
 class Sgd(keras_optimizer.Sgd):
-    """With or without momentum."""
+    """Stochastic gradient descent, with or without momentum."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Of one variable."""
+        """Updates one variable."""
         gradient, slots = self.decayed(gradient, variable), self.slots(variable)
         if slots:
             tf.raw_ops.ResourceApplyMomentum(
@@ -70,7 +70,7 @@ class Adagrad(keras_optimizer.Adagrad):
     """`ResourceApplyAdagradV2` is the form that has an epsilon."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Of one variable."""
+        """Updates one variable."""
         tf.raw_ops.ResourceApplyAdagradV2(
             var=_handle(variable),
             accum=_handle(self.slots(variable)[0]),

@@ -129,12 +129,12 @@ class TfJob:
         return tf.add_n([loss, *self._model.losses]) if self._model.losses else loss
 
     def wait(self) -> None:
-        """For GPUs; a traced function on CPU returns when it is done."""
+        """Waits for GPUs; a traced function on CPU returns when it is done."""
         if self._context.spec.device != "cpu":
             tf.test.experimental.sync_devices()
 
     def losses(self) -> list[float]:
-        """Of this process's share."""
+        """Losses of this process's share of each batch."""
         return [float(loss) for losses in self._losses for loss in losses.numpy()]
 
     def evaluate(self) -> Evaluation:
@@ -164,11 +164,11 @@ class TfJob:
         return loss, right, tf.size(targets, tf.int64)
 
     def _outputs(self, inputs: tf.Tensor) -> tf.Tensor:
-        """As a trained model gives them."""
+        """Outputs of the model when it is not training."""
         return self._model(inputs, training=False)
 
     def weights(self) -> Weights:
-        """In the neutral layout."""
+        """All weights in the neutral layout."""
         return export_weights(self._context, self._model)
 
     def details(self) -> dict[str, Any]:

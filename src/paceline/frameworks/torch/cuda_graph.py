@@ -19,7 +19,7 @@ SETTLING_STEPS = 11
 
 @contextmanager
 def recording_stream(wanted: bool) -> Iterator[None]:
-    """Where a model that will be recorded must be wrapped and warmed up: on a stream that is not the default one."""
+    """A stream other than the default one, on which a model that will be recorded must be wrapped and warmed up."""
     if not wanted:
         yield
         return
@@ -76,9 +76,9 @@ class GraphedJob:
         self._made += count
 
     def losses(self) -> list[float]:
-        """Of this process's share."""
-        made: list[float] = self._losses[: self._made].tolist()
-        return made
+        """Losses of this process's share of each batch."""
+        losses: list[float] = self._losses[: self._made].tolist()
+        return losses
 
     def close(self) -> None:
         """The graph goes before what it uses."""

@@ -16,7 +16,7 @@ PROBE_ROUNDS = 4
 
 
 def _store(context: Context, patience: timedelta) -> dist.TCPStore:
-    """Where the processes leave word for each other, on the port that the first one was given open."""
+    """The store through which the processes find each other, on the port that the first one holds open."""
     process, meeting = context.process, context.rendezvous
     first = process.rank == 0
     open_store = partial(

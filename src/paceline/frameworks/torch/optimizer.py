@@ -33,8 +33,8 @@ def make_optimizer(
     if settings.name == "lbfgs":
         # One iteration per step and no line search: each step is one look at one global batch, as for the others.
         return torch.optim.LBFGS(parameters, lr=settings.lr, max_iter=1, history_size=settings.history)
-    kind, own = kinds[settings.name]
-    return (lean(kind) if eager else kind)(parameters, lr=settings.lr, weight_decay=settings.weight_decay, **own)
+    kind, options = kinds[settings.name]
+    return (lean(kind) if eager else kind)(parameters, lr=settings.lr, weight_decay=settings.weight_decay, **options)
 
 
 def lean(kind: type[Optimizer]) -> type[Optimizer]:

@@ -6,7 +6,7 @@ from torch import nn
 from paceline.contract.context import Context
 from paceline.contract.own_facts import OwnFacts
 from paceline.errors import ModelError
-from paceline.frameworks.torch.follow import follow
+from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.training import ResidentData, loss_function
 from paceline.workloads.own import telling_samples
 
@@ -15,19 +15,23 @@ SAMPLES = 2
 
 def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
     """Facts of the model; raises `ModelError` when it does not fit its data."""
-    own = context.own
-    assert own is not None
+    user_model = context.own
+    assert user_model is not None
     parameters = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     if not parameters:
-        raise ModelError(f"{own.label} returned a module without trainable parameters; there is nothing to train")
+        raise ModelError(
+            f"{user_model.label} returned a module without trainable parameters; there is nothing to train"
+        )
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
     _pass_through(context, module, inputs, targets)
-    cuts = tuple(name for name, function in (("stages", own.stages), ("plan", own.plan)) if function is not None)
+    cuts = tuple(
+        name for name, function in (("stages", user_model.stages), ("plan", user_model.plan)) if function is not None
+    )
     return OwnFacts(
         "torch", parameters, len(context.data.train_inputs), isinstance(module, nn.Sequential), cuts,
-        follow(module, inputs), inputs[0].numel(),
+        module_facts(module, inputs), inputs[0].numel(),
     )  # fmt: skip
 
 

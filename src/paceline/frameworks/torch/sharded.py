@@ -27,8 +27,8 @@ def shard_state(optimizer: torch.optim.Optimizer, in_buckets: bool) -> "ZeroRedu
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def keep_own(own_groups: list[dict[str, Any]], **_defaults: Any) -> torch.optim.Optimizer:
-        for group, own in zip(optimizer.param_groups, own_groups, strict=True):
-            group["params"] = own["params"]
+        for group, local_group in zip(optimizer.param_groups, own_groups, strict=True):
+            group["params"] = local_group["params"]
         mine = {parameter for group in own_groups for parameter in group["params"]}
         for parameter in [parameter for parameter in optimizer.state if parameter not in mine]:
             del optimizer.state[parameter]
@@ -67,9 +67,9 @@ def in_memory_of_its_own(_unit: nn.Module, _inputs: Any, output: Any) -> Any:
 
 def layers(module: nn.Module) -> list[nn.Module]:
     """The parts of a model that are gathered one at a time; those that share a parameter stay with the whole."""
-    found = list(_inside(module))
-    owners = Counter(parameter for layer in found for parameter in set(layer.parameters()))
-    return [layer for layer in found if all(owners[parameter] == 1 for parameter in layer.parameters())]
+    candidates = list(_inside(module))
+    owners = Counter(parameter for layer in candidates for parameter in set(layer.parameters()))
+    return [layer for layer in candidates if all(owners[parameter] == 1 for parameter in layer.parameters())]
 
 
 def _inside(module: nn.Module) -> Iterator[nn.Module]:
@@ -85,8 +85,8 @@ class ShardedJob(TorchJob):
 
     def evaluate(self) -> Evaluation:
         """A forward pass without a backward one leaves the model gathered; it is divided again."""
-        found = super().evaluate()
+        evaluation = super().evaluate()
         for module in self._module.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-        return found
+        return evaluation

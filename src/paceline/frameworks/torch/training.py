@@ -77,13 +77,13 @@ def torch_device(context: Context) -> torch.device:
 def build(context: Context, device: torch.device) -> nn.Module:
     """The model with the run's starting weights, on the device."""
     channels_last = context.spec.memory_format == "channels_last"
-    own, layers = context.model.own, context.model.layers
-    if own is not None:
+    user_model, layers = context.model.own, context.model.layers
+    if user_model is not None:
         torch.manual_seed(context.spec.seed)
-        module = build_own(own)
+        module = build_own(user_model)
         if not isinstance(module, nn.Module):
             raise ModelError(
-                f"{own.label} returned {type(module).__name__}, not a torch.nn.Module; return the model itself"
+                f"{user_model.label} returned {type(module).__name__}, not a torch.nn.Module; return the model itself"
             )
     else:
         module, weights = build_module(layers, context.data.input_shape, channels_last), context.starting_weights()
@@ -98,16 +98,16 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def loss_function(context: Context) -> Loss:
     """The user's loss, or cross-entropy."""
-    own = context.model.own
-    return own.loss if own is not None and own.loss is not None else cross_entropy
+    user_model = context.model.own
+    return user_model.loss if user_model is not None and user_model.loss is not None else cross_entropy
 
 
 def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
     """The user's optimizer, or the run's settings."""
-    own, spec = context.model.own, context.spec
-    if own is not None and own.optimizer is not None:
-        made: torch.optim.Optimizer = own.optimizer(module.parameters())
-        return made
+    user_model, spec = context.model.own, context.spec
+    if user_model is not None and user_model.optimizer is not None:
+        optimizer: torch.optim.Optimizer = user_model.optimizer(module.parameters())
+        return optimizer
     return make_optimizer(
         spec.optimizer, module.parameters(), eager=spec.execution == "eager", graphed="graph" in spec.execution
     )
@@ -156,19 +156,19 @@ class TorchJob:
         self._order = torch.empty(0)
         self._losses: list[Tensor | float] = []
         if context.recorder is not None:
-            self._note_on(context.recorder)
+            self._instrument(context.recorder)
 
-    def _note_on(self, recorder: SpanRecorder) -> None:
+    def _instrument(self, recorder: SpanRecorder) -> None:
         from paceline.frameworks.torch.instrumentation.steps import (
             InstrumentedData,
-            note_backward,
-            note_forward,
-            note_updates,
+            record_backward,
+            record_forward,
+            record_updates,
         )
 
-        note_forward(self._model, recorder)
-        note_backward(recorder)
-        note_updates(self._optimizer, recorder)
+        record_forward(self._model, recorder)
+        record_backward(recorder)
+        record_updates(self._optimizer, recorder)
         self._data = InstrumentedData(self._data, recorder)  # type: ignore[assignment]
 
     def align(self) -> None:
@@ -187,7 +187,7 @@ class TorchJob:
             self._keep(self.train_on(self._order[number]))
 
     def _keep(self, loss: Tensor) -> None:
-        """As a number where that waits for nothing: a tensor of each step that stays would tear a CPU's heap apart."""
+        """Keeps a loss; on the CPU as a plain number, because a tensor kept from each step would fragment the heap."""
         self._losses.append(loss.item() if self._device.type == "cpu" else loss)
 
     def train_on(self, rows: Tensor) -> Tensor:
@@ -237,23 +237,23 @@ class TorchJob:
             self._optimizer.step()
 
     def wait(self) -> None:
-        """For the GPU; the CPU works in the caller's thread."""
+        """Waits for the GPU; the CPU works in the caller's thread."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
     def losses(self) -> list[float]:
-        """Of this process's share."""
+        """Losses of this process's share of each batch."""
         if self._device.type == "cpu" or not self._losses:
             return list(map(float, self._losses))
-        told: list[float] = torch.stack(self._losses).float().cpu().tolist()
-        return told
+        losses: list[float] = torch.stack(self._losses).float().cpu().tolist()
+        return losses
 
     def evaluate(self) -> Evaluation:
         """The part of the test set that falls to this process."""
         return evaluate(self._bare_module(), self._loss, self._data, self._replica, self._replicas)
 
     def weights(self) -> Weights:
-        """In the neutral layout."""
+        """All weights in the neutral layout."""
         return export_weights(self._context, self._bare_module().state_dict())
 
     def details(self) -> dict[str, Any]:
@@ -291,9 +291,9 @@ def held_bytes(parameters: list[Tensor], optimizer: torch.optim.Optimizer | None
 def _kept(held: dict[str, Any]) -> Iterator[Tensor]:
     """Tensors of one optimizer state; L-BFGS keeps its history in lists."""
     for value in held.values():
-        for one in value if isinstance(value, list) else (value,):
-            if isinstance(one, Tensor):
-                yield one
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, Tensor):
+                yield item
 
 
 def _bytes(tensor: Tensor) -> int:

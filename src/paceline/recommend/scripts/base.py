@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from paceline.contract.context import spec_layers
-from paceline.errors import ModelError
+from paceline.errors import ModelError, SpecError
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import strategy
 from paceline.workloads.base import Layers
-from paceline.workloads.layers import Shape
+from paceline.workloads.layers import Layer, Shape
 from paceline.workloads.own import OWN_DATA, declared_functions
 
 # Data whose samples a user's model takes in the shape that they have; images of other sets may be turned.
@@ -65,6 +65,14 @@ class Source:
     def turns_images(self) -> bool:
         """Whether a framework that wants channels last must turn the images."""
         return self.has_images and not (self.spec.model is not None and self.spec.dataset in _AS_GIVEN)
+
+
+def unknown_layer(library: str, layer: Layer) -> SpecError:
+    """The error for a kind of layer that no template has source for."""
+    return SpecError(
+        f"a script cannot be written: there is no {library} source for a {type(layer).__name__} layer; "
+        f"use another workload, or train it with paceline run"
+    )
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
-from paceline.recommend.scripts.base import Source
+from paceline.recommend.scripts.base import Source, unknown_layer
 from paceline.recommend.scripts.layout import INDENT
 from paceline.spec import Optimizer
-from paceline.workloads.base import Layers, named_layers
+from paceline.workloads.base import Layers, named_layers, relu_places
 from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
 
 MATMUL_PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "bf16": "bfloat16"}
 
 
 def jax_values(source: Source) -> Mapping[str, Any]:
-    """By the names that templates use."""
+    """What the templates of JAX scripts are filled with, by name."""
     spec = source.spec
     layers, shape = source.built_in if spec.model is None else ((), ())
     return {
@@ -24,7 +24,7 @@ def jax_values(source: Source) -> Mapping[str, Any]:
         },
         "shapes": list(shape_lines(layers, shape)),
         "block_shapes": next(
-            (_shapes(each, given) for _, each, given in named_layers(layers, shape) if _is_block(each)), {}
+            (_shapes(each, input_shape) for _, each, input_shape in named_layers(layers, shape) if _is_block(each)), {}
         ),
         "forward": forward_text(layers, shape) if layers else [],
         "settings": list(optimizer_settings(spec.optimizer)) if "optimizer" not in source.own_functions else [],
@@ -69,8 +69,8 @@ def shape_lines(layers: Layers, shape: Shape) -> Iterator[str]:
         if is_block:
             yield f'**{{f"block{{n}}.{{name}}": s for n in {_numbers(members)} for name, s in BLOCK.items()}}'
             continue
-        for name, (_, layer, given) in members:
-            yield from (f'"{name}.{part}": {array}' for part, array in _shapes(layer, given).items())
+        for name, (_, layer, input_shape) in members:
+            yield from (f'"{name}.{part}": {array}' for part, array in _shapes(layer, input_shape).items())
 
 
 def forward_text(layers: Layers, shape: Shape) -> list[str]:
@@ -81,10 +81,10 @@ def forward_text(layers: Layers, shape: Shape) -> list[str]:
 
 def forward_lines(layers: Layers, shape: Shape) -> Iterator[str]:
     """Statements that turn `x` into the outputs."""
-    steps = named_layers(layers, shape)
-    pooled = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
-    bias = ""
-    named = list(zip(layer_names(layers), steps, strict=True))
+    relus = relu_places(layers, shape)
+    named = list(zip(layer_names(layers), named_layers(layers, shape), strict=True))
+    # A convolution's bias comes with its ReLU: neither changes which pixel is the largest, and pooled there are fewer.
+    late_bias = {known_as: name for name, (known_as, layer, _) in named if isinstance(layer, Conv)}
     for is_block, group in groupby(named, lambda item: _is_block(item[1][1])):
         members = list(group)
         if is_block:
@@ -95,11 +95,8 @@ def forward_lines(layers: Layers, shape: Shape) -> Iterator[str]:
             continue
         for name, (known_as, layer, _) in members:
             yield f"x = {_expression(name, layer)}"
-            # Which pixel is the largest does not change with bias and ReLU, and pooled there are fewer.
-            bias = f'params["{name}.bias"]' if isinstance(layer, Conv) else bias
-            if bias and known_as not in pooled:
-                yield f"x = jax.nn.relu(x + {bias})"
-                bias = ""
+            if relus.get(known_as) in late_bias:
+                yield f'x = jax.nn.relu(x + params["{late_bias[relus[known_as]]}.bias"])'
 
 
 def _numbers(members: list[Any]) -> str:
@@ -111,8 +108,8 @@ def _is_block(layer: Layer) -> bool:
     return isinstance(layer, Block)
 
 
-def _shapes(layer: Layer, given: Shape) -> dict[str, Shape]:
-    return {part: weight.shape for part, weight in layer.weights(given).items()}
+def _shapes(layer: Layer, shape: Shape) -> dict[str, Shape]:
+    return {part: weight.shape for part, weight in layer.weights(shape).items()}
 
 
 def _expression(name: str, layer: Layer) -> str:
@@ -131,4 +128,4 @@ def _expression(name: str, layer: Layer) -> str:
             return f'params["{name}.tokens"][x] + params["{name}.positions"]'
         case Norm():
             return f'normalise(x, params["{name}.scale"], params["{name}.shift"])'
-    raise TypeError(f"no JAX source for {type(layer).__name__}")
+    raise unknown_layer("JAX", layer)

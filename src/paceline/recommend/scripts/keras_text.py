@@ -1,18 +1,17 @@
 """A run's model and optimizer as Keras source, for TensorFlow."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
-from paceline.recommend.scripts.base import Source
-from paceline.recommend.scripts.layout import call, listed, runs_told_once
+from paceline.recommend.scripts.base import Source, unknown_layer
+from paceline.recommend.scripts.layout import call, listed, repeated_items
 from paceline.spec import Optimizer
-from paceline.workloads.base import Layers, named_layers
+from paceline.workloads.base import Layers, named_layers, relu_places
 from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
 
 
 def keras_values(source: Source) -> Mapping[str, Any]:
-    """By the names that templates use."""
+    """What the templates of TensorFlow scripts are filled with, by name."""
     spec = source.spec
     layers = source.built_in[0] if spec.model is None else ()
     return {
@@ -31,22 +30,18 @@ def keras_values(source: Source) -> Mapping[str, Any]:
 
 def model_text(layers: Layers, shape: Shape) -> str:
     """The statement that returns the model."""
-    items = listed("[", runs_told_once(layer_lines(layers, shape)), "]", indent=8)
+    items = listed("[", repeated_items(layer_lines(layers, shape)), "]", indent=8)
     return f"    return keras.Sequential(\n{items}\n    )"
 
 
 def layer_lines(layers: Layers, shape: Shape) -> list[str]:
     """The items of a `keras.Sequential`; pooling comes before ReLU."""
-    steps = named_layers(layers, shape)
-    pooled = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
-    lines, waits = [input_line(shape)], False
-    for name, layer, given in steps:
-        is_pooled = name in pooled
-        lines.append(layer_line(layer, given, is_pooled))
-        if waits and not is_pooled:
+    lines, relus = [input_line(shape)], relu_places(layers, shape)
+    for name, layer, input_shape in named_layers(layers, shape):
+        owner = relus.get(name)
+        lines.append(layer_line(layer, input_shape, has_relu=owner == name))
+        if owner not in (None, name):
             lines.append("keras.layers.ReLU()")
-            waits = False
-        waits = waits or (isinstance(layer, Conv) and is_pooled)
     return lines
 
 
@@ -57,25 +52,25 @@ def input_line(shape: Shape) -> str:
     return f"keras.Input({shape}" + (', dtype="int64")' if len(shape) == 1 else ")")
 
 
-def layer_line(layer: Layer, given: Shape, is_pooled: bool) -> str:  # noqa: PLR0911 - one per kind of layer
-    """One layer."""
+def layer_line(layer: Layer, shape: Shape, has_relu: bool) -> str:  # noqa: PLR0911 - one per kind of layer
+    """The expression that makes a layer whose input has this shape, with the ReLU that comes right after it."""
+    relu = ', activation="relu"' if has_relu else ""
     match layer:
         case Conv(channels, kernel):
-            relu = "" if is_pooled else ', activation="relu"'
             return f'keras.layers.Conv2D({channels}, {kernel}, padding="same"{relu})'
         case MaxPool(size):
             return f"keras.layers.MaxPooling2D({size})"
         case Flatten():
             return "keras.layers.Flatten()"
-        case Dense(units, relu):
-            return f"keras.layers.Dense({units}" + (', activation="relu")' if relu else ")")
+        case Dense(units):
+            return f"keras.layers.Dense({units}{relu})"
         case Embed(vocabulary, width):
             return f"Embedding({vocabulary}, {width})"
         case Norm():
             return "keras.layers.LayerNormalization(epsilon=1e-5)"
         case Block(heads):
-            return f"Block({given[-1]}, heads={heads})"
-    raise TypeError(f"no Keras source for {type(layer).__name__}")
+            return f"Block({shape[-1]}, heads={heads})"
+    raise unknown_layer("Keras", layer)
 
 
 def optimizer_text(settings: Optimizer) -> str:

@@ -8,7 +8,7 @@ from itertools import groupby
 # What ruff and black do when nobody tells them otherwise.
 WIDTH = 88
 INDENT = " " * 4
-FEWEST_TOLD_ONCE = 3
+FEWEST_REPEATS = 3
 
 
 def call(before: str, arguments: Sequence[str], after: str = ")", indent: int = 0) -> str:
@@ -28,13 +28,13 @@ def listed(before: str, items: Sequence[str], after: str, indent: int = 0) -> st
     return f"{margin}{before}\n{body}\n{margin}{after}"
 
 
-def runs_told_once(items: Sequence[str]) -> list[str]:
+def repeated_items(items: Sequence[str]) -> list[str]:
     """Three or more equal items in a row as one that unpacks a generator."""
-    found: list[str] = []
+    lines: list[str] = []
     for item, group in groupby(items):
         count = len(list(group))
-        found += [f"*({item} for _ in range({count}))"] if count >= FEWEST_TOLD_ONCE else [item] * count
-    return found
+        lines += [f"*({item} for _ in range({count}))"] if count >= FEWEST_REPEATS else [item] * count
+    return lines
 
 
 def assignment(name: str, literal: str) -> str:

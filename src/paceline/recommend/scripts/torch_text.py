@@ -1,13 +1,12 @@
 """A run's model and optimizer as PyTorch source."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
-from paceline.recommend.scripts.base import Source
-from paceline.recommend.scripts.layout import call, listed, runs_told_once
+from paceline.recommend.scripts.base import Source, unknown_layer
+from paceline.recommend.scripts.layout import call, listed, repeated_items
 from paceline.spec import Optimizer, RunSpec
-from paceline.workloads.base import Layers, named_layers
+from paceline.workloads.base import Layers, named_layers, relu_places
 from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
 
 # As in NVIDIA's DGX and HGX machines, and in what clouds offer.
@@ -15,7 +14,7 @@ GPUS_OF_A_MACHINE = 8
 
 
 def torch_values(source: Source) -> Mapping[str, Any]:
-    """By the names that templates use."""
+    """What the templates of PyTorch scripts are filled with, by name."""
     spec = source.spec
     layers = source.built_in[0] if spec.model is None else ()
     sequences = any(isinstance(layer, Block) for layer in layers)
@@ -38,50 +37,47 @@ def torch_values(source: Source) -> Mapping[str, Any]:
 
 def model_text(layers: Layers, shape: Shape) -> str:
     """The statement that returns the model."""
-    return listed("return nn.Sequential(", runs_told_once(module_lines(layers, shape)), ")", indent=4)
+    return listed("return nn.Sequential(", repeated_items(module_lines(layers, shape)), ")", indent=4)
 
 
 def module_lines(layers: Layers, shape: Shape) -> list[str]:
     """The items of an `nn.Sequential`; pooling comes before ReLU."""
-    steps = named_layers(layers, shape)
-    pooled = {name for (name, _, _), (_, after, _) in pairwise(steps) if isinstance(after, MaxPool)}
-    lines, waits = [], False
-    for name, layer, given in steps:
-        lines.append(module_line(layer, given))
-        waits = waits or isinstance(layer, Conv) or (isinstance(layer, Dense) and layer.relu)
-        if waits and name not in pooled:
+    relus = relu_places(layers, shape)
+    lines = []
+    for name, layer, input_shape in named_layers(layers, shape):
+        lines.append(module_line(layer, input_shape))
+        if name in relus:
             lines.append("nn.ReLU()")
-            waits = False
     return lines
 
 
 def module_names(layers: Layers, shape: Shape) -> list[str]:
     """Under which name each neutral layer is in the `nn.Sequential`; the ReLUs between them have numbers too."""
-    texts = iter(enumerate(module_lines(layers, shape)))
-    return [
-        next(str(number) for number, text in texts if text == module_line(layer, given))
-        for _, layer, given in named_layers(layers, shape)
-    ]
+    relus, numbers, next_number = relu_places(layers, shape), [], 0
+    for name, _, _ in named_layers(layers, shape):
+        numbers.append(str(next_number))
+        next_number += 2 if name in relus else 1
+    return numbers
 
 
-def module_line(layer: Layer, given: Shape) -> str:  # noqa: PLR0911 - one per kind of layer
-    """One layer."""
+def module_line(layer: Layer, shape: Shape) -> str:  # noqa: PLR0911 - one per kind of layer
+    """The expression that makes a layer whose input has this shape."""
     match layer:
         case Conv(channels, kernel):
-            return f'nn.Conv2d({given[0]}, {channels}, {kernel}, padding="same")'
+            return f'nn.Conv2d({shape[0]}, {channels}, {kernel}, padding="same")'
         case MaxPool(size):
             return f"nn.MaxPool2d({size})"
         case Flatten():
             return "nn.Flatten()"
         case Dense(units):
-            return f"nn.Linear({given[-1]}, {units})"
+            return f"nn.Linear({shape[-1]}, {units})"
         case Embed(vocabulary, width):
-            return f"Embedding({vocabulary}, {width}, length={given[0]})"
+            return f"Embedding({vocabulary}, {width}, length={shape[0]})"
         case Norm():
-            return f"nn.LayerNorm({given[-1]})"
+            return f"nn.LayerNorm({shape[-1]})"
         case Block(heads):
-            return f"Block({given[-1]}, heads={heads})"
-    raise TypeError(f"no PyTorch source for {type(layer).__name__}")
+            return f"Block({shape[-1]}, heads={heads})"
+    raise unknown_layer("PyTorch", layer)
 
 
 def optimizer_text(settings: Optimizer, parameters: str, fused: bool) -> str:

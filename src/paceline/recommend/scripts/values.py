@@ -18,7 +18,7 @@ USUAL_STEPS_PER_LINE, LINES_OF_A_SHORT_RUN = 10, 20
 
 
 def values_of(source: Source, script: Script, file_name: str, why: str) -> Mapping[str, Any]:
-    """By the names that templates use."""
+    """What every template is filled with, by name."""
     spec = source.spec
     return {
         "spec": spec,
@@ -99,7 +99,7 @@ def constants(source: Source, script: Script) -> Iterator[str]:
 
 
 def _data_sizes(spec: RunSpec) -> Iterator[str]:
-    """Of data that are made up, all that decides them; of others, where they are cut."""
+    """Sizes of the data: of synthetic data all that decides them, of others how many samples are used."""
     if spec.dataset == "synthetic":
         yield f"TRAIN_SAMPLES = {spec.train_samples or synthetic.DEFAULT_TRAIN_SAMPLES}"
         yield f"INPUT_SHAPE = {spec.input_shape or synthetic.DEFAULT_SHAPE}"

@@ -40,14 +40,14 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def open_job(context: Context) -> Job:
     """Each process keeps its own stage and averages its gradients with the same stage of the other pipelines."""
-    from paceline.frameworks.torch.grid import average_over_rows
-    from paceline.frameworks.torch.pipeline.stages import StageJob, in_microbatches, join_line
+    from paceline.frameworks.torch.pipeline.stages import StageJob, in_microbatches, join_stages
+    from paceline.frameworks.torch.worker_grid import average_over_rows
 
     knobs = STRATEGY.knob_values(context.spec)
     pipeline = Pipeline.of(context.spec, knobs)
-    line = join_line(context, pipeline, str(knobs["balance"]))
-    average = average_over_rows(line.grid, line.parameters(), pipeline.microbatches)
-    return StageJob(context, line, in_microbatches(context, line, pipeline), average)
+    stages = join_stages(context, pipeline, str(knobs["balance"]))
+    average = average_over_rows(stages.grid, stages.parameters(), pipeline.microbatches)
+    return StageJob(context, stages, in_microbatches(context, stages, pipeline), average)
 
 
 STRATEGY = Strategy(

@@ -41,11 +41,11 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def open_job(context: Context) -> Job:
     """Each worker averages the gradients of its parts with the workers that hold the same parts."""
-    from paceline.frameworks.torch.grid import average_over_rows
     from paceline.frameworks.torch.tensor.job import TensorJob, split_model
+    from paceline.frameworks.torch.worker_grid import average_over_rows
 
-    made = split_model(context, Rows.of(context.spec, STRATEGY.knob_values(context.spec)))
-    return TensorJob(context, made, average_over_rows(made.grid, made.module.parameters()))
+    split = split_model(context, Rows.of(context.spec, STRATEGY.knob_values(context.spec)))
+    return TensorJob(context, split, average_over_rows(split.grid, split.module.parameters()))
 
 
 STRATEGY = Strategy(

@@ -68,16 +68,16 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
 
 def _exchanged_between_rows(spec: RunSpec, part: ModelFacts, rows: Rows) -> tuple[Message, ...]:
     """Parameters are freed after the forward pass and gathered again for the backward one."""
-    found: list[Message] = []
+    messages: list[Message] = []
     for layer in part.layers:
         payload = sum(array.padded(rows.count) for array in arrays_of([layer])) * FLOAT_BYTES
         if payload:
             gathers = all_gather(f"parameters of {layer.name}", payload, rows.count)
             scattered = scattered_reduction(spec, f"gradients of {layer.name}", payload, rows.count)
-            found += during(gathers, "forward", hidden=True, layer=layer.name, apart=rows.ways)
+            messages += during(gathers, "forward", hidden=True, layer=layer.name, apart=rows.ways)
             both = (*gathers, *scattered)
-            found += during(both, "backward", hidden=True, layer=layer.name, apart=rows.ways)
-    return tuple(found)
+            messages += during(both, "backward", hidden=True, layer=layer.name, apart=rows.ways)
+    return tuple(messages)
 
 
 def check(spec: RunSpec, system: System) -> str | None:
@@ -89,9 +89,9 @@ def open_job(context: Context) -> Job:
     """Splits the layers first, then divides the parts over the rows: the optimizer must be made on what is left."""
     from paceline.frameworks.torch.tensor.job import ShardedTensorJob, shard_rows, split_model
 
-    made = split_model(context, Rows.of(context.spec, STRATEGY.knob_values(context.spec)))
-    shard_rows(made)
-    return ShardedTensorJob(context, made)
+    split = split_model(context, Rows.of(context.spec, STRATEGY.knob_values(context.spec)))
+    shard_rows(split)
+    return ShardedTensorJob(context, split)
 
 
 STRATEGY = Strategy(

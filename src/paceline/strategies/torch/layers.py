@@ -29,11 +29,11 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def open_job(context: Context) -> Job:
     """Each process keeps its own stretch of layers."""
-    from paceline.frameworks.torch.pipeline.stages import StageJob, join_line, one_batch
+    from paceline.frameworks.torch.pipeline.stages import StageJob, join_stages, one_batch
 
     pipeline = Pipeline.of(context.spec, {})
-    line = join_line(context, pipeline, "counted")
-    return StageJob(context, line, one_batch(context, line, pipeline.samples))
+    stages = join_stages(context, pipeline, "counted")
+    return StageJob(context, stages, one_batch(context, stages, pipeline.samples))
 
 
 STRATEGY = Strategy(

@@ -36,12 +36,12 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def open_job(context: Context) -> Job:
     """Each process keeps its own stages."""
-    from paceline.frameworks.torch.pipeline.stages import StageJob, in_microbatches, join_line
+    from paceline.frameworks.torch.pipeline.stages import StageJob, in_microbatches, join_stages
 
     knobs = STRATEGY.knob_values(context.spec)
     pipeline = Pipeline.of(context.spec, knobs)
-    line = join_line(context, pipeline, str(knobs["balance"]))
-    return StageJob(context, line, in_microbatches(context, line, pipeline))
+    stages = join_stages(context, pipeline, str(knobs["balance"]))
+    return StageJob(context, stages, in_microbatches(context, stages, pipeline))
 
 
 STRATEGY = Strategy(

@@ -23,7 +23,7 @@ KNOBS = (
 
 
 def cut_of(spec: RunSpec) -> Cut:
-    """As the knobs say."""
+    """How the knobs ask for parameters to be cut over servers."""
     knobs = STRATEGY.knob_values(spec)
     return Cut(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
 
@@ -58,19 +58,19 @@ def open_job(context: Context) -> Job | Service:
         Shard,
         SynchronousServer,
         elementwise_optimizer,
-        neighbours_last,
+        serving_order,
     )
 
     join_group(context, backend="gloo")
-    cut, order = cut_of(context.spec), neighbours_last(context)
+    cut, order = cut_of(context.spec), serving_order(context)
     if context.process.role == "server":
         return SynchronousServer(Shard(context, cut, elementwise_optimizer(context)), order)
-    from paceline.frameworks.torch.servers.worker import Served, ServedJob
+    from paceline.frameworks.torch.servers.client import ServedJob, ServerClient
     from paceline.frameworks.torch.training import build, torch_device
 
     device = torch_device(context)
     module = build(context, device)
-    return ServedJob(context, module, device, Served(context, module, device, cut))
+    return ServedJob(context, module, device, ServerClient(context, module, device, cut))
 
 
 STRATEGY = Strategy(

@@ -48,7 +48,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """As data parallel, and then each worker's updated parameters go to all others."""
+    """Data parallel, after which each worker's updated parameters go to all others."""
     size, workers = model.parameter_bytes, spec.workers
     local = spec.samples_per_step // workers
     parts = greedy_partition(model, workers)
@@ -77,8 +77,8 @@ def _broadcasts(held: list[int], rank: int, by_place: list[tuple[Message, ...]])
     """Every part goes from its owner to all; those in which this rank sends and receives as much are one entry."""
     alike: Counter[tuple[int, float, float]] = Counter()
     for root, numbers in enumerate(held):
-        for one in by_place[rank - root] if numbers else ():
-            alike[numbers, one.sent_bytes, one.received_bytes] += 1
+        for array in by_place[rank - root] if numbers else ():
+            alike[numbers, array.sent_bytes, array.received_bytes] += 1
     size = FLOAT_BYTES
     return tuple(
         Message("parameters", "broadcast", n * size, sent * n * size, received * n * size, count, ranks=len(held))

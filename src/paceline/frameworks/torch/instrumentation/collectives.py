@@ -1,4 +1,4 @@
-"""A PyTorch backend that notes when each collective starts and ends, and when the training thread waits for it.
+"""A PyTorch backend that records when each collective starts and ends, and when the training thread waits for it.
 
 It hands every call to gloo and works for all that goes through a process group: DDP's reducer, FSDP, DTensor,
 pipelines, parameter servers. Only instrumented runs use it.
@@ -30,7 +30,7 @@ _COLLECTIVES = {
 
 
 class TimedWork(dist._Work):
-    """A transfer under way: its end is noted when it ends, its waits when someone waits for it."""
+    """A transfer under way: its end is recorded when it ends, and each wait for it."""
 
     def __init__(self, inner: Any, span: Span, recorder: SpanRecorder) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class TimedWork(dist._Work):
         self._span.end = self._span.end or perf_counter_ns()
 
     def wait(self, timeout: Any = None) -> bool:
-        """Blocks, and notes how long."""
+        """Blocks, and records for how long."""
         began = perf_counter_ns()
         done: bool = self._inner.wait(timeout) if timeout is not None else self._inner.wait()
         ended = perf_counter_ns()
@@ -56,7 +56,7 @@ class TimedWork(dist._Work):
         return done
 
     def get_future(self) -> Any:
-        """That of the transfer."""
+        """Passes on what the transfer has."""
         return self._future
 
     def is_completed(self) -> bool:
@@ -64,7 +64,7 @@ class TimedWork(dist._Work):
         return bool(self._inner.is_completed())
 
     def result(self) -> Any:
-        """That of the transfer."""
+        """Passes on what the transfer has."""
         return self._inner.result()
 
     def _source_rank(self) -> int:
@@ -72,7 +72,7 @@ class TimedWork(dist._Work):
 
 
 class TimedGroup(dist.ProcessGroup):
-    """A process group that notes what it is asked for."""
+    """A process group that records each transfer that it is asked for."""
 
     def __init__(self, inner: Any, rank: int, size: int, ranks: tuple[int, ...], recorder: SpanRecorder) -> None:
         super().__init__(rank, size)
@@ -80,15 +80,15 @@ class TimedGroup(dist.ProcessGroup):
         self._counts = Counter[str]()
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
-        """As PyTorch asks for it."""
+        """The name of the backend."""
         return BACKEND
 
     @property
     def group_name(self) -> str:
-        """As PyTorch registered it."""
+        """The name under which PyTorch registered the group."""
         return str(dist.distributed_c10d._world.pg_names[self])
 
-    def _note(self, name: str, match: str, began: int, payload: Any, work: Any) -> TimedWork:
+    def _record(self, name: str, match: str, began: int, payload: Any, work: Any) -> TimedWork:
         number = self._counts[match]
         self._counts[match] += 1
         span = Span(
@@ -97,22 +97,22 @@ class TimedGroup(dist.ProcessGroup):
         return TimedWork(work, self._recorder.add(span), self._recorder)
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> TimedWork:
-        """One way; the other side's receive is the same transfer."""
+        """Sends to one rank; that rank's receive is the same transfer."""
         began = perf_counter_ns()
         work = self._inner.send(tensors, peer, tag)
-        return self._note("send", self._between(self._own, peer, tag), began, tensors, work)
+        return self._record("send", self._between(self._own, peer, tag), began, tensors, work)
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int) -> TimedWork:
-        """The other way."""
+        """Receives from one rank; that rank's send is the same transfer."""
         began = perf_counter_ns()
         work = self._inner.recv(tensors, peer, tag)
-        return self._note("receive", self._between(peer, self._own, tag), began, tensors, work)
+        return self._record("receive", self._between(peer, self._own, tag), began, tensors, work)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> TimedWork:
-        """From whom is not known beforehand, so it cannot be matched with its send."""
+        """Receives from whichever rank sends first, so the transfer cannot be matched with its send."""
         began = perf_counter_ns()
         work = self._inner.recv_anysource(tensors, tag)
-        return self._note("receive", f"anysource {self._ranks[self._own]} {tag}", began, tensors, work)
+        return self._record("receive", f"anysource {self._ranks[self._own]} {tag}", began, tensors, work)
 
     def _between(self, sender: int, receiver: int, tag: int) -> str:
         return f"{self._ranks[sender]}>{self._ranks[receiver]} tag {tag} of {self._ranks}"
@@ -125,14 +125,15 @@ def _collective(method: str, name: str) -> Callable[..., Any]:
         if len(self._ranks) == 1:  # a group of one sends nothing
             return work
         payload = arguments[0] if arguments and method != "barrier" else ()
-        return self._note(name, f"{self._ranks}", began, payload, work)
+        return self._record(name, f"{self._ranks}", began, payload, work)
 
     return call
 
 
 # Which of them there are depends on the version of PyTorch.
-for _method, _name in ((one, _COLLECTIVES[one]) for one in _COLLECTIVES if hasattr(dist.ProcessGroup, one)):
-    setattr(TimedGroup, _method, _collective(_method, _name))
+for _method, _name in _COLLECTIVES.items():
+    if hasattr(dist.ProcessGroup, _method):
+        setattr(TimedGroup, _method, _collective(_method, _name))
 
 
 def _bytes(payload: Any) -> int:
@@ -142,7 +143,7 @@ def _bytes(payload: Any) -> int:
 
 
 def register_timed_backend(recorder: SpanRecorder) -> None:
-    """Makes the backend known to PyTorch; every group made with it notes on this recorder."""
+    """Makes the backend known to PyTorch; every group of it records its transfers on this recorder."""
 
     def make(options: Any, _backend_options: Any = None) -> TimedGroup:
         inner = dist.ProcessGroup(options.store, options.group_rank, options.group_size)

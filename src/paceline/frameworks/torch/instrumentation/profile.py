@@ -1,4 +1,4 @@
-"""PyTorch's profiler over an instrumented run on a GPU; see `kernels.py` for what becomes of what it saw."""
+"""PyTorch's profiler over an instrumented run on a GPU; see `gpu_spans.py` for what becomes of what it saw."""
 
 import json
 import tempfile
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from paceline.frameworks.kernels import put_on
+from paceline.frameworks.gpu_spans import add_kernel_spans
 from paceline.spans import SpanRecorder
 
 
@@ -26,6 +26,6 @@ def profile_gpu(recorder: SpanRecorder) -> None:
             file = Path(folder) / "profile.json"
             running.export_chrome_trace(str(file))
             seen = json.loads(file.read_text())
-        put_on(recorder, seen["traceEvents"], int(seen.get("baseTimeNanoseconds", 0)) - ahead)
+        add_kernel_spans(recorder, seen["traceEvents"], int(seen.get("baseTimeNanoseconds", 0)) - ahead)
 
     recorder.at_end.append(stop)

@@ -1,4 +1,4 @@
-"""Notes on a recorder what a PyTorch job does: batches read, forward and backward passes, updates.
+"""Records what a PyTorch job does: batches read, forward and backward passes, updates.
 
 Nothing of it is in the training step itself. Modules, optimizer and data are wrapped from outside, so it works for
 every job alike, and timed runs have none of it.
@@ -15,7 +15,7 @@ from torch import nn
 from paceline.spans import Kind, Span, SpanRecorder
 
 
-def noted(recorder: SpanRecorder, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
+def recorded(recorder: SpanRecorder, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, with each call on the recorder."""
 
     @wraps(function)
@@ -31,13 +31,13 @@ class InstrumentedData:
 
     def __init__(self, data: Any, recorder: SpanRecorder) -> None:
         self._data = data
-        self.batch = noted(recorder, "input", data.batch)
+        self.batch = recorded(recorder, "input", data.batch)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._data, name)
 
 
-def note_forward(module: nn.Module, recorder: SpanRecorder) -> None:
+def record_forward(module: nn.Module, recorder: SpanRecorder) -> None:
     """Each pass through the module that gradients are wanted of; of a row of stages, through each of them."""
     running: list[Span] = []
 
@@ -49,17 +49,17 @@ def note_forward(module: nn.Module, recorder: SpanRecorder) -> None:
         if running:
             running.pop().end = perf_counter_ns()
 
-    for one in [piece.module for piece in getattr(module, "pieces", ())] or [module]:
-        one.register_forward_pre_hook(before)
-        one.register_forward_hook(after)
+    for timed in [stage.module for stage in getattr(module, "stages", ())] or [module]:
+        timed.register_forward_pre_hook(before)
+        timed.register_forward_hook(after)
 
 
-def note_backward(recorder: SpanRecorder) -> None:
+def record_backward(recorder: SpanRecorder) -> None:
     """Each backward pass of this process, whoever starts it."""
-    torch.autograd.backward = noted(recorder, "backward", torch.autograd.backward)
+    torch.autograd.backward = recorded(recorder, "backward", torch.autograd.backward)
 
 
-def note_updates(optimizer: Any, recorder: SpanRecorder) -> None:
+def record_updates(optimizer: Any, recorder: SpanRecorder) -> None:
     """Each step of the optimizer."""
     if optimizer is not None:
-        optimizer.step = noted(recorder, "optimizer", optimizer.step)
+        optimizer.step = recorded(recorder, "optimizer", optimizer.step)

@@ -1,7 +1,7 @@
 """A PyTorch model cut into stages: built-in models and any `nn.Sequential` by cost, others by the user's `stages`.
 
-Every process builds the whole model, cuts it in the same way and keeps its own pieces. Two samples are sent through to
-learn what crosses each cut, and to be sure that the pieces in a row give what the model gives.
+Every process builds the whole model, cuts it in the same way and keeps its own stages. Two samples are sent through to
+learn what crosses each cut, and to be sure that the stages in a row give what the model gives.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from paceline.contract.context import Context
 from paceline.costs.cuts import cut, most_stages
 from paceline.errors import ModelError
+from paceline.frameworks.torch.segments import TIMED_SAMPLES, TRIAL_SAMPLES, Segment, costs_of, segments_of
 from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData, build
-from paceline.frameworks.torch.units import TIMED_SAMPLES, TRIED_SAMPLES, Unit, costs_of, units_of
 from paceline.workloads.own import OwnModel, call_own
 
-# The pieces make the same operations as the whole, so only the order of sums may differ.
+# The stages make the same operations as the whole, so only the order of sums may differ.
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
 
 
@@ -30,7 +30,7 @@ class Edge:
     dtype: torch.dtype
 
     def empty(self, samples: int, device: torch.device) -> Tensor:
-        """Room for that many samples."""
+        """An empty tensor for that many samples."""
         return torch.empty((samples, *self.shape), dtype=self.dtype, device=device)
 
 
@@ -41,21 +41,21 @@ class StageModule(nn.Module):
         super().__init__()
         self.layers, self.unpack, self.pack = layers, unpack, False
 
-    def forward(self, given: Tensor) -> Tensor:
-        """From the stage before to the stage after."""
-        made: Tensor = self.layers(given.permute(0, 3, 1, 2) if self.unpack else given)
-        return (made.permute(0, 2, 3, 1) if self.pack else made).contiguous()
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Takes the output of the stage before and gives the input of the stage after."""
+        outputs: Tensor = self.layers(inputs.permute(0, 3, 1, 2) if self.unpack else inputs)
+        return (outputs.permute(0, 2, 3, 1) if self.pack else outputs).contiguous()
 
 
 @dataclass(frozen=True)
-class Piece:
+class Stage:
     """One stage: its module, what it takes and gives, and its tensors' names in the whole model."""
 
     index: int
     count: int
     module: StageModule
-    given: Edge
-    made: Edge
+    input: Edge
+    output: Edge
     # Name in the whole model ─► name in the stage.
     names: dict[str, str]
 
@@ -70,30 +70,33 @@ class Piece:
         return self.index == self.count - 1
 
 
-def cut_model(context: Context, count: int, balance: str, device: torch.device) -> list[Piece]:
+def cut_model(context: Context, count: int, balance: str, device: torch.device) -> list[Stage]:
     """All stages, on the CPU; a model that cannot be cut so is a `ModelError`."""
     module = build(context, torch.device("cpu"))
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, _ = data.batch(data.train, slice(0, TIMED_SAMPLES))
-    own = context.model.own
+    user_model = context.model.own
     module.eval()
-    if own is not None and own.stages is not None:
-        stages = _own_stages(own, own.stages, module, count)
+    if user_model is not None and user_model.stages is not None:
+        parts = _own_stages(user_model, user_model.stages, module, count)
     elif isinstance(module, nn.Sequential):
-        units = units_of(context, module)
-        costs = costs_of(units, inputs, balance, device)
-        stages = _stretches(context, units, costs, count)
+        segments = segments_of(context, module)
+        costs = costs_of(segments, inputs, balance, device)
+        parts = _balanced_parts(context, segments, costs, count)
     else:
-        label = own.label if own else context.spec.workload
+        label = user_model.label if user_model else context.spec.workload
         raise ModelError(f"{label} is no nn.Sequential; add a function stages(model, count) that returns its stages")
-    pieces = _pieces(context, module, stages, inputs[:TRIED_SAMPLES], channels_last)
+    stages = _checked_stages(context, module, parts, inputs[:TRIAL_SAMPLES], channels_last)
     module.train()
-    return pieces
+    return stages
 
 
-def _stretches(context: Context, units: Sequence[Unit], costs: Sequence[float], count: int) -> list[nn.Module]:
-    trainable = [unit.trainable for unit in units]
+def _balanced_parts(
+    context: Context, segments: Sequence[Segment], costs: Sequence[float], count: int
+) -> list[nn.Module]:
+    """Stretches of an `nn.Sequential` whose costs are as even as can be."""
+    trainable = [segment.trainable for segment in segments]
     if count > most_stages(trainable):
         label = context.model.own.label if context.model.own else context.spec.workload
         raise ModelError(
@@ -101,14 +104,14 @@ def _stretches(context: Context, units: Sequence[Unit], costs: Sequence[float], 
             f"use fewer workers, or fewer stages per worker"
         )
     return [
-        Unit(tuple(child for index in stretch for child in units[index].children)).module
+        Segment(tuple(child for index in stretch for child in segments[index].children)).module
         for stretch in cut(costs, trainable, count)
     ]
 
 
-def _own_stages(own: OwnModel, function: Any, module: nn.Module, count: int) -> list[nn.Module]:
+def _own_stages(user_model: OwnModel, function: Any, module: nn.Module, count: int) -> list[nn.Module]:
     """What the file's `stages` returns, checked."""
-    what = f"stages(model, {count}) of {own.label}"
+    what = f"stages(model, {count}) of {user_model.label}"
     stages = call_own(what, function, module, count)
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, nn.Module) for stage in stages):
         raise ModelError(f"{what} must return a list of modules, and returned {_described(stages)}")
@@ -147,47 +150,48 @@ def _names(label: str, module: nn.Module, stages: Sequence[nn.Module]) -> list[d
     return [{name: part[id(tensor)] for name, tensor in whole.items() if id(tensor) in part} for part in parts]
 
 
-def _pieces(
-    context: Context, module: nn.Module, stages: Sequence[nn.Module], inputs: Tensor, channels_last: bool
-) -> list[Piece]:
+def _checked_stages(
+    context: Context, module: nn.Module, parts: Sequence[nn.Module], inputs: Tensor, channels_last: bool
+) -> list[Stage]:
+    """The parts as stages, after samples went through all of them and came out as of the whole model."""
     label = context.model.own.label if context.model.own else context.spec.workload
-    names = _names(label, module, stages)
-    pieces: list[Piece] = []
-    given, unpack = inputs, False
-    for number, stage in enumerate(stages):
-        wrapped = StageModule(stage, unpack)
-        made = _try(label, number, wrapped, given)
-        last = number == len(stages) - 1
-        unpack = wrapped.pack = channels_last and made.ndim == IMAGE_DIMENSIONS and not last
+    names = _names(label, module, parts)
+    stages: list[Stage] = []
+    activation, unpack = inputs, False
+    for number, part in enumerate(parts):
+        wrapped = StageModule(part, unpack)
+        output = _try(label, number, wrapped, activation)
+        last = number == len(parts) - 1
+        unpack = wrapped.pack = channels_last and output.ndim == IMAGE_DIMENSIONS and not last
         if unpack:
-            made = made.permute(0, 2, 3, 1)
-        edges = [Edge(tuple(tensor.shape[1:]), tensor.dtype) for tensor in (given, made)]
+            output = output.permute(0, 2, 3, 1)
+        edges = [Edge(tuple(tensor.shape[1:]), tensor.dtype) for tensor in (activation, output)]
         in_stage = {whole: f"layers.{name}" for whole, name in names[number].items()}
-        pieces.append(Piece(number, len(stages), wrapped, edges[0], edges[1], in_stage))
-        given = made
+        stages.append(Stage(number, len(parts), wrapped, edges[0], edges[1], in_stage))
+        activation = output
     with torch.no_grad():
         expected = module(inputs)
-    if given.shape != expected.shape or not torch.allclose(given, expected, **CLOSE):
+    if activation.shape != expected.shape or not torch.allclose(activation, expected, **CLOSE):
         raise ModelError(
             f"the stages of {label} one after another do not give what the model gives; "
             f"each must take the output of the one before, and nothing may be left out"
         )
-    return pieces
+    return stages
 
 
-def _try(label: str, number: int, stage: nn.Module, given: Tensor) -> Tensor:
+def _try(label: str, number: int, stage: nn.Module, inputs: Tensor) -> Tensor:
     try:
         # As in training, where an input that came from another process cannot be worked on in place.
         with torch.enable_grad():
-            made = stage(given.detach().requires_grad_(number > 0 and given.is_floating_point())).detach()
+            output = stage(inputs.detach().requires_grad_(number > 0 and inputs.is_floating_point())).detach()
     except Exception as error:
         raise ModelError(
-            f"stage {number} of {label} does not take what comes before it (shape {tuple(given.shape)}): "
+            f"stage {number} of {label} does not take what comes before it (shape {tuple(inputs.shape)}): "
             f"{type(error).__name__}: {error}; a stage takes one tensor and gives one"
         ) from error
-    if made.ndim == 0 or len(made) != len(given):
+    if output.ndim == 0 or len(output) != len(inputs):
         raise ModelError(
-            f"stage {number} of {label} gives a tensor of shape {tuple(made.shape)} for {len(given)} samples; "
+            f"stage {number} of {label} gives a tensor of shape {tuple(output.shape)} for {len(inputs)} samples; "
             f"its first dimension must be the samples"
         )
-    return made
+    return output

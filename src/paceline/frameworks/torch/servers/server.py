@@ -1,6 +1,6 @@
 """A parameter server's side: it keeps its pieces of the parameters, updates them with gradients and hands them out.
 
-Waiting is sleeping: a server that shares a core with a worker costs it only what it computes.
+A server sleeps while it waits, so one that shares a core with a worker costs it only what it computes.
 """
 
 import platform
@@ -18,7 +18,7 @@ from paceline.costs.servers import Cut
 from paceline.errors import ModelError
 from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.optimizer import make_optimizer
-from paceline.frameworks.torch.servers.worker import DONE, WORD_TAG, gradient_tag, value_tag
+from paceline.frameworks.torch.servers.client import DONE, WORD_TAG, gradient_tag, value_tag
 from paceline.frameworks.torch.training import held_bytes
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -32,19 +32,19 @@ ELEMENTWISE = (
 
 def elementwise_optimizer(context: Context) -> MakeOptimizer:
     """The run's optimizer for any piece of the parameters; the user's own is refused if it needs them whole."""
-    own, spec = context.own, context.spec
-    if own is None or own.optimizer is None:
+    user_model, spec = context.own, context.spec
+    if user_model is None or user_model.optimizer is None:
         return lambda pieces: make_optimizer(spec.optimizer, pieces, eager=True)
-    make = own.optimizer
+    make = user_model.optimizer
 
     def checked(pieces: list[nn.Parameter]) -> torch.optim.Optimizer:
-        made = make(iter(pieces))
-        if not isinstance(made, ELEMENTWISE):
+        optimizer = make(iter(pieces))
+        if not isinstance(optimizer, ELEMENTWISE):
             raise ModelError(
-                f"optimizer() of {own.label} returns {type(made).__name__}, which servers cannot run on a part of the "
-                f"parameters; return one of PyTorch's elementwise optimizers such as Adam, or use torch-ddp"
+                f"optimizer() of {user_model.label} returns {type(optimizer).__name__}, which servers cannot run on a "
+                f"part of the parameters; return one of PyTorch's elementwise optimizers such as Adam, or use torch-ddp"
             )
-        return made
+        return optimizer
 
     return checked
 
@@ -73,20 +73,20 @@ class Shard:
         elements = torch.zeros(1, dtype=torch.int64)
         dist.irecv(elements, 0, tag=WORD_TAG).wait(self.patience)
         numbered = enumerate(cut.pieces(int(elements)))
-        own = [(number, piece) for number, piece in numbered if piece.server == context.process.index]
-        self.values = torch.empty(sum(piece.elements for _, piece in own))
-        ranges = self.values.split([piece.elements for _, piece in own])
-        self.pieces = [ServedPiece(number, values, make) for (number, _), values in zip(own, ranges, strict=True)]
+        kept = [(number, piece) for number, piece in numbered if piece.server == context.process.index]
+        self.values = torch.empty(sum(piece.elements for _, piece in kept))
+        ranges = self.values.split([piece.elements for _, piece in kept])
+        self.pieces = [ServedPiece(number, values, make) for (number, _), values in zip(kept, ranges, strict=True)]
         for piece in self.pieces:
             dist.recv(piece.values.data, 0, tag=value_tag(piece.number))
 
     def held_bytes(self) -> dict[str, int]:
-        """Of the pieces and their optimizers."""
+        """Bytes of the pieces and of their optimizers."""
         held = [held_bytes([piece.values], piece.optimizer) for piece in self.pieces]
         return {name: sum(part[name] for part in held) for name in ("parameters", "optimizer")}
 
 
-def neighbours_last(context: Context) -> list[int]:
+def serving_order(context: Context) -> list[int]:
     """The workers in the order in which this process should serve them; all processes must call it together.
 
     A worker that has its parameters computes at once. If it does so on the server's own core, workers that are not
@@ -113,19 +113,19 @@ class SynchronousServer:
     def serve(self) -> None:
         """One round for each step of the workers."""
         began = process_time()
-        hearing = [self._hear(worker) for worker in self._shard.workers]
-        while hearing := self._open_step(hearing):
+        expected = [self._expect_word(worker) for worker in self._shard.workers]
+        while expected := self._open_step(expected):
             for place in range(len(self._shard.pieces)):
                 self._update(place)
             self._updates += 1
         self._cpu_seconds = process_time() - began
 
-    def _hear(self, worker: int) -> Any:
+    def _expect_word(self, worker: int) -> Any:
         return dist.irecv(self._words[worker], worker, tag=WORD_TAG)
 
-    def _open_step(self, hearing: list[Any]) -> list[Any]:
-        """When all workers have begun a step, everything that they will push has its place before it comes."""
-        for word in hearing:
+    def _open_step(self, expected: list[Any]) -> list[Any]:
+        """Waits until all workers have begun a step, and prepares to receive what they will push."""
+        for word in expected:
             word.wait(self._shard.patience)
         if all(int(word) == DONE for word in self._words):
             return []
@@ -134,7 +134,7 @@ class SynchronousServer:
                 dist.irecv(self._gradients[place][worker], worker, tag=gradient_tag(piece.number))
                 for worker in self._shard.workers
             ]
-        return [self._hear(worker) for worker in self._shard.workers]
+        return [self._expect_word(worker) for worker in self._shard.workers]
 
     def _update(self, place: int) -> None:
         piece, (total, *others) = self._shard.pieces[place], self._gradients[place]

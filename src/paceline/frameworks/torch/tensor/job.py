@@ -15,12 +15,12 @@ from paceline.contract.job import Evaluation
 from paceline.costs.splits import Rows
 from paceline.errors import ModelError
 from paceline.frameworks.torch.compression import make_contiguous
-from paceline.frameworks.torch.grid import DATA, MODEL, GradientAverage, Grid, arrange
 from paceline.frameworks.torch.group import join_group, leave_group
 from paceline.frameworks.torch.sharded import ShardedJob, layers
 from paceline.frameworks.torch.tensor.plan import split_own
 from paceline.frameworks.torch.tensor.split import Arrangement, drift, split_built_in
 from paceline.frameworks.torch.training import TorchJob, build, export_weights, optimizer_for, torch_device
+from paceline.frameworks.torch.worker_grid import DATA, MODEL, GradientAverage, WorkerGrid, arrange_workers
 from paceline.workloads.base import Weights
 
 
@@ -29,17 +29,17 @@ class SplitModel:
     """A worker's part of every layer, where the other parts are, and how to put them together."""
 
     module: nn.Module
-    grid: Grid
+    grid: WorkerGrid
     mesh: DeviceMesh
     device: torch.device
     arrangement: Arrangement
 
 
 def split_model(context: Context, rows: Rows) -> SplitModel:
-    """Joins the others, builds the model and keeps what falls to this process."""
+    """Joins the other processes, builds the model and keeps this worker's part of each layer."""
     device = torch_device(context)
     join_group(context)
-    grid = arrange(context, rows.ways)
+    grid = arrange_workers(context, rows.ways)
     module, mesh = build(context, device), grid.mesh(device)
     for child in module.modules():
         # A split layer gives a view, and PyTorch forbids to change it in place; the result is the same without.
@@ -53,28 +53,28 @@ def split_model(context: Context, rows: Rows) -> SplitModel:
     return SplitModel(module, grid, mesh, device, arrangement)
 
 
-def shard_rows(made: SplitModel) -> None:
+def shard_rows(split: SplitModel) -> None:
     """Divides what a worker has of each layer over the rows, in place."""
-    make_contiguous(made.module)
+    make_contiguous(split.module)
     # It warns of changing the views that split layers give in place, which was ruled out when the model was split.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
-    for unit in (*layers(made.module), made.module):
-        fully_shard(unit, mesh=made.mesh[DATA], reshard_after_forward=True)
+    for unit in (*layers(split.module), split.module):
+        fully_shard(unit, mesh=split.mesh[DATA], reshard_after_forward=True)
 
 
 class TensorJob(TorchJob):
     """Every worker of a row sees the same batch and knows the same loss."""
 
-    def __init__(self, context: Context, made: SplitModel, average: GradientAverage | None = None) -> None:
-        optimizer = optimizer_for(context, made.module)
+    def __init__(self, context: Context, split: SplitModel, average: GradientAverage | None = None) -> None:
+        optimizer = optimizer_for(context, split.module)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ModelError("L-BFGS needs all parameters in one place; use another optimizer, or torch-single")
         _group_by_mesh(optimizer)
         super().__init__(
-            context, made.module, made.device, optimizer, barrier=dist.barrier, leave=leave_group,
-            share=(made.grid.row, made.grid.rows),
+            context, split.module, split.device, optimizer, barrier=dist.barrier, leave=leave_group,
+            share=(split.grid.row, split.grid.rows),
         )  # fmt: skip
-        self._split, self._average = made, average
+        self._split, self._average = split, average
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         loss = super()._backward(inputs, targets)
@@ -83,17 +83,17 @@ class TensorJob(TorchJob):
         return loss
 
     def evaluate(self) -> Evaluation | None:  # type: ignore[override]  # `Job` allows None
-        """The row's part of the test set, told by one of the row."""
-        found = super().evaluate()
-        return found if self._split.grid.place == 0 else None
+        """The row's part of the test set; one worker of the row reports it."""
+        evaluation = super().evaluate()
+        return evaluation if self._split.grid.position == 0 else None
 
     def weights(self) -> Weights:
-        """The parts put together."""
+        """All weights, put together from the workers of the row."""
         whole = self._split.arrangement.whole(self._module.state_dict(), self._split.grid.row_group)
         return export_weights(self._context, whole)
 
     def details(self) -> dict[str, Any]:
-        """With how far the workers' copies of what is not split have come apart, which must be nothing."""
+        """Adds how far the workers' copies of unsplit parameters have drifted apart, which must be zero."""
         apart = drift(dict(self._module.named_parameters()), self._split.arrangement, self._split.grid.row_group)
         return {**super().details(), "replicated_drift": apart}
 

@@ -15,8 +15,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from paceline.contract.context import Context
 from paceline.errors import ModelError
 from paceline.frameworks.torch.pipeline.cut import CLOSE
+from paceline.frameworks.torch.segments import TRIAL_SAMPLES, flattened_sequence
 from paceline.frameworks.torch.training import ResidentData
-from paceline.frameworks.torch.units import TRIED_SAMPLES, plain_sequence
 from paceline.workloads.own import call_own
 
 STYLES = {"columns": ColwiseParallel, "rows": RowwiseParallel}
@@ -29,28 +29,28 @@ ELEMENTWISE = (
 
 def split_own(context: Context, module: nn.Module, mesh: DeviceMesh) -> None:
     """Splits the module in place; what is wrong with the plan is a `ModelError`."""
-    own, ways = context.model.own, mesh.size()
-    assert own is not None
+    user_model, ways = context.model.own, mesh.size()
+    assert user_model is not None
     if ways == 1:
         return
-    if own.plan is not None:
-        plan = _checked_plan(own.label, own.plan, module, ways)
+    if user_model.plan is not None:
+        plan = _checked_plan(user_model.label, user_model.plan, module, ways)
     elif isinstance(module, nn.Sequential):
-        plan = dict(_pairs(plain_sequence(module), ways))
+        plan = dict(_pairs(flattened_sequence(module), ways))
         if not plan:
             raise ModelError(
-                f"{own.label} has no two dense layers in a row whose features divide over {ways} workers; "
+                f"{user_model.label} has no two dense layers in a row whose features divide over {ways} workers; "
                 f"use another number of workers, or add a function plan(model) that says what to split"
             )
     else:
-        raise ModelError(f"{own.label} is no nn.Sequential; add a function plan(model) that says what to split")
+        raise ModelError(f"{user_model.label} is no nn.Sequential; add a function plan(model) that says what to split")
     data = ResidentData.load(context.data, torch.device("cpu"), context.spec.memory_format == "channels_last")
-    inputs = data.batch(data.train, slice(0, TRIED_SAMPLES))[0].to(next(module.parameters()).device)
+    inputs = data.batch(data.train, slice(0, TRIAL_SAMPLES))[0].to(next(module.parameters()).device)
     module.eval()
     with torch.no_grad():
         expected = module(inputs)
     parallelize_module(module, mesh, {name: STYLES[part]() for name, part in plan.items()})
-    _check_output(own.label, module, inputs, expected)
+    _check_output(user_model.label, module, inputs, expected)
     module.train()
 
 
@@ -80,9 +80,11 @@ def _checked_plan(label: str, function: Any, module: nn.Module, ways: int) -> di
             raise ModelError(f'{what} gives {part!r} for {name}; give "columns" or "rows"')
         layer = modules.get(name)
         if not isinstance(layer, nn.Linear):
-            found = type(layer).__name__ if layer is not None else "no layer"
-            dense = ", ".join(other for other, one in modules.items() if isinstance(one, nn.Linear)) or "none"
-            raise ModelError(f"{what} names {name!r}, which is {found}; dense layers of the model are: {dense}")
+            actual = type(layer).__name__ if layer is not None else "no layer"
+            dense = (
+                ", ".join(other for other, candidate in modules.items() if isinstance(candidate, nn.Linear)) or "none"
+            )
+            raise ModelError(f"{what} names {name!r}, which is {actual}; dense layers of the model are: {dense}")
         features = layer.out_features if part == "columns" else layer.in_features
         if features % ways:
             raise ModelError(

@@ -18,10 +18,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from paceline.contract.context import Context
 from paceline.costs.splits import Split, split_layers
-from paceline.frameworks.torch.grid import MODEL, local_part
-from paceline.frameworks.torch.model import BlockModule
+from paceline.frameworks.torch.layers import parameter_name
+from paceline.frameworks.torch.worker_grid import MODEL, local_part
 from paceline.workloads.base import model_facts, named_layers
-from paceline.workloads.layers import Flatten
+from paceline.workloads.layers import QUERY_KEY_VALUE, Flatten, Layer
 
 CHANNEL_DIMENSION = 1
 
@@ -37,7 +37,7 @@ class Arrangement:
 
     def whole(self, state: Mapping[str, Tensor], group: dist.ProcessGroup) -> dict[str, Tensor]:
         """The tensors of the whole model; every worker of the group must ask."""
-        found = {}
+        tensors = {}
         for name, tensor in state.items():
             full: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
             if name in self.by_hand:
@@ -47,14 +47,16 @@ class Arrangement:
             if name in self.reordered:
                 dimension, order = self.reordered[name]
                 full = full.index_select(dimension, order.argsort().to(full.device))
-            found[name] = full
-        return found
+            tensors[name] = full
+        return tensors
 
 
 def drift(parameters: Mapping[str, Tensor], arrangement: Arrangement, group: dist.ProcessGroup) -> float:
     """How far what should be equal on every worker of a group has come apart; anything above zero is a fault."""
     whole = [
-        local_part(one).detach().reshape(-1) for name, one in parameters.items() if _replicated(name, one, arrangement)
+        local_part(parameter).detach().reshape(-1)
+        for name, parameter in parameters.items()
+        if _replicated(name, parameter, arrangement)
     ]
     if not whole:
         return 0.0
@@ -73,39 +75,47 @@ def _replicated(name: str, parameter: Tensor, arrangement: Arrangement) -> bool:
 
 
 def split_built_in(context: Context, module: nn.Sequential, mesh: DeviceMesh, split_convolutions: bool) -> Arrangement:
-    """Splits the module in place."""
-    facts, ways = model_facts(context.model.layers, context.data.input_shape), mesh.size()
-    splits = split_layers(facts, ways, split_convolutions)
+    """Splits the module in place, as its layers declare that they can be split."""
+    layers, shape, ways = context.model.layers, context.data.input_shape, mesh.size()
+    splits = split_layers(model_facts(layers, shape), ways, split_convolutions)
     arrangement, plan = Arrangement(), dict[str, Any]()
-    for split in splits:
-        name = split.layer.name
-        if split.part == "columns":
-            plan[name] = ColwiseParallel(output_layouts=Replicate() if split.gathers_output else None)
-        elif split.part == "rows":
-            plan[name] = RowwiseParallel()
-        elif split.part == "heads":
-            plan |= _split_heads(arrangement, module.get_submodule(name), name, ways)
-        if split.kind == "conv":
-            _split_convolution(context, arrangement, module, split, mesh)
-    if context.spec.memory_format == "channels_last":
+    images_last = context.spec.memory_format == "channels_last"
+    for (name, layer, _), split in zip(named_layers(layers, shape), splits, strict=True):
+        by_channels = split.part == "channels"
+        if by_channels:
+            _split_convolution(arrangement, module.get_submodule(name), name, mesh)
+        else:
+            plan |= _styles(arrangement, module, layer, split, ways)
+        if split.gathers_input or (by_channels and split.sends_back):
+            hook = _input_hook(mesh, split.takes_split, by_channels, images_last)
+            module.get_submodule(name).register_forward_pre_hook(hook)
+    if images_last:
         _reorder_flattened(context, arrangement, module, splits, ways)
     parallelize_module(module, mesh, plan)
     return arrangement
 
 
-def _split_heads(arrangement: Arrangement, block: nn.Module, name: str, ways: int) -> dict[str, Any]:
-    """Each worker's heads: its rows of the queries, of the keys and of the values, side by side."""
-    assert isinstance(block, BlockModule)
-    width = block.qkv.in_features
-    order = torch.arange(3 * width).view(3, ways, -1).transpose(0, 1).reshape(-1)
-    for parameter in ("weight", "bias"):
-        _reorder(arrangement, block, f"{name}.", f"qkv.{parameter}", 0, order)
-    block.heads //= ways
-    columns, rows = ("qkv", "up"), ("out", "down")
-    return {
-        **{f"{name}.{part}": ColwiseParallel() for part in columns},
-        **{f"{name}.{part}": RowwiseParallel() for part in rows},
-    }
+def _styles(
+    arrangement: Arrangement, module: nn.Sequential, layer: Layer, split: Split, ways: int
+) -> dict[str, ColwiseParallel | RowwiseParallel]:
+    """How `DTensor` is to divide each dense module of a layer; a worker's heads are put side by side first."""
+    styles: dict[str, ColwiseParallel | RowwiseParallel] = {}
+    for array, _ in split.layer.arrays:
+        how, parameter = split.array_split(array), f"{split.layer.name}.{parameter_name(layer, array)}"
+        owner = parameter.rpartition(".")[0]
+        if how == "rows":
+            styles[owner] = RowwiseParallel()
+        elif how != "whole":
+            styles[owner] = ColwiseParallel(output_layouts=Replicate() if split.gathers_output else None)
+        if how == "heads":
+            # From all queries, all keys, all values to each worker's queries, keys and values.
+            size = len(module.get_parameter(parameter))
+            order = torch.arange(size).view(QUERY_KEY_VALUE, ways, -1).transpose(0, 1).reshape(-1)
+            _reorder(arrangement, module, parameter, 0, order)
+    if split.part == "heads":
+        block: Any = module.get_submodule(split.layer.name)
+        block.heads //= ways
+    return styles
 
 
 def _reorder_flattened(
@@ -114,57 +124,46 @@ def _reorder_flattened(
     """A split image flattened with channels fastest: a worker's inputs are spread over all rows of the next kernel."""
     channels: int | None = None
     steps = named_layers(context.model.layers, context.data.input_shape)
-    for (name, layer, given), split in zip(steps, splits, strict=True):
+    for (name, layer, input_shape), split in zip(steps, splits, strict=True):
         if isinstance(layer, Flatten) and split.takes_split:
-            channels = given[0]
+            channels = input_shape[0]
         elif split.part == "rows" and channels is not None:
             order = torch.arange(split.input_elements).view(-1, ways, channels // ways).transpose(0, 1).reshape(-1)
-            _reorder(arrangement, module, "", f"{name}.weight", 1, order)
+            _reorder(arrangement, module, f"{name}.weight", 1, order)
             channels = None
 
 
-def _reorder(
-    arrangement: Arrangement, module: nn.Module, prefix: str, name: str, dimension: int, order: Tensor
-) -> None:
+def _reorder(arrangement: Arrangement, module: nn.Module, name: str, dimension: int, order: Tensor) -> None:
     parameter = module.get_parameter(name)
     with torch.no_grad():
         parameter.copy_(parameter.index_select(dimension, order.to(parameter.device)))
-    arrangement.reordered[f"{prefix}{name}"] = (dimension, order)
+    arrangement.reordered[name] = (dimension, order)
 
 
-def _split_convolution(
-    context: Context, arrangement: Arrangement, module: nn.Sequential, split: Split, mesh: DeviceMesh
-) -> None:
-    """A worker's output channels as a convolution of its own, with what its input needs before it."""
-    name = split.layer.name
-    layer = module.get_submodule(name)
+def _split_convolution(arrangement: Arrangement, layer: nn.Module, name: str, mesh: DeviceMesh) -> None:
+    """Keeps a worker's output channels, as a smaller convolution."""
     assert isinstance(layer, nn.Conv2d)
-    divided = split.part == "channels"
-    if divided:
-        weight, bias = (
-            parameter.detach().chunk(mesh.size())[mesh.get_local_rank()].clone(memory_format=torch.preserve_format)
-            for parameter in (layer.weight, layer.bias)
-        )
-        layer.out_channels = len(weight)
-        layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
-        arrangement.by_hand |= {f"{name}.weight": 0, f"{name}.bias": 0}
-    images_last = context.spec.memory_format == "channels_last"
-    if split.takes_split or (divided and split.sends_back):
-        layer.register_forward_pre_hook(_input_hook(mesh, split.takes_split, divided, images_last))
+    weight, bias = (
+        parameter.detach().chunk(mesh.size())[mesh.get_local_rank()].clone(memory_format=torch.preserve_format)
+        for parameter in (layer.weight, layer.bias)
+    )
+    layer.out_channels = len(weight)
+    layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
+    arrangement.by_hand |= {f"{name}.weight": 0, f"{name}.bias": 0}
 
 
 def _input_hook(
     mesh: DeviceMesh, gathers: bool, divided: bool, channels_last: bool
 ) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:
-    """Puts channels together; the gradient that comes back is a part of a sum if the convolution is divided."""
-    given = Shard(3 if channels_last else CHANNEL_DIMENSION) if gathers else Replicate()
-    coming_back = Partial() if divided else Replicate()
+    """Puts the channels of a layer's input together; its gradient is a part of a sum if the layer is divided."""
+    arriving = Shard(3 if channels_last else CHANNEL_DIMENSION) if gathers else Replicate()
+    gradient = Partial() if divided else Replicate()
 
     def prepare(_layer: nn.Module, inputs: tuple[Tensor]) -> Tensor:
         # Channels that are fastest in memory stay so: no copy beside the exchange itself.
         image = inputs[0].permute(0, 2, 3, 1) if channels_last else inputs[0]
-        spread = DTensor.from_local(image.contiguous(), mesh, [given], run_check=False)
-        whole: Tensor = spread.redistribute(placements=[Replicate()]).to_local(grad_placements=[coming_back])
+        spread = DTensor.from_local(image.contiguous(), mesh, [arriving], run_check=False)
+        whole: Tensor = spread.redistribute(placements=[Replicate()]).to_local(grad_placements=[gradient])
         return whole.permute(0, 3, 1, 2) if channels_last else whole
 
     return prepare

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from paceline.contract.context import Context
-from paceline.costs.splits import Rows, part_of_array
+from paceline.costs.splits import Rows
 from paceline.errors import ModelError
 from paceline.frameworks.jax.instrumentation import jax_job
 from paceline.frameworks.jax.optimizer import Transformation, Tree
@@ -78,53 +78,55 @@ def layout_axes(context: Context, rows: Rows) -> dict[str, Axes]:
         return _own_axes(context, model, rows.ways)
     shape = context.data.input_shape
     variables = named_variables(model, context.model.layers, shape)
-    found: dict[str, Axes] = {}
+    axes: dict[str, Axes] = {}
     for split in rows.split(model_facts(context.model.layers, shape)):
         for array, stored in split.layer.arrays:
-            part = part_of_array(split.part, array)
+            part = split.array_split(array)
             if part != "whole":
-                found[variables[f"{split.layer.name}.{array}"].path] = _axes(part, len(stored))
-    return found
+                axes[variables[f"{split.layer.name}.{array}"].path] = _axes(part, len(stored))
+    return axes
 
 
 def _axes(part: str, dimensions: int) -> Axes:
-    """Columns are the last dimension, rows the one before."""
+    """Rows are the dimension before the last; columns are the last, and so are heads, which Keras cannot tell apart."""
     last = [None] * (dimensions - 1)
-    return (*last, MODEL) if part == "columns" else (*last[:-1], MODEL, None)
+    return (*last[:-1], MODEL, None) if part == "rows" else (*last, MODEL)
 
 
 def _own_axes(context: Context, model: keras.Model, ways: int) -> dict[str, Axes]:
-    """As the file's `plan` says, or every kernel by columns where they divide."""
-    own = context.model.own
-    assert own is not None
+    """Divides variables as the file's `plan` says, or every kernel by columns where they divide."""
+    user_model = context.model.own
+    assert user_model is not None
     shapes = {variable.path: tuple(variable.shape) for variable in model.trainable_variables}
-    if own.plan is None:
+    if user_model.plan is None:
         plan = {path: "columns" for path, shape in shapes.items() if len(shape) > 1 and shape[-1] % ways == 0}
     else:
-        plan = _checked_plan(own.label, own.plan, model, shapes)
+        plan = _checked_plan(user_model.label, user_model.plan, model, shapes)
     if not plan:
-        raise ModelError(f"no kernel of {own.label} divides over {ways} workers; use another number, or knob tensor")
+        raise ModelError(
+            f"no kernel of {user_model.label} divides over {ways} workers; use another number, or knob tensor"
+        )
     for path, part in plan.items():
         size = shapes[path][-1 if part == "columns" or len(shapes[path]) == 1 else -2]
         if size % ways:
-            raise ModelError(f"{path} of {own.label} has {size} {part}, which do not divide over {ways} workers")
+            raise ModelError(f"{path} of {user_model.label} has {size} {part}, which do not divide over {ways} workers")
     return {path: _axes(part if len(shapes[path]) > 1 else "columns", len(shapes[path])) for path, part in plan.items()}
 
 
 def _checked_plan(label: str, function: Any, model: keras.Model, shapes: Mapping[str, Any]) -> dict[str, str]:
     what = f"plan(model) of {label}"
-    given = call_own(what, function, model)
-    if not isinstance(given, dict) or not given:
-        raise ModelError(f'{what} must return {{"path of a variable": "columns" or "rows"}}, and returned {given!r}')
-    found: dict[str, str] = {}
-    for pattern, part in given.items():
+    returned = call_own(what, function, model)
+    if not isinstance(returned, dict) or not returned:
+        raise ModelError(f'{what} must return {{"path of a variable": "columns" or "rows"}}, and returned {returned!r}')
+    plan: dict[str, str] = {}
+    for pattern, part in returned.items():
         if part not in PARTS:
             raise ModelError(f'{what} gives {part!r} for {pattern}; give "columns" or "rows"')
         matching = [path for path in shapes if path == pattern or re.fullmatch(pattern, path)]
         if not matching:
             raise ModelError(f"{what} names {pattern!r}, which no variable's path matches; paths: {', '.join(shapes)}")
-        found |= {path: str(part) for path in matching}
-    return found
+        plan |= {path: str(part) for path in matching}
+    return plan
 
 
 def check_placed(model: keras.Model, axes: Mapping[str, Axes], ways: int) -> None:
@@ -166,11 +168,11 @@ def _network(context: Context, model: keras.Model, variables: dict[str, keras.Va
 
 def _own_optimizer(context: Context, variables: dict[str, keras.Variable]) -> Transformation | None:
     """The user's Keras optimizer in the form of a pair of functions; None where there is none."""
-    own = context.model.own
-    if own is None or own.optimizer is None:
+    user_model = context.model.own
+    if user_model is None or user_model.optimizer is None:
         return None
     names, ordered = list(variables), list(variables.values())
-    optimizer = own.optimizer(ordered)
+    optimizer = user_model.optimizer(ordered)
     optimizer.build(ordered)
     starts = [np.asarray(variable.value) for variable in optimizer.variables]
 

@@ -11,12 +11,13 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from paceline.contract.context import Context
-from paceline.costs.splits import Rows, Split, part_of_array
+from paceline.costs.layers import ArraySplit
+from paceline.costs.splits import Rows, Split
 from paceline.errors import ModelError
 from paceline.frameworks.jax.group import WORKERS
 from paceline.frameworks.jax.training import Layout, own_pair, path_name
 from paceline.workloads.base import model_facts, named_layers
-from paceline.workloads.layers import Block, Dense, Flatten
+from paceline.workloads.layers import QUERY_KEY_VALUE, Flatten
 from paceline.workloads.own import build_own, call_own
 
 Shape = tuple[int, ...]
@@ -32,8 +33,9 @@ def split_layout(context: Context, rows: Rows, mesh: Mesh) -> Layout:
     inner = _inner_sizes(context, splits)
 
     def fold(name: str, stored: Shape) -> Shape:
+        layer, _, array = name.partition(".")
         size = inner.get(name)
-        return stored if size is None else _folded(name, stored, size)
+        return stored if size is None else _folded(splits[layer].array_split(array), stored, size)
 
     def part(name: str, stored: Shape) -> PartitionSpec:
         layer, _, array = name.partition(".")
@@ -57,43 +59,45 @@ def split_layout(context: Context, rows: Rows, mesh: Mesh) -> Layout:
 
 def _inner_sizes(context: Context, splits: dict[str, Split]) -> dict[str, int]:
     """Arrays to store with a dimension taken apart: channels of a flattened image, heads."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     channels: int | None = None
-    for name, layer, given in named_layers(context.model.layers, context.data.input_shape):
+    for name, layer, input_shape in named_layers(context.model.layers, context.data.input_shape):
+        split = splits[name]
         if isinstance(layer, Flatten):
-            channels = given[0]
-        elif channels is not None and isinstance(layer, Dense):
-            if splits[name].part == "rows":
-                found[f"{name}.kernel"] = channels
-            channels = None
-        if isinstance(layer, Block):
-            found |= {f"{name}.{part}": layer.heads for part in ("qkv_kernel", "qkv_bias")}
-    return found
+            channels = input_shape[0]
+        for array, _ in split.layer.arrays:
+            how = split.array_split(array)
+            if how == "heads":
+                sizes[f"{name}.{array}"] = split.layer.heads or 1
+            elif how == "rows" and channels is not None:
+                sizes[f"{name}.{array}"] = channels
+        channels = None if split.layer.arrays else channels
+    return sizes
 
 
-def _folded(name: str, stored: Shape, size: int) -> Shape:
-    if name.endswith(".kernel"):
+def _folded(how: ArraySplit, stored: Shape, size: int) -> Shape:
+    if how == "rows":
         return (stored[0] // size, size, *stored[1:])
-    return (*stored[:-1], 3, size, stored[-1] // 3 // size)
+    return (*stored[:-1], QUERY_KEY_VALUE, size, stored[-1] // QUERY_KEY_VALUE // size)
 
 
 def _partition(split: Split, array: str, dimensions: int) -> PartitionSpec:
-    """The sides of one array's dimensions; heads are the dimension before the last."""
-    part = part_of_array(split.part, array)
-    if part == "whole":
-        return PartitionSpec()
-    if part == "rows" or (split.part == "heads" and array.startswith("qkv_")):
-        return PartitionSpec(*[None] * (dimensions - 2), WORKERS, None)
-    return PartitionSpec(*[None] * (dimensions - 1), WORKERS)
+    """The sides of one array's dimensions; rows and, where they are taken apart, heads are the one before the last."""
+    match split.array_split(array):
+        case "whole":
+            return PartitionSpec()
+        case "columns":
+            return PartitionSpec(*[None] * (dimensions - 1), WORKERS)
+    return PartitionSpec(*[None] * (dimensions - 2), WORKERS, None)
 
 
 def _own_parts(context: Context, ways: int) -> Any:
     """The partition of each of the user's parameters: by its last dimension (columns) or the one before (rows)."""
-    own = context.model.own
-    assert own is not None and own.plan is not None
-    params, _ = own_pair(context, build_own(own))
+    user_model = context.model.own
+    assert user_model is not None and user_model.plan is not None
+    params, _ = own_pair(context, build_own(user_model))
     shapes = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    plan = _checked_plan(own.label, own.plan, params, shapes, ways)
+    plan = _checked_plan(user_model.label, user_model.plan, params, shapes, ways)
 
     def part(name: str, shape: Shape) -> PartitionSpec:
         if name not in plan or ways == 1:
@@ -110,11 +114,11 @@ def _dimension(part: str, shape: Shape) -> int:
 
 def _checked_plan(label: str, function: Any, params: Any, shapes: dict[str, Shape], ways: int) -> dict[str, str]:
     what = f"plan(params) of {label}"
-    given = call_own(what, function, params)
-    leaves = jax.tree_util.tree_leaves_with_path(given)
+    returned = call_own(what, function, params)
+    leaves = jax.tree_util.tree_leaves_with_path(returned)
     plan = {path_name(path): leaf for path, leaf in leaves}
     if not plan:
-        raise ModelError(f'{what} must return {{"parameter": "columns" or "rows"}}, and returned {given!r}')
+        raise ModelError(f'{what} must return {{"parameter": "columns" or "rows"}}, and returned {returned!r}')
     for name, part in plan.items():
         if name not in shapes:
             raise ModelError(f"{what} names {name!r}, which is no parameter; there are: {', '.join(shapes)}")

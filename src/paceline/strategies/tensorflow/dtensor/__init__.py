@@ -7,7 +7,7 @@ batch; above 1 so many devices split each dense and attention layer between them
 from collections.abc import Mapping
 from dataclasses import replace
 
-from paceline.contract.context import Context, Process, spec_facts
+from paceline.contract.context import Context, Process, spec_facts, spec_layers
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker, one_process_for_all_workers
 from paceline.contract.traits import Search, Traits, group_sizes_within_a_node
@@ -17,7 +17,10 @@ from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec, Scalar
 from paceline.systems import System
+from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, MaxPool, Norm
 
+# The layers that `model.py` writes out in plain TensorFlow.
+LAYERS = (Conv, MaxPool, Flatten, Dense, Embed, Norm, Block)
 KNOBS = (
     Knob("tensor", 1, "devices that split each layer between them; the others are replicas of those"),
     declared.STEPS_PER_EXECUTION,
@@ -40,7 +43,7 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """As with tensor parallelism in rows; what the optimizer keeps lies as the arrays do, and Adam counts its steps."""
+    """Tensor parallelism in rows; optimizer state is divided as the arrays are, and Adam keeps one step counter."""
     (worker,) = tensor_footprint(spec, rows_of(spec), model).groups
     beside = costs.optimizer_bytes(spec.optimizer, worker.parameter_bytes / FLOAT_BYTES) - costs.COUNTER_BYTES
     return Footprint((replace(worker, optimizer_bytes=beside + (FLOAT_BYTES if spec.optimizer.name == "adam" else 0)),))
@@ -53,7 +56,17 @@ def check(spec: RunSpec, system: System) -> str | None:
             "tf-dtensor cannot train a Keras model: Keras 3 makes variables that no mesh knows; "
             "use a built-in workload here, or keras-model-parallel"
         )
-    return declared.check(spec, system) or why_not_split(spec, split_knobs(spec), spec_facts)
+    return declared.check(spec, system) or _unknown_layer(spec) or why_not_split(spec, split_knobs(spec), spec_facts)
+
+
+def _unknown_layer(spec: RunSpec) -> str | None:
+    for layer in spec_layers(spec)[0]:
+        if not isinstance(layer, LAYERS):
+            return (
+                f"tf-dtensor has no {type(layer).__name__} layer, which {spec.workload} needs; "
+                f"use another workload here, or keras-model-parallel"
+            )
+    return None
 
 
 def open_job(context: Context) -> Job:

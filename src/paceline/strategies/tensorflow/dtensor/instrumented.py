@@ -10,7 +10,7 @@ from tensorflow.python.eager import context as eager
 
 from paceline.contract.context import Context
 from paceline.costs.splits import Rows
-from paceline.frameworks.xla_operations import STEP, clock_ahead, put_on
+from paceline.frameworks.xla_spans import STEP, add_operation_spans, clock_ahead
 from paceline.strategies.tensorflow.dtensor.job import DtensorJob
 from paceline.strategies.tensorflow.dtensor.profile import collectives_of, executed, operations_of, read_events
 
@@ -33,7 +33,7 @@ class InstrumentedDtensorJob(DtensorJob):
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-profile-")
         options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=OPERATIONS, python_tracer_level=0)
         tf.profiler.experimental.start(self._folder.name, options)
-        self._recorder.at_end.append(self._tell)
+        self._recorder.at_end.append(self._add_spans)
 
     def step(self, first: int, count: int) -> None:
         """Marked for the profiler, so that its clock can be brought to the recorder's."""
@@ -41,7 +41,7 @@ class InstrumentedDtensorJob(DtensorJob):
         with tf.profiler.experimental.Trace(STEP):
             super().step(first, count)
 
-    def _tell(self) -> None:
+    def _add_spans(self) -> None:
         # A step is over when the first device has its loss; what others still do belongs to the last one.
         for part in dtensor.unpack(self._number.read_value()):
             part.numpy()
@@ -49,9 +49,9 @@ class InstrumentedDtensorJob(DtensorJob):
         with self._folder as folder:
             events = [event for file in sorted(Path(folder).rglob("*.xplane.pb")) for event in read_events(file)]
         ahead = clock_ahead(self._began, [event.start for event in events if event.name == STEP])
-        seen = executed(events, ahead)
-        operations = operations_of({one.name for one in seen}, collectives_of(_functions()))
-        put_on(self._recorder, seen, operations, list(range(self._context.spec.workers)))
+        operations_run = executed(events, ahead)
+        operations = operations_of({operation.name for operation in operations_run}, collectives_of(_functions()))
+        add_operation_spans(self._recorder, operations_run, operations, list(range(self._context.spec.workers)))
 
 
 def _functions() -> list[object]:

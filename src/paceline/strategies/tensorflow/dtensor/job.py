@@ -16,9 +16,9 @@ from paceline.costs.splits import Rows
 from paceline.frameworks.keras.model import keras_inputs
 from paceline.frameworks.tensorflow.devices import prepare
 from paceline.frameworks.tensorflow.training import TfJob
-from paceline.frameworks.xla_operations import INPUT, UPDATE
+from paceline.frameworks.xla_spans import INPUT, UPDATE
 from paceline.spec import Optimizer
-from paceline.strategies.tensorflow.dtensor.model import BATCH, MODEL, WHOLE, Kept, Network, kept_arrays
+from paceline.strategies.tensorflow.dtensor.model import BATCH, MODEL, WHOLE, Network, StoredArray, stored_arrays
 from paceline.workloads.base import Weights, model_facts
 
 SLOTS = {"adam": ("first", "second"), "adagrad": ("total",)}
@@ -43,12 +43,12 @@ class Placer:
 class Update:
     """The run's optimizer, of which each device has what belongs to its part of each array."""
 
-    def __init__(self, settings: Optimizer, placer: Placer, kept: dict[str, Kept], ways: int) -> None:
-        names = ("velocity",) if settings.name == "sgd" and settings.momentum else SLOTS.get(settings.name, ())
+    def __init__(self, settings: Optimizer, placer: Placer, stored: dict[str, StoredArray], ways: int) -> None:
+        slots = ("velocity",) if settings.name == "sgd" and settings.momentum else SLOTS.get(settings.name, ())
         self._settings = settings
         self._slots = {
-            array: [dtensor.DVariable(placer.put(np.zeros(one.shape, np.float32), one.specs(ways))) for _ in names]
-            for array, one in kept.items()
+            name: [dtensor.DVariable(placer.put(np.zeros(array.shape, np.float32), array.specs(ways))) for _ in slots]
+            for name, array in stored.items()
         }
         self._steps = dtensor.DVariable(placer.put(np.float32(0))) if settings.name == "adam" else None
 
@@ -100,20 +100,20 @@ class DtensorJob(TfJob):
         devices = prepare(context, context.spec.workers)
         self._devices, self._placer = devices[:1], Placer(devices, rows)
         splits = rows.split(model_facts(layers, shape))
-        self._kept = kept_arrays(layers, shape, splits)
+        self._stored = stored_arrays(layers, shape, splits)
         self._network = Network(layers, shape, splits, self._placer.mesh)
         self._arrays = {
-            name: dtensor.DVariable(self._placer.put(weights[name].reshape(kept.shape), kept.specs(rows.ways)))
-            for name, kept in self._kept.items()
+            name: dtensor.DVariable(self._placer.put(weights[name].reshape(stored.shape), stored.specs(rows.ways)))
+            for name, stored in self._stored.items()
         }
-        self._update = Update(context.spec.optimizer, self._placer, self._kept, rows.ways)
+        self._update = Update(context.spec.optimizer, self._placer, self._stored, rows.ways)
         self._inputs = self._placer.put(keras_inputs(context, context.data.train_inputs))
         self._targets = self._placer.put(context.data.train_targets)
         # The step's number within its epoch. DTensor takes a small argument for a constant and compiles again when it
         # changes, so the function counts for itself.
         self._number = dtensor.DVariable(self._placer.put(np.int64(0)))
         self._train = tf.function(self._several, autograph=False)
-        self._look = tf.function(self._looked_at, autograph=False)
+        self._test_batch = tf.function(self._loss_and_correct, autograph=False)
         self._order, self._losses = None, []
 
     def start_epoch(self, epoch: int) -> None:
@@ -141,18 +141,18 @@ class DtensorJob(TfJob):
             arrays = {name: variable.read_value() for name, variable in self._arrays.items()}
             tape.watch(list(arrays.values()))
             loss = _cross_entropy(self._network(arrays, inputs, divided=True), targets)
-        found = tape.gradient(loss, arrays)
-        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in found.items()}
+        by_array = tape.gradient(loss, arrays)
+        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in by_array.items()}
         with tf.name_scope(UPDATE):
             self._update(self._arrays, gradients)
         return loss
 
     def _test(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[float, int, int]:
         """The same batch on every device: its size need not divide."""
-        loss, right = self._look(self._placer.put(inputs.numpy()), self._placer.put(targets.numpy()))
+        loss, right = self._test_batch(self._placer.put(inputs.numpy()), self._placer.put(targets.numpy()))
         return float(dtensor.unpack(loss)[0]), int(dtensor.unpack(right)[0]), math.prod(targets.shape)
 
-    def _looked_at(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _loss_and_correct(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         arrays = {name: variable.read_value() for name, variable in self._arrays.items()}
         outputs = self._network(arrays, inputs, divided=False)
         right = tf.cast(tf.argmax(outputs, -1) == targets, tf.int64)
@@ -161,8 +161,8 @@ class DtensorJob(TfJob):
     def weights(self) -> Weights:
         """Put together from all devices."""
         return {
-            name: _whole(self._placer, self._arrays[name], kept).reshape(kept.neutral)
-            for name, kept in self._kept.items()
+            name: _whole(self._placer, self._arrays[name], stored).reshape(stored.neutral)
+            for name, stored in self._stored.items()
         }
 
     def details(self) -> dict[str, Any]:
@@ -206,6 +206,6 @@ def _held_bytes(variables: list[dtensor.DVariable]) -> int:
     return sum(part.dtype.size * math.prod(part.shape) for part in parts)
 
 
-def _whole(placer: Placer, variable: dtensor.DVariable, kept: Kept) -> np.ndarray:
-    everywhere = dtensor.Layout.replicated(placer.mesh, len(kept.shape))
+def _whole(placer: Placer, variable: dtensor.DVariable, stored: StoredArray) -> np.ndarray:
+    everywhere = dtensor.Layout.replicated(placer.mesh, len(stored.shape))
     return np.asarray(dtensor.unpack(dtensor.relayout(variable.read_value(), everywhere))[0])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.breakdown import union
-from paceline.frameworks.xla_operations import INPUT, STEP, UPDATE, Executed, Operation
+from paceline.frameworks.xla_spans import INPUT, STEP, UPDATE, Executed, Operation
 from paceline.spans import Kind
 
 # Names of our own and of TensorFlow's in the names of operations, the most telling first.
@@ -67,23 +67,25 @@ def executed(events: Iterable[Event], ahead: int) -> list[Executed]:
     threads: dict[int, list[Event]] = {}
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         threads.setdefault(event.thread, []).append(event)
-    told = [event for own in threads.values() for event in own]
-    steps = union((event.start, event.end) for event in told if event.name == STEP)
+    all_events = [event for thread_events in threads.values() for event in thread_events]
+    steps = union((event.start, event.end) for event in all_events if event.name == STEP)
     # What runs between the steps, to hand over an epoch's indices, may have other threads.
-    asked = [event for event in told if event.name == _ASKED and any(a <= event.start < b for a, b in steps)]
+    asked = [event for event in all_events if event.name == _ASKED and any(a <= event.start < b for a, b in steps)]
     devices = {thread: number for number, thread in enumerate(dict.fromkeys(event.thread for event in asked))}
     runs = {event.notes[_GIVES]: devices[event.thread] for event in asked}
-    ends = {event.notes[_TAKES]: event.start for event in told if event.name == _ARRIVED}
-    groups = {closure: group for own in threads.values() for closure, group in _groups(own)}
-    found = [one for own in threads.values() for one in _collectives(own, runs, ends, groups)]
-    found += [one for own in threads.values() for one in _operations(own, runs)]
-    return [replace(one, start=one.start + ahead, end=one.end + ahead) for one in found]
+    ends = {event.notes[_TAKES]: event.start for event in all_events if event.name == _ARRIVED}
+    groups = {closure: group for thread_events in threads.values() for closure, group in _groups(thread_events)}
+    ran = [
+        operation for thread_events in threads.values() for operation in _collectives(thread_events, runs, ends, groups)
+    ]
+    ran += [operation for thread_events in threads.values() for operation in _operations(thread_events, runs)]
+    return [replace(operation, start=operation.start + ahead, end=operation.end + ahead) for operation in ran]
 
 
-def _within_runs(own: Iterable[Event], runs: Mapping[int, int]) -> Iterator[tuple[Event, int]]:
+def _within_runs(thread_events: Iterable[Event], runs: Mapping[int, int]) -> Iterator[tuple[Event, int]]:
     """What a thread did for runs of devices, with the device: a stretch of one may lie within that of another."""
     around: list[tuple[int, int]] = []
-    for event in own:
+    for event in thread_events:
         while around and around[-1][1] <= event.start:
             around.pop()
         if event.name == _STRETCH and event.notes.get(_TAKES) in runs:
@@ -92,19 +94,19 @@ def _within_runs(own: Iterable[Event], runs: Mapping[int, int]) -> Iterator[tupl
             yield event, around[-1][0]
 
 
-def _operations(own: Iterable[Event], runs: Mapping[int, int]) -> Iterator[Executed]:
-    for event, device in _within_runs(own, runs):
+def _operations(thread_events: Iterable[Event], runs: Mapping[int, int]) -> Iterator[Executed]:
+    for event, device in _within_runs(thread_events, runs):
         name, colon, _ = event.name.rpartition(":")
         if colon and not name.endswith(":"):
             yield Executed(_plain_name(name), device, event.start, event.end)
 
 
 def _collectives(
-    own: Iterable[Event], runs: Mapping[int, int], ends: Mapping[int, int], groups: Mapping[int, int]
+    thread_events: Iterable[Event], runs: Mapping[int, int], ends: Mapping[int, int], groups: Mapping[int, int]
 ) -> Iterator[Executed]:
-    """From when a device has come to one until it has the result; devices that share a group share a transfer."""
+    """Each collective, from when a device asks for it until it has the result; devices of a group share a transfer."""
     sent: Event | None = None
-    for event, device in _within_runs(own, runs):
+    for event, device in _within_runs(thread_events, runs):
         if event.name == _SENT:
             sent = event
         elif sent is not None and event.name.startswith(_COLLECTIVE) and event.name.endswith(_KERNEL):
@@ -112,28 +114,28 @@ def _collectives(
             yield Executed(name, device, sent.start, ends.get(sent.notes[_GIVES], sent.end))
 
 
-def _groups(own: Iterable[Event]) -> Iterator[tuple[int, int]]:
-    """Of each request, the group of devices that it went to."""
+def _groups(thread_events: Iterable[Event]) -> Iterator[tuple[int, int]]:
+    """The group of devices that each request for a collective went to."""
     closure = None
-    for event in own:
+    for event in thread_events:
         if event.name == _CLOSURE:
             closure = event.notes[_TAKES]
         elif event.name == _JOINED and closure is not None:
             yield closure, event.notes["group_key"]
 
 
-def _plain_name(told: str) -> str:
-    """Of an operation, as the function itself has it."""
-    return told.rpartition(_CALL)[2]
+def _plain_name(name: str) -> str:
+    """The name of an operation without that of the call around it."""
+    return name.rpartition(_CALL)[2]
 
 
 def operations_of(names: Iterable[str], collectives: Mapping[str, int]) -> dict[str, Operation]:
-    """To which pass each belongs; of collectives, the bytes of what they give."""
-    found = {}
+    """The pass that each operation belongs to and, for collectives, the bytes of their results."""
+    operations = {}
     for name in names:
         plain, group, _ = name.partition(_GROUP)
-        found[name] = Operation("communication", collectives.get(plain, 0)) if group else Operation(_kind(name), 0)
-    return found
+        operations[name] = Operation("communication", collectives.get(plain, 0)) if group else Operation(_kind(name), 0)
+    return operations
 
 
 def _kind(name: str) -> Kind:

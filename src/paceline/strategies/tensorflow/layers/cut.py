@@ -25,10 +25,10 @@ RELATIVE, ABSOLUTE = 1e-3, 1e-4
 
 def cut_model(context: Context, model: keras.Model, count: int) -> list[keras.Model]:
     """All stages, made of the model's own layers; a model that cannot be cut so is a `ModelError`."""
-    own, label = context.model.own, context.model.own.label if context.model.own else context.spec.workload
+    user_model, label = context.model.own, context.model.own.label if context.model.own else context.spec.workload
     inputs = tf.constant(keras_inputs(context, context.data.train_inputs[:TRIED_SAMPLES]))
-    if own is not None and own.stages is not None:
-        stages = _own_stages(own, own.stages, model, count)
+    if user_model is not None and user_model.stages is not None:
+        stages = _own_stages(user_model, user_model.stages, model, count)
     elif isinstance(model, keras.Sequential):
         stages = _stretches(context, model, inputs, count, label)
     else:
@@ -41,7 +41,7 @@ def cut_model(context: Context, model: keras.Model, count: int) -> list[keras.Mo
 def _stretches(
     context: Context, model: keras.Sequential, inputs: tf.Tensor, count: int, label: str
 ) -> list[keras.Model]:
-    """By counted operations: as the neutral layers say, or as TensorFlow counts them."""
+    """Stages with equal counted work: counts of the neutral layers, or of TensorFlow for a user's model."""
     facts = {layer.name: layer.forward_flops for layer in _facts(context)}
     units: list[list[keras.layers.Layer]] = []
     for layer in _plain(model):
@@ -57,18 +57,18 @@ def _stretches(
             f"use fewer workers"
         )
     costs = [facts[unit[0].name] for unit in units] if facts else _counted(units, inputs)
-    stages, given = [], inputs
+    stages, activation = [], inputs
     for number, stretch in enumerate(cut(costs, trainable, count)):
         layers = [layer for index in stretch for layer in units[index]]
-        stage = _sequence(layers, given, f"stage_{number}")
-        given = stage(given, training=False)
+        stage = _sequence(layers, activation, f"stage_{number}")
+        activation = stage(activation, training=False)
         stages.append(stage)
     return stages
 
 
-def _sequence(layers: Sequence[keras.layers.Layer], given: tf.Tensor, name: str) -> keras.Sequential:
+def _sequence(layers: Sequence[keras.layers.Layer], example: tf.Tensor, name: str) -> keras.Sequential:
     """Layers of another model as one of their own, for inputs such as these."""
-    return keras.Sequential([keras.Input(given.shape[1:], dtype=given.dtype.name), *layers], name=name)
+    return keras.Sequential([keras.Input(example.shape[1:], dtype=example.dtype.name), *layers], name=name)
 
 
 def _facts(context: Context) -> Sequence[Any]:
@@ -77,29 +77,29 @@ def _facts(context: Context) -> Sequence[Any]:
 
 def _plain(model: keras.Sequential) -> list[keras.layers.Layer]:
     """Layers in order, those of sequences within too."""
-    found: list[keras.layers.Layer] = []
+    layers: list[keras.layers.Layer] = []
     for layer in model.layers:
-        found += _plain(layer) if type(layer) is keras.Sequential else [layer]
-    return found
+        layers += _plain(layer) if type(layer) is keras.Sequential else [layer]
+    return layers
 
 
 def _counted(units: Sequence[Sequence[keras.layers.Layer]], inputs: tf.Tensor) -> list[float]:
     """TensorFlow counts products, convolutions and sums; anything else is about one operation per element."""
     options = tf.compat.v1.profiler.ProfileOptionBuilder
     quietly = options(options.float_operation()).with_empty_output().build()
-    costs, given = [], inputs
+    costs, activation = [], inputs
     for unit in units:
-        layers = _sequence(unit, given, "counted")
-        traced = tf.function(lambda x, layers=layers: layers(x, training=False)).get_concrete_function(given)
+        layers = _sequence(unit, activation, "counted")
+        traced = tf.function(lambda x, layers=layers: layers(x, training=False)).get_concrete_function(activation)
         counted = tf.compat.v1.profiler.profile(traced.graph, options=quietly)
-        given = traced(given)
-        costs.append(float(counted.total_float_ops + tf.size(given).numpy()))
+        activation = traced(activation)
+        costs.append(float(counted.total_float_ops + tf.size(activation).numpy()))
     return costs
 
 
-def _own_stages(own: OwnModel, function: Any, model: keras.Model, count: int) -> list[keras.Model]:
+def _own_stages(user_model: OwnModel, function: Any, model: keras.Model, count: int) -> list[keras.Model]:
     """What the file's `stages` returns, checked."""
-    what = f"stages(model, {count}) of {own.label}"
+    what = f"stages(model, {count}) of {user_model.label}"
     stages = call_own(what, function, model, count)
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, keras.layers.Layer) for stage in stages):
         returned = [type(stage).__name__ for stage in stages] if isinstance(stages, list | tuple) else type(stages)
@@ -110,7 +110,7 @@ def _own_stages(own: OwnModel, function: Any, model: keras.Model, count: int) ->
 
 
 def _check_variables(label: str, model: keras.Model, stages: Sequence[keras.Model]) -> None:
-    """Every one must be in exactly one stage."""
+    """Refuses stages unless every variable of the model is in exactly one."""
     parts = [{id(variable) for variable in stage.variables} for stage in stages]
     known = {id(variable) for variable in model.variables}
     for number, stage in enumerate(stages):
@@ -129,17 +129,17 @@ def _check_variables(label: str, model: keras.Model, stages: Sequence[keras.Mode
 
 
 def _check_outputs(label: str, model: keras.Model, stages: Sequence[keras.Model], inputs: tf.Tensor) -> None:
-    given = inputs
+    activation = inputs
     for number, stage in enumerate(stages):
         try:
-            given = stage(given, training=False)
+            activation = stage(activation, training=False)
         except Exception as error:
             raise ModelError(
-                f"stage {number} of {label} does not take what comes before it (shape {tuple(given.shape)}): "
+                f"stage {number} of {label} does not take what comes before it (shape {tuple(activation.shape)}): "
                 f"{type(error).__name__}: {error}; a stage takes one tensor and gives one"
             ) from error
     expected = model(inputs, training=False)
-    if given.shape != expected.shape or not np.allclose(given, expected, RELATIVE, ABSOLUTE):
+    if activation.shape != expected.shape or not np.allclose(activation, expected, RELATIVE, ABSOLUTE):
         raise ModelError(
             f"the stages of {label} one after another do not give what the model gives; "
             f"each must take the output of the one before, and nothing may be left out"

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from paceline.contract.context import Context
-from paceline.frameworks.compiled_steps import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.spans import Span
 from paceline.strategies.tensorflow.layers.job import LayersJob, Stage
 
@@ -39,22 +39,22 @@ class InstrumentedLayersJob(LayersJob):
         self.start_epoch(0)
         self._shares = self._forward_shares(*self._take(self._order, tf.constant(0, tf.int64)))
 
-    def _forward_shares(self, given: tf.Tensor, targets: tf.Tensor) -> list[float]:
-        """Of each stage."""
+    def _forward_shares(self, inputs: tf.Tensor, targets: tf.Tensor) -> list[float]:
+        """The forward pass's share of both passes, for each stage."""
         shares = []
         for ahead, both in zip(self._ahead, self._both, strict=True):
-            made = ahead(given, targets)
-            each = (partial(ahead, given, targets), partial(both, given, targets, tf.ones_like(made[0])))
+            outputs = ahead(inputs, targets)
+            each = (partial(ahead, inputs, targets), partial(both, inputs, targets, tf.ones_like(outputs[0])))
             shares.append(forward_share(*each))
-            given = made[0]
+            inputs = outputs[0]
         return shares
 
     def step(self, first: int, count: int) -> None:
         """Each call starts when the one before has ended."""
         for number in range(first, first + count):
             with self._recorder.span("input"):
-                given, targets = self._take(self._order, tf.constant(number, tf.int64))
-            inputs, penalties = [given], []
+                samples, targets = self._take(self._order, tf.constant(number, tf.int64))
+            inputs, penalties = [samples], []
             for ahead, after in zip(self._ahead[:-1], self._stages[1:], strict=True):
                 with self._recorder.span("forward"):
                     outputs, *added = ahead(inputs[-1], targets)
@@ -62,19 +62,19 @@ class InstrumentedLayersJob(LayersJob):
                 penalties += added
             with instrumented_passes(self._recorder, self._shares[-1]):
                 loss, coming, gradients = self._both[-1](inputs[-1], targets, tf.constant(1.0))
-            found = [gradients]
+            stage_gradients = [gradients]
             for place in reversed(range(len(self._stages) - 1)):
                 coming = self._sent("gradients of activations", coming, self._stages[place])
                 coming, gradients = self._back(place, inputs[place], targets, coming)
-                found.insert(0, gradients)
+                stage_gradients.insert(0, gradients)
             with self._recorder.span("optimizer"):
-                for update, own in zip(self._updates, found, strict=True):
-                    update(own)
+                for update, gradients_here in zip(self._updates, stage_gradients, strict=True):
+                    update(gradients_here)
             self._losses.append((loss + sum(penalties))[None])
 
-    def _back(self, place: int, given: tf.Tensor, targets: tf.Tensor, coming: tf.Tensor) -> tuple[Any, list[Any]]:
+    def _back(self, place: int, inputs: tf.Tensor, targets: tf.Tensor, coming: tf.Tensor) -> tuple[Any, list[Any]]:
         began = perf_counter_ns()
-        _, coming, gradients = self._both[place](given, targets, coming)
+        _, coming, gradients = self._both[place](inputs, targets, coming)
         ended = perf_counter_ns()
         self._recorder.add(Span("backward", "backward", began + round(self._shares[place] * (ended - began)), ended))
         return coming, gradients
@@ -83,29 +83,29 @@ class InstrumentedLayersJob(LayersJob):
         index = order[number]
         return tf.gather(self._inputs, index), tf.gather(self._targets, index)
 
-    def _passed(self, stage: Stage, given: tf.Tensor, targets: tf.Tensor) -> list[tf.Tensor]:
+    def _passed(self, stage: Stage, inputs: tf.Tensor, targets: tf.Tensor) -> list[tf.Tensor]:
         """What it made, then its penalties; of the last stage the loss with them."""
         with tf.device(stage.device):
-            outputs = stage.layers(given, training=True)
+            outputs = stage.layers(inputs, training=True)
             penalties = list(stage.layers.losses)
             last = stage is self._stages[-1]
             return [tf.add_n([self._loss(outputs, targets), *penalties])] if last else [outputs, *penalties]
 
     def _gradients_of(
-        self, stage: Stage, given: tf.Tensor, targets: tf.Tensor, coming: tf.Tensor
+        self, stage: Stage, inputs: tf.Tensor, targets: tf.Tensor, coming: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor | None, list[Any]]:
         """What the stage makes, the gradient of what it is given, and those of its variables."""
         first = stage is self._stages[0]
         with tf.device(stage.device):
             with tf.GradientTape() as tape:
                 if not first:
-                    tape.watch(given)
-                made = self._passed(stage, given, targets)
-            sources = stage.layers.trainable_variables + ([] if first else [given])
-            weights = [coming, *map(tf.ones_like, made[1:])]
-            found = tape.gradient(made, sources, output_gradients=weights)
-            dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in found]
-        return made[0], None if first else dense.pop(), dense
+                    tape.watch(inputs)
+                outputs = self._passed(stage, inputs, targets)
+            sources = stage.layers.trainable_variables + ([] if first else [inputs])
+            weights = [coming, *map(tf.ones_like, outputs[1:])]
+            raw = tape.gradient(outputs, sources, output_gradients=weights)
+            dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in raw]
+        return outputs[0], None if first else dense.pop(), dense
 
     def _sent(self, name: str, value: tf.Tensor, to: Stage) -> tf.Tensor:
         with self._transfers(name, value.dtype.size * math.prod(value.shape)), tf.device(to.device):

@@ -46,13 +46,13 @@ class Pass:
     """A stage's part in the forward pass of a micro-batch."""
 
     tape: tf.GradientTape
-    given: tf.Tensor
-    # What it made, then the penalties that its layers put on their weights; of the last stage the loss with them.
-    made: list[tf.Tensor]
+    inputs: tf.Tensor
+    # Its output, then the penalties that its layers put on their weights; of the last stage only the loss with them.
+    results: list[tf.Tensor]
 
 
 class Optimizers:
-    """Those of all stages, as far as the record asks."""
+    """The optimizers of all stages, seen as one."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.variables = [variable for stage in stages if stage.optimizer for variable in stage.optimizer.variables]
@@ -74,48 +74,48 @@ class LayersJob(TfJob):
         index = order[number]
         parts = [tf.split(tf.gather(whole, index), self._microbatches) for whole in (inputs, targets)]
         passed = [self._forward(*part) for part in zip(*parts, strict=True)]
-        found = [self._backward(passes) for passes in passed]
+        by_microbatch = [self._backward(passes) for passes in passed]
         for place, stage in enumerate(self._stages):
             if stage.optimizer is not None:
                 with tf.device(stage.device):
-                    gradients = [_sum(parts) for parts in zip(*(each[place] for each in found), strict=True)]
+                    gradients = [_sum(parts) for parts in zip(*(each[place] for each in by_microbatch), strict=True)]
                     stage.optimizer.apply(gradients, stage.layers.trainable_variables)
-        penalties = [penalty for passes in passed for one in passes[:-1] for penalty in one.made[1:]]
+        penalties = [penalty for passes in passed for stage_pass in passes[:-1] for penalty in stage_pass.results[1:]]
         # Each is its share of the mean over micro-batches.
-        return tf.add_n([passes[-1].made[0] for passes in passed]) + sum(penalties) / self._microbatches
+        return tf.add_n([passes[-1].results[0] for passes in passed]) + sum(penalties) / self._microbatches
 
-    def _forward(self, given: tf.Tensor, targets: tf.Tensor) -> list[Pass]:
+    def _forward(self, activation: tf.Tensor, targets: tf.Tensor) -> list[Pass]:
         passed: list[Pass] = []
         for number, stage in enumerate(self._stages):
             with tf.device(stage.device), tf.GradientTape() as tape:
-                given = tf.identity(given)
-                tape.watch(given)
-                outputs = stage.layers(given, training=True)
-                made = [outputs, *stage.layers.losses]
+                activation = tf.identity(activation)
+                tape.watch(activation)
+                outputs = stage.layers(activation, training=True)
+                results = [outputs, *stage.layers.losses]
                 if number == len(self._stages) - 1:
-                    made = [tf.add_n([self._loss(outputs, targets), *made[1:]]) / self._microbatches]
-            passed.append(Pass(tape, given, made))
-            given = outputs
+                    results = [tf.add_n([self._loss(outputs, targets), *results[1:]]) / self._microbatches]
+            passed.append(Pass(tape, activation, results))
+            activation = outputs
         return passed
 
     def _backward(self, passed: Sequence[Pass]) -> list[list[Gradient]]:
         """Gradients of each stage's variables."""
-        found: list[list[Gradient]] = []
+        by_stage: list[list[Gradient]] = []
         coming: Gradient = None
         for number in reversed(range(len(self._stages))):
-            stage, one = self._stages[number], passed[number]
-            sources = stage.layers.trainable_variables + ([one.given] if number else [])
+            stage, stage_pass = self._stages[number], passed[number]
+            sources = stage.layers.trainable_variables + ([stage_pass.inputs] if number else [])
             with tf.device(stage.device):
-                scale = [tf.ones_like(penalty) / self._microbatches for penalty in one.made[1:]]
+                scale = [tf.ones_like(penalty) / self._microbatches for penalty in stage_pass.results[1:]]
                 weights = None if coming is None else [coming, *scale]
-                gradients = one.tape.gradient(one.made, sources, output_gradients=weights)
+                gradients = stage_pass.tape.gradient(stage_pass.results, sources, output_gradients=weights)
                 dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
             coming = dense.pop() if number else None
-            found.insert(0, dense)
-        return found
+            by_stage.insert(0, dense)
+        return by_stage
 
     def _outputs(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Through all stages."""
+        """Outputs of the model, through all stages."""
         for stage in self._stages:
             with tf.device(stage.device):
                 inputs = stage.layers(inputs, training=False)

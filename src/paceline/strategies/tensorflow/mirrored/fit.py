@@ -115,7 +115,7 @@ class FitJob(TfJob):
         self._wait_for_turn()
 
     def losses(self) -> list[float]:
-        """As Keras told them."""
+        """Losses as Keras reports them."""
         return self._turns.losses
 
     def details(self) -> dict[str, Any]:

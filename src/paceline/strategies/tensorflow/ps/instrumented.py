@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from paceline.contract.context import Context
 from paceline.strategies.tensorflow.ps.job import Chief
-from paceline.strategies.tensorflow.ps.shares import Share, put_on
+from paceline.strategies.tensorflow.ps.shares import Share, add_share_spans
 
 # What an answer has before its times: loss, who it was, staleness.
 PLAIN = 3
@@ -38,45 +38,47 @@ class InstrumentedChief(Chief):
     def __init__(self, context: Context, servers: int, ahead: int, stride: int) -> None:
         super().__init__(context, servers, ahead, stride)
         assert context.recorder is not None
-        self._recorder, self._told = context.recorder, list[tuple[int, int, np.ndarray]]()
+        self._recorder, self._timed_answers = context.recorder, list[tuple[int, int, np.ndarray]]()
         self._moments: deque[int] = deque()
-        self._recorder.at_end.append(self._tell)
+        self._recorder.at_end.append(self._add_spans)
 
     def step(self, first: int, count: int) -> None:
-        """Also keeps when it was."""
+        """Also keeps when the step was handed out."""
         self._moments.append(perf_counter_ns())
         super().step(first, count)
 
     def wait(self) -> None:
-        """Not after each step: workers would stand still as they never do."""
+        """Does nothing: to wait after each step would make workers stand still as they never do."""
 
     def losses(self) -> list[float]:
-        """When all is back."""
+        """Waits for all shares, then gives their losses."""
         super().wait()
         return super().losses()
 
     def _keep(self, answers: np.ndarray) -> None:
         moment = self._moments.popleft()
-        self._told += [(int(told[1]), moment, told[PLAIN:]) for share in answers for told in share]
+        self._timed_answers += [(int(answer[1]), moment, answer[PLAIN:]) for share in answers for answer in share]
         super()._keep(answers[:, :, :PLAIN])
 
-    def _tell(self) -> None:
+    def _add_spans(self) -> None:
         ahead = _epoch_ahead()
         # Workers come after the chief, as ranks go.
         shares = [
             Share(1 + worker, moment, tuple(round(stamp * NANOSECONDS) - ahead for stamp in stamps))
-            for worker, moment, stamps in self._told
+            for worker, moment, stamps in self._timed_answers
         ]
-        put_on(self._recorder, shares, {"fetch": _bytes(self._model.variables), "push": _bytes(self._variables)})
+        add_share_spans(
+            self._recorder, shares, {"fetch": _bytes(self._model.variables), "push": _bytes(self._variables)}
+        )
 
     def _train_on(self, order: tf.Tensor) -> tf.Tensor:
         answers: list[tf.Tensor] = []
         for number in range(order.shape[0]):
             with tf.control_dependencies(answers[-1:]):
-                answers.append(self._noted_once(order[number]))
+                answers.append(self._timed_share(order[number]))
         return tf.stack(answers)
 
-    def _noted_once(self, index: tf.Tensor) -> tf.Tensor:
+    def _timed_share(self, index: tf.Tensor) -> tf.Tensor:
         """The usual answer, with the time of the start and of each stage's end."""
         stamps, held = [tf.timestamp()], self._model.variables
         with tf.control_dependencies(stamps):
@@ -86,15 +88,15 @@ class InstrumentedChief(Chief):
         with tf.control_dependencies(stamps[-1:]):
             fetched, *copies = (_copy(variable) for variable in (self._version, *(each.value for each in held)))
         stamps.append(_time_after([fetched, *copies]))
-        own = {id(variable): copy for variable, copy in zip(held, copies, strict=True)}
-        sources = [own[id(variable)] for variable in self._variables]
+        copy_of = {id(variable): copy for variable, copy in zip(held, copies, strict=True)}
+        sources = [copy_of[id(variable)] for variable in self._variables]
         with tf.control_dependencies(stamps[-1:]), tf.GradientTape() as tape:
             tape.watch(sources)
             loss, changed = self._forward(list(zip(held, copies, strict=True)), _copy(inputs), _copy(targets))
         stamps.append(_time_after([loss]))
         with tf.control_dependencies(stamps[-1:]):
-            found = tape.gradient(loss, sources)
-            gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in found]
+            raw = tape.gradient(loss, sources)
+            gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in raw]
         stamps.append(_time_after([gradient for gradient in gradients if gradient is not None]))
         with tf.control_dependencies(stamps[-1:]):
             leaving = [None if gradient is None else _copy(gradient) for gradient in gradients]
@@ -123,7 +125,7 @@ class InstrumentedChief(Chief):
             for variable, value in changed:
                 variable.assign(value)
             counted, _ = self._count()
-        return counted, [made for made in graph.get_operations()[before:] if made.op_def.is_stateful]
+        return counted, [operation for operation in graph.get_operations()[before:] if operation.op_def.is_stateful]
 
 
 def _time_after(done: Sequence[tf.Tensor | tf.Operation]) -> tf.Tensor:
@@ -132,7 +134,7 @@ def _time_after(done: Sequence[tf.Tensor | tf.Operation]) -> tf.Tensor:
 
 
 def _copy(value: Any) -> tf.Tensor:
-    """On the worker, when its turn has come; an identity may be taken out of a graph, and its turn with it."""
+    """Copies a value on the worker, in order; TensorFlow might drop an identity from the graph and lose the order."""
     return tf.raw_ops.Snapshot(input=tf.convert_to_tensor(value))
 
 

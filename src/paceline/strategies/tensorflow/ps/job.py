@@ -19,8 +19,13 @@ from paceline.frameworks.meeting import held_ports
 from paceline.frameworks.staleness import Staleness
 from paceline.frameworks.tensorflow.devices import prepare
 from paceline.frameworks.tensorflow.training import TfJob
-from paceline.strategies.tensorflow.ps.placement import Shelves, shapes_of
-from paceline.strategies.tensorflow.ps.queue import call_chief, listen, take_calls, tell
+from paceline.strategies.tensorflow.ps.chief_connection import (
+    accept_members,
+    connect_to_chief,
+    receive_details,
+    send_details,
+)
+from paceline.strategies.tensorflow.ps.placement import ServerAssignment, shapes_of
 from paceline.workloads.base import model_facts
 
 # TensorFlow's own names of the roles.
@@ -56,14 +61,14 @@ class Member:
                 protocol="grpc",
                 config=threads,
             )
-        self._line = call_chief(context)
+        self._connection = connect_to_chief(context)
 
     def serve(self) -> None:
-        """Until the chief ends; it knows what was done here, because all of it was done at its word."""
-        self._details = listen(self._line)
+        """Waits until the chief ends. The chief knows what was done here, because it asked for all of it."""
+        self._details = receive_details(self._connection)
 
     def details(self) -> dict[str, Any]:
-        """As the chief tells it, and the thread pools."""
+        """What the chief sent, and the thread pools."""
         return {
             **self._details,
             "intra_threads": self._threads.intra_op_parallelism_threads,
@@ -73,23 +78,23 @@ class Member:
 
     def close(self) -> None:
         """TensorFlow's server goes with the process."""
-        self._line.close()
+        self._connection.close()
 
 
 class Placement:
     """Puts each new variable on a server; what an optimizer keeps goes beside its variable without this."""
 
-    def __init__(self, shelves: Shelves) -> None:
-        self._shelves, self.open = shelves, True
+    def __init__(self, assignment: ServerAssignment) -> None:
+        self._assignment, self.open = assignment, True
 
     def __call__(self, next_creator: Any, **fields: Any) -> Any:
-        """As `tf.variable_creator_scope` calls it, after the strategy has chosen a server in turn."""
+        """Called by `tf.variable_creator_scope`, after the strategy has chosen a server in turn."""
         if not self.open or "colocate_with" in fields:
             return next_creator(**fields)
         with tf.device(CHIEF_DEVICE):
-            given = fields["initial_value"]
-            value = tf.convert_to_tensor(given() if callable(given) else given, fields.get("dtype"))
-        server = self._shelves.place(tuple(value.shape), value.dtype.size * math.prod(value.shape))
+            initial = fields["initial_value"]
+            value = tf.convert_to_tensor(initial() if callable(initial) else initial, fields.get("dtype"))
+        server = self._assignment.place(tuple(value.shape), value.dtype.size * math.prod(value.shape))
         with tf.device(f"/job:ps/replica:0/task:{server}/device:CPU:0"):
             return next_creator(**{**fields, "initial_value": value})
 
@@ -101,10 +106,10 @@ class Chief(TfJob):
         prepare(context)
         tf.config.threading.set_inter_op_parallelism_threads(2 + context.spec.workers)
         self._servers, self._ahead, self._workers = servers, ahead, context.spec.workers
-        self._lines, strategy = _connect(context)
+        self._connections, strategy = _connect(context)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         known = () if context.own else shapes_of(model_facts(context.model.layers, context.data.input_shape))
-        self._placement = Placement(Shelves(servers, known))
+        self._placement = Placement(ServerAssignment(servers, known))
         with tf.variable_creator_scope(self._placement):
             super().__init__(context, strategy, [CHIEF_DEVICE], stride=stride, replicas=1)
         with strategy.scope(), tf.device(CHIEF_DEVICE):
@@ -146,7 +151,7 @@ class Chief(TfJob):
         self._warm = True
 
     def wait(self) -> None:
-        """For all that is still with the workers."""
+        """Waits for all shares that are still with the workers."""
         self._take_back(0)
 
     def _take_back(self, left: int) -> None:
@@ -154,7 +159,7 @@ class Chief(TfJob):
             self._keep(np.stack([answer.fetch() for answer in self._handed_out.popleft()]))
 
     def _keep(self, answers: np.ndarray) -> None:
-        """Of each share of a call and each of its steps: loss, who it was, staleness."""
+        """Keeps the answers to a call: for each share and step the loss, the worker and the staleness."""
         for worker, staleness in answers[:, :, 1:].reshape(-1, 2).astype(int):
             self._staleness[worker].add(int(staleness))
         self._answers += list(answers[:, :, 0].mean(axis=0))
@@ -174,7 +179,7 @@ class Chief(TfJob):
             return tf.stack([loss, tf.cast(worker, tf.float32), tf.cast(counted - fetched, tf.float32)])
 
     def _batch(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """From the worker's own copy of the data."""
+        """Samples from the worker's own copy of the data."""
         inputs, targets = (
             tf.raw_ops.ResourceGather(resource=held.handle, indices=index, dtype=held.dtype)
             for held in (self._inputs, self._targets)
@@ -220,17 +225,17 @@ class Chief(TfJob):
         }
 
     def close(self) -> None:
-        """Tells every other process what it did; they end when this one has."""
+        """Sends every other process what it did; they end when this one has."""
         done = [int(count) for count in self._done.read_all()]
         everyone = Staleness.joined(self._staleness)
-        for rank, line in self._lines.items():
+        for rank, connection in self._connections.items():
             index = rank - 1
             if index < self._workers:
                 staleness = self._staleness[index].summary()
                 held = {"parameters": 0, "optimizer": 0}
-                tell(line, {"updates": done[index], "staleness": staleness, "held_bytes": held})
+                send_details(connection, {"updates": done[index], "staleness": staleness, "held_bytes": held})
             else:
-                tell(line, self._of_server(index - self._workers) | {"staleness": everyone.summary()})
+                send_details(connection, self._of_server(index - self._workers) | {"staleness": everyone.summary()})
 
     def _of_server(self, server: int) -> dict[str, Any]:
         place = f"/job:ps/replica:0/task:{server}/"
@@ -250,8 +255,8 @@ class Chief(TfJob):
 def _connect(context: Context) -> tuple[dict[int, socket.socket], tf.distribute.Strategy]:
     """Waits for all others and makes them one cluster."""
     with held_ports(context) as ports:
-        lines = take_calls(context)
+        connections = accept_members(context)
         members = tf.distribute.cluster_resolver.SimpleClusterResolver(
             cluster(context, ports), task_type="chief", task_id=0, rpc_layer="grpc"
         )
-        return lines, tf.distribute.ParameterServerStrategy(members)
+        return connections, tf.distribute.ParameterServerStrategy(members)

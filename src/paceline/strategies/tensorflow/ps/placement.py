@@ -15,8 +15,8 @@ INDEX_BYTES = 8
 ANSWER_BYTES = 3 * FLOAT_BYTES
 
 
-class Shelves:
-    """The servers as variables are dealt to them: the largest first, each to whoever has least."""
+class ServerAssignment:
+    """Assigns variables to servers: the largest first, each to the server that has least."""
 
     def __init__(self, servers: int, known: Iterable[Shape] = ()) -> None:
         self.bytes = [0] * servers
@@ -39,9 +39,9 @@ class Shelves:
 
 def server_bytes(model: ModelFacts, servers: int) -> Sequence[int]:
     """Bytes of parameters on each server."""
-    return Shelves(servers, shapes_of(model)).bytes
+    return ServerAssignment(servers, shapes_of(model)).bytes
 
 
 def shapes_of(model: ModelFacts) -> list[Shape]:
-    """Of every array of the model."""
+    """The shape of every array of the model."""
     return [shape for layer in model.layers for _, shape in layer.arrays]

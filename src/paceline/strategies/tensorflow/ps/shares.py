@@ -1,4 +1,4 @@
-"""What the workers of `tf-ps` told of their shares, put on the recorder of the chief.
+"""Spans of the shares that the workers of `tf-ps` trained on, for the recorder of the chief.
 
 A worker's step goes from the end of one share to the end of the next. Until the chief had handed the next one out the
 worker waits: it is as far ahead of the slowest as it may be, or the chief is late. From then on until it starts, an
@@ -26,11 +26,11 @@ class Share:
     stamps: tuple[int, ...]
 
 
-def put_on(recorder: SpanRecorder, shares: Iterable[Share], sizes: dict[str, int]) -> None:
+def add_share_spans(recorder: SpanRecorder, shares: Iterable[Share], sizes: dict[str, int]) -> None:
     """Steps of every worker, with the bytes of each transfer; those of the chief become launches."""
     recorder.spans[:] = [replace(span, kind="launch") if span.kind == "step" else span for span in recorder.spans]
     free: dict[int, int] = {}
-    for number, share in enumerate(sorted(shares, key=lambda one: (one.rank, one.stamps))):
+    for number, share in enumerate(sorted(shares, key=lambda share: (share.rank, share.stamps))):
         since = free.get(share.rank, share.stamps[0])
         spans = [*_waiting(share, number, since), *_stages(share, number, sizes)]
         step = Span("step", "share", since, share.stamps[-1])

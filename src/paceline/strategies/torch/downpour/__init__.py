@@ -30,7 +30,7 @@ KNOBS = (
 
 
 def cut_of(spec: RunSpec) -> Cut:
-    """As the knobs say."""
+    """How the knobs ask for parameters to be cut over servers."""
     knobs = STRATEGY.knob_values(spec)
     return Cut(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
 
@@ -47,7 +47,7 @@ def server_optimizer(spec: RunSpec) -> Optimizer:
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """As with synchronous servers, at the rates of pushing and fetching; a step is one of every worker's own."""
+    """Synchronous servers, but with the rates of pushing and fetching; a step is one step of every worker."""
     knobs = STRATEGY.knob_values(spec)
     push, fetch = int(knobs["n_push"]), int(knobs["n_fetch"])
     # A push and a fetch in the same step take one word; only pushes are answered, with their staleness.

@@ -15,18 +15,18 @@ from paceline.contract.job import Evaluation
 from paceline.costs.servers import Cut
 from paceline.frameworks.staleness import Staleness
 from paceline.frameworks.torch.group import leave_group
-from paceline.frameworks.torch.servers.server import ServedPiece, Shard
-from paceline.frameworks.torch.servers.worker import (
+from paceline.frameworks.torch.servers.client import (
     DONE,
     FETCH,
     PUSH,
     REPLY_TAG,
     WORD_TAG,
-    Served,
     ServedJob,
+    ServerClient,
     gradient_tag,
     value_tag,
 )
+from paceline.frameworks.torch.servers.server import ServedPiece, Shard
 from paceline.workloads.base import Weights
 
 
@@ -39,7 +39,7 @@ class Rhythm:
     local_lr: float
 
 
-class Downpour(Served):
+class Downpour(ServerClient):
     """Pushes accumulated gradients and fetches parameters without regard for other workers."""
 
     def __init__(self, context: Context, module: nn.Module, device: torch.device, cut: Cut, rhythm: Rhythm) -> None:
@@ -56,7 +56,7 @@ class Downpour(Served):
         if push:
             self.updates += 1
             self._replies = [torch.zeros(1, dtype=torch.int64) for _ in self.server_ranks]
-            self._under_way += [
+            self._transfers += [
                 dist.irecv(reply, server, tag=REPLY_TAG)
                 for reply, server in zip(self._replies, self.server_ranks, strict=True)
             ]
@@ -69,15 +69,15 @@ class Downpour(Served):
         """After the backward pass: a fetch that no push carries is asked for now, when the old values are of no use."""
         self.end()
         if self._is_fetching_step and not self._pushing:
-            self.ask()
+            self.request_parameters()
 
-    def _take(self, parameter: int) -> None:
+    def _on_gradient(self, parameter: int) -> None:
         if not self._is_fetching_step and (gradient := self.flat.parameters[parameter].grad) is not None:
             self.flat.parameters[parameter].data.add_(gradient, alpha=-self._rhythm.local_lr)
-        super()._take(parameter)
+        super()._on_gradient(parameter)
 
     def finish(self) -> None:
-        """Also hears how stale the last push was."""
+        """Also receives how stale the last push was."""
         super().finish()
         for reply in self._replies:
             self.staleness.add(int(reply))
@@ -87,27 +87,27 @@ class Downpour(Served):
 class DownpourJob(ServedJob):
     """Evaluates and gives out what the servers have, not the copy that this worker happens to hold."""
 
-    _served: Downpour
+    _client: Downpour
 
     def evaluate(self) -> Evaluation:
-        """Of the servers' parameters."""
+        """Evaluates the servers' parameters."""
         self._fetch()
         return super().evaluate()
 
     def weights(self) -> Weights:
-        """When all workers have pushed their last."""
+        """The servers' parameters after every worker's last push."""
         self.align()
         self._fetch()
         return super().weights()
 
     def details(self) -> dict[str, Any]:
-        """With what this worker contributed."""
-        return super().details() | {"updates": self._served.updates, "staleness": self._served.staleness.summary()}
+        """Adds what this worker contributed."""
+        return super().details() | {"updates": self._client.updates, "staleness": self._client.staleness.summary()}
 
     def _fetch(self) -> None:
-        self._served.finish()
-        self._served.ask()
-        self._served.finish()
+        self._client.finish()
+        self._client.request_parameters()
+        self._client.finish()
 
 
 class AsynchronousServer:
@@ -124,7 +124,7 @@ class AsynchronousServer:
         self._cpu_seconds = 0.0
 
     def serve(self) -> None:
-        """Until every worker is done or one is lost."""
+        """Serves until every worker is done or one is lost."""
         began = process_time()
         for worker in self._shard.workers:
             Thread(target=self._attend_and_tell, args=(worker,), daemon=True).start()

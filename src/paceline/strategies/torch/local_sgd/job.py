@@ -37,7 +37,7 @@ class FlatMean:
         torch._foreach_copy_(tensors, self._views)
 
     def average(self) -> None:
-        """Over all workers."""
+        """Averages tensors over all workers."""
         dist.all_reduce(self.row)
         self.row.div_(dist.get_world_size())
 
@@ -51,7 +51,7 @@ class OuterMomentum:
 
     @property
     def held_bytes(self) -> int:
-        """Of the model that the workers last agreed on, and of the velocity."""
+        """Bytes of the model that the workers last agreed on, and of the velocity."""
         return int(self._anchor.nbytes + self._velocity.nbytes)
 
     def start_from(self, row: Tensor) -> None:
@@ -114,25 +114,25 @@ class LocalSgdJob(TorchJob):
             self._mean_statistics.take(self._statistics)
 
     def evaluate(self) -> Evaluation:
-        """Of the mean model; the workers then go on from where each of them was."""
+        """Evaluates the mean model; the workers then go on from where each of them was."""
         with self._averaged():
             return super().evaluate()
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
         held = [*self._weights, *self._statistics]
-        own = [tensor.clone() for tensor in held]
+        local = [tensor.clone() for tensor in held]
         self._average_models()
         yield
-        torch._foreach_copy_(held, own)
+        torch._foreach_copy_(held, local)
 
     def weights(self) -> Weights:
-        """Of the mean model, which is what the run leaves."""
+        """Weights of the mean model, which is what the run leaves."""
         self._average_models()
         return super().weights()
 
     def details(self) -> dict[str, Any]:
-        """With the steps that this worker has contributed."""
+        """Adds the steps that this worker has contributed."""
         details = super().details()
         if self._outer:
             details["held_bytes"]["optimizer"] += self._outer.held_bytes

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.servers import Cut
-from paceline.frameworks.torch.flat import FlatParameters
+from paceline.frameworks.torch.flat_parameters import FlatParameters
 from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.training import TorchJob
 from paceline.strategies.torch.sandblaster.messages import ANSWER
@@ -38,12 +38,12 @@ class Places:
 
     @classmethod
     def of(cls, workers: int, servers: int) -> "Places":
-        """By their numbers."""
+        """The ranks of a run with so many workers and servers."""
         return cls(range(workers), workers, range(workers + 1, workers + 1 + servers))
 
 
 def message(*numbers: float) -> Tensor:
-    """Numbers on their way."""
+    """Numbers as a tensor that can be sent."""
     return torch.tensor(numbers, dtype=torch.float64)
 
 
@@ -68,9 +68,9 @@ class SandblasterJob(TorchJob):
         self._pushing: list[Any] = []
         self._step_losses: list[float] = []
         if context.process.rank == 0:
-            self._hand_over_start()
+            self._send_initial_parameters()
 
-    def _hand_over_start(self) -> None:
+    def _send_initial_parameters(self) -> None:
         elements = message(self._flat.elements)
         for server in self._places.servers:
             dist.send(elements, server, tag=WORD_TAG)
@@ -83,7 +83,7 @@ class SandblasterJob(TorchJob):
         self._step_losses = []
 
     def step(self, first: int, count: int) -> None:
-        """Portions as they are handed out, until the step is over."""
+        """Computes the portions that it is handed, until the step is over."""
         for number in range(first, first + count):
             while (portion := self._ask(ASK)) != OVER:
                 self._compute(number, portion)
@@ -140,21 +140,21 @@ class SandblasterJob(TorchJob):
         self._pushing = []
 
     def losses(self) -> list[float]:
-        """Of whole batches, the same on every worker."""
+        """Losses of whole batches, the same on every worker."""
         return self._step_losses
 
     def evaluate(self) -> Evaluation:
-        """Of the parameters after the last step."""
+        """Evaluates the parameters after the last step."""
         self._ask(VALUES)
         return super().evaluate()
 
     def weights(self) -> Weights:
-        """After the last step."""
+        """All weights after the last step."""
         self._ask(VALUES)
         return super().weights()
 
     def details(self) -> dict[str, Any]:
-        """With the portions that this worker computed, and how many of them counted."""
+        """Adds the portions that this worker computed, and how many of them counted."""
         return super().details() | {"portions": self._computed, "portions_counted": self._counted}
 
     def close(self) -> None:

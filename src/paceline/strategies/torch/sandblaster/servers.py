@@ -30,7 +30,7 @@ from paceline.strategies.torch.sandblaster.job import (
 )
 from paceline.strategies.torch.sandblaster.lbfgs import HistorySlice, Numbers, Orders, Recursion
 from paceline.strategies.torch.sandblaster.messages import COMMAND_HEAD, WORKER_WORD, command_length, reply_length
-from paceline.strategies.torch.sandblaster.portions import Desk
+from paceline.strategies.torch.sandblaster.portions import PortionScheduler
 
 TAKE, SEND, MEASURE, MOVE, STAY, END = range(6)
 NO_SLOT = -1
@@ -44,8 +44,8 @@ class Coordinator:
         # A worker may evaluate or compile for long; one that died closes its connection.
         self._patience = timedelta(seconds=context.spec.timeout_seconds)
         self._history, self._recursion = history, Recursion(history, lr)
-        self._desk = Desk(portions, context.spec.workers)
-        self._speaking = Lock()
+        self._scheduler = PortionScheduler(portions, context.spec.workers)
+        self._sending = Lock()
         # The step whose parameters each worker has; all start with the first.
         self._has = [0] * context.spec.workers
         self._cpu_seconds = 0.0
@@ -55,25 +55,25 @@ class Coordinator:
         began = process_time()
         for worker in self._places.workers:
             Thread(target=self._attend_to_end, args=(worker,), daemon=True).start()
-        while self._desk.wait_for_all():
+        while self._scheduler.wait_for_all():
             self._move_parameters()
-            self._desk.close_step()
-        self._tell(END)
+            self._scheduler.close_step()
+        self._send_command(END)
         self._cpu_seconds = process_time() - began
 
     def _attend_to_end(self, worker: int) -> None:
         try:
             self._attend(worker)
         except BaseException as error:
-            self._desk.leave(error)
+            self._scheduler.remove_worker(error)
         else:
-            self._desk.leave()
+            self._scheduler.remove_worker()
 
     def _attend(self, worker: int) -> None:
-        said = torch.zeros(WORKER_WORD, dtype=torch.float64)
+        word = torch.zeros(WORKER_WORD, dtype=torch.float64)
         while True:
-            dist.irecv(said, worker, tag=WORD_TAG).wait(self._patience)
-            wish, step, portion, loss = said.tolist()
+            dist.irecv(word, worker, tag=WORD_TAG).wait(self._patience)
+            wish, step, portion, loss = word.tolist()
             if wish == DONE:
                 return
             if wish == ASK:
@@ -81,13 +81,13 @@ class Coordinator:
             elif wish == RESULT:
                 answer = message(self._accept(worker, int(step), int(portion), loss), 0, 0)
             else:
-                answer = message(1, self._bring_up_to_date(worker, self._desk.step), 0)
+                answer = message(1, self._bring_up_to_date(worker, self._scheduler.step), 0)
             dist.send(answer, worker, tag=WORD_TAG)
 
     def _hand_out(self, worker: int, step: int) -> Tensor:
-        portion = self._desk.ask(worker, step)
+        portion = self._scheduler.next_portion(worker, step)
         if portion is None:
-            return message(OVER, 0, self._desk.step_losses[step])
+            return message(OVER, 0, self._scheduler.step_losses[step])
         return message(portion, self._bring_up_to_date(worker, step), 0)
 
     def _bring_up_to_date(self, worker: int, step: int) -> bool:
@@ -95,26 +95,26 @@ class Coordinator:
         outdated = self._has[worker] != step
         if outdated:
             self._has[worker] = step
-            self._tell(SEND, worker)
+            self._send_command(SEND, worker)
         return outdated
 
     def _accept(self, worker: int, step: int, portion: int, loss: float) -> bool:
-        counts = self._desk.bring(worker, step, portion, loss)
+        counts = self._scheduler.accept_result(worker, step, portion, loss)
         if counts:
-            self._tell(TAKE, worker, portion)
-            self._desk.arrived()
+            self._send_command(TAKE, worker, portion)
+            self._scheduler.result_arrived()
         return counts
 
-    def _tell(self, *numbers: float) -> None:
-        """The same to every server, and in the same order to each."""
+    def _send_command(self, *numbers: float) -> None:
+        """Sends a command to every server; each gets all commands in the same order."""
         command = torch.zeros(command_length(self._history), dtype=torch.float64)
         command[: len(numbers)] = message(*numbers)
-        with self._speaking:
+        with self._sending:
             for server in self._places.servers:
                 dist.send(command, server, tag=WORD_TAG)
 
     def _move_parameters(self) -> None:
-        self._tell(MEASURE)
+        self._send_command(MEASURE)
         largest, products = 0.0, np.zeros(reply_length(self._history) - 1)
         for server in self._places.servers:
             reply = torch.zeros(reply_length(self._history), dtype=torch.float64)
@@ -122,18 +122,18 @@ class Coordinator:
             largest, products = max(largest, float(reply[0])), products + reply[1:].numpy()
         orders = self._recursion.orders(products, largest)
         if orders is None:
-            self._tell(STAY)
+            self._send_command(STAY)
         else:
             slot = NO_SLOT if orders.slot is None else orders.slot
-            self._tell(MOVE, slot, orders.length, orders.moves, *orders.weights)
+            self._send_command(MOVE, slot, orders.length, orders.moves, *orders.weights)
 
     def details(self) -> dict[str, Any]:
         """How the portions were handed out."""
         return {
             "held_bytes": {"parameters": 0, "optimizer": 0},
-            "handed_out": self._desk.handed_out,
-            "backup_tasks": self._desk.backups,
-            "backup_tasks_used": self._desk.backups_used,
+            "handed_out": self._scheduler.handed_out,
+            "backup_tasks": self._scheduler.backups,
+            "backup_tasks_used": self._scheduler.backups_used,
             "serving_cpu_seconds": self._cpu_seconds,
         }
 

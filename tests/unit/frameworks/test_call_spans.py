@@ -5,7 +5,7 @@ from time import sleep
 import pytest
 
 from paceline.breakdown import break_down
-from paceline.frameworks.compiled_steps import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.spans import SpanRecorder
 
 

@@ -8,7 +8,7 @@ nn = torch.nn
 
 
 def follow(module, inputs):
-    from paceline.frameworks.torch.follow import follow as followed
+    from paceline.frameworks.torch.module_facts import module_facts as followed
 
     return followed(module, inputs)
 
@@ -22,6 +22,13 @@ def test_parameters_operations_and_order_are_those_of_the_module() -> None:
     assert layers[3].forward_flops == 2 * 128 * 10 + 10
     assert dict(layers[0].arrays)["kernel"] == (3, 3, 3, 8)
     assert dict(layers[3].arrays)["kernel"] == (128, 10)
+    assert [layer.kind for layer in layers] == ["convolution", "shape", "shape", "dense"]
+
+
+def test_the_type_of_a_module_decides_its_kind() -> None:
+    module = nn.Sequential(nn.Embedding(7, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 2))
+    layers = follow(module, torch.zeros(2, 3, dtype=torch.int64))
+    assert [layer.kind for layer in layers] == ["other", "other", "dense", "dense"]
 
 
 def test_what_is_kept_for_the_backward_pass_is_counted_once_and_without_weights() -> None:

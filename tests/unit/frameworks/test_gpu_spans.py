@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.breakdown import PARTS, break_down
-from paceline.frameworks.kernels import put_on
+from paceline.frameworks.gpu_spans import add_kernel_spans
 from paceline.spans import Span, SpanRecorder
 
 US = 1_000
@@ -49,7 +49,7 @@ def tape_of(transfers: list[tuple[float, float]]) -> SpanRecorder:
         host, seen = one_step(number * 200, number * 10, transfer)
         recorder.spans += host
         events += seen
-    put_on(recorder, events, OFFSET)
+    add_kernel_spans(recorder, events, OFFSET)
     return recorder
 
 
@@ -102,7 +102,7 @@ def test_the_host_is_left_as_launches_on_its_own_track() -> None:
 
 def test_a_kernel_that_nobody_launched_is_left_out() -> None:
     recorder = SpanRecorder([span("step", 0, 100), span("forward", 0, 5)])
-    put_on(recorder, [kernel(1, 10, 20), launch(2, 50), kernel(2, 60, 5)], OFFSET)
+    add_kernel_spans(recorder, [kernel(1, 10, 20), launch(2, 50), kernel(2, 60, 5)], OFFSET)
     assert [one.kind for one in recorder.spans] == ["step", "launch"]
 
 
@@ -111,7 +111,7 @@ def test_of_sends_and_receives_waiting_is_not_told_apart() -> None:
         recorder = SpanRecorder([span("step", begin, begin + 100) for begin in range(0, 1000, 200)])
         told = {"Collective name": "recv", "Process Group Ranks": "[0, 1]", "Rank": rank}
         kernels = [kernel(n, n * 200 + start, 90 - start, "ncclDevKernel_SendRecv", **told) for n in range(5)]
-        put_on(recorder, kernels, OFFSET)
+        add_kernel_spans(recorder, kernels, OFFSET)
         return recorder.spans
 
     early, late = break_down({0: of(0, 10), 1: of(1, 60)})

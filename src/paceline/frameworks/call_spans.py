@@ -1,4 +1,4 @@
-"""Notes on a recorder what a step does that is taken apart into calls, each of which ends before the next one starts.
+"""Spans of a step that is taken apart into calls, each of which ends before the next one starts.
 
 Forward and backward pass are one compiled function, so their border cannot be seen: both together are timed, and the
 stretch is divided as a forward pass alone and both together were to each other at set-up. A transfer starts when this
@@ -20,7 +20,7 @@ def forward_share(forward: Callable[[], Any], both: Callable[[], Any]) -> float:
     for call in (forward, both):  # the first call of each compiles
         call()
     pairs = [(_nanoseconds(forward), _nanoseconds(both)) for _ in range(SHARE_ROUNDS)]
-    return min(1.0, min(one for one, _ in pairs) / min(two for _, two in pairs))
+    return min(1.0, min(alone for alone, _ in pairs) / min(together for _, together in pairs))
 
 
 def _nanoseconds(call: Callable[[], Any]) -> int:

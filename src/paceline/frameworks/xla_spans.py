@@ -1,4 +1,4 @@
-"""What XLA's profiler saw of a compiled step, device by device, put on the recorder.
+"""Spans of a compiled step, device by device, from what XLA's profiler saw.
 
 The text of the program says to which pass each operation belongs: JAX writes into its name whether it is part of the
 derivative (`transpose`), of the forward pass (`jvp`), or of what our step calls input and update. The n-th call of a
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from statistics import median
 
-from paceline.frameworks.kernels import standing
+from paceline.frameworks.gpu_spans import blocked_spans
 from paceline.spans import Kind, Span, SpanRecorder
 
 # What our steps are marked with for a profiler.
@@ -23,7 +23,7 @@ _MARKS: tuple[tuple[str, Kind], ...] = (
     (INPUT, "input"), (UPDATE, "optimizer"), ("transpose(", "backward"), ("jvp(", "forward"),
 )  # fmt: skip
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-# Operations that only hold others, which are told by themselves.
+# Operations that only hold others, which the profiler lists by themselves.
 _HOLDERS = ("while", "call", "conditional", "tuple", "async")
 _LINE = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*?) ([\w-]+)\(", re.MULTILINE)
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
@@ -50,17 +50,17 @@ class Executed:
 
 def operations_of(program: str) -> dict[str, Operation]:
     """Every operation of a compiled program, by its name."""
-    found = {}
+    operations = {}
     for line in program.splitlines():
         matched = _LINE.match(line)
         if matched is None:
             continue
         name, shape, opcode = matched.groups()
-        told = _OP_NAME.search(line)
+        op_name = _OP_NAME.search(line)
         collective = opcode.removesuffix("-start").removesuffix("-done") in _COLLECTIVES
-        kind = "communication" if collective else _kind(told.group(1) if told else "")
-        found[name] = Operation(kind, _bytes(shape))
-    return found
+        kind = "communication" if collective else _kind(op_name.group(1) if op_name else "")
+        operations[name] = Operation(kind, _bytes(shape))
+    return operations
 
 
 def _kind(op_name: str) -> Kind:
@@ -68,7 +68,7 @@ def _kind(op_name: str) -> Kind:
 
 
 def _bytes(shape: str) -> int:
-    """Of an array as XLA writes it, f32[16,64]{1,0}, or of all arrays of a tuple."""
+    """Bytes of an array as XLA writes it, f32[16,64]{1,0}, or of all arrays of a tuple."""
     return sum(
         max(1, int(bits or 8) // 8) * prod(int(size) for size in sizes.split(",") if size)
         for _, bits, sizes in _ARRAY.findall(shape)
@@ -80,55 +80,55 @@ def clock_ahead(began: Sequence[int], marks: Sequence[int]) -> int:
     return round(median(mine - theirs for mine, theirs in zip(began, sorted(marks), strict=True)))
 
 
-def put_on(
+def add_operation_spans(
     recorder: SpanRecorder, executed: Iterable[Executed], operations: Mapping[str, Operation], workers: Sequence[int]
 ) -> None:
     """Operations of this process's devices as spans of their workers; every worker has the steps of the process."""
-    seen: dict[int, list[Executed]] = {}
-    for one in executed:
-        if not one.name.startswith(_HOLDERS):
-            seen.setdefault(one.device, []).append(one)
+    by_device: dict[int, list[Executed]] = {}
+    for operation in executed:
+        if not operation.name.startswith(_HOLDERS):
+            by_device.setdefault(operation.device, []).append(operation)
     steps = [span for span in recorder.spans if span.kind == "step"]
     recorder.spans[:] = [replace(step, worker=worker) for worker in workers for step in steps]
     for device, worker in enumerate(workers):
-        own = sorted(seen.get(device, ()), key=lambda one: one.start)
-        transfers = _transfers(own, operations)
-        computed = _in_turn(one for one in own if not _is_transfer(one, operations))
-        computing = [_computation(one, operations) for one in computed]
-        spans = [*computing, *transfers, *standing(transfers, computing)]
+        ran = sorted(by_device.get(device, ()), key=lambda operation: operation.start)
+        transfers = _transfers(ran, operations)
+        computed = _without_overlap(operation for operation in ran if not _is_transfer(operation, operations))
+        computing = [_computation(operation, operations) for operation in computed]
+        spans = [*computing, *transfers, *blocked_spans(transfers, computing)]
         recorder.spans += [replace(span, worker=worker) for span in spans]
 
 
-def _in_turn(own: Iterable[Executed]) -> Iterator[Executed]:
-    """Of operations that a device ran at once, each instant is that of the one that came first: parts add up then."""
+def _without_overlap(ran: Iterable[Executed]) -> Iterator[Executed]:
+    """Operations that a device ran at once, cut so that each instant belongs to the first: their times add up then."""
     reached = -1
-    for one in sorted(own, key=lambda one: one.start):
-        if one.end > reached:
-            yield replace(one, start=max(one.start, reached))
-            reached = one.end
+    for operation in sorted(ran, key=lambda operation: operation.start):
+        if operation.end > reached:
+            yield replace(operation, start=max(operation.start, reached))
+            reached = operation.end
 
 
-def _is_transfer(one: Executed, operations: Mapping[str, Operation]) -> bool:
-    known = operations.get(one.name)
-    return known.kind == "communication" if known else one.name.startswith(_COLLECTIVES)
+def _is_transfer(ran: Executed, operations: Mapping[str, Operation]) -> bool:
+    known = operations.get(ran.name)
+    return known.kind == "communication" if known else ran.name.startswith(_COLLECTIVES)
 
 
-def _computation(one: Executed, operations: Mapping[str, Operation]) -> Span:
-    known = operations.get(one.name)
-    return Span(known.kind if known else "forward", one.name, one.start, one.end, track="operations")
+def _computation(ran: Executed, operations: Mapping[str, Operation]) -> Span:
+    known = operations.get(ran.name)
+    return Span(known.kind if known else "forward", ran.name, ran.start, ran.end, track="operations")
 
 
-def _transfers(own: Iterable[Executed], operations: Mapping[str, Operation]) -> list[Span]:
-    counts, found = Counter[str](), []
-    for one in own:
-        if not _is_transfer(one, operations):
+def _transfers(ran: Iterable[Executed], operations: Mapping[str, Operation]) -> list[Span]:
+    counts, spans = Counter[str](), []
+    for transfer in ran:
+        if not _is_transfer(transfer, operations):
             continue
-        known = operations.get(one.name)
-        found.append(
+        known = operations.get(transfer.name)
+        spans.append(
             Span(
-                "communication", one.name, one.start, one.end, track="communication",
-                bytes=known.size_bytes if known else 0, match=f"{one.name} {counts[one.name]}",
+                "communication", transfer.name, transfer.start, transfer.end, track="communication",
+                bytes=known.size_bytes if known else 0, match=f"{transfer.name} {counts[transfer.name]}",
             )
         )  # fmt: skip
-        counts[one.name] += 1
-    return found
+        counts[transfer.name] += 1
+    return spans

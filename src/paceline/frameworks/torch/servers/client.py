@@ -1,6 +1,6 @@
 """A worker's side of parameter servers: gradients leave and parameters come back while the backward pass still runs.
 
-It stands where an optimizer would. Words, gradients and parameters are plain point-to-point messages of a gloo group:
+It takes the place of an optimizer. Words, gradients and parameters are plain point-to-point messages of a gloo group:
 whole tensors from and to their own memory, no pickling.
 """
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from paceline.contract.context import Context
 from paceline.costs.servers import Cut, Piece
-from paceline.frameworks.torch.flat import FlatParameters
+from paceline.frameworks.torch.flat_parameters import FlatParameters
 from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.training import TorchJob
 
@@ -23,16 +23,16 @@ WORD_TAG, REPLY_TAG, GRADIENT_TAG, VALUE_TAG, TAGS = 0, 1, 0, 1, 2
 
 
 def gradient_tag(piece: int) -> int:
-    """Of the message with a piece's gradients."""
+    """The tag of the message with a piece's gradients."""
     return TAGS * (piece + 1) + GRADIENT_TAG
 
 
 def value_tag(piece: int) -> int:
-    """Of the message with a piece's parameters."""
+    """The tag of the message with a piece's parameters."""
     return TAGS * (piece + 1) + VALUE_TAG
 
 
-class Served:
+class ServerClient:
     """Pushes the gradients of each backward pass and fetches the updated parameters, piece by piece."""
 
     # Where an optimizer has its state; here it is on the servers.
@@ -48,57 +48,57 @@ class Served:
         for number, parameters in enumerate(self._touched):
             for parameter in parameters:
                 self._pieces_of[parameter].append(number)
-        self._hooks = self.flat.on_gradient(self._take)
+        self._hooks = self.flat.on_gradient(self._on_gradient)
         self._deferred = device.type == "cuda"
         self._copied: list[tuple[int, torch.cuda.Event]] = []
-        self._under_way: list[Any] = []
+        self._transfers: list[Any] = []
         self._word = torch.zeros(1, dtype=torch.int64)
         self._scale, self._add = 1.0, False
         self._pushing, self._fetching = False, False
         self._waiting: set[int] = set()
         self._missing: list[int] = []
 
-    def hand_over_start(self) -> None:
-        """Gives every server the parameters to start from; the first worker does."""
-        self.tell([self.flat.elements])
-        self._under_way += [
+    def send_initial_parameters(self) -> None:
+        """Gives every server the parameters to start from; only the first worker calls it."""
+        self.send_word([self.flat.elements])
+        self._transfers += [
             dist.isend(self.flat.landing[piece.start : piece.stop], self._rank(piece), tag=value_tag(number))
             for number, piece in enumerate(self._pieces)
         ]
         self.finish()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of an optimizer, before the forward pass: every worker's gradients are a part of the mean."""
+        """Called before the forward pass: each worker's gradients will be pushed as its part of the mean."""
         self.begin(push=True, fetch=True, scale=self._part, add=False)
 
     def step(self) -> None:
-        """As of an optimizer, after the backward pass."""
+        """Called after the backward pass."""
         self.end()
 
     def begin(self, *, push: bool, fetch: bool, scale: float, add: bool) -> None:
-        """Before a forward pass: what becomes of the gradients that its backward pass will give."""
+        """Says before a forward pass what is to become of the gradients that its backward pass will give."""
         self.finish()
         self._pushing, self._fetching, self._scale, self._add = push, fetch and push, scale, add
         self._waiting = set(range(len(self.flat.parameters)))
         self._missing = [len(touched) for touched in self._touched]
         if push:
-            self.tell([PUSH + FETCH * fetch])
+            self.send_word([PUSH + FETCH * fetch])
 
-    def tell(self, word: list[int]) -> None:
-        """Says the same to every server."""
+    def send_word(self, word: list[int]) -> None:
+        """Sends the same short message to every server: what this worker will do next."""
         self._word = torch.tensor(word)
-        self._under_way += [dist.isend(self._word, server, tag=WORD_TAG) for server in self.server_ranks]
+        self._transfers += [dist.isend(self._word, server, tag=WORD_TAG) for server in self.server_ranks]
 
-    def _take(self, parameter: int) -> None:
-        """A gradient is there: pieces that are whole now leave."""
+    def _on_gradient(self, parameter: int) -> None:
+        """Keeps a parameter's gradient and sends the pieces that are complete with it."""
         self.flat.keep_gradient(parameter, self._scale, self._add)
         self._waiting.discard(parameter)
         for piece in self._pieces_of[parameter]:
             self._missing[piece] -= 1
             if not self._missing[piece] and self._pushing:
-                self._leave(piece)
+                self._send_gradients(piece)
 
-    def _leave(self, piece: int) -> None:
+    def _send_gradients(self, piece: int) -> None:
         if self._deferred:
             # The GPU is still to compute and copy it; `end` sends it once it has.
             self._copied.append((piece, torch.cuda.current_stream().record_event()))
@@ -110,12 +110,12 @@ class Served:
         if self._fetching:
             self._receive(number)
         gradients = self.flat.gradients[piece.start : piece.stop]
-        self._under_way.append(dist.isend(gradients, self._rank(piece), tag=gradient_tag(number)))
+        self._transfers.append(dist.isend(gradients, self._rank(piece), tag=gradient_tag(number)))
 
     def _receive(self, number: int) -> None:
         piece = self._pieces[number]
         values = self.flat.landing[piece.start : piece.stop]
-        self._under_way.append(dist.irecv(values, self._rank(piece), tag=value_tag(number)))
+        self._transfers.append(dist.irecv(values, self._rank(piece), tag=value_tag(number)))
 
     def _rank(self, piece: Piece) -> int:
         return self.server_ranks[piece.server]
@@ -123,24 +123,24 @@ class Served:
     def end(self) -> None:
         """After a backward pass: parameters without a gradient count as zero, and what a GPU copied out leaves."""
         for parameter in list(self._waiting):
-            self._take(parameter)
+            self._on_gradient(parameter)
         for piece, copied in self._copied:
             copied.synchronize()
             self._exchange(piece)
         self._copied.clear()
 
-    def ask(self) -> None:
-        """Has the servers send their parameters as they are; `finish` waits for them."""
-        self.tell([FETCH])
+    def request_parameters(self) -> None:
+        """Asks the servers for their parameters as they are; `finish` waits for them."""
+        self.send_word([FETCH])
         for number in range(len(self._pieces)):
             self._receive(number)
         self._fetching = True
 
     def finish(self) -> None:
-        """Waits for all that is under way, so that parameters are new and buffers free."""
-        for work in self._under_way:
+        """Waits for all transfers, so that parameters are new and buffers free."""
+        for work in self._transfers:
             work.wait()
-        self._under_way.clear()
+        self._transfers.clear()
         if self._fetching:
             self.flat.land()
             self._fetching = False
@@ -148,7 +148,7 @@ class Served:
     def close(self) -> None:
         """Tells every server that this worker is done."""
         self.finish()
-        self.tell([DONE])
+        self.send_word([DONE])
         self.finish()
         for hook in self._hooks:
             hook.remove()
@@ -157,24 +157,24 @@ class Served:
 class ServedJob(TorchJob):
     """The usual training loop, with servers in the place of its optimizer."""
 
-    def __init__(self, context: Context, module: nn.Module, device: torch.device, served: Served) -> None:
+    def __init__(self, context: Context, module: nn.Module, device: torch.device, client: ServerClient) -> None:
         def leave() -> None:
-            served.close()
+            client.close()
             leave_group()
 
         # Servers have no part in it and do not wait for it.
         workers = dist.new_group(list(range(context.spec.workers)), use_local_synchronization=True)
-        super().__init__(context, module, device, served, partial(dist.barrier, group=workers), leave)
-        self._served = served
+        super().__init__(context, module, device, client, partial(dist.barrier, group=workers), leave)
+        self._client = client
         if context.process.rank == 0:
-            served.hand_over_start()
+            client.send_initial_parameters()
 
     def wait(self) -> None:
-        """Also for the parameters that are still coming in."""
+        """Also waits for the parameters that are still coming in."""
         super().wait()
-        self._served.finish()
+        self._client.finish()
 
     def close(self) -> None:
         """Leaves no reference to the module behind."""
-        del self._served
+        del self._client
         super().close()

@@ -1,4 +1,4 @@
-"""Workers in rows: neighbours in a row share one model, and the same place in every row holds the same part of it.
+"""Workers in rows: those of a row share one model, and the same position in every row holds the same part of it.
 
 The rows are replicas. Gradients are averaged between them by hand: PyTorch's DistributedDataParallel does not take
 modules whose parameters are cut by `DTensor`, and fails under GPipe.
@@ -21,12 +21,12 @@ DATA, MODEL = "data", "model"
 
 
 @dataclass(frozen=True)
-class Grid:
-    """The row and the column of a process."""
+class WorkerGrid:
+    """Where a process is among the workers: its row, its position in the row, and the groups of its row and column."""
 
     row: int
     rows: int
-    place: int
+    position: int
     row_ranks: tuple[int, ...]
     row_group: dist.ProcessGroup
     column_group: dist.ProcessGroup
@@ -39,15 +39,15 @@ class Grid:
         )
 
 
-def arrange(context: Context, row_length: int) -> Grid:
+def arrange_workers(context: Context, row_length: int) -> WorkerGrid:
     """Rows of `row_length` neighbouring ranks; every process makes every group, in the same order."""
     workers, rank = context.spec.workers, context.process.rank
     patience = timedelta(seconds=context.spec.collective_timeout_seconds)
     rows = [tuple(range(start, start + row_length)) for start in range(0, workers, row_length)]
-    columns = [tuple(range(place, workers, row_length)) for place in range(row_length)]
+    columns = [tuple(range(position, workers, row_length)) for position in range(row_length)]
     groups = {ranks: dist.new_group(ranks, timeout=patience) for ranks in dict.fromkeys((*rows, *columns))}
-    row, place = divmod(rank, row_length)
-    return Grid(row, len(rows), place, rows[row], groups[rows[row]], groups[columns[place]])
+    row, position = divmod(rank, row_length)
+    return WorkerGrid(row, len(rows), position, rows[row], groups[rows[row]], groups[columns[position]])
 
 
 @dataclass
@@ -70,10 +70,10 @@ class GradientAverage:
     _buckets: list[_Bucket] = field(default_factory=list)
     _started: int = 0
 
-    def watch(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Takes on these parameters, the last first, as gradients come in that order."""
+    def add_parameters(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Also averages the gradients of these parameters: the last ones first, as a backward pass fills them."""
         size = 0
-        for parameter in reversed([one for one in parameters if one.requires_grad]):
+        for parameter in reversed([each for each in parameters if each.requires_grad]):
             if not self._buckets or size >= BUCKET_BYTES:
                 self._buckets.append(_Bucket([]))
                 size = 0
@@ -90,7 +90,7 @@ class GradientAverage:
         for bucket in self._buckets:
             assert bucket.work is not None and bucket.buffer is not None
             bucket.work.wait()
-            for parameter, average in zip(bucket.parameters, self._cut_up(bucket), strict=True):
+            for parameter, average in zip(bucket.parameters, self._split_buffer(bucket), strict=True):
                 if parameter.grad is not None:
                     local_part(parameter.grad).copy_(average.view_as(local_part(parameter.grad)))
         self._reset()
@@ -118,22 +118,24 @@ class GradientAverage:
         bucket.work = dist.all_reduce(bucket.buffer, group=self.group, async_op=True)
         self._started += 1
 
-    def _cut_up(self, bucket: _Bucket) -> Iterable[Tensor]:
+    def _split_buffer(self, bucket: _Bucket) -> Iterable[Tensor]:
         assert bucket.buffer is not None
-        parts: tuple[Tensor, ...] = bucket.buffer.split([local_part(one).numel() for one in bucket.parameters])
+        parts: tuple[Tensor, ...] = bucket.buffer.split(
+            [local_part(parameter).numel() for parameter in bucket.parameters]
+        )
         return parts
 
 
-def average_over_rows(grid: Grid, parameters: Iterable[nn.Parameter], passes: int = 1) -> GradientAverage | None:
+def average_over_rows(grid: WorkerGrid, parameters: Iterable[nn.Parameter], passes: int = 1) -> GradientAverage | None:
     """Averages these gradients between the rows, if there are several."""
     if grid.rows == 1:
         return None
     average = GradientAverage(grid.column_group, passes)
-    average.watch(parameters)
+    average.add_parameters(parameters)
     return average
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """The part of a sharded tensor that is here."""
-    held: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return held
+    """The part of a sharded tensor that this process holds."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local

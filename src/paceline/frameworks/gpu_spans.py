@@ -1,4 +1,4 @@
-"""Kernels that a GPU ran, as a profiler tells them, put on the recorder in place of the host's own times.
+"""Spans of the kernels that a GPU ran, from what a profiler saw, in place of the host's own times.
 
 The host only launches kernels, so its times say little. A kernel belongs to the pass in which the host launched it.
 Those of NCCL are communication: one starts when its rank has come to the transfer and ends with it. While one runs and
@@ -25,8 +25,8 @@ SIZES = {"Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4,
 Event = dict[str, Any]
 
 
-def put_on(recorder: SpanRecorder, events: Sequence[Event], offset: int) -> None:
-    """The host's passes become launches; kernels take their place."""
+def add_kernel_spans(recorder: SpanRecorder, events: Sequence[Event], offset: int) -> None:
+    """Adds a span for each kernel; the host's own spans of passes become launches."""
     host = sorted((span for span in recorder.spans if span.kind in PHASES), key=lambda span: span.start)
     launched = {
         event["args"]["correlation"]: _start(event, offset)
@@ -38,7 +38,7 @@ def put_on(recorder: SpanRecorder, events: Sequence[Event], offset: int) -> None
     transfers = _transfers([event for event in kernels if is_transfer(event)], offset)
     busy = [span for span in computing if span is not None]
     rest = [replace(span, kind="launch") if span.kind in PHASES else span for span in recorder.spans]
-    recorder.spans[:] = [*rest, *busy, *transfers, *standing(transfers, busy)]
+    recorder.spans[:] = [*rest, *busy, *transfers, *blocked_spans(transfers, busy)]
 
 
 def is_transfer(event: Event) -> bool:
@@ -73,31 +73,31 @@ def _track(event: Event) -> str:
 
 def _transfers(events: Sequence[Event], offset: int) -> list[Span]:
     """NCCL's kernels. The n-th of a kind in a group of ranks is the same transfer on each of them."""
-    counts, found = Counter[str](), []
-    for event in sorted(events, key=lambda one: float(one["ts"])):
-        told = event.get("args", {})
-        name = str(told.get("Collective name", event["name"]))
-        group = str(told.get("Process Group Ranks", ""))
+    counts, spans = Counter[str](), []
+    for event in sorted(events, key=lambda event: float(event["ts"])):
+        details = event.get("args", {})
+        name = str(details.get("Collective name", event["name"]))
+        group = str(details.get("Process Group Ranks", ""))
         one_way = any(word in name.lower() for word in ONE_WAY)
-        # Of a send or receive the other side is not told, so waiting and transfer stay one.
-        match = f"{name} {group} {told.get('Rank', '') if one_way else ''}"
-        elements = max(int(told.get("In msg nelems", 0) or 0), int(told.get("Out msg nelems", 0) or 0))
-        size = elements * SIZES.get(str(told.get("dtype", "")), 1)
-        found.append(
+        # Of a send or receive the other side is not known, so waiting and transfer stay one.
+        match = f"{name} {group} {details.get('Rank', '') if one_way else ''}"
+        elements = max(int(details.get("In msg nelems", 0) or 0), int(details.get("Out msg nelems", 0) or 0))
+        size = elements * SIZES.get(str(details.get("dtype", "")), 1)
+        spans.append(
             Span(
                 "communication", name, _start(event, offset), _end(event, offset), track=_track(event), bytes=size,
                 match=f"{match} {counts[match]}",
             )
         )  # fmt: skip
         counts[match] += 1
-    return found
+    return spans
 
 
-def standing(transfers: Sequence[Span], computing: Iterable[Span]) -> list[Span]:
-    """When a transfer ran and nothing else did."""
+def blocked_spans(transfers: Sequence[Span], computing: Iterable[Span]) -> list[Span]:
+    """Spans in which a transfer ran and nothing was computed."""
     busy = union((span.start, span.end) for span in computing)
-    found = []
+    spans = []
     for transfer in transfers:
         alone: list[Interval] = without([(transfer.start, transfer.end)], busy)
-        found += [Span("blocked", transfer.name, start, end, track=MAIN, match=transfer.match) for start, end in alone]
-    return found
+        spans += [Span("blocked", transfer.name, start, end, track=MAIN, match=transfer.match) for start, end in alone]
+    return spans

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.breakdown import PARTS, break_down
-from paceline.frameworks.xla_operations import Executed, operations_of, put_on
+from paceline.frameworks.xla_spans import Executed, add_operation_spans, operations_of
 from paceline.spans import Span, SpanRecorder
 
 PROGRAM = """
@@ -46,7 +46,7 @@ def broken_down(late: float) -> list:
         [Span("step", "step", round(begin * US), round((begin + 100) * US)) for begin in range(0, 1000, 200)]
     )
     executed = [one for begin in range(0, 1000, 200) for one in step(begin, late)]
-    put_on(recorder, executed, operations_of(PROGRAM), [0, 1])
+    add_operation_spans(recorder, executed, operations_of(PROGRAM), [0, 1])
     spans: dict[int, list[Span]] = {}
     for span in recorder.spans:
         assert span.worker is not None
@@ -89,14 +89,16 @@ def test_the_delay_of_one_device_is_waiting_in_the_other_and_not_transfer() -> N
 
 def test_operations_that_only_hold_others_count_for_nothing() -> None:
     recorder = SpanRecorder([Span("step", "step", 0, 100 * US)])
-    put_on(recorder, [ran("while.7", 0, 0, 90), ran("dot.2", 0, 10, 20)], operations_of(PROGRAM), [0])
+    add_operation_spans(recorder, [ran("while.7", 0, 0, 90), ran("dot.2", 0, 10, 20)], operations_of(PROGRAM), [0])
     assert [span.name for span in recorder.spans if span.kind != "step"] == ["dot.2"]
 
 
 def test_operations_that_a_device_runs_at_once_count_once() -> None:
     recorder = SpanRecorder([Span("step", "step", 0, round(100 * US))] * 5)
     at_once = [Executed("dot.2", 0, 0, round(60 * US)), Executed("fusion.4", 0, round(20 * US), round(100 * US))]
-    put_on(recorder, [*at_once, Executed("add.6", 0, round(30 * US), round(50 * US))], operations_of(PROGRAM), [0])
+    add_operation_spans(
+        recorder, [*at_once, Executed("add.6", 0, round(30 * US), round(50 * US))], operations_of(PROGRAM), [0]
+    )
     (part,) = break_down({0: recorder.spans})
     exact = {"forward": 60, "backward": 40, "optimizer": 0, "other": 0}
     assert {name: getattr(part, name) * 1e6 for name in exact} == pytest.approx(exact)

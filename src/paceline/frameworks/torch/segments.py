@@ -1,4 +1,4 @@
-"""The layers of an `nn.Sequential` as units that a cut may fall between, and what each costs."""
+"""The layers of an `nn.Sequential` as segments that a cut may fall between, and what each costs."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from paceline.contract.context import Context
 from paceline.workloads.base import model_facts
 
-TRIED_SAMPLES = 2
+TRIAL_SAMPLES = 2
 # Enough for the cheapest layers to take a measurable time; the least of a few timings is the undisturbed one.
 TIMED_SAMPLES, TIMED_REPEATS = 32, 3
 
 
 @dataclass(frozen=True)
-class Unit:
+class Segment:
     """Children of a sequence that stay together, by name."""
 
     children: tuple[tuple[str, nn.Module], ...]
@@ -26,7 +26,7 @@ class Unit:
 
     @property
     def module(self) -> nn.Sequential:
-        """To be run as one."""
+        """The children as one module."""
         # A child of a nested sequence has a dotted name, which no module can have.
         return nn.Sequential(OrderedDict((name.replace(".", "-"), child) for name, child in self.children))
 
@@ -36,72 +36,72 @@ class Unit:
         return any(parameter.requires_grad for parameter in self.module.parameters())
 
 
-def units_of(context: Context, module: nn.Sequential) -> list[Unit]:
+def segments_of(context: Context, module: nn.Sequential) -> list[Segment]:
     """A built-in model's neutral layers with the activations that belong to them; else each child by itself."""
     facts = {layer.name: layer for layer in model_facts(context.model.layers, context.data.input_shape).layers}
-    units: list[Unit] = []
-    for name, child in plain_sequence(module):
+    segments: list[Segment] = []
+    for name, child in flattened_sequence(module):
         # What works in place on its input must have that input made beside it, not received.
         joins = name not in facts if facts else getattr(child, "inplace", False)
-        if joins and units:
-            units[-1] = Unit((*units[-1].children, (name, child)), units[-1].flops)
+        if joins and segments:
+            segments[-1] = Segment((*segments[-1].children, (name, child)), segments[-1].flops)
         else:
-            units.append(Unit(((name, child),), facts[name].forward_flops if facts else None))
-    return units
+            segments.append(Segment(((name, child),), facts[name].forward_flops if facts else None))
+    return segments
 
 
-def plain_sequence(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
+def flattened_sequence(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
     """Children in order, those of plain sequences within too."""
-    found: list[tuple[str, nn.Module]] = []
+    children: list[tuple[str, nn.Module]] = []
     # Not `named_children`, which leaves out a child that comes a second time.
     for name, child in module._modules.items():
         plain = type(child).forward is nn.Sequential.forward
-        found += plain_sequence(child, f"{prefix}{name}.") if plain else [(f"{prefix}{name}", child)]
-    return found
+        children += flattened_sequence(child, f"{prefix}{name}.") if plain else [(f"{prefix}{name}", child)]
+    return children
 
 
-def costs_of(units: Sequence[Unit], inputs: Tensor, balance: str, device: torch.device) -> list[float]:
+def costs_of(segments: Sequence[Segment], inputs: Tensor, balance: str, device: torch.device) -> list[float]:
     """Counted by every process alike, or measured by the first one for all."""
     if balance == "counted":
-        return _counted(units, inputs[:TRIED_SAMPLES])
-    measured = [_timed(units, inputs, device) if dist.get_rank() == 0 else []]
+        return _counted(segments, inputs[:TRIAL_SAMPLES])
+    measured = [_timed(segments, inputs, device) if dist.get_rank() == 0 else []]
     dist.broadcast_object_list(measured, src=0, device=device)
     return measured[0]
 
 
-def _counted(units: Sequence[Unit], inputs: Tensor) -> list[float]:
-    if all(unit.flops is not None for unit in units):
-        return [float(unit.flops or 0) for unit in units]
+def _counted(segments: Sequence[Segment], inputs: Tensor) -> list[float]:
+    if all(segment.flops is not None for segment in segments):
+        return [float(segment.flops or 0) for segment in segments]
     from torch.utils.flop_counter import FlopCounterMode
 
-    costs, given = [], inputs
-    for unit in units:
+    costs, activation = [], inputs
+    for segment in segments:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            given = unit.module(given)
+            activation = segment.module(activation)
         # The counter knows products and convolutions; anything else is about one operation per element.
-        costs.append(float(counter.get_total_flops() + given.numel()))
+        costs.append(float(counter.get_total_flops() + activation.numel()))
     return costs
 
 
-def _timed(units: Sequence[Unit], inputs: Tensor, device: torch.device) -> list[float]:
+def _timed(segments: Sequence[Segment], inputs: Tensor, device: torch.device) -> list[float]:
     """Seconds of forward and backward; gradients made on the way are dropped."""
-    costs, given = [], inputs.to(device)
-    for unit in units:
-        module = unit.module.to(device)
-        costs.append(min(_pass_seconds(module, given) for _ in range(TIMED_REPEATS)))
+    costs, activation = [], inputs.to(device)
+    for segment in segments:
+        module = segment.module.to(device)
+        costs.append(min(_pass_seconds(module, activation) for _ in range(TIMED_REPEATS)))
         with torch.no_grad():
-            given = module(given)
+            activation = module(activation)
         module.zero_grad(set_to_none=True)
         module.to("cpu")
     return costs
 
 
-def _pass_seconds(module: nn.Module, given: Tensor) -> float:
-    given = given.detach().requires_grad_(given.is_floating_point())
+def _pass_seconds(module: nn.Module, activation: Tensor) -> float:
+    activation = activation.detach().requires_grad_(activation.is_floating_point())
     started = perf_counter()
-    made = module(given.clone() if given.requires_grad else given)
-    if made.requires_grad:
-        made.sum().backward()
-    if given.device.type == "cuda":
-        torch.cuda.synchronize(given.device)
+    output = module(activation.clone() if activation.requires_grad else activation)
+    if output.requires_grad:
+        output.sum().backward()
+    if activation.device.type == "cuda":
+        torch.cuda.synchronize(activation.device)
     return perf_counter() - started

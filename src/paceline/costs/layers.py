@@ -1,0 +1,77 @@
+"""What is known of a layer without any framework: its sizes, its work, its kind, and how workers may split it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+# A device's speed is calibrated for each of these; "shape" stands for layers without parameters.
+LayerKind = Literal["attention", "convolution", "dense", "other", "shape"]
+# How a layer is split over workers: not at all, by output features, by input features, by output channels of a
+# convolution, by attention heads.
+LayerSplit = Literal["whole", "columns", "rows", "channels", "heads"]
+# How one of its arrays is then divided: not at all, along its last dimension, along the one before, or along its last
+# dimension where that holds queries, keys and values in turn, each of them head by head.
+ArraySplit = Literal["whole", "columns", "rows", "heads"]
+# The ways in which a layer can be split, each with the arrays that are divided; all others are whole on every worker.
+Splits = Mapping[LayerSplit, Mapping[str, ArraySplit]]
+
+DENSE_SPLITS: Splits = {"columns": {"kernel": "columns", "bias": "columns"}, "rows": {"kernel": "rows"}}
+CONVOLUTION_SPLITS: Splits = {"channels": {"kernel": "columns", "bias": "columns"}}
+_USUAL_SPLITS: Mapping[str, Splits] = {"dense": DENSE_SPLITS, "convolution": CONVOLUTION_SPLITS}
+
+Arrays = tuple[tuple[str, tuple[int, ...]], ...]
+# A convolution's kernel has four dimensions, in any layout.
+_CONVOLUTION_DIMENSIONS = 4
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """One layer's size per sample, read from the model and never typed by hand."""
+
+    name: str
+    parameters: int
+    forward_flops: int
+    output_elements: int
+    # How many arrays the parameters are in.
+    tensors: int = 0
+    # Their names and shapes in the neutral layout; empty where only the counts are known.
+    arrays: Arrays = ()
+    # Numbers of four bytes that stay for the backward pass; the output alone where nothing is said.
+    kept_elements: int | None = None
+    # Of attention: heads, each of which stays whole.
+    heads: int | None = None
+    # Declared by the layer, or derived from the arrays where only those are known.
+    kind: LayerKind = None  # type: ignore[assignment]  # filled in below
+    splits: Splits = field(default=None, compare=False)  # type: ignore[arg-type]  # filled in below
+    # Of what it keeps: numbers that every worker holds in full even where the layer is split.
+    unsplit_elements: int = 0
+
+    def __post_init__(self) -> None:
+        """Facts from files and processes that say nothing of kind and splits get those that their arrays suggest."""
+        if self.kind is None:
+            object.__setattr__(self, "kind", kind_of_arrays(self.arrays))
+        if self.splits is None:
+            usual = _USUAL_SPLITS.get(str(self.kind), {}) if "kernel" in dict(self.arrays) else {}
+            object.__setattr__(self, "splits", usual)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "LayerFacts":
+        """As another process sent it: JSON has lists where shapes are tuples."""
+        return cls(**{**values, "arrays": tuple((name, tuple(shape)) for name, shape in values["arrays"])})
+
+    @property
+    def kept(self) -> int:
+        """What it keeps of one sample for the backward pass."""
+        return self.output_elements if self.kept_elements is None else self.kept_elements
+
+
+def kind_of_arrays(arrays: Arrays) -> LayerKind:
+    """The kind of a layer of which only the arrays are known."""
+    shapes = dict(arrays)
+    if "qkv_kernel" in shapes:
+        return "attention"
+    if any(len(shape) == _CONVOLUTION_DIMENSIONS for shape in shapes.values()):
+        return "convolution"
+    if "kernel" in shapes or "weight" in shapes:
+        return "dense"
+    return "other" if shapes else "shape"

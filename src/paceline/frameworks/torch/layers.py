@@ -1,0 +1,109 @@
+"""What PyTorch knows of each kind of layer: its module, the names of its parameters, and how they are laid out."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.workloads.layers import (
+    MLP_OVER_WIDTH,
+    NORM_EPSILON,
+    Block,
+    Conv,
+    Dense,
+    Embed,
+    Flatten,
+    Layer,
+    MaxPool,
+    Norm,
+    Shape,
+)
+
+# Neutral array of a layer ─► parameter of its module, where they have different names.
+_PARAMETERS = {"kernel": "weight", "scale": "weight", "shift": "bias", "tokens": "tokens.weight"}
+# Dimensions of a convolution's kernel: height, width, in, out here are out, in, height, width in PyTorch.
+_TO_TORCH, _TO_NEUTRAL = (3, 2, 0, 1), (2, 3, 1, 0)
+
+
+class ChannelsFastestFlatten(nn.Module):
+    """Flattens in height, width, channel order: free of copies when the memory is channels-last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c, h, w) to (n, h * w * c)."""
+        return x.permute(0, 2, 3, 1).reshape(x.shape[0], -1)
+
+
+class EmbedModule(nn.Module):
+    """Token plus position embedding."""
+
+    def __init__(self, vocabulary: int, width: int, length: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(torch.zeros(length, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(n, length) to (n, length, width)."""
+        embedded: Tensor = self.tokens(tokens) + self.positions
+        return embedded
+
+
+class BlockModule(nn.Module):
+    """A pre-norm transformer block with causal attention."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.head_width = heads, width // heads
+        self.norm1, self.norm2 = nn.LayerNorm(width, NORM_EPSILON), nn.LayerNorm(width, NORM_EPSILON)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, MLP_OVER_WIDTH * width), nn.Linear(MLP_OVER_WIDTH * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, length, width) to the same."""
+        n, length, _ = x.shape
+        parts = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(n, length, -1))
+        mixed: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return mixed
+
+
+def layer_module(layer: Layer, shape: Shape, channels_last: bool) -> nn.Module:  # noqa: PLR0911 - one per kind of layer
+    """The module of a layer whose input has this shape."""
+    match layer:
+        case Conv(channels, kernel):
+            return nn.Conv2d(shape[0], channels, kernel, padding="same")
+        case MaxPool(size):
+            return nn.MaxPool2d(size)
+        case Flatten():
+            return ChannelsFastestFlatten() if channels_last else nn.Flatten()
+        case Dense(units):
+            return nn.Linear(shape[-1], units)
+        case Embed(vocabulary, width):
+            return EmbedModule(vocabulary, width, shape[0])
+        case Norm():
+            return nn.LayerNorm(shape[-1], NORM_EPSILON)
+        case Block(heads):
+            return BlockModule(shape[-1], heads)
+    raise TypeError(f"no PyTorch module for {type(layer).__name__}")
+
+
+def parameter_name(layer: Layer, array: str) -> str:
+    """The name of a neutral array among the parameters of the layer's module."""
+    if isinstance(layer, Block):
+        module, _, array = array.rpartition("_")
+        return f"{module}.{_PARAMETERS.get(array, array)}"
+    return _PARAMETERS.get(array, array)
+
+
+def to_torch(name: str, array: np.ndarray) -> np.ndarray:
+    """An array of the neutral layout as PyTorch stores it: outputs of a kernel first."""
+    if not name.endswith("kernel"):
+        return array
+    return array.transpose(_TO_TORCH) if array.ndim == len(_TO_TORCH) else array.T
+
+
+def to_neutral(name: str, array: np.ndarray) -> np.ndarray:
+    """The other way round."""
+    if not name.endswith("kernel"):
+        return array
+    return array.transpose(_TO_NEUTRAL) if array.ndim == len(_TO_NEUTRAL) else array.T

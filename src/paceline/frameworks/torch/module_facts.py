@@ -1,0 +1,109 @@
+"""Facts of each layer of a user's PyTorch module: parameters, operations, what its backward pass keeps.
+
+The module runs on the meta device, where tensors have shapes and no numbers, so that it can be of any size; a module
+whose code looks at numbers runs with the samples themselves.
+"""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from paceline.costs.footprint import FLOAT_BYTES
+from paceline.costs.layers import Arrays, LayerFacts, LayerKind
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class _Collector:
+    """Collects, after each layer of a forward pass, what was computed and kept since the layer before."""
+
+    def __init__(self, samples: int, uncounted: list[Tensor]) -> None:
+        self.layers: list[LayerFacts] = []
+        self._samples, self._flops, self._kept_bytes = samples, 0, 0
+        # Storages that were counted or do not count, by number; held, so that no other storage gets the number.
+        self._storages: dict[int, Any] = {}
+        self._storages |= {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in uncounted}
+        self._seen: set[str] = set()
+        self.counter = FlopCounterMode(display=False)
+
+    def add(self, name: str, module: nn.Module, output: Tensor) -> None:
+        """Adds a module that has just run. One that runs again costs again, and brings no further parameters."""
+        flops = self.counter.get_total_flops()
+        arrays = () if name in self._seen else _arrays(module)
+        self._seen.add(name)
+        self.layers.append(
+            LayerFacts(
+                name=name,
+                parameters=sum(math.prod(shape) for _, shape in arrays),
+                # The counter knows products and convolutions; anything else is about one operation per element.
+                forward_flops=(flops - self._flops + output.numel()) // self._samples,
+                output_elements=output.numel() // self._samples,
+                tensors=len(arrays),
+                arrays=arrays,
+                kept_elements=self._kept_bytes // FLOAT_BYTES // self._samples,
+                kind=_kind(module) if arrays else "shape",
+            )
+        )
+        self._flops, self._kept_bytes = flops, 0
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Counts a tensor that autograd keeps for the backward pass."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._storages:
+            self._storages[storage._cdata] = storage
+            self._kept_bytes += storage.nbytes()
+        return tensor
+
+
+def module_facts(module: nn.Module, inputs: Tensor) -> tuple[LayerFacts, ...]:
+    """Facts of the module's layers, in the order of a forward pass."""
+    try:
+        return _run(copy.deepcopy(module).to("meta"), inputs.to("meta"))
+    except Exception:  # what a model of the user's raises on tensors without numbers can be anything
+        return _run(module, inputs)
+
+
+def _run(module: nn.Module, inputs: Tensor) -> tuple[LayerFacts, ...]:
+    collector, hooks = _Collector(len(inputs), [inputs, *module.parameters()]), []
+    for name, child in module.named_modules():
+        if not list(child.children()) or list(child.parameters(recurse=False)):
+
+            def hook(layer: nn.Module, _inputs: Any, output: Any, name: str = name) -> None:
+                first = output[0] if isinstance(output, tuple) else output
+                if isinstance(first, Tensor):
+                    collector.add(name or "model", layer, first)
+
+            hooks.append(child.register_forward_hook(hook))
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(collector.keep, lambda tensor: tensor), collector.counter:
+            module(inputs)
+    finally:
+        for hook_handle in hooks:
+            hook_handle.remove()
+    return tuple(collector.layers)
+
+
+def _kind(module: nn.Module) -> LayerKind:
+    if isinstance(module, nn.Linear):
+        return "dense"
+    return "convolution" if isinstance(module, nn.modules.conv._ConvNd) else "other"
+
+
+def _arrays(module: nn.Module) -> Arrays:
+    """Trainable arrays in the neutral layout: kernels of dense layers and convolutions have inputs before outputs."""
+    arrays: list[tuple[str, tuple[int, ...]]] = []
+    for name, parameter in module.named_parameters(recurse=False):
+        if not parameter.requires_grad:
+            continue
+        shape = tuple(parameter.shape)
+        if name == "weight" and isinstance(module, nn.Linear):
+            arrays.append(("kernel", (shape[1], shape[0])))
+        elif name == "weight" and isinstance(module, CONVOLUTIONS):
+            arrays.append(("kernel", (*shape[2:], shape[1], shape[0])))
+        else:
+            arrays.append((name, shape))
+    return tuple(arrays)
