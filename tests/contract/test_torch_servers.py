@@ -317,5 +317,5 @@ def test_a_server_serves_workers_on_its_own_cores_last(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch_server.dist, "all_gather_object", gather)
     spec = RunSpec(strategy="torch-ps-sync", workers=4, global_batch=64, steps=1)
-    context = Context(spec, Process(4, 5, "server", 0, (0,)), Rendezvous("", 0, None, tmp_path))
+    context = Context(spec, Process(4, 5, "server", 0, (0,)), Rendezvous("", 0))
     assert torch_server.neighbours_last(context) == [1, 2, 0, 3]

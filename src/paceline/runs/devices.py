@@ -72,7 +72,7 @@ def process_environment(spec: RunSpec, process: Process, base: Mapping[str, str]
     # A worker that computes on a GPU needs its cores for the threads that feed it, not for pools that compute.
     threads = str(1 if spec.device != "cpu" and process.role == "worker" else max(1, len(process.cores)))
     env |= dict.fromkeys(_THREAD_POOLS, threads)
-    # NumPy's own pool, which no strategy computes with, starts its threads when it is imported; see `template.py`.
+    # NumPy's own pool, which no strategy computes with, starts its threads when it is imported; see `fork_server.py`.
     env |= {"OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
     if spec.allocator == "tuned":
         env |= TUNED_ALLOCATOR

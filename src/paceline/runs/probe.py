@@ -12,13 +12,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
 from paceline.errors import ModelError, UserError
-from paceline.runs.lifeline import die_with
+from paceline.runs.processes import die_with
 from paceline.spec import RunSpec
 from paceline.workloads.own import build_own
 
@@ -90,7 +89,7 @@ def look(spec: RunSpec) -> OwnFacts:
     if spec.dataset == "synthetic":
         # Large images take seconds to make, and a look needs two of them, one of a high class.
         spec = spec.model_copy(update={"train_samples": min(spec.train_samples or ENOUGH_SAMPLES, ENOUGH_SAMPLES)})
-    context = Context(spec, process, Rendezvous("127.0.0.1", 0, None, Path()))
+    context = Context(spec, process, Rendezvous("127.0.0.1", 0))
     assert context.own is not None
     built = build_own(context.own)
     for framework, (is_one, module, function) in KINDS.items():

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.contract.context import Process
-from paceline.runs.processes import left_behind, lives, stat_fields
+from paceline.runs.folder import orphaned_folders
+from paceline.runs.processes import is_alive, stat_fields
 from paceline.spec import RunSpec
 from paceline.systems import System
 from paceline.systems.slicing import CONTROL
@@ -86,10 +87,10 @@ def take_down(folder: Path) -> None:
                 capture_output=True, timeout=QUIT_SECONDS, check=False,
             )  # fmt: skip
         until = time.monotonic() + QUIT_SECONDS
-        while lives(daemon) and time.monotonic() < until:
+        while is_alive(daemon) and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
         for pid in (daemon, *children):
-            if lives(pid):
+            if is_alive(pid):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
@@ -97,7 +98,7 @@ def take_down(folder: Path) -> None:
 
 def sweep() -> None:
     """Takes down what tools that were killed have left running."""
-    for folder in left_behind(FOLDER_PREFIX):
+    for folder in orphaned_folders(FOLDER_PREFIX):
         take_down(folder)
 
 

@@ -12,7 +12,7 @@ CLEAR, PEAK_ONLY = Path("/proc/self/clear_refs"), "5"
 
 @dataclass(frozen=True)
 class Resident:
-    """Resident bytes without pages of files: now, and the most so far."""
+    """Resident bytes of this process without pages of files: now, and the most so far."""
 
     own_bytes: int
     peak_bytes: int
