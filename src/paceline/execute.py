@@ -63,7 +63,7 @@ class Silent:
 
 @dataclass
 class Outcome:
-    """What executing a study came to."""
+    """How the runs of a study ended."""
 
     plan: Plan
     counts: dict[Status, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Outcome:
 def plan_study(
     study: Study, store: Store | None, *, fresh: bool = False, retry: bool = False, breakdown: bool = False
 ) -> Plan:
-    """What there is to do now."""
+    """The plan of a study: which runs are left to make."""
     names = study.factors.get("strategy", study.fixed.get("strategy"))
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         study = study.with_fields({"strategy": expand_strategies(names)})

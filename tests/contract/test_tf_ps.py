@@ -84,6 +84,14 @@ def test_staleness_is_recorded_for_every_update(trained: Any) -> None:
     assert of_role(record, "server")[0].details["staleness"]["max"] >= 1
 
 
+def test_cpu_seconds_of_serving_are_recorded_for_workers_and_servers(trained: Any) -> None:
+    record = ps(trained, 2).record
+    (chief,) = of_role(record, "chief")
+    assert "serving_cpu_seconds" not in chief.details
+    for rank in of_role(record, "worker") + of_role(record, "server"):
+        assert 0 < rank.details["serving_cpu_seconds"] < rank.cpu_seconds
+
+
 @pytest.mark.parametrize("servers", [1, 3])
 def test_every_process_holds_exactly_the_bytes_of_its_footprint(servers: int, trained: Any) -> None:
     record = ps(trained, 2, servers=servers).record

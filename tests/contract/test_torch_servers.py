@@ -110,6 +110,15 @@ def test_every_process_holds_exactly_the_bytes_of_its_footprint(name: str, serve
     assert max(shards) - min(shards) <= 4
 
 
+@pytest.mark.parametrize("name", SERVED)
+def test_cpu_seconds_of_serving_are_recorded_for_every_process_that_serves(name: str, trained: Any) -> None:
+    record = trained("mnist-small", strategy=name, workers=2, **tame(name, servers=1)).record
+    serving = {rank.role: rank.details.get("serving_cpu_seconds") for rank in record.ranks}
+    assert serving.pop("worker") is None
+    assert serving
+    assert all(seconds > 0 for seconds in serving.values())
+
+
 @pytest.mark.parametrize("name", ["torch-ps-sync", "torch-downpour"])
 def test_smaller_pieces_do_not_change_what_is_held_beyond_their_counters(name: str, trained: Any) -> None:
     record = trained("mnist-small", strategy=name, workers=2, knobs={"piece_kib": 64, "servers": 2}).record

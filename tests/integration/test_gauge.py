@@ -29,7 +29,7 @@ def test_a_process_that_cannot_measure_is_a_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     with gauging(local_system().cores) as gauge:
         with pytest.raises(UserError, match=r"measuring with 2 processes failed: .*run paceline doctor"):
-            gauge.transfers(2, sizes=[-1])
+            gauge.transfers(2, sizes=[1 << 60])
         # It can still be asked for something else.
         monkeypatch.setattr(gauges, "KINDS", KINDS)
         assert gauge.transfers(2, sizes=[1 << 10])["collectives"]

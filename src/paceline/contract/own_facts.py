@@ -1,7 +1,6 @@
 """What a look at a user's own model found out."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.costs.footprint import LayerFacts, ModelFacts
 
@@ -27,17 +26,7 @@ class OwnFacts:
     layers: tuple[LayerFacts, ...] = ()
     input_elements: int = 0
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "OwnFacts":
-        """As another process told it."""
-        layers = tuple(LayerFacts(**{**layer, "arrays": _shapes(layer["arrays"])}) for layer in values.pop("layers"))
-        return cls(**{**values, "cuts": tuple(values["cuts"])}, layers=layers)
-
     @property
     def model(self) -> ModelFacts | None:
         """What footprints are made of, if it is known."""
         return ModelFacts(self.layers, self.input_elements) if self.layers else None
-
-
-def _shapes(arrays: list[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((name, tuple(shape)) for name, shape in arrays)

@@ -92,7 +92,7 @@ class ForkServer:
         return self.record_message(SERVER_MESSAGE.validate_json(message))
 
     def record_message(self, message: ProcessStarted | ProcessEnded) -> int | None:
-        """Keeps what the server said; gives the number of a process that started."""
+        """Keeps an exit code; gives the number of a process that started."""
         if isinstance(message, ProcessEnded):
             self.exit_codes[message.pid] = message.code
             return None

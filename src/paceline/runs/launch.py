@@ -38,7 +38,7 @@ def launch(
     run: PlannedRun, study: str, system: System, on_event: OnEvent,
     *, weights_to: Path | None = None, launcher: Launcher = FRESH,
 ) -> Record:  # fmt: skip
-    """Runs it in processes of its own. `KeyboardInterrupt` ends it as interrupted and is the caller's to act on."""
+    """Runs it in new processes. Ctrl-C ends it as interrupted; the caller decides what follows from that status."""
     spec = run.spec
     roles = strategy(spec.strategy).roles(spec)
     processes = lay_out(roles, system.cores, cores_each(spec, roles, system.cores))

@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.05
 
 
 def slice_environment(spec: RunSpec, process: Process, system: System) -> dict[str, str]:
-    """What tells one process its share; a process that drives several workers gets the shares of all of them."""
+    """The variables that give a process its share; one that drives several workers gets the shares of all of them."""
     if spec.device != "cuda-slice":
         return {}
     slices = spec.slices or spec.workers
@@ -71,7 +71,7 @@ def _start(paths: dict[str, str]) -> None:
 
 
 def first_gpu(visible: str | None) -> str:
-    """The GPU to cut: the first that CUDA would see."""
+    """The GPU that is cut into slices: the first that CUDA would see."""
     return next((word.strip() for word in (visible or "").split(",") if word.strip()), "0")
 
 
@@ -117,4 +117,4 @@ def _children(pid: int) -> list[int]:
     """Servers that the daemon has started."""
     running = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
     # The parent stands behind the state.
-    return [one for one in running if stat_fields(one)[1:2] == [str(pid)]]
+    return [child for child in running if stat_fields(child)[1:2] == [str(pid)]]

@@ -1,4 +1,4 @@
-"""What crosses between a launcher and the processes of a run: orders, events, results and requests to fork.
+"""What crosses between processes: a run's orders, events and results, replies of a probe, and requests to fork.
 
 Every value travels as JSON and is defined here once, for the side that writes it and the side that reads it.
 """
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from paceline.contract.context import Process
 from paceline.contract.job import Evaluation
+from paceline.contract.own_facts import OwnFacts
 from paceline.runs.meters.memory import Resident
 from paceline.spans import Span
 from paceline.spec import RunSpec
@@ -129,6 +130,13 @@ class RankError(Message):
 
 
 RankReport = Annotated[RankResult | RankError, Field(discriminator="kind")]
+
+
+class ProbeReply(Message):
+    """What a look at a user's model came to: facts, or what is wrong with the model."""
+
+    facts: OwnFacts | None = None
+    error: str | None = None
 
 
 class ForkRequest(Message):

@@ -113,14 +113,14 @@ class NvmlCounter:
 
 @dataclass
 class EnergyMeter:
-    """What a counter showed when, during one run; without a counter, only how to estimate."""
+    """Readings of a counter during one run; without a counter, it only knows how to estimate."""
 
     energy: Energy
     counter: Counter | None = None
     readings: list[tuple[int, float]] = field(default_factory=list)
 
     def read(self, last: bool = False) -> None:
-        """Takes a reading if the one before is old enough; the last of a run in any case."""
+        """Takes a reading if the one before is old enough or this is the last chance."""
         now = time.perf_counter_ns()
         due = last or not self.readings or now - self.readings[-1][0] >= READING_NANOSECONDS
         if self.counter is not None and due:
@@ -153,7 +153,7 @@ def open_energy_meter(spec: RunSpec) -> EnergyMeter | None:
 
 
 def estimate() -> Energy:
-    """CPU seconds times what a busy core draws, as the user says or by default."""
+    """An energy source that multiplies CPU seconds by what a busy core draws, as the user says or by default."""
     return Energy(source="estimated", watts_per_core=watts_per_core())
 
 
@@ -202,7 +202,7 @@ def rapl_counter() -> RaplCounter | None:
 
 
 def gpu_count(spec: RunSpec) -> int:
-    """How many GPUs a run uses; slices are of one."""
+    """How many GPUs a run uses; all slices are of the same GPU."""
     return 1 if spec.device == "cuda-slice" else spec.workers
 
 
@@ -233,7 +233,7 @@ def _handles(nvml: Any, visible: str | None) -> list[Any]:
 
 @cache
 def _idle_watts(source: str, gpus: int) -> float:
-    """Measured once, before the first run that needs it."""
+    """What the counter shows on an idle machine, measured once, before the first run that needs it."""
     counter = _gpu_counter(gpus) if source == "nvml" else rapl_counter()
     return mean_watts(counter, time.sleep) if counter is not None else 0.0
 

@@ -105,7 +105,7 @@ def gpu_findings(uses: Sequence[GpuUse]) -> list[Finding]:
 
 
 def open_gpu_meter(spec: RunSpec, clock: Callable[[], int]) -> GpuMeter | None:
-    """Of the GPUs that the run will use; None on CPU cores and where NVML does not answer."""
+    """A meter of the GPUs that the run will use; None on CPU cores and where NVML does not answer."""
     if spec.device == "cpu":
         return None
     import pynvml
