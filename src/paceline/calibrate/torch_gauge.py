@@ -183,7 +183,7 @@ def _passes_peak(case: LayerCase) -> int | None:
     before = resident()
     passes()
     after = resident()
-    return after.peak_bytes - before.own_bytes if before and after else None
+    return after.peak_bytes - before.current_bytes if before and after else None
 
 
 def _in_a_fork(function: Callable[[], int | None]) -> int | None:

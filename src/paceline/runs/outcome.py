@@ -170,7 +170,10 @@ def _memory(result: RankResult) -> Memory | None:
         return None
     first = next((view.resident for view in result.measured.epochs if view.resident), final)
     return Memory(
-        baseline_bytes=baseline, steady_bytes=first.own_bytes, peak_bytes=first.peak_bytes, final_bytes=final.own_bytes
+        baseline_bytes=baseline,
+        steady_bytes=first.current_bytes,
+        peak_bytes=first.peak_bytes,
+        final_bytes=final.current_bytes,
     )
 
 

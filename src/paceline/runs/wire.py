@@ -22,8 +22,7 @@ MESSAGE_BYTES = 1 << 16
 class Message(BaseModel):
     """A value on the wire: it cannot be changed and has no unknown keys. Its numbers may be infinite or NaN."""
 
-    # Building every validator when a worker is imported would make each start slower; a process needs only a few.
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
 class RunOrders(Message):
@@ -177,9 +176,6 @@ class ProcessEnded(Message):
     code: int
 
 
-_DEFERRED = ConfigDict(defer_build=True)
-EVENT: TypeAdapter[StepEvent | EpochEvent] = TypeAdapter(Event, config=_DEFERRED)
-RANK_REPORT: TypeAdapter[RankResult | RankError] = TypeAdapter(RankReport, config=_DEFERRED)
-SERVER_MESSAGE: TypeAdapter[ProcessStarted | ProcessEnded] = TypeAdapter(
-    ProcessStarted | ProcessEnded, config=_DEFERRED
-)
+EVENT: TypeAdapter[StepEvent | EpochEvent] = TypeAdapter(Event)
+RANK_REPORT: TypeAdapter[RankResult | RankError] = TypeAdapter(RankReport)
+SERVER_MESSAGE: TypeAdapter[ProcessStarted | ProcessEnded] = TypeAdapter(ProcessStarted | ProcessEnded)

@@ -108,7 +108,7 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
         start=ProcessStart(
             started=start.started, imported=imported, opened=opened,
             shared_import_nanoseconds=start.shared_import_nanoseconds,
-            baseline_bytes=baseline.own_bytes if baseline else None,
+            baseline_bytes=baseline.current_bytes if baseline else None,
         ),
         measured=measured,
         notes=context.notes,

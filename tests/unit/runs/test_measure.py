@@ -112,8 +112,8 @@ def test_what_the_process_hands_back_survives_the_way_as_json(report):
 def test_memory_is_looked_at_when_the_steps_are_done_and_again_in_the_end(report):
     measured = train(ScriptedJob(), [(0, 1), (1, 1)], 32, report)
     first = measured.epochs[0].resident
-    assert first.peak_bytes >= first.own_bytes > 1 << 20
-    assert measured.resident.own_bytes > 1 << 20
+    assert first.peak_bytes >= first.current_bytes > 1 << 20
+    assert measured.resident.current_bytes > 1 << 20
 
 
 def test_the_energy_of_a_process_that_serves_is_known_by_its_cpu_seconds_while_serving():

@@ -14,7 +14,7 @@ CLEAR, PEAK_ONLY = Path("/proc/self/clear_refs"), "5"
 class Resident:
     """Resident bytes of this process without pages of files: now, and the most so far."""
 
-    own_bytes: int
+    current_bytes: int
     peak_bytes: int
 
 
