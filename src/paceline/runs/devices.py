@@ -33,15 +33,15 @@ _FOREIGN = (
 
 
 def lay_out(roles: tuple[Role, ...], cores: tuple[int, ...], cores_per_worker: int) -> tuple[Process, ...]:
-    """Numbers the processes and deals the cores out in turn; with too few cores they are dealt again."""
-    world, dealt = sum(role.processes for role in roles), 0
+    """Numbers the processes and assigns cores in turn; with too few of them, several processes share a core."""
+    world, assigned = sum(role.processes for role in roles), 0
     processes: list[Process] = []
     for role in roles:
         for index in range(role.processes):
-            want = min(role.workers_each * cores_per_worker, len(cores))
-            mine = tuple(sorted({cores[(dealt + offset) % len(cores)] for offset in range(want)}))
-            dealt += want
-            processes.append(Process(len(processes), world, role.name, index, mine, role.workers_each))
+            count = min(role.workers_each * cores_per_worker, len(cores))
+            share = tuple(sorted({cores[(assigned + offset) % len(cores)] for offset in range(count)}))
+            assigned += count
+            processes.append(Process(len(processes), world, role.name, index, share, role.workers_each))
     return tuple(processes)
 
 

@@ -25,19 +25,19 @@ from paceline.workloads.own import build_own
 
 PATIENCE_SECONDS = 300.0
 ENOUGH_SAMPLES = 512
-_known: dict[str, OwnFacts] = {}
+_facts_by_model: dict[str, OwnFacts] = {}
 
 
 def probe(spec: RunSpec) -> OwnFacts:
     """Facts of the run's own model; raises `ModelError` with what is wrong and where."""
     fields = ("model", "dataset", "input_shape", "classes", "train_samples", "seed", "memory_format")
     identity = json.dumps(spec.model_dump(mode="json", include=set(fields)), sort_keys=True)
-    if identity not in _known:
-        _known[identity] = _ask(spec)
-    return _known[identity]
+    if identity not in _facts_by_model:
+        _facts_by_model[identity] = _probe_in_new_process(spec)
+    return _facts_by_model[identity]
 
 
-def _ask(spec: RunSpec) -> OwnFacts:
+def _probe_in_new_process(spec: RunSpec) -> OwnFacts:
     assert spec.model is not None
     try:
         answer = subprocess.run(
@@ -79,13 +79,13 @@ def _builds_otherwise(spec: RunSpec) -> bool:
     if spec.memory_format != "channels_last":
         return False
     try:
-        _ask(spec.model_copy(update={"memory_format": "contiguous"}))
+        _probe_in_new_process(spec.model_copy(update={"memory_format": "contiguous"}))
     except ModelError:
         return False
     return True
 
 
-def look(spec: RunSpec) -> OwnFacts:
+def build_and_inspect(spec: RunSpec) -> OwnFacts:
     """Builds the model and sends one small batch through it, in this process."""
     process = Process(0, 1, "worker", 0, tuple(os.sched_getaffinity(0)))
     if spec.dataset == "synthetic":
@@ -96,8 +96,8 @@ def look(spec: RunSpec) -> OwnFacts:
     built = build_own(context.own)
     for framework, (is_instance, module, function) in KINDS.items():
         if is_instance(built):
-            looker = getattr(import_module(f"paceline.frameworks.{module}"), function)
-            facts: OwnFacts = looker(context, built)
+            inspect = getattr(import_module(f"paceline.frameworks.{module}"), function)
+            facts: OwnFacts = inspect(context, built)
             assert facts.framework == framework
             return facts
     *others, last = MODEL_KINDS.values()
@@ -105,7 +105,7 @@ def look(spec: RunSpec) -> OwnFacts:
     raise ModelError(f"{context.own.label} returned {type(built).__name__}, not {kinds}; return the model itself")
 
 
-def _comes_from(framework: str, name: str) -> Callable[[Any], bool]:
+def _is_instance_of(framework: str, name: str) -> Callable[[Any], bool]:
     """Whether an object is of that framework's class; if it is, the user's file has imported the framework."""
     return lambda built: framework in sys.modules and isinstance(built, getattr(sys.modules[framework], name))
 
@@ -116,8 +116,8 @@ def _is_pair_of_functions(built: Any) -> bool:
 
 # For each kind of model: how it is recognised, and the function that looks at it.
 KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
-    "torch": (_comes_from("torch.nn", "Module"), "torch.probe", "look_at_torch"),
-    "keras": (_comes_from("keras", "Model"), "keras.probe", "look_at_keras"),
+    "torch": (_is_instance_of("torch.nn", "Module"), "torch.probe", "look_at_torch"),
+    "keras": (_is_instance_of("keras", "Model"), "keras.probe", "look_at_keras"),
     "jax": (_is_pair_of_functions, "jax.probe", "look_at_jax"),
 }
 
@@ -125,7 +125,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 if __name__ == "__main__":
     try:
         die_with(int(sys.stdin.readline()))
-        reply = ProbeReply(facts=look(RunSpec.model_validate_json(sys.stdin.read())))
+        reply = ProbeReply(facts=build_and_inspect(RunSpec.model_validate_json(sys.stdin.read())))
     except UserError as complaint:
         reply = ProbeReply(error=str(complaint))
     print("\n" + reply.model_dump_json(), flush=True)  # noqa: T201 - this is how the answer travels
