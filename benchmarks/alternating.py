@@ -17,7 +17,9 @@ from pathlib import Path
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.job import Service
+from paceline.runs.folder import RunFolder
 from paceline.runs.measure import train
+from paceline.runs.wire import EpochEvent, StepEvent
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 
@@ -30,14 +32,14 @@ def paceline_loop(spec: RunSpec, folder: Path) -> Callable[[int], View]:
     """The job that a worker of this run opens, driven as a worker drives it; progress goes to nobody."""
     rank, world, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     process = Process(rank, world, "worker", rank, tuple(os.sched_getaffinity(0)))
-    context = Context(spec, process, Rendezvous("127.0.0.1", port, None, folder))
+    context = Context(spec, process, Rendezvous("127.0.0.1", port, None, RunFolder(folder)))
     job = strategy(spec.strategy).open_job(context)
     assert not isinstance(job, Service)
     steps = context.order.steps_per_epoch
     nobody = os.open(os.devnull, os.O_WRONLY)
 
-    def report(**event: object) -> None:
-        os.write(nobody, json.dumps(event).encode())
+    def report(event: StepEvent | EpochEvent) -> None:
+        os.write(nobody, event.model_dump_json().encode())
 
     def epoch(number: int) -> View:
         part = train(job, [(number, steps)], spec.samples_per_step, report).epochs[0]

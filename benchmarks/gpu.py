@@ -202,7 +202,7 @@ def energy(dataset: str, quick: bool, say: Callable[[str], None]) -> list[Line]:
     counted, added = NvmlCounter(pynvml, handles), NvmlCounter(NoCounter(pynvml), handles)
     seen: list[tuple[float, float]] = []
 
-    def look(_event: dict[str, Any] | None = None) -> None:
+    def look(_event: object = None) -> None:
         seen.append((counted.joules(), added.joules()))
 
     def keep_looking() -> None:

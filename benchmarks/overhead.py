@@ -147,7 +147,7 @@ def free_port() -> int:
 def write_data(loop: Loop, folder: Path) -> Path:
     """The arrays and starting weights that Paceline's processes would use, for a script that cannot ask Paceline."""
     spec = loop.spec()
-    context = Context(spec, Process(0, 1, "worker", 0, ()), Rendezvous("", 0, None, folder))
+    context = Context(spec, Process(0, 1, "worker", 0, ()), Rendezvous("", 0))
     data, layers, weights = context.data, context.model.layers, context.starting_weights()
     dense = [layer.units for layer in layers if isinstance(layer, Dense)]
     path = folder / f"{loop.workload}.npz"

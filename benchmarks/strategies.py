@@ -18,8 +18,9 @@ from rich.table import Column, Table
 from paceline.plan import PlannedRun, complete, expand_strategies, refusal
 from paceline.record import Record
 from paceline.runs.launch import launch
+from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.probe import probe
-from paceline.runs.template import Templates, templates
+from paceline.runs.starters import ForkServers, fork_servers
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -82,22 +83,26 @@ def speed(record: Record) -> Speed:
     )
 
 
-def measure(load: Load, name: str, made: Templates) -> Speed:
+def measure(load: Load, name: str, servers: ForkServers) -> Speed:
     run = PlannedRun(load.spec(name), 0)
-    record = launch(run, "strategies", local_system(), lambda _event: None, start=made.starter(strategy(name)))
+    record = launch(
+        run, "strategies", local_system(), lambda _event: None, launcher=LocalLauncher(servers.starter(strategy(name)))
+    )
     if not record.ok:
         raise RuntimeError(f"{name} on {load.workload}: {record.reason}\n{record.log_tail}")
     return speed(record)
 
 
-def compare(load: Load, names: list[str], rounds: int, made: Templates, say: Callable[[str], None]) -> list[Figure]:
+def compare(
+    load: Load, names: list[str], rounds: int, servers: ForkServers, say: Callable[[str], None]
+) -> list[Figure]:
     figures = {name: Figure(name) for name in names}
     for number in range(rounds):
         turned = names[number % len(names) :] + names[: number % len(names)]
         speeds = {}
         for name in turned:
             say(f"{load.workload}: round {number + 1} of {rounds}: {name}")
-            speeds[name] = measure(load, name, made)
+            speeds[name] = measure(load, name, servers)
         for name, figure in figures.items():
             figure.own.append(speeds[name])
             figure.base.append(speeds[BASE])
@@ -153,14 +158,14 @@ def main() -> None:
         shorter = (
             Load(load.workload, load.global_batch, load.train_samples, WARM_UP_EPOCHS + 2) if asked.quick else load
         )
-        with templates() as made, progress.status(load.workload) as status:
+        with fork_servers() as servers, progress.status(load.workload) as status:
 
             def say(text: str, to: Callable[[str], None] = status.update) -> None:
                 to(text)
                 if not progress.is_terminal:
                     progress.print(text)
 
-            figures = compare(shorter, names, rounds, made, say)
+            figures = compare(shorter, names, rounds, servers, say)
         show(load, figures, console)
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from paceline.execute import starters
+from paceline.execute import plan_launchers
 from paceline.plan import Plan, PlannedRun
 from paceline.record import Record, Status
 from paceline.runs.launch import launch, schedule
-from paceline.runs.template import templates
+from paceline.runs.starters import fork_servers
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -188,11 +188,11 @@ def measured(plan: Plan, stored: Iterable[Record], on_kind: Callable[[RunSpec], 
     system, until = local_system(), time.monotonic() + PATIENCE_SECONDS
     # Whose first run is behind: it reads libraries from disk and is slower than all that follow.
     warm: set[str | None] = {None}
-    with templates() as shared:
-        chosen = starters(plan, shared)
+    with fork_servers() as servers:
+        launchers = plan_launchers(plan, servers)
 
         def make(spec: RunSpec) -> Record:
-            record = launch(PlannedRun(spec, 0), plan.study, system, lambda _: None, start=chosen[spec.strategy])
+            record = launch(PlannedRun(spec, 0), plan.study, system, lambda _: None, launcher=launchers[spec.strategy])
             if record.status is Status.INTERRUPTED:
                 raise KeyboardInterrupt
             return record

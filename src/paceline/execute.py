@@ -5,15 +5,17 @@ The command line and the Python interface both use it.
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from paceline.data import data_source
 from paceline.plan import Plan, PlannedRun, expand_strategies, make_plan
 from paceline.record import FINAL, Record, Status
-from paceline.runs.launch import launch, skipped_record
+from paceline.runs.launch import FRESH, launch, skipped_record
+from paceline.runs.launchers import Launcher
+from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.probe import probe
-from paceline.runs.processes import Starter, start_fresh
-from paceline.runs.template import Templates, templates
+from paceline.runs.starters import ForkServers, fork_servers
+from paceline.runs.wire import EpochEvent, StepEvent
 from paceline.store import Store
 from paceline.strategies import strategy
 from paceline.study import Study
@@ -22,18 +24,18 @@ from paceline.workloads.own import OWN_DATA
 
 
 class Listener(Protocol):
-    """Who wants to know."""
+    """Receives what happens while a study is executed."""
 
     def planned(self, plan: Plan) -> None:
-        """Once, before anything runs."""
+        """The plan is made; called once, before anything runs."""
 
     def fetching(self, name: str, done_bytes: int, total_bytes: int) -> None:
-        """While a data set is downloaded."""
+        """A data set is being downloaded."""
 
     def started(self, run: PlannedRun, number: int) -> None:
         """A run begins."""
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: StepEvent | EpochEvent) -> None:
         """A step or an epoch of the current run ended."""
 
     def ended(self, record: Record) -> None:
@@ -41,7 +43,7 @@ class Listener(Protocol):
 
 
 class Silent:
-    """A listener that says nothing."""
+    """A listener that ignores everything."""
 
     def planned(self, plan: Plan) -> None:
         """Ignored."""
@@ -52,7 +54,7 @@ class Silent:
     def started(self, run: PlannedRun, number: int) -> None:
         """Ignored."""
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: StepEvent | EpochEvent) -> None:
         """Ignored."""
 
     def ended(self, record: Record) -> None:
@@ -61,7 +63,7 @@ class Silent:
 
 @dataclass
 class Outcome:
-    """What executing a study came to."""
+    """How the runs of a study ended."""
 
     plan: Plan
     counts: dict[Status, int] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class Outcome:
 def plan_study(
     study: Study, store: Store | None, *, fresh: bool = False, retry: bool = False, breakdown: bool = False
 ) -> Plan:
-    """What there is to do now."""
+    """The plan of a study: which runs are left to make."""
     names = study.factors.get("strategy", study.fixed.get("strategy"))
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         study = study.with_fields({"strategy": expand_strategies(names)})
@@ -98,11 +100,11 @@ def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
     for run in plan.skipped:
         if not store.has_skipped(run.spec.key(), str(run.skip_reason)):
             store.add(skipped_record(run, plan.study))
-    with templates() as made:
-        chosen = starters(plan, made)
+    with fork_servers() as servers:
+        launchers = plan_launchers(plan, servers)
         for number, run in enumerate(plan.to_run, start=1):
             listener.started(run, number)
-            record = launch(run, plan.study, local_system(), listener.event, start=chosen[run.spec.strategy])
+            record = launch(run, plan.study, local_system(), listener.event, launcher=launchers[run.spec.strategy])
             store.add(record)
             outcome.counts[record.status] = outcome.counts.get(record.status, 0) + 1
             listener.ended(record)
@@ -111,11 +113,11 @@ def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
     return outcome
 
 
-def starters(plan: Plan, made: Templates) -> dict[str, Starter]:
-    """Runs of a framework that comes again share one import of it; a single run imports for itself."""
-    chosen = {run.spec.strategy: strategy(run.spec.strategy) for run in plan.to_run}
-    runs = Counter(chosen[run.spec.strategy].framework for run in plan.to_run)
+def plan_launchers(plan: Plan, servers: ForkServers) -> dict[str, Launcher]:
+    """The launcher of each strategy: several runs of a framework share one import of it, a single one does not."""
+    planned = {run.spec.strategy: strategy(run.spec.strategy) for run in plan.to_run}
+    runs = Counter(planned[run.spec.strategy].framework for run in plan.to_run)
     return {
-        name: made.starter(one) if one.framework is not None and runs[one.framework] > 1 else start_fresh
-        for name, one in chosen.items()
+        name: FRESH if each.framework is None or runs[each.framework] < 2 else LocalLauncher(servers.starter(each))
+        for name, each in planned.items()
     }

@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import Any
 
+from pydantic import AliasChoices, Field
+
 from paceline.breakdown import RankBreakdown
 from paceline.spec import Frozen, RunSpec
 
@@ -117,7 +119,7 @@ class Rank(Frozen):
     details: dict[str, Any] = {}
 
 
-class TraceSpan(Frozen):
+class TimelineSpan(Frozen):
     """One stretch of one rank's time, in microseconds from the start of the first step that is kept."""
 
     rank: int
@@ -153,7 +155,10 @@ class Record(Frozen):
     gpus: tuple[GpuUse, ...] = ()
     # Of an instrumented run: where each rank's time went, and the spans of a few steps.
     breakdown: tuple[RankBreakdown, ...] = ()
-    trace: tuple[TraceSpan, ...] = ()
+    # Results files call the timeline `trace`.
+    timeline: tuple[TimelineSpan, ...] = Field(
+        default=(), validation_alias=AliasChoices("trace", "timeline"), serialization_alias="trace"
+    )
     environment: dict[str, Any] = {}
     log_tail: str = ""
     id: int | None = None

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any, Literal
+from typing import Literal
 
 # What a stretch of time is for. `step` spans hold all others of their track; `blocked` is the training thread waiting
 # for communication, and `communication` the transfer itself, on whatever thread it runs. `launch` is a host that hands
@@ -29,10 +29,6 @@ class Span:
     exact: bool = True
     # Where one process drives several workers: whose it is.
     worker: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 @dataclass

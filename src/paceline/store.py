@@ -105,7 +105,7 @@ class Store:
         """Stores a record and gives its number; all of it or, if the disk is full, nothing."""
         environment = json.dumps(record.environment, sort_keys=True)
         digest = hashlib.sha256(environment.encode()).hexdigest()[:KEY_LENGTH]
-        body = record.model_dump_json(exclude={"id", "step_seconds", "environment"})
+        body = record.model_dump_json(by_alias=True, exclude={"id", "step_seconds", "environment"})
         try:
             with self._transaction():
                 self._connection.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (digest, environment))

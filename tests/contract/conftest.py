@@ -12,8 +12,9 @@ import pytest
 from paceline.plan import PlannedRun, complete, refusal
 from paceline.record import Record
 from paceline.runs.launch import launch
+from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.probe import probe
-from paceline.runs.template import ForkStarter, templates
+from paceline.runs.starters import fork_servers
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -40,7 +41,7 @@ class Trained:
 
 
 @pytest.fixture(scope="session")
-def template_stack() -> Iterator[ExitStack]:
+def server_stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
 
@@ -51,13 +52,13 @@ class Trainer:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
         self._done: dict[str, Trained] = {}
-        self._templates = stack.enter_context(templates())
+        self._servers = stack.enter_context(fork_servers())
 
     def __call__(self, workload: str, **fields: Any) -> Trained:
         return self.again(complete(RunSpec.parse({"steps": STEPS, **WORKLOADS[workload], **fields}, "contract")))
 
-    def starter(self, spec: RunSpec) -> ForkStarter:
-        return self._templates.starter(strategy(spec.strategy))
+    def launcher(self, spec: RunSpec) -> LocalLauncher:
+        return LocalLauncher(self._servers.starter(strategy(spec.strategy)))
 
     def again(self, spec: RunSpec) -> Trained:
         key = spec.key()
@@ -66,13 +67,15 @@ class Trainer:
             if reason is not None:
                 pytest.skip(reason)
             weights_file, run = self._folder / f"{key}.npz", PlannedRun(spec, 0)
-            start = self.starter(spec)
-            record = launch(run, "contract", local_system(), lambda _event: None, weights_to=weights_file, start=start)
+            record = launch(
+                run, "contract", local_system(), lambda _event: None,
+                weights_to=weights_file, launcher=self.launcher(spec),
+            )  # fmt: skip
             assert record.ok, f"{record.reason}\n{record.log_tail}"
             self._done[key] = Trained(record, dict(np.load(weights_file)) if weights_file.exists() else {})
         return self._done[key]
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, template_stack: ExitStack) -> Trainer:
-    return Trainer(tmp_path_factory.mktemp("weights"), template_stack)
+def trained(tmp_path_factory: pytest.TempPathFactory, server_stack: ExitStack) -> Trainer:
+    return Trainer(tmp_path_factory.mktemp("weights"), server_stack)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from paceline.contract.context import Context, Rendezvous
 from paceline.runs.devices import lay_out, pin
+from paceline.runs.folder import RunFolder
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -25,7 +26,7 @@ if __name__ == "__main__":
     chosen = strategy(spec.strategy)
     process = lay_out(chosen.needs.roles(spec), local_system().cores, spec.cores_per_worker)[0]
     pin(process)
-    job = chosen.open_job(Context(spec, process, Rendezvous("127.0.0.1", 0, None, folder)))
+    job = chosen.open_job(Context(spec, process, Rendezvous("127.0.0.1", 0, None, RunFolder(folder))))
     job.start_epoch(0)
     for number in range(STEPS):
         job.step(number, 1)

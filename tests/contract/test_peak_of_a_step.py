@@ -62,7 +62,7 @@ class Alive(TorchDispatchMode):
 def test_what_is_alive_at_most_is_what_the_layers_counts_say(workload: str, options: dict, batch: int) -> None:
     spec = complete(RunSpec(workload=workload, options=options, global_batch=batch, train_samples=batch, epochs=1))
     facts = spec_facts(spec)
-    context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0, None, None))  # type: ignore[arg-type]
+    context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0))
     module = build(context, CPU)
     optimizer = optimizer_for(context, module)
     data = ResidentData.load(context.data, CPU, channels_last=spec.memory_format == "channels_last")

@@ -71,7 +71,7 @@ from paceline.strategies import strategy
 from paceline.contract.context import Context, Process, Rendezvous
 
 spec = complete(RunSpec.model_validate_json(sys.argv[1]))
-context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0, None, Path()))
+context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0))
 job = strategy(spec.strategy).open_job(context)
 job.start_epoch(0)
 from tensorflow.python.eager import context as eager
@@ -199,8 +199,8 @@ WRONG_STAGES = {
 def test_wrong_stages_are_named(words: str, tmp_path: Path, trained: Any) -> None:
     file = tmp_path / "wrong.py"
     file.write_text(BRANCHED.replace(STAGES, WRONG_STAGES[words]))
-    start = trained._templates.starter(strategy("tf-layers"))
-    record = launch(PlannedRun(own_spec(file), 0), "wrong", local_system(), lambda _event: None, start=start)
+    spec = own_spec(file)
+    record = launch(PlannedRun(spec, 0), "wrong", local_system(), lambda _event: None, launcher=trained.launcher(spec))
     assert not record.ok
     assert words in str(record.reason)
 

@@ -11,6 +11,7 @@ from paceline.contract.context import Context, Process, Rendezvous, spec_facts
 from paceline.frameworks.staleness import Staleness
 from paceline.plan import complete, refusal
 from paceline.record import Rank, Record
+from paceline.runs.folder import RunFolder
 from paceline.runs.probe import probe
 from paceline.runs.processes import held_port
 from paceline.spec import ModelFile, RunSpec
@@ -86,6 +87,14 @@ def test_staleness_is_recorded_for_every_update(trained: Any) -> None:
         assert 0 <= staleness["mean"] <= staleness["max"]
     # Two workers that start from the same parameters cannot both be first.
     assert of_role(record, "server")[0].details["staleness"]["max"] >= 1
+
+
+def test_cpu_seconds_of_serving_are_recorded_for_workers_and_servers(trained: Any) -> None:
+    record = ps(trained, 2).record
+    (chief,) = of_role(record, "chief")
+    assert "serving_cpu_seconds" not in chief.details
+    for rank in of_role(record, "worker") + of_role(record, "server"):
+        assert 0 < rank.details["serving_cpu_seconds"] < rank.cpu_seconds
 
 
 @pytest.mark.parametrize("servers", [1, 3])
@@ -186,7 +195,7 @@ def on_the_line(listener: Any, rank: int, folder: Path) -> Context:
     spec = RunSpec(strategy="tf-ps", workers=1, global_batch=4, steps=1, collective_timeout_seconds=10)
     process = Process(rank, 2, "chief" if rank == 0 else "worker", 0, (0,))
     fd = listener.fileno() if rank == 0 else None
-    return Context(spec, process, Rendezvous("127.0.0.1", listener.getsockname()[1], fd, folder))
+    return Context(spec, process, Rendezvous("127.0.0.1", listener.getsockname()[1], fd, RunFolder(folder)))
 
 
 @pytest.mark.parametrize("last_words", [{"updates": 3}, None], ids=["done", "lost"])

@@ -271,7 +271,7 @@ WRONG_PLANS = {
 
 def reason_of(trained: Any, spec: RunSpec) -> str:
     """How a run ends that the plan could not foresee."""
-    record = launch(PlannedRun(spec, 0), "wrong", local_system(), lambda _event: None, start=trained.starter(spec))
+    record = launch(PlannedRun(spec, 0), "wrong", local_system(), lambda _event: None, launcher=trained.launcher(spec))
     assert not record.ok
     return str(record.reason)
 

@@ -110,6 +110,15 @@ def test_every_process_holds_exactly_the_bytes_of_its_footprint(name: str, serve
     assert max(shards) - min(shards) <= 4
 
 
+@pytest.mark.parametrize("name", SERVED)
+def test_cpu_seconds_of_serving_are_recorded_for_every_process_that_serves(name: str, trained: Any) -> None:
+    record = trained("mnist-small", strategy=name, workers=2, **tame(name, servers=1)).record
+    serving = {rank.role: rank.details.get("serving_cpu_seconds") for rank in record.ranks}
+    assert serving.pop("worker") is None
+    assert serving
+    assert all(seconds > 0 for seconds in serving.values())
+
+
 @pytest.mark.parametrize("name", ["torch-ps-sync", "torch-downpour"])
 def test_smaller_pieces_do_not_change_what_is_held_beyond_their_counters(name: str, trained: Any) -> None:
     record = trained("mnist-small", strategy=name, workers=2, knobs={"piece_kib": 64, "servers": 2}).record
@@ -317,5 +326,5 @@ def test_a_server_serves_workers_on_its_own_cores_last(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch_server.dist, "all_gather_object", gather)
     spec = RunSpec(strategy="torch-ps-sync", workers=4, global_batch=64, steps=1)
-    context = Context(spec, Process(4, 5, "server", 0, (0,)), Rendezvous("", 0, None, tmp_path))
+    context = Context(spec, Process(4, 5, "server", 0, (0,)), Rendezvous("", 0))
     assert torch_server.serving_order(context) == [1, 2, 0, 3]

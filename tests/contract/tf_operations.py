@@ -7,7 +7,6 @@ TensorFlow cut for its devices.
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.job import Service
@@ -18,7 +17,7 @@ from paceline.strategies import strategy
 
 def operations(name: str, workers: int) -> dict[str, Counter[str]]:
     spec = complete(RunSpec(strategy=name, workers=workers, global_batch=64, train_samples=64, steps=1))
-    context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("", 0, None, Path()))
+    context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("", 0))
     job = strategy(name).open_job(context)
     assert not isinstance(job, Service)
     from tensorflow.python.eager import context as eager

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from paceline.record import Record
-from paceline.runs.template import Templates, templates
+from paceline.runs.starters import ForkServers, fork_servers
 from paceline.store import Store
 
 # Long enough for any single command of these tests on a slow and busy machine; only a hang takes longer.
@@ -178,7 +178,7 @@ def shared_tool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Templates]:
+def servers() -> Iterator[ForkServers]:
     """Processes with their framework imported, for tests of many short runs."""
-    with templates() as started:
+    with fork_servers() as started:
         yield started

@@ -12,8 +12,9 @@ from pathlib import Path
 from paceline.plan import PlannedRun, complete
 from paceline.record import Record
 from paceline.runs.launch import launch
-from paceline.runs.processes import Starter
-from paceline.runs.template import templates
+from paceline.runs.launchers import Launcher
+from paceline.runs.launchers.local import LocalLauncher
+from paceline.runs.starters import fork_servers
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -42,11 +43,11 @@ def segments_sent_again() -> int:
     return int(values[names.index("RetransSegs")])
 
 
-def bytes_of(spec: RunSpec, start: Starter) -> tuple[int, Record]:
+def bytes_of(spec: RunSpec, launcher: Launcher) -> tuple[int, Record]:
     """What the link carried for one run, the first of up to `TRIES` in which next to nothing was sent twice."""
     for _ in range(TRIES):
         before, again = link_bytes(), segments_sent_again()
-        record = launch(PlannedRun(spec, 0), "link", local_system(), lambda _event: None, start=start)
+        record = launch(PlannedRun(spec, 0), "link", local_system(), lambda _event: None, launcher=launcher)
         carried = link_bytes() - before
         if not record.ok or (segments_sent_again() - again) * SEGMENT_BYTES <= NEXT_TO_NOTHING * carried:
             break
@@ -57,16 +58,16 @@ if __name__ == "__main__":
     # Sending the last segment again soon, in case it was lost, is the most frequent of them and can be turned off.
     Path("/proc/sys/net/ipv4/tcp_early_retrans").write_text("0")
     carried: dict[str, float | str] = {}
-    with templates() as made:
+    with fork_servers() as servers:
         for word in sys.argv[2:]:
             name, _, knob = word.partition(":")
             knobs = {key: json.loads(value) for key, value in (knob.split("="),)} if knob else {}
-            start = made.starter(strategy(name))
+            launcher = LocalLauncher(servers.starter(strategy(name)))
             totals = []
             for steps in (SHORT, LONG):
                 fields = {"workers": int(sys.argv[1]), "global_batch": 64, "steps": steps, "train_samples": 2048}
                 spec = complete(RunSpec(strategy=name, knobs=knobs, **fields))
-                total, record = bytes_of(spec, start)
+                total, record = bytes_of(spec, launcher)
                 totals.append(total)
                 if not record.ok:
                     carried[word] = f"{record.reason}\n{record.log_tail}"

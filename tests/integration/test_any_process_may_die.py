@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from paceline.plan import PlannedRun, complete, refusal
 from paceline.record import Status
 from paceline.runs.launch import launch
+from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.probe import probe
-from paceline.runs.processes import Inherited, RunProcess
-from paceline.runs.template import Templates
+from paceline.runs.starters import ForkServers, NewProcess, RunProcess, Starter
+from paceline.runs.wire import EpochEvent, StepEvent
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
 from paceline.systems import local_system
@@ -43,24 +45,40 @@ def victims() -> list[Any]:
     return found
 
 
+@dataclass
+class PidKeeper:
+    """Starts processes and keeps their numbers."""
+
+    starter: Starter
+    pids: list[int] = field(default_factory=list)
+
+    def prepare(self, environments: list[dict[str, str]]) -> None:
+        self.starter.prepare(environments)
+
+    def cpu_seconds(self) -> float:
+        return self.starter.cpu_seconds()
+
+    def start(self, process: NewProcess) -> RunProcess:
+        started = self.starter.start(process)
+        self.pids.append(started.pid)
+        return started
+
+
 @pytest.mark.parametrize(("chosen", "rank", "role"), victims())
-def test_a_killed_process_ends_the_run_and_is_named(chosen: Strategy, rank: int, role: str, made: Templates) -> None:
-    pids: list[int] = []
-    shared_before = set(Path("/dev/shm").iterdir())
+def test_a_killed_process_ends_the_run_and_is_named(
+    chosen: Strategy, rank: int, role: str, servers: ForkServers
+) -> None:
+    shared_before, keeper = set(Path("/dev/shm").iterdir()), PidKeeper(servers.starter(chosen))
 
-    def start(folder: Path, number: int, env: dict[str, str], log: Path, inherited: Inherited) -> RunProcess:
-        process = made.starter(chosen)(folder, number, env, log, inherited)
-        pids.append(process.pid)
-        return process
-
-    def kill_on_third_news(_event: dict[str, Any], news: list[int] = [0]) -> None:  # noqa: B006
+    def kill_on_third_news(_event: StepEvent | EpochEvent, news: list[int] = [0]) -> None:  # noqa: B006
         news[0] += 1
         if news[0] == 3:
-            os.kill(pids[rank], signal.SIGKILL)
+            os.kill(keeper.pids[rank], signal.SIGKILL)
 
-    record = launch(PlannedRun(long_run(chosen), 0), "faults", local_system(), kill_on_third_news, start=start)
+    run, launcher = PlannedRun(long_run(chosen), 0), LocalLauncher(keeper)
+    record = launch(run, "faults", local_system(), kill_on_third_news, launcher=launcher)
     assert record.status is Status.FAILED
     assert record.reason == f"rank {rank} ({role}) was killed by SIGKILL"
     assert record.wall_seconds < 60
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in keeper.pids if Path(f"/proc/{pid}").exists()]
     assert set(Path("/dev/shm").iterdir()) <= shared_before

@@ -6,15 +6,16 @@ a few.
 
 import os
 import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from paceline.plan import PlannedRun, complete, refusal
 from paceline.runs.launch import launch
+from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.probe import probe
-from paceline.runs.processes import Inherited, RunProcess
-from paceline.runs.template import Templates
+from paceline.runs.starters import ForkServers, NewProcess, RunProcess, Starter
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
 from paceline.systems import local_system
@@ -40,24 +41,36 @@ HERE = [
 ]
 
 
+@dataclass
+class LogKeeper:
+    """Starts processes that log into another folder: the run's folder goes with the run."""
+
+    starter: Starter
+    folder: Path
+    logs: list[Path] = field(default_factory=list)
+
+    def prepare(self, environments: list[dict[str, str]]) -> None:
+        self.starter.prepare(environments)
+
+    def cpu_seconds(self) -> float:
+        return self.starter.cpu_seconds()
+
+    def start(self, process: NewProcess) -> RunProcess:
+        self.logs.append(self.folder / f"{len(self.logs)}.log")
+        self.logs[-1].touch()
+        process.log.touch()
+        return self.starter.start(replace(process, log=self.logs[-1]))
+
+
 @pytest.mark.timeout(60 + 30 * RUNS)
 @pytest.mark.parametrize("chosen", HERE)
-def test_many_runs_in_a_row_end_clean(chosen: Strategy, made: Templates, tmp_path: Path) -> None:
-    shared_before, logs = set(Path("/dev/shm").iterdir()), list[Path]()
-
-    def start(folder: Path, rank: int, env: dict[str, str], _log: Path, inherited: Inherited) -> RunProcess:
-        # The run's folder goes with the run; its logs are wanted here.
-        logs.append(tmp_path / f"{len(logs)}.log")
-        logs[-1].touch()
-        (folder / f"rank-{rank}.log").touch()
-        return made.starter(chosen)(folder, rank, env, logs[-1], inherited)
-
+def test_many_runs_in_a_row_end_clean(chosen: Strategy, servers: ForkServers, tmp_path: Path) -> None:
+    shared_before, keeper = set(Path("/dev/shm").iterdir()), LogKeeper(servers.starter(chosen), tmp_path)
     for number in range(RUNS):
-        record = launch(
-            PlannedRun(short_run(chosen), number), "exits", local_system(), lambda _event: None, start=start
-        )
+        run, launcher = PlannedRun(short_run(chosen), number), LocalLauncher(keeper)
+        record = launch(run, "exits", local_system(), lambda _event: None, launcher=launcher)
         assert record.ok, f"run {number + 1}: {record.reason}"
-    words = "".join(log.read_text(errors="replace") for log in logs)
-    assert len(logs) == RUNS * sum(role.processes for role in chosen.needs.roles(short_run(chosen)))
+    words = "".join(log.read_text(errors="replace") for log in keeper.logs)
+    assert len(keeper.logs) == RUNS * sum(role.processes for role in chosen.needs.roles(short_run(chosen)))
     assert not UNCLEAN.search(words), words
     assert set(Path("/dev/shm").iterdir()) <= shared_before

@@ -21,7 +21,8 @@ from paceline.recommend.scripts import emit, scripts
 from paceline.recommend.scripts.jax_text import layer_names
 from paceline.recommend.scripts.torch_text import module_names
 from paceline.runs.launch import launch
-from paceline.runs.template import Templates
+from paceline.runs.launchers.local import LocalLauncher
+from paceline.runs.starters import ForkServers
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -192,8 +193,8 @@ def cases() -> list[Any]:
 class Bench:
     """Makes Paceline's run and the script's of one spec, and gives the losses of both."""
 
-    def __init__(self, folder: Path, made: Templates) -> None:
-        self.folder, self._templates = folder, made
+    def __init__(self, folder: Path, servers: ForkServers) -> None:
+        self.folder, self._servers = folder, servers
         (folder / "blocked" / "paceline").mkdir(parents=True)
         (folder / "blocked" / "paceline" / "__init__.py").write_text(NO_PACELINE)
 
@@ -208,8 +209,8 @@ class Bench:
         return ModelFile.from_text(f"{file}:build")
 
     def measured(self, spec: RunSpec) -> list[float]:
-        start = self._templates.starter(strategy(spec.strategy))
-        record = launch(PlannedRun(spec, 0), "scripts", local_system(), lambda _event: None, start=start)
+        launcher = LocalLauncher(self._servers.starter(strategy(spec.strategy)))
+        record = launch(PlannedRun(spec, 0), "scripts", local_system(), lambda _event: None, launcher=launcher)
         assert record.ok, f"{record.reason}\n{record.log_tail}"
         return [float(loss) for loss in record.losses if loss is not None]
 
@@ -241,8 +242,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, made: Templates) -> Bench:
-    return Bench(tmp_path, made)
+def bench(tmp_path: Path, servers: ForkServers) -> Bench:
+    return Bench(tmp_path, servers)
 
 
 def start(bench: Bench, spec: RunSpec) -> str:

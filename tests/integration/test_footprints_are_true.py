@@ -14,8 +14,9 @@ import pytest
 from paceline.contract.context import Context, Process, Rendezvous, spec_facts
 from paceline.plan import PlannedRun, complete, refusal
 from paceline.runs.launch import launch
+from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.probe import probe
-from paceline.runs.template import Templates
+from paceline.runs.starters import ForkServers
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.systems import local_system
@@ -111,9 +112,15 @@ def per_process(chosen: Strategy, spec: RunSpec) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("chosen", cases([one for one in REAL if runs_here(one)]))
-def test_bytes_held_are_exactly_those_of_the_tensors(chosen: Strategy, made: Templates) -> None:
+def test_bytes_held_are_exactly_those_of_the_tensors(chosen: Strategy, servers: ForkServers) -> None:
     spec = spec_of(chosen)
-    record = launch(PlannedRun(spec, 0), "held", local_system(), lambda _event: None, start=made.starter(chosen))
+    record = launch(
+        PlannedRun(spec, 0),
+        "held",
+        local_system(),
+        lambda _event: None,
+        launcher=LocalLauncher(servers.starter(chosen)),
+    )
     assert record.ok, f"{record.reason}\n{record.log_tail}"
     promised = per_process(chosen, spec)
     held = [rank.details["held_bytes"] for rank in record.ranks]
@@ -127,7 +134,7 @@ def test_bytes_of_activations_are_those_that_autograd_keeps(workload: str, tmp_p
     from paceline.frameworks.torch.training import ResidentData, build, cross_entropy
 
     spec = complete(RunSpec(workload=workload, strategy="torch-single", global_batch=16, steps=1))
-    context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("", 0, None, tmp_path))
+    context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("", 0))
     module, device = build(context, torch.device("cpu")), torch.device("cpu")
     data = ResidentData.load(context.data, device, channels_last=True)
     inputs, targets = data.batch(data.train, torch.arange(16))

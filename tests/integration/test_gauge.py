@@ -29,7 +29,7 @@ def test_a_process_that_cannot_measure_is_a_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     with gauging(local_system().cores) as gauge:
         with pytest.raises(UserError, match=r"measuring with 2 processes failed: .*run paceline doctor"):
-            gauge.transfers(2, sizes=["much"])  # type: ignore[list-item]
+            gauge.transfers(2, sizes=[1 << 60])
         # It can still be asked for something else.
         monkeypatch.setattr(gauges, "KINDS", KINDS)
         assert gauge.transfers(2, sizes=[1 << 10])["collectives"]
@@ -45,6 +45,6 @@ def test_a_gauge_that_cannot_start_is_a_sentence(monkeypatch: pytest.MonkeyPatch
 def test_nothing_of_a_gauge_is_left_when_it_ends() -> None:
     with gauging(local_system().cores) as gauge:
         gauge.transfers(2, sizes=[1 << 10])
-        process, folder = gauge.process, gauge.folder
+        process, folder = gauge.server.process, gauge.folder
     assert process.returncode is not None
     assert not folder.exists()

@@ -5,7 +5,8 @@ import pytest
 from paceline.plan import PlannedRun, complete
 from paceline.predict.measured import peak_above_framework
 from paceline.runs.launch import launch
-from paceline.runs.template import Templates
+from paceline.runs.launchers.local import LocalLauncher
+from paceline.runs.starters import ForkServers
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -19,13 +20,13 @@ ROOM = 1.4
 
 
 @pytest.mark.parametrize(("name", "workers"), [("torch-single", 1), ("torch-layers", 2)])
-def test_steps_leave_nothing_behind_that_others_must_go_around(name: str, workers: int, made: Templates) -> None:
+def test_steps_leave_nothing_behind_that_others_must_go_around(name: str, workers: int, servers: ForkServers) -> None:
     peaks = []
     for steps in (SHORT, LONG):
         fields = {"workload": "transformer", "options": {"depth": 2}, "global_batch": BATCH, "epochs": 1}
         spec = complete(RunSpec(strategy=name, workers=workers, train_samples=BATCH * steps, **fields))
-        start = made.starter(strategy(name))
-        record = launch(PlannedRun(spec, 0), "long", local_system(), lambda _event: None, start=start)
+        launcher = LocalLauncher(servers.starter(strategy(name)))
+        record = launch(PlannedRun(spec, 0), "long", local_system(), lambda _event: None, launcher=launcher)
         assert record.ok, f"{record.reason}\n{record.log_tail}"
         peaks.append(peak_above_framework(record) or 0.0)
     short, long = peaks

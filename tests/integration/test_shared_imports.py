@@ -10,8 +10,8 @@ import pytest
 from paceline.plan import PlannedRun, complete
 from paceline.record import Record
 from paceline.runs.launch import launch
-from paceline.runs.processes import Starter, start_fresh
-from paceline.runs.template import templates
+from paceline.runs.launchers.local import LocalLauncher
+from paceline.runs.starters import FreshStarter, Starter, fork_servers
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategies, strategy
 from paceline.systems import local_system
@@ -28,16 +28,17 @@ SINGLES = [
 def trained(name: str, start: Starter, **fields: Any) -> Record:
     usual = {"strategy": name, "global_batch": 32, "train_samples": 256, "steps": 6}
     spec = complete(RunSpec.model_validate({**usual, **fields}))
-    record = launch(PlannedRun(spec, 0), "templates", local_system(), lambda _event: None, start=start)
+    launcher = LocalLauncher(start)
+    record = launch(PlannedRun(spec, 0), "forks", local_system(), lambda _event: None, launcher=launcher)
     assert record.ok, f"{record.reason}\n{record.log_tail}"
     return record
 
 
 @pytest.mark.parametrize("name", SINGLES)
 def test_nothing_passes_from_a_run_to_the_next(name: str) -> None:
-    alone = trained(name, start_fresh)
-    with templates() as made:
-        start = made.starter(strategy(name))
+    alone = trained(name, FreshStarter())
+    with fork_servers() as servers:
+        start = servers.starter(strategy(name))
         before = trained(name, start)
         other = trained(name, start, seed=7, global_batch=64, optimizer={"name": "sgd", "lr": 0.1}, workload="mlp")
         after = trained(name, start)
@@ -48,9 +49,9 @@ def test_nothing_passes_from_a_run_to_the_next(name: str) -> None:
 
 @pytest.mark.parametrize("name", SINGLES)
 def test_a_shared_import_is_made_once_and_the_record_says_so(name: str) -> None:
-    alone = trained(name, start_fresh)
-    with templates() as made:
-        start = made.starter(strategy(name))
+    alone = trained(name, FreshStarter())
+    with fork_servers() as servers:
+        start = servers.starter(strategy(name))
         shared = trained(name, start), trained(name, start)
     assert alone.startup is not None and not alone.startup.forked
     first, second = (record.startup for record in shared)
@@ -80,8 +81,8 @@ def build():
 def test_garbage_is_not_looked_for_among_what_a_framework_imported(tmp_path: Path) -> None:
     file = tmp_path / "counting.py"
     file.write_text(COUNTING)
-    with templates() as made:
-        start, model = made.starter(strategy("torch-single")), ModelFile.from_text(f"{file}:build")
+    with fork_servers() as servers:
+        start, model = servers.starter(strategy("torch-single")), ModelFile.from_text(f"{file}:build")
         trained("torch-single", start, model=model, dataset="mnist-5k")
     # All of PyTorch: a quarter of a second for each run that lets go of its model. One more process only looks at it.
     assert max(map(int, file.with_suffix(".txt").read_text().split())) > 100_000

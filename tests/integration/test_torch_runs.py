@@ -15,7 +15,8 @@ from integration.conftest import workers_of
 from paceline.api import run
 from paceline.execute import Silent
 from paceline.record import Record, Status
-from paceline.runs.processes import Group
+from paceline.runs.folder import RunFolder
+from paceline.runs.wire import EpochEvent, StepEvent
 from paceline.study import Study
 
 pytestmark = pytest.mark.torch
@@ -43,7 +44,7 @@ class AtFirstStep(Silent):
         self._act = act
         self.acted_at: float | None = None
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: StepEvent | EpochEvent) -> None:
         if self.acted_at is None:
             self.acted_at = time.monotonic()
             self._act(workers_of(os.getpid()))
@@ -86,11 +87,11 @@ def test_runs_end_cleanly_also_where_another_launcher_left_its_variables(
 ) -> None:
     logs: list[str] = []
 
-    def keep(group: Group, rank: int) -> str:
-        logs.append(group.logs[rank].read_text())
+    def keep(folder: RunFolder, rank: int) -> str:
+        logs.append(folder.log(rank).read_text())
         return ""
 
-    monkeypatch.setattr(Group, "log_tail", keep)
+    monkeypatch.setattr(RunFolder, "log_tail", keep)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))

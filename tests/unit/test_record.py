@@ -1,9 +1,11 @@
 """Record: what a run left."""
 
+import json
+
 import pytest
 from pydantic import ValidationError
 
-from paceline.record import FINAL, Epoch, Finding, Rank, Record, Startup, Status
+from paceline.record import FINAL, Epoch, Finding, Rank, Record, Startup, Status, TimelineSpan
 
 
 def epoch(number, seconds=2.0):
@@ -20,6 +22,14 @@ def test_a_record_survives_its_own_json(make_record):
         findings=(Finding(code="slow", text="it was slow", hint="be patient"),),
     )
     assert Record.model_validate_json(record.model_dump_json()) == record
+
+
+def test_results_files_call_the_timeline_a_trace(make_record):
+    span = TimelineSpan(rank=0, track="training", kind="step", name="step 1", start=0, duration=9)
+    record = make_record(timeline=(span,))
+    stored = record.model_dump_json(by_alias=True)
+    assert json.loads(stored)["trace"] == [span.model_dump()]
+    assert Record.model_validate_json(stored) == record
 
 
 def test_the_key_of_a_record_is_that_of_its_spec(make_record, make_spec):

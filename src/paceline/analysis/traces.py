@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from paceline.record import Record, TraceSpan
+from paceline.record import Record, TimelineSpan
 
 # The trace event format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 COMPLETE, METADATA = "X", "M"
@@ -14,9 +14,9 @@ def to_trace(record: Record) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     roles = {rank.rank: rank.role for rank in record.ranks}
     # A process that drives several workers is one rank, and its spans are those of its workers.
-    for rank in sorted({*roles, *(span.rank for span in record.trace)}):
+    for rank in sorted({*roles, *(span.rank for span in record.timeline)}):
         events.append(_name("process_name", rank, 0, f"rank {rank} ({roles.get(rank, 'worker')})"))
-        lanes = _lanes(span for span in record.trace if span.rank == rank)
+        lanes = _lanes(span for span in record.timeline if span.rank == rank)
         for thread, (name, spans) in enumerate(lanes):
             events.append(_name("thread_name", rank, thread, name))
             events += [_event(span, thread) for span in spans]
@@ -29,7 +29,7 @@ def _name(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": METADATA, "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}
 
 
-def _event(span: TraceSpan, thread: int) -> dict[str, Any]:
+def _event(span: TimelineSpan, thread: int) -> dict[str, Any]:
     arguments = {"bytes": span.bytes} if span.bytes else {}
     return {
         "ph": COMPLETE, "name": span.name, "cat": span.kind, "ts": span.start, "dur": span.duration,
@@ -37,9 +37,9 @@ def _event(span: TraceSpan, thread: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lanes(spans: Iterable[TraceSpan]) -> list[tuple[str, list[TraceSpan]]]:
+def _lanes(spans: Iterable[TimelineSpan]) -> list[tuple[str, list[TimelineSpan]]]:
     """Spans of a track that overlap without one holding the other cannot share a thread; they get further ones."""
-    by_track: dict[str, list[list[TraceSpan]]] = {}
+    by_track: dict[str, list[list[TimelineSpan]]] = {}
     for span in sorted(spans, key=lambda one: (one.start, -one.duration)):
         tracks = by_track.setdefault(span.track, [])
         for lane in tracks:
@@ -55,7 +55,7 @@ def _lanes(spans: Iterable[TraceSpan]) -> list[tuple[str, list[TraceSpan]]]:
     ]
 
 
-def _fits(lane: list[TraceSpan], span: TraceSpan) -> bool:
+def _fits(lane: list[TimelineSpan], span: TimelineSpan) -> bool:
     """Whether every span of the lane that is still open when this one starts also ends after it."""
     end = span.start + span.duration
     return all(one.start + one.duration <= span.start or one.start + one.duration >= end for one in lane)

@@ -35,8 +35,8 @@ from paceline.predict.simulate import largest_of
 from paceline.record import Record, Status
 from paceline.runs.devices import process_environment
 from paceline.runs.launch import launch
-from paceline.runs.processes import Starter
-from paceline.runs.template import Templates, templates
+from paceline.runs.launchers.local import LocalLauncher
+from paceline.runs.starters import ForkServers, fork_servers
 from paceline.spec import BASELINE, RunSpec
 from paceline.strategies import Strategy, baseline, strategies, strategy
 from paceline.systems.hardware import (
@@ -76,7 +76,7 @@ class Calibrator:
     say: Say
     keep: Callable[[Record], None] = lambda _record: None
     frameworks: Sequence[str] = ()
-    _templates: Templates | None = None
+    _servers: ForkServers | None = None
     # Seconds of one and the same step on one worker, each time that it was run, by framework and batch.
     _repeats: dict[tuple[str, int], list[float]] = field(default_factory=dict)
     _timings: Sequence[LayerTiming] = ()
@@ -91,13 +91,13 @@ class Calibrator:
             frameworks={name: self.system.frameworks[name] for name in self.frameworks},
         )  # fmt: skip
         fields: dict[str, Any] = {}
-        with templates() as started:
-            self._templates = started
+        with fork_servers() as servers:
+            self._servers = servers
             if "torch" in self.frameworks:
                 with gauging(self.system.cores) as gauge:
                     self.say("timing layers and the optimizer")
                     # What measures and what runs are forked from import PyTorch at the same time.
-                    self._prepare_runs(started)
+                    self._prepare_runs(servers)
                     calibration = self._with_layers(calibration, gauge)
                     self.say("timing collectives between processes")
                     calibration, fields = self._with_collectives(calibration, gauge)
@@ -114,10 +114,10 @@ class Calibrator:
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
 
-    def _prepare_runs(self, started: Templates) -> None:
+    def _prepare_runs(self, servers: ForkServers) -> None:
         spec = self._spec(BASELINE, 1, LOCAL_BATCHES[0], RUN_SECONDS)
         process = Process(0, 1, "worker", 0, self.system.cores[:1])
-        started.starter(strategy(BASELINE)).prepare([process_environment(spec, process, os.environ)])
+        servers.starter(strategy(BASELINE)).prepare([process_environment(spec, process, os.environ)])
 
     def _described(self, described: Hardware, fields: dict[str, Any], calibration: Calibration) -> Hardware:
         """The machine as it looks, with what was measured of its links."""
@@ -265,10 +265,12 @@ class Calibrator:
         )  # fmt: skip
 
     def _run(self, spec: RunSpec, repeat: int) -> Record:
-        assert self._templates is not None
-        start: Starter = self._templates.starter(strategy(spec.strategy))
+        assert self._servers is not None
+        launcher = LocalLauncher(self._servers.starter(strategy(spec.strategy)))
         for _ in range(ATTEMPTS):
-            record = launch(PlannedRun(spec, repeat), CALIBRATION_STUDY, self.system, lambda _event: None, start=start)
+            record = launch(
+                PlannedRun(spec, repeat), CALIBRATION_STUDY, self.system, lambda _event: None, launcher=launcher
+            )
             self.keep(record)
             if record.ok:
                 break

@@ -1,28 +1,42 @@
-"""Measurements that are no training run: processes of their own that time layers or transfers."""
+"""Measurements that are no training run: processes forked from one with PyTorch that time layers or transfers."""
 
 import contextlib
 import json
 import os
-import select
-import signal
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from paceline.contract.context import Process
 from paceline.errors import UserError
 from paceline.runs.devices import process_environment
-from paceline.runs.processes import run_folder
+from paceline.runs.folder import run_folder
+from paceline.runs.fork_server import ForkServer
+from paceline.runs.wire import ForkRequest, Message
 from paceline.spec import RunSpec
 
 PATIENCE_SECONDS = 180.0
+POLL_SECONDS = 0.1
 MEASURES = "paceline.calibrate.torch_gauge"
 # Kilobytes to 64 MB, four times as much each.
 SIZES = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26]
 KINDS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "send"]
+
+
+class GaugeRequest(Message):
+    """What one of several processes is to measure: transfers of these sizes and kinds, or layers if there are none."""
+
+    rank: int
+    world: int
+    sizes: list[int]
+    kinds: list[str]
+    cores: list[int]
+    # Where the processes meet, and where this one leaves what it measured.
+    store: Path
+    answer: Path
 
 
 @dataclass(frozen=True)
@@ -31,49 +45,59 @@ class Gauge:
 
     cores: tuple[int, ...]
     folder: Path
-    process: "subprocess.Popen[bytes]"
+    server: ForkServer
 
     def layers(self, at_once: int) -> dict[str, Any]:
-        """What the first of so many processes finds that all time the same layers at the same time.
+        """What the first of so many processes measures that all time the same layers at the same time.
 
         Several time some of the layers; one times all, and beside them the optimizer, input, and what layers hold.
         """
-        return self._measured(at_once, [], [])
+        return self._measure(at_once, [], [])
 
     def transfers(self, ranks: int, sizes: list[int] = SIZES) -> dict[str, Any]:
-        """What the first of so many processes finds of transfers between them."""
-        return self._measured(ranks, sizes, KINDS)
+        """What the first of so many processes measures of transfers between them."""
+        return self._measure(ranks, sizes, KINDS)
 
-    def _measured(self, ranks: int, sizes: list[int], kinds: list[str]) -> dict[str, Any]:
+    def _measure(self, ranks: int, sizes: list[int], kinds: list[str]) -> dict[str, Any]:
         store = self.folder / "store"
         store.unlink(missing_ok=True)
+        answers, logs = ([self.folder / f"{name}-{rank}" for rank in range(ranks)] for name in ("answer", "log"))
         requests = [
-            {"rank": rank, "world": ranks, "store": str(store), "sizes": sizes, "kinds": kinds,
-             "cores": [self.cores[rank % len(self.cores)]], "answer": str(self.folder / f"answer-{rank}.json"),
-             "log": str(self._log(rank))}
+            GaugeRequest(
+                rank=rank, world=ranks, sizes=sizes, kinds=kinds, cores=[self.cores[rank % len(self.cores)]],
+                store=store, answer=answers[rank],
+            )
             for rank in range(ranks)
         ]  # fmt: skip
-        codes = self._asked(json.dumps(requests))
-        for rank, code in enumerate(codes):
+        try:
+            codes = self._run(requests, logs)
+        except ChildProcessError:
+            raise _failed(ranks, self.folder / "log.txt") from None
+        for log, code in zip(logs, codes, strict=True):
             if code:
-                raise _failed(ranks, self._log(rank))
-        return dict(json.loads((self.folder / "answer-0.json").read_text()))
+                raise _failed(ranks, log)
+        return dict(json.loads(answers[0].read_text()))
 
-    def _asked(self, request: str) -> list[int]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(f"{request}\n".encode())
-            self.process.stdin.flush()
-        if not select.select([self.process.stdout], [], [], PATIENCE_SECONDS)[0]:
-            raise UserError(f"measuring took more than {PATIENCE_SECONDS:g} s; calibrate on a quieter machine")
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise _failed(len(json.loads(request)), self.folder / "log.txt")
-        return list(json.loads(answer))
+    def _run(self, requests: list[GaugeRequest], logs: list[Path]) -> list[int]:
+        """The exit codes of processes that measure what was asked, each its own part."""
+        deadline, entry = time.monotonic() + PATIENCE_SECONDS, f"{__name__}:answer_request"
+        processes = [
+            self.server.fork(ForkRequest(entry=entry, argument=request.model_dump_json(), log=log))
+            for request, log in zip(requests, logs, strict=True)
+        ]
+        while None in (codes := [process.poll() for process in processes]):
+            if time.monotonic() > deadline:
+                raise UserError(f"measuring took more than {PATIENCE_SECONDS:g} s; calibrate on a quieter machine")
+            self.server.collect_exit_codes(POLL_SECONDS)
+        return [code for code in codes if code is not None]
 
-    def _log(self, rank: int) -> Path:
-        return self.folder / f"log-{rank}.txt"
+
+def answer_request(argument: str, _fds: list[int]) -> int:
+    """The whole forked process: measures and leaves the answer in a file."""
+    request = GaugeRequest.model_validate_json(argument)
+    os.sched_setaffinity(0, request.cores)
+    request.answer.write_text(json.dumps(import_module(MEASURES).measure(request)))
+    return 0
 
 
 def _failed(ranks: int, log: Path) -> UserError:
@@ -83,20 +107,11 @@ def _failed(ranks: int, log: Path) -> UserError:
 
 @contextlib.contextmanager
 def gauging(cores: tuple[int, ...]) -> Iterator[Gauge]:
-    """A gauge, and the end of it and of all that it started."""
+    """A gauge, which ends with the context together with all that it started."""
     spec, process = RunSpec(global_batch=1, steps=1), Process(0, 1, "worker", 0, cores[:1])
-    with run_folder() as folder, (folder / "log.txt").open("wb") as log:
-        started = subprocess.Popen(
-            [sys.executable, "-P", "-m", "paceline.runs.gauge_template", str(os.getpid()), MEASURES],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=process_environment(spec, process, os.environ),
-            process_group=0,
-        )
-        with started:
-            try:
-                yield Gauge(cores, folder, started)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(started.pid, signal.SIGKILL)
+    with run_folder() as folder, (folder.path / "log.txt").open("wb") as log:
+        server = ForkServer((MEASURES, __name__), process_environment(spec, process, os.environ), log)
+        try:
+            yield Gauge(cores, folder.path, server)
+        finally:
+            server.close()

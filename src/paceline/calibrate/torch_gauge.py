@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.calibrate.gauge import GaugeRequest
 from paceline.costs.footprint import ModelFacts
 from paceline.frameworks.torch.model import build_module
 from paceline.frameworks.torch.optimizer import make_optimizer
@@ -182,7 +183,7 @@ def _passes_peak(case: LayerCase) -> int | None:
     before = resident()
     passes()
     after = resident()
-    return after.peak_bytes - before.own_bytes if before and after else None
+    return after.peak_bytes - before.current_bytes if before and after else None
 
 
 def _in_a_fork(function: Callable[[], int | None]) -> int | None:
@@ -321,17 +322,17 @@ def interference() -> float:
     return share / (1 - share)
 
 
-def measure(request: dict[str, Any]) -> dict[str, Any]:
+def measure(request: GaugeRequest) -> dict[str, Any]:
     """Takes the measurements that the request names."""
     torch.set_num_threads(1)
-    if not request["kinds"] and request["world"] > 1:
+    if not request.kinds and request.world > 1:
         return {"layers": layer_timings(CROWDED_CASES)}
-    if not request["kinds"]:
+    if not request.kinds:
         return {"scratch": scratch_peaks(), "layers": layer_timings(CASES), "update": update_seconds(),
                 "overhead": step_overhead(), "input_rate": input_rate()}  # fmt: skip
-    store = dist.FileStore(request["store"], request["world"])
-    dist.init_process_group("gloo", store=store, rank=request["rank"], world_size=request["world"], timeout=PATIENCE)
+    store = dist.FileStore(str(request.store), request.world)
+    dist.init_process_group("gloo", store=store, rank=request.rank, world_size=request.world, timeout=PATIENCE)
     try:
-        return {"collectives": collective_timings(request["sizes"], request["kinds"]), "interference": interference()}
+        return {"collectives": collective_timings(request.sizes, request.kinds), "interference": interference()}
     finally:
         dist.destroy_process_group()

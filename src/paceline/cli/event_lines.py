@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.plan import Plan, PlannedRun
 from paceline.record import Record
+from paceline.runs.wire import EpochEvent, StepEvent
 
 
 class EventLines:
@@ -32,9 +33,9 @@ class EventLines:
         fields = {"workload": spec.workload, "strategy": spec.strategy, "workers": spec.workers}
         self._say("started", number=number, repeat=run.repeat, key=spec.key(), **fields)
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: StepEvent | EpochEvent) -> None:
         """Where the run is."""
-        self._say("progress", **event)
+        self._say("progress", **event.model_dump())
 
     def ended(self, record: Record) -> None:
         """How it ended."""

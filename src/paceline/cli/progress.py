@@ -1,7 +1,6 @@
 """What the user sees while runs are made: what is done and left, the current epoch and rate, the time left."""
 
 import time
-from typing import Any
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -13,6 +12,7 @@ from paceline.cli.terminal import errors, output
 from paceline.estimate import MEASURED_STEPS, Estimate
 from paceline.plan import Plan, PlannedRun
 from paceline.record import Record, Status
+from paceline.runs.wire import EpochEvent, StepEvent
 from paceline.spec import RunSpec
 from paceline.units import format_bytes, format_rate, format_seconds
 
@@ -71,10 +71,10 @@ class Progress:
         self._label = run_name(spec)
         self._bar.update(self._task, now=f"{escape(self._label)}, starting{self._time_left()}")
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: StepEvent | EpochEvent) -> None:
         """Shows the current epoch and its rate."""
-        rate = format_rate(event["samples_per_second"])
-        now = f"{escape(self._label)}, epoch {event['epoch'] + 1}, {rate} samples/s{self._time_left()}"
+        rate = format_rate(event.samples_per_second)
+        now = f"{escape(self._label)}, epoch {event.epoch + 1}, {rate} samples/s{self._time_left()}"
         self._bar.update(self._task, now=now)
 
     def ended(self, record: Record) -> None:

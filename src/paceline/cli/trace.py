@@ -26,7 +26,7 @@ def trace(
     selector = Selector.parse(which)
     with Store.open_existing(db) as store:
         records = store.records(study)
-    found = [record for record in records if record.trace and selector.takes(record.spec)]
+    found = [record for record in records if record.timeline and selector.takes(record.spec)]
     if not found:
         raise SpecError(_nothing_traced(selector, records))
     chosen = found[-1]
@@ -42,6 +42,6 @@ def trace(
 
 
 def _nothing_traced(selector: Selector, records: list[Record]) -> str:
-    known = sorted({f"{one.spec.strategy}:workers={one.spec.workers}" for one in records if one.trace})
+    known = sorted({f"{one.spec.strategy}:workers={one.spec.workers}" for one in records if one.timeline})
     there = f"there are {', '.join(known)}" if known else "there is none yet"
     return f"no instrumented run of {selector} is stored, {there}; make one with paceline run ... --breakdown"

@@ -1,9 +1,10 @@
 """What a process of a run is given: its place among the others, where they meet, the model and the data."""
 
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from paceline.costs.footprint import ModelFacts
 from paceline.data import DataRequest, DataSet, data_source
@@ -14,6 +15,10 @@ from paceline.workloads import workload
 from paceline.workloads.base import Layers, Weights, initial_weights, model_facts
 from paceline.workloads.layers import Shape
 from paceline.workloads.own import OWN_DATA, OwnModel, load_own
+
+# What every process publishes once its report has reached the launcher.
+FINISHED = "finished"
+POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,42 @@ class Process:
     workers_each: int = 1
 
 
+class Exchange(Protocol):
+    """Where the processes of a run leave short texts for each other, as their launcher provides it."""
+
+    def publish(self, name: str, rank: int, value: str) -> None:
+        """Leaves a text of a process for all others."""
+
+    def read(self, name: str, rank: int) -> str | None:
+        """The text of that name that a process has published; None before it has."""
+
+
 @dataclass(frozen=True)
 class Rendezvous:
     """Where the processes of a run meet. The launcher holds the port open, so no other program can take it."""
 
     host: str
     port: int
-    listen_fd: int | None
-    folder: Path
+    listen_fd: int | None = None
+    # None for a process that has no others to meet.
+    exchange: Exchange | None = None
+
+    def publish(self, name: str, rank: int, value: str = "") -> None:
+        """Leaves a text of this process, or only the word that it got so far, for all others."""
+        assert self.exchange is not None
+        self.exchange.publish(name, rank, value)
+
+    def await_values(self, name: str, ranks: Iterable[int], seconds: float) -> list[str]:
+        """What these processes published under that name, once all of them have."""
+        assert self.exchange is not None
+        deadline, values = time.monotonic() + seconds, []
+        for rank in ranks:
+            while (value := self.exchange.read(name, rank)) is None:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"rank {rank} did not publish its {name} within {seconds:g} s")
+                time.sleep(POLL_SECONDS)
+            values.append(value)
+        return values
 
 
 @dataclass(frozen=True)

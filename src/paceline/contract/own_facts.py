@@ -1,7 +1,6 @@
 """What a look at a user's own model found out."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
@@ -27,12 +26,6 @@ class OwnFacts:
     # Its layers in the order of a forward pass, as counts; none where it could not be followed layer by layer.
     layers: tuple[LayerFacts, ...] = ()
     input_elements: int = 0
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "OwnFacts":
-        """As another process sent it."""
-        layers = tuple(LayerFacts.from_json(layer) for layer in values.pop("layers"))
-        return cls(**{**values, "cuts": tuple(values["cuts"])}, layers=layers)
 
     @property
     def model(self) -> ModelFacts | None:

@@ -20,7 +20,7 @@ def write(records: Sequence[Record], out: str, of: str) -> str:
         "paceline": version("paceline"),
         "rows": flat_rows(rows),
         "findings": findings,
-        "records": [record.model_dump(mode="json") for record in records],
+        "records": [record.model_dump(mode="json", by_alias=True) for record in records],
     }
     text = json.dumps(values, indent=1, allow_nan=False)
     with writing(out) as path:

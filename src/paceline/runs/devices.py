@@ -33,15 +33,15 @@ _FOREIGN = (
 
 
 def lay_out(roles: tuple[Role, ...], cores: tuple[int, ...], cores_per_worker: int) -> tuple[Process, ...]:
-    """Numbers the processes and deals the cores out in turn; with too few cores they are dealt again."""
-    world, dealt = sum(role.processes for role in roles), 0
+    """Numbers the processes and assigns cores in turn; with too few of them, several processes share a core."""
+    world, assigned = sum(role.processes for role in roles), 0
     processes: list[Process] = []
     for role in roles:
         for index in range(role.processes):
-            want = min(role.workers_each * cores_per_worker, len(cores))
-            mine = tuple(sorted({cores[(dealt + offset) % len(cores)] for offset in range(want)}))
-            dealt += want
-            processes.append(Process(len(processes), world, role.name, index, mine, role.workers_each))
+            count = min(role.workers_each * cores_per_worker, len(cores))
+            share = tuple(sorted({cores[(assigned + offset) % len(cores)] for offset in range(count)}))
+            assigned += count
+            processes.append(Process(len(processes), world, role.name, index, share, role.workers_each))
     return tuple(processes)
 
 
@@ -72,7 +72,7 @@ def process_environment(spec: RunSpec, process: Process, base: Mapping[str, str]
     # A worker that computes on a GPU needs its cores for the threads that feed it, not for pools that compute.
     threads = str(1 if spec.device != "cpu" and process.role == "worker" else max(1, len(process.cores)))
     env |= dict.fromkeys(_THREAD_POOLS, threads)
-    # NumPy's own pool, which no strategy computes with, starts its threads when it is imported; see `template.py`.
+    # NumPy's own pool, which no strategy computes with, starts its threads when it is imported; see `fork_server.py`.
     env |= {"OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
     if spec.allocator == "tuned":
         env |= TUNED_ALLOCATOR

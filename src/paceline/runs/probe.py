@@ -10,33 +10,34 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib import import_module
-from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
 from paceline.errors import ModelError, UserError
-from paceline.runs.lifeline import die_with
+from paceline.runs.processes import die_with
+from paceline.runs.wire import ProbeReply
 from paceline.spec import RunSpec
 from paceline.workloads.own import build_own
 
 PATIENCE_SECONDS = 300.0
 ENOUGH_SAMPLES = 512
-_known: dict[str, OwnFacts] = {}
+_facts_by_model: dict[str, OwnFacts] = {}
 
 
 def probe(spec: RunSpec) -> OwnFacts:
     """Facts of the run's own model; raises `ModelError` with what is wrong and where."""
     fields = ("model", "dataset", "input_shape", "classes", "train_samples", "seed", "memory_format")
     identity = json.dumps(spec.model_dump(mode="json", include=set(fields)), sort_keys=True)
-    if identity not in _known:
-        _known[identity] = _ask(spec)
-    return _known[identity]
+    if identity not in _facts_by_model:
+        _facts_by_model[identity] = _probe_in_new_process(spec)
+    return _facts_by_model[identity]
 
 
-def _ask(spec: RunSpec) -> OwnFacts:
+def _probe_in_new_process(spec: RunSpec) -> OwnFacts:
     assert spec.model is not None
     try:
         answer = subprocess.run(
@@ -52,22 +53,22 @@ def _ask(spec: RunSpec) -> OwnFacts:
         ) from None
     last = answer.stdout.decode(errors="replace").rstrip().rpartition("\n")[2]
     try:
-        reply: dict[str, Any] = json.loads(last)
-    except json.JSONDecodeError:
+        reply = ProbeReply.model_validate_json(last)
+    except ValidationError:
         if answer.returncode < 0 and _builds_otherwise(spec):
             raise ModelError(
                 f"{spec.model.label} makes its framework crash (signal {-answer.returncode}) when images are "
                 f"channels-last, and not otherwise; use memory_format contiguous (--memory-format of paceline run)"
             ) from None
         tail = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        told = f": {tail}" if tail else ""
+        last_words = f": {tail}" if tail else ""
         raise ModelError(
-            f"{spec.model.label} ended its process (exit code {answer.returncode}){told}; "
+            f"{spec.model.label} ended its process (exit code {answer.returncode}){last_words}; "
             f"try it by itself: python {spec.model.path.name}"
         ) from None
-    if "error" in reply:
-        raise ModelError(reply["error"])
-    return OwnFacts.from_json(reply)
+    if reply.facts is None:
+        raise ModelError(str(reply.error))
+    return reply.facts
 
 
 def _builds_otherwise(spec: RunSpec) -> bool:
@@ -78,34 +79,33 @@ def _builds_otherwise(spec: RunSpec) -> bool:
     if spec.memory_format != "channels_last":
         return False
     try:
-        _ask(spec.model_copy(update={"memory_format": "contiguous"}))
+        _probe_in_new_process(spec.model_copy(update={"memory_format": "contiguous"}))
     except ModelError:
         return False
     return True
 
 
-def look(spec: RunSpec) -> OwnFacts:
+def build_and_inspect(spec: RunSpec) -> OwnFacts:
     """Builds the model and sends one small batch through it, in this process."""
     process = Process(0, 1, "worker", 0, tuple(os.sched_getaffinity(0)))
     if spec.dataset == "synthetic":
         # Large images take seconds to make, and a look needs two of them, one of a high class.
         spec = spec.model_copy(update={"train_samples": min(spec.train_samples or ENOUGH_SAMPLES, ENOUGH_SAMPLES)})
-    context = Context(spec, process, Rendezvous("127.0.0.1", 0, None, Path()))
+    context = Context(spec, process, Rendezvous("127.0.0.1", 0))
     assert context.own is not None
     built = build_own(context.own)
-    for framework, (is_one, module, function) in KINDS.items():
-        if is_one(built):
-            looker = getattr(import_module(f"paceline.frameworks.{module}"), function)
-            facts: OwnFacts = looker(context, built)
+    for framework, (is_instance, module, function) in KINDS.items():
+        if is_instance(built):
+            inspect = getattr(import_module(f"paceline.frameworks.{module}"), function)
+            facts: OwnFacts = inspect(context, built)
             assert facts.framework == framework
             return facts
-    *some, last = MODEL_KINDS.values()
-    raise ModelError(
-        f"{context.own.label} returned {type(built).__name__}, not {', '.join(some)} or {last}; return the model itself"
-    )
+    *others, last = MODEL_KINDS.values()
+    kinds = f"{', '.join(others)} or {last}"
+    raise ModelError(f"{context.own.label} returned {type(built).__name__}, not {kinds}; return the model itself")
 
 
-def _comes_from(framework: str, name: str) -> Callable[[Any], bool]:
+def _is_instance_of(framework: str, name: str) -> Callable[[Any], bool]:
     """Whether an object is of that framework's class; if it is, the user's file has imported the framework."""
     return lambda built: framework in sys.modules and isinstance(built, getattr(sys.modules[framework], name))
 
@@ -114,10 +114,10 @@ def _is_pair_of_functions(built: Any) -> bool:
     return isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))
 
 
-# Kind of model: how it is recognised, and who looks at it.
+# For each kind of model: how it is recognised, and the function that looks at it.
 KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
-    "torch": (_comes_from("torch.nn", "Module"), "torch.probe", "look_at_torch"),
-    "keras": (_comes_from("keras", "Model"), "keras.probe", "look_at_keras"),
+    "torch": (_is_instance_of("torch.nn", "Module"), "torch.probe", "look_at_torch"),
+    "keras": (_is_instance_of("keras", "Model"), "keras.probe", "look_at_keras"),
     "jax": (_is_pair_of_functions, "jax.probe", "look_at_jax"),
 }
 
@@ -125,8 +125,8 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 if __name__ == "__main__":
     try:
         die_with(int(sys.stdin.readline()))
-        reply = asdict(look(RunSpec.model_validate_json(sys.stdin.read())))
+        reply = ProbeReply(facts=build_and_inspect(RunSpec.model_validate_json(sys.stdin.read())))
     except UserError as complaint:
-        reply = {"error": str(complaint)}
-    print("\n" + json.dumps(reply), flush=True)  # noqa: T201 - this is how the answer travels
+        reply = ProbeReply(error=str(complaint))
+    print("\n" + reply.model_dump_json(), flush=True)  # noqa: T201 - this is how the answer travels
     os._exit(0)

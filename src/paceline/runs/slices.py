@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.contract.context import Process
-from paceline.runs.processes import left_behind, lives, stat_fields
+from paceline.runs.folder import orphaned_folders
+from paceline.runs.processes import is_alive, stat_fields
 from paceline.spec import RunSpec
 from paceline.systems import System
 from paceline.systems.slicing import CONTROL
@@ -30,7 +31,7 @@ _POLL_SECONDS = 0.05
 
 
 def slice_environment(spec: RunSpec, process: Process, system: System) -> dict[str, str]:
-    """What tells one process its share; a process that drives several workers gets the shares of all of them."""
+    """The variables that give a process its share; one that drives several workers gets the shares of all of them."""
     if spec.device != "cuda-slice":
         return {}
     slices = spec.slices or spec.workers
@@ -70,7 +71,7 @@ def _start(paths: dict[str, str]) -> None:
 
 
 def first_gpu(visible: str | None) -> str:
-    """The GPU to cut: the first that CUDA would see."""
+    """The GPU that is cut into slices: the first that CUDA would see."""
     return next((word.strip() for word in (visible or "").split(",") if word.strip()), "0")
 
 
@@ -86,10 +87,10 @@ def take_down(folder: Path) -> None:
                 capture_output=True, timeout=QUIT_SECONDS, check=False,
             )  # fmt: skip
         until = time.monotonic() + QUIT_SECONDS
-        while lives(daemon) and time.monotonic() < until:
+        while is_alive(daemon) and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
         for pid in (daemon, *children):
-            if lives(pid):
+            if is_alive(pid):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
@@ -97,7 +98,7 @@ def take_down(folder: Path) -> None:
 
 def sweep() -> None:
     """Takes down what tools that were killed have left running."""
-    for folder in left_behind(FOLDER_PREFIX):
+    for folder in orphaned_folders(FOLDER_PREFIX):
         take_down(folder)
 
 
@@ -116,4 +117,4 @@ def _children(pid: int) -> list[int]:
     """Servers that the daemon has started."""
     running = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
     # The parent stands behind the state.
-    return [one for one in running if stat_fields(one)[1:2] == [str(pid)]]
+    return [child for child in running if stat_fields(child)[1:2] == [str(pid)]]

@@ -1,20 +1,19 @@
 """Timing a job through the protocol alone."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.job import Evaluation
 from paceline.runs.measure import REPORT_NANOSECONDS, serve, train
+from paceline.runs.wire import EpochEvent, Measurements, StepEvent
 from paceline.strategies.fake import FakeJob
 
 MILLISECOND = 1_000_000
 
 
-class ToldJob:
+class ScriptedJob:
     """Writes down what is asked of it; its clock moves 1 ms in a step, 5 in a wait and 1000 in an evaluation."""
 
     def __init__(self, stride=1, step_ms=1):
@@ -58,7 +57,7 @@ def events():
 
 @pytest.fixture
 def report(events):
-    return lambda **event: events.append(event)
+    return events.append
 
 
 @pytest.fixture
@@ -67,13 +66,13 @@ def fake_job(make_spec):
 
     def make(workers=1, **knobs):
         spec = make_spec(workers=workers, knobs=knobs)
-        return FakeJob(Context(spec, Process(0, workers, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0, None, Path())))
+        return FakeJob(Context(spec, Process(0, workers, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0)))
 
     return make
 
 
 def test_the_job_is_asked_in_order_and_evaluated_after_the_device_is_done(report):
-    job = ToldJob()
+    job = ScriptedJob()
     train(job, [(0, 2), (1, 1)], 32, report)
     assert job.calls == [
         *("align", "epoch 0", (0, 1), (1, 1), "wait", "losses", "evaluate"),
@@ -82,37 +81,39 @@ def test_the_job_is_asked_in_order_and_evaluated_after_the_device_is_done(report
 
 
 def test_an_epoch_has_a_stamp_before_and_one_after_each_step(report):
-    (part,) = train(ToldJob(), [(0, 3)], 32, report).epochs
+    (part,) = train(ScriptedJob(), [(0, 3)], 32, report).epochs
     assert [stamp - part.stamps[0] for stamp in part.stamps] == [0, MILLISECOND, 2 * MILLISECOND, 3 * MILLISECOND]
 
 
 def test_the_timed_region_ends_when_the_device_is_done_and_leaves_evaluation_and_alignment_out(report):
-    first, second = train(ToldJob(), [(0, 3), (1, 3)], 32, report).epochs
+    first, second = train(ScriptedJob(), [(0, 3), (1, 3)], 32, report).epochs
     assert first.ended - first.stamps[0] == second.ended - second.stamps[0] == 8 * MILLISECOND
     assert second.stamps[0] - first.ended == 1100 * MILLISECOND
 
 
 def test_a_job_may_make_several_steps_in_one_call_and_the_last_call_has_the_rest(report):
-    job = ToldJob(stride=4)
+    job = ScriptedJob(stride=4)
     (part,) = train(job, [(0, 10)], 32, report).epochs
     assert [call for call in job.calls if isinstance(call, tuple)] == [(0, 4), (4, 4), (8, 2)]
     assert len(part.stamps) == 4
 
 
-def test_what_the_process_hands_back_is_plain_json(report):
-    part = train(ToldJob(), [(0, 1)], 32, report).to_json()
-    assert json.loads(json.dumps(part)) == part
-    assert part["details"] == {"threads": 1}
-    assert part["epochs"][0]["evaluation"] == {"samples": 10, "loss_sum": 5.0, "predictions": 10, "correct": 9}
-    assert part["epochs"][0]["losses"] == [0.5]
-    assert part["peak_memory_bytes"] > 1 << 20
-    assert part["cpu_seconds"] > 0
+def test_what_the_process_hands_back_survives_the_way_as_json(report):
+    measured = train(ScriptedJob(), [(0, 1)], 32, report)
+    assert Measurements.model_validate_json(measured.model_dump_json()) == measured
+    assert measured.details == {"threads": 1}
+    assert measured.epochs[0].evaluation == Evaluation(samples=10, loss_sum=5.0, predictions=10, correct=9)
+    assert measured.epochs[0].losses == [0.5]
+    assert measured.peak_memory_bytes > 1 << 20
+    assert measured.cpu_seconds > 0
+    assert measured.serving_cpu_seconds is None
 
 
 def test_memory_is_looked_at_when_the_steps_are_done_and_again_in_the_end(report):
-    part = train(ToldJob(), [(0, 1), (1, 1)], 32, report).to_json()
-    assert part["epochs"][0]["resident"]["peak_bytes"] >= part["epochs"][0]["resident"]["own_bytes"] > 1 << 20
-    assert part["resident"]["own_bytes"] > 1 << 20
+    measured = train(ScriptedJob(), [(0, 1), (1, 1)], 32, report)
+    first = measured.epochs[0].resident
+    assert first.peak_bytes >= first.current_bytes > 1 << 20
+    assert measured.resident.current_bytes > 1 << 20
 
 
 def test_the_energy_of_a_process_that_serves_is_known_by_its_cpu_seconds_while_serving():
@@ -123,8 +124,8 @@ def test_the_energy_of_a_process_that_serves_is_known_by_its_cpu_seconds_while_s
         def details(self):
             return {}
 
-    part = serve(Busy())
-    assert 0 < part.serving_cpu_seconds < part.cpu_seconds
+    measured = serve(Busy())
+    assert 0 < measured.serving_cpu_seconds < measured.cpu_seconds
 
 
 def test_a_process_that_serves_others_hands_back_no_epochs_but_its_details_and_use():
@@ -137,29 +138,29 @@ def test_a_process_that_serves_others_hands_back_no_epochs_but_its_details_and_u
         def details(self):
             return {"served": self.served}
 
-    part = serve(Server()).to_json()
-    assert (part["epochs"], part["details"]) == ([], {"served": 1})
-    assert part["peak_memory_bytes"] > 1 << 20
+    measured = serve(Server())
+    assert (measured.epochs, measured.details) == ([], {"served": 1})
+    assert measured.peak_memory_bytes > 1 << 20
 
 
 def test_the_first_step_of_the_run_is_reported_whatever_it_took(report, events):
-    train(ToldJob(), [(0, 2), (1, 2)], 32, report)
-    assert [event for event in events if event["kind"] == "step"] == [
-        {"kind": "step", "epoch": 0, "step": 1, "steps": 2, "samples_per_second": 32_000.0}
+    train(ScriptedJob(), [(0, 2), (1, 2)], 32, report)
+    assert [event for event in events if event.kind == "step"] == [
+        StepEvent(epoch=0, step=1, steps=2, samples_per_second=32_000.0)
     ]
 
 
 def test_steps_are_reported_no_more_often_than_every_fifth_of_a_second(report, events):
-    train(ToldJob(step_ms=60), [(0, 20)], 32, report)
-    steps = [event["step"] for event in events if event["kind"] == "step"]
+    train(ScriptedJob(step_ms=60), [(0, 20)], 32, report)
+    steps = [event.step for event in events if event.kind == "step"]
     assert steps == [1, 5, 9, 13, 17]
     assert 4 * 60 * MILLISECOND > REPORT_NANOSECONDS
 
 
 def test_every_epoch_is_reported_with_its_rate(report, events):
-    train(ToldJob(), [(0, 3), (1, 3)], 32, report)
-    assert [event for event in events if event["kind"] == "epoch"] == [
-        {"kind": "epoch", "epoch": epoch, "steps": 3, "samples_per_second": 3 * 32 / 0.008} for epoch in (0, 1)
+    train(ScriptedJob(), [(0, 3), (1, 3)], 32, report)
+    assert [event for event in events if event.kind == "epoch"] == [
+        EpochEvent(epoch=epoch, steps=3, samples_per_second=3 * 32 / 0.008) for epoch in (0, 1)
     ]
 
 

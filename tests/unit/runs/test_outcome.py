@@ -1,77 +1,79 @@
 """From what the processes left to the record: how the run ended and why."""
 
-import json
 import math
 import signal
-from types import SimpleNamespace
 
 import pytest
 
 from paceline.contract.context import Process
+from paceline.contract.job import Evaluation
 from paceline.plan import PlannedRun
 from paceline.record import Energy, Finding, Memory, Status
-from paceline.runs.meters.energy import Meter
-from paceline.runs.outcome import Ending, classify, make_record
+from paceline.runs.meters.energy import EnergyMeter
+from paceline.runs.meters.memory import Resident
+from paceline.runs.outcome import Ending, Surroundings, classify, make_record
+from paceline.runs.wire import EpochResult, Measurements, ProcessStart, RankError, RankResult
 
 SECOND = 1_000_000_000
 TWO = tuple(Process(rank, 2, "worker", rank, (rank,)) for rank in range(2))
-GOOD = {"epochs": []}
+GOOD = RankResult(start=ProcessStart(started=0, imported=0, opened=0), measured=Measurements())
 
 
 def failure(kind="failed", failed_at=1, text="out of luck", name="RuntimeError"):
-    return {"error": {"kind": kind, "type": name, "text": text}, "failed_at": failed_at}
+    return RankError(kind=kind, type=name, text=text, failed_at=failed_at)
 
 
-def verdict(codes, parts=(None, None), **fields):
-    return classify(Ending(codes, parts=parts, **fields), TWO)
+def verdict(codes, reports=(None, None), **fields):
+    return classify(Ending(codes, reports=reports, **fields), TWO)
 
 
-def epoch(start=10.0, steps=(1.0, 1.0), wait=0.5, losses=(2.0, 1.0), evaluation=None):
+def epoch(start=10.0, steps=(1.0, 1.0), wait=0.5, losses=(2.0, 1.0), evaluation=None, resident=None):
     """One process's view of an epoch that began at second `start`."""
     stamps = [round(start * SECOND)]
     for seconds in steps:
         stamps.append(stamps[-1] + round(seconds * SECOND))
-    return {
-        "epoch": 0,
-        "stamps": stamps,
-        "ended": stamps[-1] + round(wait * SECOND),
-        "cpu_seconds": 1.5,
-        "losses": list(losses) if losses is not None else None,
-        "evaluation": evaluation,
-    }
+    return EpochResult(
+        epoch=0,
+        stamps=stamps,
+        ended=stamps[-1] + round(wait * SECOND),
+        cpu_seconds=1.5,
+        losses=list(losses) if losses is not None else None,
+        evaluation=evaluation,
+        resident=resident,
+    )
 
 
-def part(*epochs, opened=9.0):
+def part(*epochs, opened=9.0, baseline_bytes=None, run_queue_share=None, **measured):
     """What one process left; it was launched at second 5."""
-    return {
-        "started": 6 * SECOND,
-        "imported": 8 * SECOND,
-        "opened": round(opened * SECOND),
-        "epochs": list(epochs),
-        "cpu_seconds": 4.0,
-        "peak_memory_bytes": 1000,
-        "details": {"threads": 1},
-    }
+    return RankResult(
+        start=ProcessStart(
+            started=6 * SECOND, imported=8 * SECOND, opened=round(opened * SECOND), baseline_bytes=baseline_bytes
+        ),
+        measured=Measurements(
+            epochs=list(epochs), cpu_seconds=4.0, peak_memory_bytes=1000, details={"threads": 1}, **measured
+        ),
+        run_queue_share=run_queue_share,
+    )
 
 
 @pytest.fixture
 def record_of(make_spec):
     """The record of a run that left these parts."""
 
-    def make(*parts, codes=None, findings=(), **fields):
+    def make(*reports, codes=None, **fields):
         ending = Ending(
-            codes or [0] * len(parts), parts=parts, log_tails=["first log", "second log"][: len(parts)], **fields
+            codes or [0] * len(reports), reports=reports, log_tails=["first log", "second log"][: len(reports)]
         )
         return make_record(
-            PlannedRun(make_spec(workers=len(parts)), repeat=3),
+            PlannedRun(make_spec(workers=len(reports)), repeat=3),
             "trial",
-            TWO[: len(parts)],
+            TWO[: len(reports)],
             ending,
-            launched=5 * SECOND,
-            started_at="2024-05-01T12:00:00.000+00:00",
-            findings=list(findings),
-            environment={"cpu": "a processor"},
-        )
+            Surroundings(
+                started_at="2024-05-01T12:00:00.000+00:00", launched=5 * SECOND, wall_seconds=20.0,
+                environment={"cpu": "a processor"}, **fields,
+            ),
+        )  # fmt: skip
 
     return make
 
@@ -124,13 +126,13 @@ def test_of_several_errors_the_first_in_time_is_the_reason():
 
 
 def test_a_run_past_its_time_says_how_long_it_had():
-    status, reason, _ = verdict([None, None], verdict=Status.TIMED_OUT, seconds_allowed=90.0)
+    status, reason, _ = verdict([None, None], verdict=Status.TIMED_OUT, timeout_seconds=90.0)
     assert status is Status.TIMED_OUT
     assert reason == "did not end within 90 s (timeout_seconds)"
 
 
 def test_a_run_past_its_time_is_that_whatever_its_processes_left():
-    assert verdict([1, None], [failure(), None], verdict=Status.TIMED_OUT, seconds_allowed=1.0)[0] is Status.TIMED_OUT
+    assert verdict([1, None], [failure(), None], verdict=Status.TIMED_OUT, timeout_seconds=1.0)[0] is Status.TIMED_OUT
 
 
 def test_an_interrupted_run_says_so():
@@ -150,21 +152,12 @@ def test_a_process_that_was_still_running_is_not_blamed_for_the_one_that_ended()
     assert verdict([None, 3], [None, None])[1] == "rank 1 (worker) ended with exit code 3 and no result"
 
 
-def test_result_files_and_logs_are_gathered_by_rank(tmp_path):
-    (tmp_path / "rank-0.json").write_text(json.dumps(GOOD))
-    group = SimpleNamespace(log_tail=lambda rank: f"log of {rank}")
-    ending = Ending([0, -9]).with_parts(tmp_path, group)
-    assert ending.parts == [GOOD, None]
-    assert ending.log_tails == ["log of 0", "log of 1"]
-    assert ending.codes == [0, -9]
-
-
 def test_the_record_carries_the_run_its_study_and_its_surroundings(record_of, make_spec):
     record = record_of(part(epoch()))
     assert (record.study, record.repeat, record.spec) == ("trial", 3, make_spec())
     assert record.environment == {"cpu": "a processor"}
     assert record.started_at == "2024-05-01T12:00:00.000+00:00"
-    assert record.wall_seconds > 0
+    assert record.wall_seconds == 20.0
 
 
 def test_an_epoch_lasts_from_the_first_start_to_the_last_end_over_all_ranks(record_of):
@@ -194,8 +187,8 @@ def test_losses_of_all_epochs_follow_one_another(record_of):
 
 def test_the_parts_of_the_test_set_add_up(record_of):
     parts = [
-        part(epoch(evaluation={"samples": 10, "loss_sum": 5.0, "predictions": 10, "correct": 9})),
-        part(epoch(evaluation={"samples": 30, "loss_sum": 35.0, "predictions": 30, "correct": 21})),
+        part(epoch(evaluation=Evaluation(samples=10, loss_sum=5.0, predictions=10, correct=9))),
+        part(epoch(evaluation=Evaluation(samples=30, loss_sum=35.0, predictions=30, correct=21))),
     ]
     (only,) = record_of(*parts).epochs
     assert (only.test_loss, only.test_accuracy) == (1.0, 0.75)
@@ -207,7 +200,7 @@ def test_without_a_test_set_there_is_no_test_result(record_of):
 
 
 def test_where_accuracy_has_no_meaning_there_is_none(record_of):
-    test = {"samples": 10, "loss_sum": 5.0, "predictions": None, "correct": None}
+    test = Evaluation(samples=10, loss_sum=5.0, predictions=None, correct=None)
     (only,) = record_of(part(epoch(evaluation=test))).epochs
     assert (only.test_loss, only.test_accuracy) == (0.5, None)
 
@@ -285,31 +278,40 @@ def test_a_run_that_went_well_keeps_no_log(record_of):
     assert record_of(part(epoch())).log_tail == ""
 
 
-def held(own, peak):
-    return {"own_bytes": own, "peak_bytes": peak}
-
-
 def test_memory_is_that_of_the_first_epochs_steps_with_the_end_beside_it(record_of):
-    epochs = [{**epoch(), "resident": held(130, 150)}, {**epoch(start=20), "resident": held(170, 190)}]
-    record = record_of({**part(*epochs), "baseline_bytes": 100, "resident": held(180, 200)})
+    epochs = [epoch(resident=Resident(130, 150)), epoch(start=20, resident=Resident(170, 190))]
+    record = record_of(part(*epochs, baseline_bytes=100, resident=Resident(180, 200)))
     assert record.ranks[0].memory == Memory(baseline_bytes=100, steady_bytes=130, peak_bytes=150, final_bytes=180)
 
 
 def test_memory_of_a_process_without_epochs_is_that_in_the_end_and_absent_where_it_was_not_told(record_of):
-    server = {**part(), "baseline_bytes": 100, "resident": held(180, 200)}
+    server = part(baseline_bytes=100, resident=Resident(180, 200))
     worker, served = record_of(part(epoch()), server).ranks
     assert worker.memory is None
     assert served.memory == Memory(baseline_bytes=100, steady_bytes=180, peak_bytes=200, final_bytes=180)
 
 
 def test_energy_is_read_from_the_first_start_to_the_last_end_of_an_epoch(record_of):
-    meter = Meter(Energy(source="rapl", idle_watts=5.0), readings=[(0, 0.0), (100 * SECOND, 1000.0)])
-    record = record_of(part(epoch(start=10)), part(epoch(start=11)), meter=meter)
+    meter = EnergyMeter(Energy(source="rapl", idle_watts=5.0), readings=[(0, 0.0), (100 * SECOND, 1000.0)])
+    record = record_of(part(epoch(start=10)), part(epoch(start=11)), energy=meter)
     assert record.epochs[0].joules == pytest.approx(10 * 3.5)
     assert record.energy == meter.energy
 
 
 def test_energy_is_estimated_from_the_cpu_seconds_of_all_processes(record_of):
-    meter = Meter(Energy(source="estimated", watts_per_core=10.0))
-    record = record_of(part(epoch()), {**part(), "serving_cpu_seconds": 0.5}, meter=meter)
+    meter = EnergyMeter(Energy(source="estimated", watts_per_core=10.0))
+    record = record_of(part(epoch()), part(serving_cpu_seconds=0.5), energy=meter)
     assert record.epochs[0].joules == pytest.approx(10 * (1.5 + 0.5))
+
+
+def test_a_process_that_serves_has_its_cpu_seconds_while_serving_in_the_record(record_of):
+    worker, server = record_of(part(epoch()), part(serving_cpu_seconds=0.5)).ranks
+    assert "serving_cpu_seconds" not in worker.details
+    assert server.details == {"threads": 1, "serving_cpu_seconds": 0.5}
+
+
+def test_the_longest_wait_for_a_core_is_that_of_the_process_that_waited_most(record_of):
+    reports = part(epoch(), run_queue_share=0.25), part(epoch(), run_queue_share=0.5)
+    assert Ending([0, 0], reports=reports).longest_run_queue_share == 0.5
+    assert Ending([1, 1], reports=[failure(), None]).longest_run_queue_share == 0.0
+    assert [rank.details["run_queue_share"] for rank in record_of(*reports).ranks] == [0.25, 0.5]

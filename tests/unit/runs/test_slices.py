@@ -11,7 +11,7 @@ import pytest
 
 from paceline.contract.context import Process
 from paceline.runs import slices
-from paceline.runs.processes import lives
+from paceline.runs.processes import is_alive
 from paceline.runs.slices import first_gpu, mps, slice_environment, sweep, take_down
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -65,9 +65,9 @@ def daemon_of(folder: Path) -> int:
 
 def ends(pid: int) -> bool:
     until = time.monotonic() + 10
-    while lives(pid) and time.monotonic() < until:
+    while is_alive(pid) and time.monotonic() < until:
         time.sleep(0.02)
-    return not lives(pid)
+    return not is_alive(pid)
 
 
 def test_each_worker_gets_its_share_whatever_their_number(sliced: RunSpec, make_system: Callable[..., System]) -> None:
@@ -105,7 +105,7 @@ def test_the_daemon_lives_as_long_as_the_run_and_leaves_nothing(control: Path, s
     with mps(sliced) as paths:
         folder = Path(paths["CUDA_MPS_PIPE_DIRECTORY"])
         daemon = daemon_of(folder)
-        assert lives(daemon)
+        assert is_alive(daemon)
     assert ends(daemon)
     assert list(control.iterdir()) == []
 
@@ -151,7 +151,7 @@ def test_what_a_killed_tool_left_running_is_taken_down_by_the_next(
     said = subprocess.run([sys.executable, "-c", killed], env=env, capture_output=True, text=True, check=False)
     folder = Path(said.stdout.strip())
     daemon = daemon_of(folder)
-    assert lives(daemon)
+    assert is_alive(daemon)
     sweep()
     assert ends(daemon)
     assert not folder.exists()
@@ -161,7 +161,7 @@ def test_the_daemon_of_a_tool_that_still_runs_is_left_alone(control: Path, slice
     with mps(sliced) as paths:
         daemon = daemon_of(Path(paths["CUDA_MPS_PIPE_DIRECTORY"]))
         sweep()
-        assert lives(daemon)
+        assert is_alive(daemon)
 
 
 @pytest.mark.parametrize(("visible", "first"), [(None, "0"), ("", "0"), ("2, 3", "2"), ("GPU-ab,1", "GPU-ab")])

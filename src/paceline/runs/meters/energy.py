@@ -44,13 +44,13 @@ class _Zone:
     file: Path
     range_microjoules: int
     last: int
-    turned: int = 0
+    overflows: int = 0
 
     def joules(self) -> float:
         now = int(self.file.read_text())
-        self.turned += now < self.last
+        self.overflows += now < self.last
         self.last = now
-        return (now + self.turned * self.range_microjoules) / 1e6
+        return (now + self.overflows * self.range_microjoules) / 1e6
 
 
 class RaplCounter:
@@ -84,43 +84,43 @@ class NvmlCounter:
 
     def __init__(self, nvml: Any, handles: Sequence[Any], clock: Callable[[], float] = time.perf_counter) -> None:
         self._nvml, self._handles, self._clock = nvml, handles, clock
-        self._added, self._counts = 0.0, True
+        self._integrated_joules, self._has_counter = 0.0, True
         try:
-            self._counted()
+            self._counter_joules()
         except nvml.NVMLError:
-            self._counts = False
+            self._has_counter = False
             self._last = (clock(), self._watts())
 
     def joules(self) -> float:
         """Of all GPUs together."""
         try:
-            return self._counted() if self._counts else self._summed_up()
+            return self._counter_joules() if self._has_counter else self._integrate_power()
         except self._nvml.NVMLError as error:
             raise OSError(str(error)) from error
 
-    def _counted(self) -> float:
+    def _counter_joules(self) -> float:
         return float(sum(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles)) / 1e3
 
     def _watts(self) -> float:
         return float(sum(self._nvml.nvmlDeviceGetPowerUsage(handle) for handle in self._handles)) / 1e3
 
-    def _summed_up(self) -> float:
+    def _integrate_power(self) -> float:
         now, watts = self._clock(), self._watts()
-        self._added += (now - self._last[0]) * (watts + self._last[1]) / 2
+        self._integrated_joules += (now - self._last[0]) * (watts + self._last[1]) / 2
         self._last = (now, watts)
-        return self._added
+        return self._integrated_joules
 
 
 @dataclass
-class Meter:
-    """What a counter showed when, during one run; without a counter, only how to estimate."""
+class EnergyMeter:
+    """Readings of a counter during one run; without a counter, it only knows how to estimate."""
 
     energy: Energy
     counter: Counter | None = None
     readings: list[tuple[int, float]] = field(default_factory=list)
 
     def read(self, last: bool = False) -> None:
-        """Takes a reading if the one before is old enough; the last of a run in any case."""
+        """Takes a reading if the one before is old enough or this is the last chance."""
         now = time.perf_counter_ns()
         due = last or not self.readings or now - self.readings[-1][0] >= READING_NANOSECONDS
         if self.counter is not None and due:
@@ -140,20 +140,20 @@ class Meter:
         return low + (high - low) * (moment - before) / max(1, after - before)
 
 
-def open_meter(spec: RunSpec) -> Meter | None:
+def open_energy_meter(spec: RunSpec) -> EnergyMeter | None:
     """The best source for what the run computes on: GPUs have nvml or nothing, cores have rapl or an estimate."""
     if spec.device != "cpu":
-        gpus = gpus_of(spec)
+        gpus = gpu_count(spec)
         counter = _gpu_counter(gpus)
-        return Meter(Energy(source="nvml", idle_watts=_idle_watts("nvml", gpus)), counter) if counter else None
+        return EnergyMeter(Energy(source="nvml", idle_watts=_idle_watts("nvml", gpus)), counter) if counter else None
     rapl = rapl_counter()
     if rapl is not None:
-        return Meter(Energy(source="rapl", idle_watts=_idle_watts("rapl", 0)), rapl)
-    return Meter(estimate())
+        return EnergyMeter(Energy(source="rapl", idle_watts=_idle_watts("rapl", 0)), rapl)
+    return EnergyMeter(estimate())
 
 
 def estimate() -> Energy:
-    """CPU seconds times what a busy core draws, as the user says or by default."""
+    """An energy source that multiplies CPU seconds by what a busy core draws, as the user says or by default."""
     return Energy(source="estimated", watts_per_core=watts_per_core())
 
 
@@ -169,7 +169,7 @@ def watts_per_core() -> float:
 
 
 def charge(
-    epochs: Sequence[Epoch], edges: Sequence[tuple[int, int]], serving_cpu_seconds: float, meter: Meter | None
+    epochs: Sequence[Epoch], edges: Sequence[tuple[int, int]], serving_cpu_seconds: float, meter: EnergyMeter | None
 ) -> tuple[tuple[Epoch, ...], Energy | None]:
     """The epochs with their joules. `edges` are each epoch's first start and last end on the clock of its processes.
 
@@ -179,16 +179,18 @@ def charge(
         return tuple(epochs), None
     counted = [meter.joules_between(*edge) for edge in edges]
     if None not in counted:
-        given = [epoch.model_copy(update={"joules": joules}) for epoch, joules in zip(epochs, counted, strict=True)]
-        return tuple(given), meter.energy
+        return _with_joules(epochs, counted), meter.energy
     if meter.energy.source == "nvml":
         return tuple(epochs), None
     energy = meter.energy if meter.energy.watts_per_core is not None else estimate()
     whole = sum(epoch.seconds for epoch in epochs) or 1.0
     cpu = [epoch.cpu_seconds + serving_cpu_seconds * epoch.seconds / whole for epoch in epochs]
     watts = energy.watts_per_core or 0.0
-    joules = [epoch.model_copy(update={"joules": one * watts}) for epoch, one in zip(epochs, cpu, strict=True)]
-    return tuple(joules), energy
+    return _with_joules(epochs, [seconds * watts for seconds in cpu]), energy
+
+
+def _with_joules(epochs: Sequence[Epoch], joules: Sequence[float | None]) -> tuple[Epoch, ...]:
+    return tuple(epoch.model_copy(update={"joules": value}) for epoch, value in zip(epochs, joules, strict=True))
 
 
 def rapl_counter() -> RaplCounter | None:
@@ -199,14 +201,14 @@ def rapl_counter() -> RaplCounter | None:
     return None
 
 
-def gpus_of(spec: RunSpec) -> int:
-    """How many GPUs a run uses; slices are of one."""
+def gpu_count(spec: RunSpec) -> int:
+    """How many GPUs a run uses; all slices are of the same GPU."""
     return 1 if spec.device == "cuda-slice" else spec.workers
 
 
 def gpu_handles(nvml: Any, spec: RunSpec) -> list[Any]:
     """The GPUs that a run will use."""
-    return _handles(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"))[: gpus_of(spec)]
+    return _handles(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"))[: gpu_count(spec)]
 
 
 def _gpu_counter(gpus: int) -> NvmlCounter | None:
@@ -231,13 +233,13 @@ def _handles(nvml: Any, visible: str | None) -> list[Any]:
 
 @cache
 def _idle_watts(source: str, gpus: int) -> float:
-    """Measured once, before the first run that needs it."""
+    """What the counter shows on an idle machine, measured once, before the first run that needs it."""
     counter = _gpu_counter(gpus) if source == "nvml" else rapl_counter()
     return mean_watts(counter, time.sleep) if counter is not None else 0.0
 
 
 def mean_watts(counter: Counter, pause: Callable[[float], None]) -> float:
-    """Over `IDLE_SECONDS`."""
+    """The mean power that the counter shows over `IDLE_SECONDS`."""
     begin, start = counter.joules(), time.perf_counter()
     pause(IDLE_SECONDS)
     return max(0.0, (counter.joules() - begin) / max(time.perf_counter() - start, 1e-9))

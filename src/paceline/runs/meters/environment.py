@@ -1,6 +1,5 @@
 """The surroundings of a run, whole: what must match before two runs may be compared."""
 
-import os
 import platform
 import subprocess
 from functools import cache
@@ -13,7 +12,7 @@ from paceline.systems import local_system
 
 @cache
 def environment() -> dict[str, Any]:
-    """Versions, processors, memory and the state of the source; found once per process."""
+    """Versions, processors, memory and the state of the source; looked up once per process."""
     system = local_system()
     return {
         "paceline": _version("paceline"),
@@ -42,11 +41,6 @@ def unlike_fields(environments: list[dict[str, Any]]) -> list[str]:
     return [name for name in names if any(env.get(name) != environments[0].get(name) for env in environments[1:])]
 
 
-def load_average() -> float:
-    """Processes waiting or running, averaged over the last minute."""
-    return os.getloadavg()[0]
-
-
 def _version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)
@@ -63,7 +57,7 @@ def _read(path: str) -> str | None:
 
 def _git_commit() -> str | None:
     try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    return done.stdout.strip() or None

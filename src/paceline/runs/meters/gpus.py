@@ -19,25 +19,25 @@ REASONS = {
     0x080: "the power brake",
 }
 # Share of the readings of a busy GPU from which a reason is worth a finding.
-TELLING_SHARE = 0.10
+NOTABLE_SHARE = 0.10
 # A GPU that computed less than this in the time before a reading was not training then.
 BUSY_PERCENT = 20
 PERCENT = 100
 
 
 @dataclass
-class GpuWatch:
+class GpuMeter:
     """Readings of some GPUs during one run."""
 
     nvml: Any
     handles: Sequence[Any]
     clock: Callable[[], int]
-    others: list[int] = field(default_factory=list)
+    other_processes: list[int] = field(default_factory=list)
     readings: list[list[tuple[int, int, int]]] = field(default_factory=list)
     _last: int = 0
 
     def __post_init__(self) -> None:
-        self.others = [len(self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)) for handle in self.handles]
+        self.other_processes = [len(self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)) for handle in self.handles]
 
     def read(self, last: bool = False) -> None:
         """Utilisation, clock and reasons of each GPU, if the reading before is old enough."""
@@ -46,9 +46,9 @@ class GpuWatch:
             return
         self._last = now
         with suppress(self.nvml.NVMLError):
-            self.readings.append([self._look_at(handle) for handle in self.handles])
+            self.readings.append([self._reading(handle) for handle in self.handles])
 
-    def _look_at(self, handle: Any) -> tuple[int, int, int]:
+    def _reading(self, handle: Any) -> tuple[int, int, int]:
         return (
             int(self.nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
             int(self.nvml.nvmlDeviceGetClockInfo(handle, self.nvml.NVML_CLOCK_SM)),
@@ -57,34 +57,34 @@ class GpuWatch:
 
     def uses(self) -> tuple[GpuUse, ...]:
         """Each GPU's use as the record keeps it."""
-        found = []
+        uses = []
         for number, handle in enumerate(self.handles):
-            seen = [reading[number] for reading in self.readings]
-            busy = [one for one in seen if one[0] >= BUSY_PERCENT] or seen
+            readings = [reading[number] for reading in self.readings]
+            busy = [reading for reading in readings if reading[0] >= BUSY_PERCENT] or readings
             if not busy:
                 continue
-            held = {
+            shares = {
                 name: sum(bool(reasons & bit) for _, _, reasons in busy) / len(busy) for bit, name in REASONS.items()
             }
-            found.append(
+            uses.append(
                 GpuUse(
                     name=str(self.nvml.nvmlDeviceGetName(handle)),
-                    utilisation=fmean(busy_percent for busy_percent, _, _ in seen) / PERCENT,
+                    utilisation=fmean(busy_percent for busy_percent, _, _ in readings) / PERCENT,
                     clock_mhz=median(clock for _, clock, _ in busy),
                     most_clock_mhz=float(self.nvml.nvmlDeviceGetMaxClockInfo(handle, self.nvml.NVML_CLOCK_SM)),
-                    held_back={name: share for name, share in held.items() if share},
-                    other_processes=self.others[number],
+                    held_back={name: share for name, share in shares.items() if share},
+                    other_processes=self.other_processes[number],
                 )
             )
-        return tuple(found)
+        return tuple(uses)
 
 
-def findings_of(uses: Sequence[GpuUse]) -> list[Finding]:
-    """What a reader must know of them."""
-    found = []
+def gpu_findings(uses: Sequence[GpuUse]) -> list[Finding]:
+    """Findings on GPUs that other processes used or whose clocks were held back."""
+    findings = []
     for number, use in enumerate(uses):
         if use.other_processes:
-            found.append(
+            findings.append(
                 Finding(
                     code="gpu_shared",
                     text=f"{use.other_processes} other processes had GPU {number} ({use.name}) in use before the run",
@@ -92,8 +92,8 @@ def findings_of(uses: Sequence[GpuUse]) -> list[Finding]:
                 )
             )
         for name, share in use.held_back.items():
-            if share >= TELLING_SHARE:
-                found.append(
+            if share >= NOTABLE_SHARE:
+                findings.append(
                     Finding(
                         code="gpu_throttled",
                         text=f"{name} held the clock of GPU {number} back in {share:.0%} of the readings: "
@@ -101,16 +101,16 @@ def findings_of(uses: Sequence[GpuUse]) -> list[Finding]:
                         hint="compare with runs at the same clock; cooling or a higher power limit would help",
                     )
                 )
-    return found
+    return findings
 
 
-def watch_gpus(spec: RunSpec, clock: Callable[[], int]) -> GpuWatch | None:
-    """Of the GPUs that the run will use; None on CPU cores and where NVML does not answer."""
+def open_gpu_meter(spec: RunSpec, clock: Callable[[], int]) -> GpuMeter | None:
+    """A meter of the GPUs that the run will use; None on CPU cores and where NVML does not answer."""
     if spec.device == "cpu":
         return None
     import pynvml
 
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
-        return GpuWatch(pynvml, gpu_handles(pynvml, spec), clock)
+        return GpuMeter(pynvml, gpu_handles(pynvml, spec), clock)
     return None

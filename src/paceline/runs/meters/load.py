@@ -13,63 +13,62 @@ from paceline.record import Finding
 # little of, before a run's times deserve a warning.
 DISTURBING_SHARE = 0.10
 NOTICEABLE_SHARE = 0.02
-WORTH_TELLING = 0.005
+LEAST_SHARE = 0.005
 # The columns of /proc/stat's first line (proc(5)).
 _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ, _STEAL = 0, 1, 2, 5, 6, 7
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The kernel's accounts at one moment: of the whole machine, and of this process and its own."""
+    """The kernel's accounts at one moment: of the whole machine, and of this process and those it started."""
 
     at: float
     busy_seconds: float
     stolen_seconds: float
-    own_seconds: float
+    run_seconds: float
 
 
 def _nothing() -> float:
     return 0.0
 
 
-def read(elsewhere: Callable[[], float] = _nothing) -> Reading | None:
-    """As of now; None where the kernel keeps no such accounts."""
+def read_load(elsewhere: Callable[[], float] = _nothing) -> Reading | None:
+    """The accounts as they are now; None where the kernel keeps none."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     except OSError:
         return None
     tick = 1 / os.sysconf("SC_CLK_TCK")
     values = [int(field_text) * tick for field_text in fields]
-    own = sum(
+    run_seconds = sum(
         usage.ru_utime + usage.ru_stime
         for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     )
     busy = sum(values[column] for column in (_USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ))
-    return Reading(time.monotonic(), busy, values[_STEAL], own + elsewhere())
+    return Reading(time.monotonic(), busy, values[_STEAL], run_seconds + elsewhere())
 
 
 class LoadMeter:
     """Compares what the machine did with what this run did.
 
-    `elsewhere` tells the CPU seconds so far of processes of the run that the kernel does not count as this one's
+    `elsewhere` gives the CPU seconds so far of processes of the run that the kernel does not count as this one's
     children.
     """
 
     def __init__(self, elsewhere: Callable[[], float] = _nothing) -> None:
-        self._elsewhere, self._start = elsewhere, read(elsewhere)
+        self._elsewhere, self._start = elsewhere, read_load(elsewhere)
 
     def finding(self, queued: float = 0.0) -> Finding | None:
-        """The warning, once the run's processes have ended; of one of them, the share of its time without a core."""
-        return judged(self._start, read(self._elsewhere), queued)
+        """The warning, once the run's processes have ended. `queued` is the longest share of time without a core."""
+        return other_load_finding(self._start, read_load(self._elsewhere), queued)
 
 
-def judged(start: Reading | None, end: Reading | None, queued: float = 0.0) -> Finding | None:
-    """What others did between two readings, if that deserves a warning."""
+def other_load_finding(start: Reading | None, end: Reading | None, queued: float = 0.0) -> Finding | None:
+    """A warning if others used much of the machine between two readings."""
     if start is None or end is None:
         return None
     core_seconds = (end.at - start.at) * (os.cpu_count() or 1)
-    own = end.own_seconds - start.own_seconds
-    others = max(0.0, end.busy_seconds - start.busy_seconds - own)
+    others = max(0.0, end.busy_seconds - start.busy_seconds - (end.run_seconds - start.run_seconds))
     stolen = max(0.0, end.stolen_seconds - start.stolen_seconds)
     if core_seconds <= 0:
         return None
@@ -77,12 +76,12 @@ def judged(start: Reading | None, end: Reading | None, queued: float = 0.0) -> F
     if used < DISTURBING_SHARE and not (used >= NOTICEABLE_SHARE and queued >= DISTURBING_SHARE):
         return None
     shares = {"other programs": others / core_seconds, "other guests of its host": stolen / core_seconds}
-    told = [f"{who} used {share:.0%} of the machine" for who, share in shares.items() if share >= WORTH_TELLING]
+    uses = [f"{who} used {share:.0%} of the machine" for who, share in shares.items() if share >= LEAST_SHARE]
     waited = (
-        f"; one of its processes stood ready without a core for {queued:.0%} of it" if queued >= WORTH_TELLING else ""
+        f"; one of its processes stood ready without a core for {queued:.0%} of it" if queued >= LEAST_SHARE else ""
     )
     return Finding(
         code="other_load",
-        text=" and ".join(told) + " during the run" + waited,
+        text=" and ".join(uses) + " during the run" + waited,
         hint="close other programs, or compare CPU time per step instead of wall clock",
     )

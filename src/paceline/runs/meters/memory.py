@@ -12,14 +12,14 @@ CLEAR, PEAK_ONLY = Path("/proc/self/clear_refs"), "5"
 
 @dataclass(frozen=True)
 class Resident:
-    """Resident bytes without pages of files: now, and the most so far."""
+    """Resident bytes of this process without pages of files: now, and the most so far."""
 
-    own_bytes: int
+    current_bytes: int
     peak_bytes: int
 
 
 def resident(status: Path = STATUS) -> Resident | None:
-    """Pages of files are left out: programs and libraries come in page by page as they are used, whatever the model.
+    """What this process holds without pages of files, which come in as programs are used, whatever the model is.
 
     The kernel keeps the peak with those pages, so that they are taken off as they are now. They hardly ever go again:
     the peak may come out too small by what came in since then, and never too large. None where there is no such file.

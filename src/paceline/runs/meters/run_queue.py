@@ -7,7 +7,7 @@ NANOSECONDS = 1e9
 
 
 def run_queue_seconds() -> float:
-    """Of the thread of this process that waited longest, so far; 0 where the kernel keeps no such accounts."""
+    """The wait so far of the thread of this process that waited longest; 0 where the kernel keeps no such accounts."""
     longest = 0
     # Time on a core, time ready without one, turns (Documentation/scheduler/sched-stats.rst).
     for account in Path("/proc/self/task").glob("*/schedstat"):

@@ -7,7 +7,15 @@ import pytest
 from paceline.errors import UserError
 from paceline.record import Energy, Epoch
 from paceline.runs.meters import energy
-from paceline.runs.meters.energy import Meter, NvmlCounter, RaplCounter, charge, mean_watts, open_meter, watts_per_core
+from paceline.runs.meters.energy import (
+    EnergyMeter,
+    NvmlCounter,
+    RaplCounter,
+    charge,
+    mean_watts,
+    open_energy_meter,
+    watts_per_core,
+)
 
 SECOND = 1_000_000_000
 
@@ -54,7 +62,7 @@ def epoch(number=1, seconds=2.0, cpu=1.5):
 
 
 def counted(*readings, source="rapl", idle=0.0):
-    return Meter(
+    return EnergyMeter(
         Energy(source=source, idle_watts=idle), readings=[(round(at * SECOND), joules) for at, joules in readings]
     )
 
@@ -96,7 +104,7 @@ def test_the_power_of_a_card_without_a_counter_is_added_up_over_time():
 
 def test_a_card_that_is_lost_leaves_a_gap_and_ends_no_run():
     nvml = FakeNvml()
-    meter = Meter(Energy(source="nvml"), NvmlCounter(nvml, [0]))
+    meter = EnergyMeter(Energy(source="nvml"), NvmlCounter(nvml, [0]))
     meter.read(last=True)
     nvml.lost = True
     meter.read(last=True)
@@ -106,7 +114,7 @@ def test_a_card_that_is_lost_leaves_a_gap_and_ends_no_run():
 
 
 def test_readings_are_no_more_often_than_a_counter_changes():
-    meter = Meter(Energy(source="nvml"), NvmlCounter(FakeNvml(), [0]))
+    meter = EnergyMeter(Energy(source="nvml"), NvmlCounter(FakeNvml(), [0]))
     for _ in range(5):
         meter.read()
     assert len(meter.readings) == 1
@@ -138,7 +146,7 @@ def test_epochs_get_the_joules_between_their_edges():
 
 
 def test_an_estimate_is_cpu_seconds_times_watts_with_servers_shared_out_by_time():
-    meter = Meter(Energy(source="estimated", watts_per_core=10.0))
+    meter = EnergyMeter(Energy(source="estimated", watts_per_core=10.0))
     epochs, source = charge([epoch(1, 1.0, 2.0), epoch(2, 3.0, 4.0)], [(0, 1), (1, 2)], 8.0, meter)
     assert [one.joules for one in epochs] == [pytest.approx(10 * (2 + 2)), pytest.approx(10 * (4 + 6))]
     assert source.source == "estimated"
@@ -165,22 +173,24 @@ def test_idle_power_is_what_the_counter_rises_by_when_nothing_runs(tmp_path):
 def test_a_run_on_cores_without_a_counter_is_estimated_and_says_by_how_much(make_spec, monkeypatch):
     monkeypatch.setattr(energy, "rapl_counter", lambda: None)
     monkeypatch.delenv(energy.WATTS_VARIABLE, raising=False)
-    assert open_meter(make_spec()).energy == Energy(source="estimated", watts_per_core=energy.DEFAULT_WATTS_PER_CORE)
+    assert open_energy_meter(make_spec()).energy == Energy(
+        source="estimated", watts_per_core=energy.DEFAULT_WATTS_PER_CORE
+    )
 
 
 def test_a_run_on_cores_uses_the_processors_counter_where_there_is_one(make_spec, monkeypatch, tmp_path):
     zone(tmp_path, "0", "package-0", 0)
     monkeypatch.setattr(energy, "rapl_counter", lambda: RaplCounter(tmp_path))
     monkeypatch.setattr(energy, "_idle_watts", lambda _source, _gpus: 12.0)
-    assert open_meter(make_spec()).energy == Energy(source="rapl", idle_watts=12.0)
+    assert open_energy_meter(make_spec()).energy == Energy(source="rapl", idle_watts=12.0)
 
 
 def test_a_run_on_gpus_uses_their_counters_or_has_no_energy(make_spec, monkeypatch):
     monkeypatch.setattr(energy, "_idle_watts", lambda _source, _gpus: 70.0)
     monkeypatch.setattr(energy, "_gpu_counter", lambda workers: NvmlCounter(FakeNvml(), list(range(workers))))
-    assert open_meter(make_spec(device="cuda", workers=2)).counter.joules() == pytest.approx(12.0)
+    assert open_energy_meter(make_spec(device="cuda", workers=2)).counter.joules() == pytest.approx(12.0)
     monkeypatch.setattr(energy, "_gpu_counter", lambda _workers: None)
-    assert open_meter(make_spec(device="cuda")) is None
+    assert open_energy_meter(make_spec(device="cuda")) is None
 
 
 @pytest.mark.parametrize("text", ["much", "0", "-3", "inf", "nan"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.runs.meters.energy import READING_NANOSECONDS
-from paceline.runs.meters.gpus import GpuWatch, findings_of
+from paceline.runs.meters.gpus import GpuMeter, gpu_findings
 
 
 class Nvml:
@@ -43,9 +43,9 @@ class Nvml:
         return "a card"
 
 
-def watched(readings: list[tuple[int, int, int]], processes: int = 0) -> GpuWatch:
+def watched(readings: list[tuple[int, int, int]], processes: int = 0) -> GpuMeter:
     nvml, ticks = Nvml(readings, processes), count(READING_NANOSECONDS, READING_NANOSECONDS)
-    watch = GpuWatch(nvml, ["gpu"], lambda: next(ticks))
+    watch = GpuMeter(nvml, ["gpu"], lambda: next(ticks))
     for _ in readings:
         watch.read()
     return watch
@@ -59,21 +59,21 @@ def test_the_clock_is_that_of_a_busy_gpu() -> None:
 
 
 def test_idling_is_no_reason_to_warn() -> None:
-    assert findings_of(watched([(90, 1900, 1)] * 4).uses()) == []
+    assert gpu_findings(watched([(90, 1900, 1)] * 4).uses()) == []
 
 
 def test_a_power_cap_in_many_readings_is_a_finding() -> None:
-    (finding,) = findings_of(watched([(90, 1500, 4), (90, 1500, 0)] * 4).uses())
+    (finding,) = gpu_findings(watched([(90, 1500, 4), (90, 1500, 0)] * 4).uses())
     assert finding.code == "gpu_throttled"
     assert "the power cap held the clock of GPU 0 back in 50% of the readings: 1500 of 1980 MHz" in finding.text
 
 
 def test_one_reading_in_twenty_is_not() -> None:
-    assert findings_of(watched([(90, 1900, 0x40)] + [(90, 1900, 0)] * 19).uses()) == []
+    assert gpu_findings(watched([(90, 1900, 0x40)] + [(90, 1900, 0)] * 19).uses()) == []
 
 
 def test_processes_of_others_are_a_finding() -> None:
-    (finding,) = findings_of(watched([(90, 1900, 0)], processes=2).uses())
+    (finding,) = gpu_findings(watched([(90, 1900, 0)], processes=2).uses())
     assert finding.code == "gpu_shared"
     assert finding.text.startswith("2 other processes had GPU 0 (a card) in use")
 
@@ -85,7 +85,7 @@ def test_a_reading_that_fails_leaves_a_gap() -> None:
 
 def test_readings_keep_their_distance() -> None:
     ticks = iter([READING_NANOSECONDS, READING_NANOSECONDS + 1, 2 * READING_NANOSECONDS, 0])
-    watch = GpuWatch(Nvml([(90, 1900, 0)] * 4), ["gpu"], lambda: next(ticks))
+    watch = GpuMeter(Nvml([(90, 1900, 0)] * 4), ["gpu"], lambda: next(ticks))
     for _ in range(3):
         watch.read()
     assert len(watch.readings) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runs.meters.load import LoadMeter, judged, read
+from paceline.runs.meters.load import LoadMeter, other_load_finding, read_load
 
 # So long ago that what happens between two readings in a test is nothing beside it.
 SECONDS = 100_000.0
@@ -20,7 +20,7 @@ def found():
     """What is said of a run in which the machine, its host and the run itself used these shares of all cores."""
 
     def judge(busy, own=0.0, stolen=0.0, queued=0.0):
-        now = read()
+        now = read_load()
         if now is None:
             pytest.skip("this system has no /proc/stat")
         began = replace(
@@ -28,9 +28,9 @@ def found():
             at=now.at - SECONDS,
             busy_seconds=now.busy_seconds - busy * CORE_SECONDS,
             stolen_seconds=now.stolen_seconds - stolen * CORE_SECONDS,
-            own_seconds=now.own_seconds - own * CORE_SECONDS,
+            run_seconds=now.run_seconds - own * CORE_SECONDS,
         )
-        return judged(began, now, queued)
+        return other_load_finding(began, now, queued)
 
     return judge
 
@@ -66,7 +66,7 @@ def test_more_work_accounted_to_the_run_than_to_the_machine_is_no_negative_share
 
 
 def test_a_system_without_accounts_has_no_finding():
-    assert judged(None, None) is None
+    assert other_load_finding(None, None) is None
 
 
 def test_a_meter_starts_with_a_reading_of_its_own():
@@ -75,10 +75,10 @@ def test_a_meter_starts_with_a_reading_of_its_own():
 
 
 def test_work_of_the_run_that_the_kernel_counts_elsewhere_is_its_own():
-    before, after = read(lambda: 5.0), read(lambda: 7.0)
+    before, after = read_load(lambda: 5.0), read_load(lambda: 7.0)
     if before is None:
         pytest.skip("this system has no /proc/stat")
-    assert after.own_seconds - before.own_seconds == pytest.approx(2.0, abs=0.5)
+    assert after.run_seconds - before.run_seconds == pytest.approx(2.0, abs=0.5)
 
 
 def test_a_process_that_stood_without_a_core_is_told_where_others_used_a_little_of_it(found):

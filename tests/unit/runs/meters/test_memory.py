@@ -17,7 +17,7 @@ RssShmem:	  500 kB
 
 def test_pages_of_files_are_not_the_models(tmp_path):
     (tmp_path / "status").write_text(STATUS)
-    assert resident(tmp_path / "status") == Resident(own_bytes=5000 * 1024, peak_bytes=7000 * 1024)
+    assert resident(tmp_path / "status") == Resident(current_bytes=5000 * 1024, peak_bytes=7000 * 1024)
 
 
 @pytest.mark.parametrize("text", ["Name:	python\n", ""])
@@ -36,9 +36,9 @@ def test_memory_that_is_taken_is_seen_and_memory_that_was_given_back_stays_in_th
     during = resident()
     taken.close()
     after = resident()
-    assert during.own_bytes - before.own_bytes >= 31 << 20
-    assert after.own_bytes < during.own_bytes
-    assert after.peak_bytes >= during.own_bytes - (1 << 20)
+    assert during.current_bytes - before.current_bytes >= 31 << 20
+    assert after.current_bytes < during.current_bytes
+    assert after.peak_bytes >= during.current_bytes - (1 << 20)
 
 
 def test_what_setting_up_took_is_no_part_of_the_peak_that_follows():
@@ -50,4 +50,4 @@ def test_what_setting_up_took_is_no_part_of_the_peak_that_follows():
     start_peak_anew()
     after = resident()
     assert before.peak_bytes - after.peak_bytes >= 31 << 20
-    assert after.peak_bytes - after.own_bytes < 4 << 20
+    assert after.peak_bytes - after.current_bytes < 4 << 20

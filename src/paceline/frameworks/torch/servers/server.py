@@ -6,7 +6,6 @@ A server sleeps while it waits, so one that shares a core with a worker costs it
 import platform
 from collections.abc import Callable
 from datetime import timedelta
-from time import process_time
 from typing import Any
 
 import torch
@@ -104,7 +103,7 @@ class SynchronousServer:
 
     def __init__(self, shard: Shard, order: list[int]) -> None:
         self._order = order
-        self._shard, self._updates, self._cpu_seconds = shard, 0, 0.0
+        self._shard, self._updates = shard, 0
         self._words = [torch.zeros(1, dtype=torch.int64) for _ in shard.workers]
         self._gradients = [[torch.empty_like(piece.values.data) for _ in shard.workers] for piece in shard.pieces]
         self._arriving: list[list[Any]] = [[] for _ in shard.pieces]
@@ -112,13 +111,11 @@ class SynchronousServer:
 
     def serve(self) -> None:
         """One round for each step of the workers."""
-        began = process_time()
         expected = [self._expect_word(worker) for worker in self._shard.workers]
         while expected := self._open_step(expected):
             for place in range(len(self._shard.pieces)):
                 self._update(place)
             self._updates += 1
-        self._cpu_seconds = process_time() - began
 
     def _expect_word(self, worker: int) -> Any:
         return dist.irecv(self._words[worker], worker, tag=WORD_TAG)
@@ -155,7 +152,6 @@ class SynchronousServer:
         return {
             "held_bytes": self._shard.held_bytes(),
             "updates": self._updates,
-            "serving_cpu_seconds": self._cpu_seconds,
         }
 
     def close(self) -> None:

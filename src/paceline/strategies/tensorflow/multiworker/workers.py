@@ -3,14 +3,14 @@
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import tensorflow as tf
 
-from paceline.contract.context import Context
-from paceline.frameworks.meeting import POLL_SECONDS, held_ports
+from paceline.contract.context import FINISHED, Context
+from paceline.frameworks.meeting import held_ports
+
+DONE = "done"
 
 
 @contextlib.contextmanager
@@ -46,16 +46,12 @@ def part(context: Context) -> None:
     """Ends the meeting without a word of complaint from anyone.
 
     A process that has its sum may still be asked for it by others, so none leaves before all are done; the first one
-    also answers heartbeats, so it leaves last, once each of the others has left its result.
+    also answers heartbeats, so it leaves last, once each of the others has left its report.
     """
-    process, folder = context.process, context.rendezvous.folder
-    (folder / f"done-{process.rank}").touch()
-    _wait_for(context, [folder / f"done-{rank}" for rank in range(process.world)])
-    if process.rank == 0:
-        _wait_for(context, [folder / f"rank-{rank}.json" for rank in range(1, process.world)])
-
-
-def _wait_for(context: Context, files: list[Path]) -> None:
-    deadline = time.monotonic() + context.spec.collective_timeout_seconds
-    while not all(file.exists() for file in files) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+    process, rendezvous, patience = context.process, context.rendezvous, context.spec.collective_timeout_seconds
+    rendezvous.publish(DONE, process.rank)
+    # A process that never comes has failed, and the launcher will say so; this one need not.
+    with contextlib.suppress(TimeoutError):
+        rendezvous.await_values(DONE, range(process.world), patience)
+        if process.rank == 0:
+            rendezvous.await_values(FINISHED, range(1, process.world), patience)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock, Thread
-from time import process_time
 from typing import Any
 
 import torch
@@ -121,18 +120,15 @@ class AsynchronousServer:
         self._locks = [Lock() for _ in shard.pieces]
         self._counting, self._version, self._staleness = Lock(), 0, Staleness()
         self._outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._cpu_seconds = 0.0
 
     def serve(self) -> None:
         """Serves until every worker is done or one is lost."""
-        began = process_time()
         for worker in self._shard.workers:
             Thread(target=self._attend_and_tell, args=(worker,), daemon=True).start()
         for _ in self._shard.workers:
             outcome = self._outcomes.get()
             if outcome is not None:
                 raise outcome
-        self._cpu_seconds = process_time() - began
 
     def _attend_and_tell(self, worker: int) -> None:
         try:
@@ -199,7 +195,6 @@ class AsynchronousServer:
             "held_bytes": self._shard.held_bytes(),
             "updates": self._version,
             "staleness": self._staleness.summary(),
-            "serving_cpu_seconds": self._cpu_seconds,
         }
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ servers, and the same portions in the same order make the same gradient whoever 
 
 from datetime import timedelta
 from threading import Lock, Thread
-from time import process_time
 from typing import Any
 
 import numpy as np
@@ -48,18 +47,15 @@ class Coordinator:
         self._sending = Lock()
         # The step whose parameters each worker has; all start with the first.
         self._has = [0] * context.spec.workers
-        self._cpu_seconds = 0.0
 
     def serve(self) -> None:
         """Step by step, until every worker is done or one is lost."""
-        began = process_time()
         for worker in self._places.workers:
             Thread(target=self._attend_to_end, args=(worker,), daemon=True).start()
         while self._scheduler.wait_for_all():
             self._move_parameters()
             self._scheduler.close_step()
         self._send_command(END)
-        self._cpu_seconds = process_time() - began
 
     def _attend_to_end(self, worker: int) -> None:
         try:
@@ -134,7 +130,6 @@ class Coordinator:
             "handed_out": self._scheduler.handed_out,
             "backup_tasks": self._scheduler.backups,
             "backup_tasks_used": self._scheduler.backups_used,
-            "serving_cpu_seconds": self._cpu_seconds,
         }
 
     def close(self) -> None:
@@ -159,11 +154,10 @@ class SliceServer:
         self._arriving: dict[int, tuple[Any, Tensor]] = {}
         self._spare: list[Tensor] = []
         self._leaving: list[Any] = []
-        self._added, self._moves, self._cpu_seconds = 0, 0, 0.0
+        self._added, self._moves = 0, 0
 
     def serve(self) -> None:
         """One command after the other."""
-        began = process_time()
         command = torch.zeros(command_length(self._history), dtype=torch.float64)
         while True:
             dist.irecv(command, self._places.coordinator, tag=WORD_TAG).wait(self._patience)
@@ -178,7 +172,6 @@ class SliceServer:
                 dist.send(self._measure(), self._places.coordinator, tag=WORD_TAG)
             else:
                 self._close_step(None if kind == STAY else command.numpy())
-        self._cpu_seconds = process_time() - began
 
     def _take(self, worker: int, portion: int) -> None:
         self._add_up(leave=1)
@@ -220,7 +213,6 @@ class SliceServer:
         return {
             "held_bytes": self._slice.held_bytes,
             "updates": self._moves,
-            "serving_cpu_seconds": self._cpu_seconds,
         }
 
     def close(self) -> None:

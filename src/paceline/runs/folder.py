@@ -1,0 +1,89 @@
+"""The temporary folder of one run: which files are in it, and what they hold. No other file knows their names."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.runs.processes import is_alive
+from paceline.runs.wire import RANK_REPORT, RankError, RankResult, WorkerOrders
+
+FOLDER_PREFIX = "paceline-run-"
+LOG_TAIL_BYTES = 8_000
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a launcher and the processes of a run on the same machine leave things for each other."""
+
+    path: Path
+
+    @property
+    def weights(self) -> Path:
+        """The trained weights, where the run was asked to keep them."""
+        return self.path / "weights.npz"
+
+    def log(self, rank: int) -> Path:
+        """What a process prints."""
+        return self.path / f"rank-{rank}.log"
+
+    def log_tail(self, rank: int) -> str:
+        """The end of what a process printed."""
+        return self.log(rank).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def write_orders(self, orders: WorkerOrders) -> None:
+        """Leaves the orders for all processes."""
+        (self.path / "orders.json").write_text(orders.model_dump_json())
+
+    def read_orders(self) -> WorkerOrders:
+        """The orders, as every process reads them."""
+        return WorkerOrders.model_validate_json((self.path / "orders.json").read_bytes())
+
+    def write_report(self, rank: int, report: RankResult | RankError) -> None:
+        """Leaves what became of a process."""
+        self._write_whole(f"rank-{rank}.json", report.model_dump_json())
+
+    def read_report(self, rank: int) -> RankResult | RankError | None:
+        """What became of a process; None where it left nothing."""
+        file = self.path / f"rank-{rank}.json"
+        return RANK_REPORT.validate_json(file.read_bytes()) if file.exists() else None
+
+    def publish(self, name: str, rank: int, value: str) -> None:
+        """Leaves a short text for the other processes (see `contract.context.Exchange`)."""
+        self._write_whole(f"{name}-{rank}", value)
+
+    def read(self, name: str, rank: int) -> str | None:
+        """The text of that name that a process has published; None before it has."""
+        file = self.path / f"{name}-{rank}"
+        return file.read_text() if file.exists() else None
+
+    def _write_whole(self, name: str, text: str) -> None:
+        """Writes the file under another name first, so that it is whole or absent."""
+        draft = self.path / f"{name}.draft"
+        draft.write_text(text)
+        draft.replace(self.path / name)
+
+
+@contextlib.contextmanager
+def run_folder() -> Iterator[RunFolder]:
+    """A temporary folder for one run, removed afterwards, together with those that killed tools left behind."""
+    for orphan in orphaned_folders(FOLDER_PREFIX):
+        shutil.rmtree(orphan, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+    try:
+        yield RunFolder(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def orphaned_folders(prefix: str) -> list[Path]:
+    """Temporary folders, named after the process that created them, whose process has ended."""
+    orphans = []
+    for folder in Path(tempfile.gettempdir()).glob(prefix + "*"):
+        creator = folder.name.removeprefix(prefix).partition("-")[0]
+        if creator.isdigit() and not is_alive(int(creator)):
+            orphans.append(folder)
+    return orphans

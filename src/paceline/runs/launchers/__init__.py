@@ -1,0 +1,42 @@
+"""Launchers: where the processes of a run are started. A launcher is one file here and is passed to `launch`."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from paceline.runs.wire import EpochEvent, RankError, RankResult, RunOrders, StepEvent
+
+
+class ProcessGroup(Protocol):
+    """The processes of one run. All of them are gone when the context that gave the group ends."""
+
+    def start(self) -> None:
+        """Starts every process."""
+
+    def events(self, seconds: float) -> list[StepEvent | EpochEvent]:
+        """The progress that processes reported within that time; empty if there was none."""
+
+    def exit_codes(self) -> list[int | None]:
+        """The exit code of each process in rank order; None while it runs, negative for a signal."""
+
+    def kill(self) -> None:
+        """Ends every process and whatever it started, at once, and waits until they are gone."""
+
+    def reports(self) -> list[RankResult | RankError | None]:
+        """What each process left in rank order; None for one that left nothing."""
+
+    def log_tails(self) -> list[str]:
+        """The end of what each process printed, in rank order."""
+
+    def save_weights(self, file: Path) -> None:
+        """Writes the trained weights there, if the run kept any."""
+
+
+class Launcher(Protocol):
+    """A way to start the processes of a run."""
+
+    def open(self, orders: RunOrders, environments: list[dict[str, str]]) -> AbstractContextManager[ProcessGroup]:
+        """A group that is ready to start, with the environment variables of each process; its time has not begun."""
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds so far of processes on this machine that the kernel does not count as this one's children."""

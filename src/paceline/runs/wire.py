@@ -1,0 +1,181 @@
+"""What crosses between processes: a run's orders, events and results, replies of a probe, and requests to fork.
+
+Every value travels as JSON and is defined here once, for the side that writes it and the side that reads it.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from paceline.contract.context import Process
+from paceline.contract.job import Evaluation
+from paceline.contract.own_facts import OwnFacts
+from paceline.runs.meters.memory import Resident
+from paceline.spans import Span
+from paceline.spec import RunSpec
+
+# The length of a message between a fork server and its client, at most.
+MESSAGE_BYTES = 1 << 16
+
+
+class Message(BaseModel):
+    """A value on the wire: it cannot be changed and has no unknown keys. Its numbers may be infinite or NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class RunOrders(Message):
+    """What all processes of a run are asked to do together."""
+
+    spec: RunSpec
+    processes: tuple[Process, ...]
+    # The number of each epoch and of the optimizer steps in it.
+    schedule: tuple[tuple[int, int], ...]
+    keep_weights: bool = False
+
+
+class WorkerOrders(RunOrders):
+    """The orders as a worker reads them: the launcher has added the address where the processes meet."""
+
+    host: str
+    port: int
+
+
+class StepEvent(Message):
+    """A worker has made a step. Its rate is that of the epoch so far, over all workers."""
+
+    kind: Literal["step"] = "step"
+    epoch: int
+    step: int
+    steps: int
+    samples_per_second: float
+
+
+class EpochEvent(Message):
+    """A worker has finished an epoch and its evaluation."""
+
+    kind: Literal["epoch"] = "epoch"
+    epoch: int
+    steps: int
+    samples_per_second: float
+
+
+Event = Annotated[StepEvent | EpochEvent, Field(discriminator="kind")]
+
+
+class EpochResult(Message):
+    """One process's view of an epoch: clock readings in nanoseconds, one before the first step and one per step."""
+
+    epoch: int
+    stamps: list[int]
+    ended: int
+    cpu_seconds: float
+    losses: list[float] | None
+    evaluation: Evaluation | None
+    # When the steps were done, before evaluation.
+    resident: Resident | None = None
+    # By wall clock, whatever clock the job keeps.
+    evaluation_seconds: float = 0.0
+
+
+class Measurements(Message):
+    """What one process measured while it trained, or while it served those that do."""
+
+    epochs: list[EpochResult] = []
+    cpu_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    # What the strategy wants in the record.
+    details: dict[str, Any] = {}
+    # At the end, before anything was gathered for the record.
+    resident: Resident | None = None
+    # CPU seconds of a process that serves others while it did; None for one that trains.
+    serving_cpu_seconds: float | None = None
+    # What a process of an instrumented run did when.
+    spans: list[Span] = []
+
+
+class ProcessStart(Message):
+    """When a process came to life, in nanoseconds of the launcher's clock."""
+
+    started: int
+    imported: int
+    opened: int
+    # How long the import took that a forked process shares with others; 0 for a process that imported by itself.
+    shared_import_nanoseconds: int = 0
+    # What the process held in memory after its imports.
+    baseline_bytes: int | None = None
+
+
+class RankResult(Message):
+    """What a process that did its part hands back."""
+
+    kind: Literal["ok"] = "ok"
+    start: ProcessStart
+    measured: Measurements
+    # What setting up found out and the record should have, beside the details.
+    notes: dict[str, Any] = {}
+    # The share of its time in which the process was ready to run and had no core.
+    run_queue_share: float | None = None
+
+
+class RankError(Message):
+    """The exception that ended a process: its kind, from its type, its words, and when it was raised."""
+
+    kind: Literal["user_error", "out_of_memory", "failed"]
+    type: str
+    text: str
+    failed_at: int
+
+
+RankReport = Annotated[RankResult | RankError, Field(discriminator="kind")]
+
+
+class ProbeReply(Message):
+    """What a look at a user's model came to: facts, or what is wrong with the model."""
+
+    facts: OwnFacts | None = None
+    error: str | None = None
+
+
+class ForkRequest(Message):
+    """Asks a fork server for a process that calls `entry`, a `module:function`, with the argument."""
+
+    entry: str
+    argument: str
+    log: Path
+    # Variables that the server itself does not have.
+    environment: dict[str, str] = {}
+
+
+class ForkedWorker(Message):
+    """The argument of a forked process of a run."""
+
+    folder: Path
+    rank: int
+    import_nanoseconds: int
+
+
+class ServerReady(Message):
+    """A fork server has imported its modules. Only a process with a single thread can be forked safely."""
+
+    threads: int
+    import_nanoseconds: int
+
+
+class ProcessStarted(Message):
+    """A fork server has started a process."""
+
+    pid: int
+
+
+class ProcessEnded(Message):
+    """A process of a fork server has ended."""
+
+    pid: int
+    code: int
+
+
+EVENT: TypeAdapter[StepEvent | EpochEvent] = TypeAdapter(Event)
+RANK_REPORT: TypeAdapter[RankResult | RankError] = TypeAdapter(RankReport)
+SERVER_MESSAGE: TypeAdapter[ProcessStarted | ProcessEnded] = TypeAdapter(ProcessStarted | ProcessEnded)
