@@ -1,5 +1,6 @@
 """Quantities to text and back. Inside Paceline everything is SI: seconds, bytes, samples per second."""
 
+import math
 import re
 
 from paceline.errors import UserError
@@ -70,6 +71,12 @@ def format_bytes(count: float) -> str:
         if float(f"{count / size:.3g}") < 1000:
             return f"{count / size:.3g} {unit}"
     return f"{count / 1e12:,.4g} TB"
+
+
+def format_money(amount: float) -> str:
+    """An amount with two significant digits, and never fewer than two after the point: `1,234.50`, `0.012`."""
+    digits = 2 if amount <= 0 else max(2, 1 - math.floor(math.log10(amount)))
+    return f"{amount:,.{digits}f}"
 
 
 def format_percent(share: float) -> str:

@@ -1,5 +1,6 @@
 """`paceline calibrate`: measures this machine and writes what predictions here start from."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,8 @@ from rich.markup import escape
 
 from paceline.calibrate.calibration import Calibrator
 from paceline.calibrate.merge import calmer_of
-from paceline.cli import question as asked
+from paceline.cli.options import ModelOptions, command_with, make_option
+from paceline.cli.question import model_fields
 from paceline.cli.terminal import Db, errors, output
 from paceline.errors import SpecError
 from paceline.plan import refusal
@@ -30,31 +32,24 @@ HEADER = (
 )
 
 
-def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    workload: asked.Workload = None,
-    model: asked.Model = None,
-    option: asked.Option = None,
-    depth: asked.Depth = None,
-    width: asked.Width = None,
-    dataset: asked.Dataset = None,
-    input_shape: asked.InputShape = None,
-    classes: asked.Classes = None,
-    frameworks: Annotated[
-        str | None, typer.Option(help="Of torch, tensorflow, jax; those that are here.", metavar="NAME,...")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="System file to write.", metavar="FILE")] = LOCAL_FILE,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what the file has; else the calmer counts.")] = False,
-    db: Db = DEFAULT_PATH,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(ModelOptions):
+    """What is measured, and where the results go."""
+
+    frameworks: Annotated[str | None, make_option("Of torch, tensorflow, jax; those that are here.", "NAME,...")] = None
+    out: Annotated[Path, make_option("System file to write.", "FILE")] = LOCAL_FILE
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what the file has; else the calmer counts.")] = False
+    db: Db = DEFAULT_PATH
+
+
+@command_with(CalibrateOptions)
+def calibrate(options: CalibrateOptions) -> None:
     """Measures this machine's computation and links with a workload, in a minute or two, and writes a system file."""
-    described = load_hardware("cpu-2-cores")
-    question = Question(
-        hardware=described,
-        **asked.about_the_model(workload, model, option, depth, width, dataset, input_shape, classes),
-    )
+    described_machine = load_hardware("cpu-2-cores")
+    question = Question(hardware=described_machine, **model_fields(options))
     system = local_system()
-    chosen = _frameworks(frameworks, question)
-    with Store.open(db) as store, errors().status("") as status:
+    chosen = _frameworks(options.frameworks, question)
+    with Store.open(options.db) as store, errors().status("") as status:
 
         def say(text: str) -> None:
             status.update(text)
@@ -68,11 +63,11 @@ def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
             disturbed.append(was_disturbed(record))
 
         calibrator = Calibrator(system, question.base, question.facts, say, keep, frameworks=chosen)
-        measured = calibrator.calibrate(described)
-    if not fresh:
-        measured = _with_earlier(out, measured)
-    out.write_text(HEADER + to_toml(_plain(measured)))
-    _tell(measured, out)
+        measured = calibrator.calibrate(described_machine)
+    if not options.fresh:
+        measured = _with_earlier(options.out, measured)
+    options.out.write_text(HEADER + to_toml(measured.model_dump(mode="json", exclude_none=True)))
+    _print(measured, options.out)
     if sum(disturbed) > len(disturbed) * MOST_DISTURBED:
         errors().print(
             f"other programs used the cores in {sum(disturbed)} of {len(disturbed)} runs, and not all that they take "
@@ -102,11 +97,7 @@ def _with_earlier(out: Path, measured: Hardware) -> Hardware:
     return calmer_of(load_hardware(str(out)), measured) if out.is_file() else measured
 
 
-def _plain(hardware: Hardware) -> dict[str, object]:
-    return hardware.model_dump(mode="json", exclude_none=True)
-
-
-def _tell(hardware: Hardware, out: Path) -> None:
+def _print(hardware: Hardware, out: Path) -> None:
     console, found = output(), hardware.calibration
     assert found is not None
     for curve in found.steps:

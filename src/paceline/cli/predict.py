@@ -2,67 +2,49 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli import question as asked
-from paceline.cli.more_tables import format_money
-from paceline.cli.terminal import Db, errors, output
+from paceline.cli.options import QuestionOptions, Strategies, command_with, make_option
+from paceline.cli.question import make_question, print_warnings
+from paceline.cli.terminal import Db, output
 from paceline.errors import SpecError
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
-from paceline.predict.self_check import self_check
 from paceline.store import DEFAULT_PATH
-from paceline.units import format_about, format_bytes, format_percent, format_seconds
+from paceline.units import format_about, format_bytes, format_money, format_percent, format_seconds
 
 # Parts of a step and their headings; one that is nowhere worth mentioning has no column.
 PARTS = {"compute": "com-\npute", "exposed": "ex-\nposed", "bubble": "bub-\nble", "waiting": "wait-\ning"}
 LEAST_SHARE = 0.01
 
 
-def predict(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    workload: asked.Workload = None,
-    model: asked.Model = None,
-    option: asked.Option = None,
-    depth: asked.Depth = None,
-    width: asked.Width = None,
-    dataset: asked.Dataset = None,
-    input_shape: asked.InputShape = None,
-    classes: asked.Classes = None,
-    samples: asked.Samples = None,
-    precision: asked.Precision = None,
-    strategy: asked.Strategies = "torch-ddp",
-    knob: asked.Knobs = None,
-    workers: Annotated[str, typer.Option(help="Worker counts, such as 1,2,4 or 1..8.", metavar="N,...")] = "1,2,4,8",
-    global_batch: asked.GlobalBatch = None,
-    local_batch: asked.LocalBatch = None,
-    system: asked.System = None,
-    network: asked.Network = None,
-    price: asked.Price = None,
-    db: Db = DEFAULT_PATH,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(QuestionOptions):
+    """What is predicted, and how it is shown."""
+
+    strategy: Strategies = "torch-ddp"
+    workers: Annotated[str, make_option("Worker counts, such as 1,2,4 or 1..8.", "N,...")] = "1,2,4,8"
+    db: Db = DEFAULT_PATH
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False
+
+
+@command_with(PredictOptions)
+def predict(options: PredictOptions) -> None:
     """Predicts time, memory, energy and cost of runs on this machine or another, each with a 90 % interval."""
-    question = asked.make_question(
-        workload=workload, model=model, option=option, depth=depth, width=width, dataset=dataset,
-        input_shape=input_shape, classes=classes, samples=samples, precision=precision, strategy=strategy, knob=knob,
-        workers=workers, global_batch=global_batch, local_batch=local_batch, system=system, network=network,
-        price=price,
-    )  # fmt: skip
+    question = make_question(options)
     found, refused = answers(question)
     if not found:
         name, reason = next(iter(refused.items()))
         raise SpecError(f"nothing can be predicted: {name}: {reason}")
-    if as_json:
+    if options.as_json:
         typer.echo(json.dumps([as_values(one) for one in found], indent=2, allow_nan=False))
         return
-    asked.say_if_unmeasured(question)
-    warning = self_check(question, db)
-    if warning:
-        errors().print(f"[yellow]{escape(warning)}[/]")
+    print_warnings(question, options.db)
     _print(question, found, refused)
 
 

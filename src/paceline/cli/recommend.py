@@ -1,6 +1,8 @@
 """`paceline recommend`: which strategy, how many workers, what batch, and why."""
 
 import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -8,14 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli import question as asked
+from paceline.cli.options import QuestionOptions, command_with, make_option
 from paceline.cli.predict import as_values
 from paceline.cli.progress import Progress
+from paceline.cli.question import make_question, print_warnings
 from paceline.cli.terminal import Db, errors, output
 from paceline.errors import SpecError
 from paceline.plan import DEFAULT_EPOCHS
 from paceline.predict.question import Question
-from paceline.predict.self_check import self_check
 from paceline.recommend.answer import UNSYNCHRONISED, Answer
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.objectives import OBJECTIVES
@@ -34,66 +36,48 @@ SCRIPT = "script"
 LONG = 7
 
 
-def recommend(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    workload: asked.Workload = None,
-    model: asked.Model = None,
-    option: asked.Option = None,
-    depth: asked.Depth = None,
-    width: asked.Width = None,
-    dataset: asked.Dataset = None,
-    input_shape: asked.InputShape = None,
-    classes: asked.Classes = None,
-    samples: asked.Samples = None,
-    precision: asked.Precision = None,
-    strategy: asked.Strategies = None,
-    knob: asked.Knobs = None,
-    workers: Annotated[str, typer.Option(help="Worker counts to choose from.", metavar="N,...")] = "1..8",
-    global_batch: asked.GlobalBatch = None,
-    local_batch: asked.LocalBatch = None,
-    objective: Annotated[
-        str, typer.Option(help=f"What is best: {', '.join(OBJECTIVES)}.", metavar="NAME")
-    ] = "throughput",
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions(QuestionOptions):
+    """What is asked, what is best, and how the answer is shown."""
+
+    workers: Annotated[str, make_option("Worker counts to choose from.", "N,...")] = "1..8"
+    objective: Annotated[str, make_option(f"What is best: {', '.join(OBJECTIVES)}.", "NAME")] = "throughput"
     critical_batch: Annotated[
-        float | None,
-        typer.Option(help="For time-to-accuracy: the batch beyond which more samples are needed.", metavar="N"),
-    ] = None,
-    system: asked.System = None,
-    network: asked.Network = None,
-    price: asked.Price = None,
-    measure: Annotated[int | None, typer.Option(help="Run the best K here and rank again.", metavar="K")] = None,
-    db: Db = DEFAULT_PATH,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+        float | None, make_option("For time-to-accuracy: the batch beyond which more samples are needed.", "N")
+    ] = None
+    measure: Annotated[int | None, make_option("Run the best K here and rank again.", "K")] = None
+    db: Db = DEFAULT_PATH
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False
     emit: Annotated[
-        str | None,
-        typer.Option(help="script: print a training script for the best; the answer goes to stderr.", metavar="script"),
-    ] = None,
-) -> None:
+        str | None, make_option("script: print a training script for the best; the answer goes to stderr.", "script")
+    ] = None
+
+
+@command_with(RecommendOptions)
+def recommend(options: RecommendOptions) -> None:
     """Recommends a strategy, worker count and batch for a model and an objective, with reasons and what it left out."""
-    known_objective(objective)  # a wrong name is refused before anything is said
-    question = asked.make_question(
-        workload=workload, model=model, option=option, depth=depth, width=width, dataset=dataset,
-        input_shape=input_shape, classes=classes, samples=samples, precision=precision, strategy=strategy, knob=knob,
-        workers=workers, global_batch=global_batch, local_batch=local_batch, system=system, network=network,
-        price=price,
-    )  # fmt: skip
-    if emit not in (None, SCRIPT) or (emit and as_json):
+    known_objective(options.objective)  # a wrong name is refused before anything is said
+    question = make_question(options)
+    _check(options, question)
+    print_warnings(question, options.db)
+    answer = answer_to(question, options.objective, _stored_records(options.db), options.critical_batch)
+    if options.measure is not None:
+        with Store.open(options.db) as store, Progress() as progress:
+            answer = try_best(answer, options.measure, store, progress)
+    if options.as_json:
+        typer.echo(json.dumps(_values(answer), indent=2, allow_nan=False))
+        return
+    _print(answer, errors() if options.emit else output())
+    if options.emit:
+        typer.echo(_script(answer), nl=False)
+
+
+def _check(options: RecommendOptions, question: Question) -> None:
+    emit, measure = options.emit, options.measure
+    if emit not in (None, SCRIPT) or (emit and options.as_json):
         raise SpecError(f"--emit {emit} cannot be done; write --emit script, without --json")
     if measure is not None and (measure < 1 or question.hardware.kind != "cpu"):
         raise SpecError(f"--measure {measure} runs here, on cores; give a number of at least 1 and no other --system")
-    asked.say_if_unmeasured(question)
-    warning = self_check(question, db)
-    if warning:
-        errors().print(f"[yellow]{escape(warning)}[/]")
-    answer = answer_to(question, objective, _known(db), critical_batch)
-    if measure is not None:
-        with Store.open(db) as store, Progress() as progress:
-            answer = try_best(answer, measure, store, progress)
-    if as_json:
-        typer.echo(json.dumps(_values(answer), indent=2, allow_nan=False))
-        return
-    _print(answer, errors() if emit else output())
-    if emit:
-        typer.echo(_script(answer), nl=False)
 
 
 def _script(answer: Answer) -> str:
@@ -111,7 +95,7 @@ def _script(answer: Answer) -> str:
     return write_script(spec, why=f"Best for {answer.objective.name} on {answer.question.hardware.name}: {expected}.")
 
 
-def _known(db: Any) -> list[Record]:
+def _stored_records(db: Path) -> list[Record]:
     if not db.is_file():
         return []
     with Store.open_existing(db) as store:

@@ -13,8 +13,7 @@ from paceline.analysis.headline import headline
 from paceline.analysis.labels import groups, series_name, unmeasured, varying_fields
 from paceline.analysis.plain import as_csv_text, as_values
 from paceline.analysis.rows import Row, Wishes, summarise
-from paceline.cli.breakdown_table import print_breakdown
-from paceline.cli.more_tables import TABLES
+from paceline.cli.detail_tables import TABLES
 from paceline.cli.terminal import Db, StudyName, output
 from paceline.errors import UserError
 from paceline.record import Record
@@ -66,10 +65,9 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     elif as_csv:
         typer.echo(as_csv_text(rows), nl=False)
     else:
-        asked = {"statistics": statistics, "energy": energy or price is not None, "memory": memory,
-                 "convergence": convergence}  # fmt: skip
-        asked["convergence"] |= target is not None
-        print_results(records, rows, breakdown=breakdown, more=[name for name, wanted in asked.items() if wanted])
+        wanted = {"breakdown": breakdown, "statistics": statistics, "energy": energy or price is not None,
+                  "memory": memory, "convergence": convergence or target is not None}  # fmt: skip
+        print_results(records, rows, [name for name in TABLES if wanted[name]])
         if logs:
             _print_logs(records)
 
@@ -83,10 +81,8 @@ def checked_wishes(target: float | None, price: float | None) -> Wishes:
     return Wishes(target, price)
 
 
-def print_results(
-    records: Sequence[Record], rows: Sequence[Row], breakdown: bool = False, more: Sequence[str] = ()
-) -> None:
-    """A table per setting, more of `TABLES` if asked, what was not measured and why, and the findings."""
+def print_results(records: Sequence[Record], rows: Sequence[Row], details: Sequence[str] = ()) -> None:
+    """Prints a table per setting, the named tables of `TABLES`, what was not measured and why, and the findings."""
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
@@ -98,9 +94,7 @@ def print_results(
             console.print(f"[yellow]{status}[/] {escape(name)}: {escape(reason)}")
         if sentence := headline(group):
             console.print(escape(sentence))
-        if breakdown:
-            print_breakdown(group)
-        for name in more:
+        for name in details:
             TABLES[name](group)
     _print_findings(gather(records, rows))
 

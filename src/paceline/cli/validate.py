@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli.question import Network, System
+from paceline.cli.options import Network, System
 from paceline.cli.terminal import Db, StudyName, output
 from paceline.predict.published import PublishedRow, published_rows, summarise_published
 from paceline.predict.validate import Row, Summary, summarise, validate_records

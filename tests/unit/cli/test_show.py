@@ -1,17 +1,9 @@
-"""Small things that the tables of energy, memory and convergence decide; their text is compared in `golden`."""
+"""What `paceline show` refuses; its text is compared in `golden`."""
 
 import pytest
 
-from paceline.cli.more_tables import format_money
 from paceline.cli.show import checked_wishes
 from paceline.errors import UserError
-
-
-@pytest.mark.parametrize(
-    ("amount", "text"), [(0.0, "0.00"), (1234.5, "1,234.50"), (0.5, "0.50"), (0.0123, "0.012"), (0.000012, "0.000012")]
-)
-def test_money_for_energy_and_time_has_two_digits_that_matter(amount, text):
-    assert format_money(amount) == text
 
 
 @pytest.mark.parametrize("target", [0.0, -0.1, 1.5, float("nan")])
