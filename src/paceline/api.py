@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.analysis.findings import Gathered, gather
+from paceline.analysis.findings import GatheredFinding, gather_findings
 from paceline.analysis.rows import Row, summarise
 from paceline.errors import UserError
 from paceline.execute import Listener, Silent, execute, plan_study
@@ -34,9 +34,9 @@ class Results:
         return summarise(self.records)
 
     @property
-    def findings(self) -> list[Gathered]:
+    def findings(self) -> list[GatheredFinding]:
         """What to know beside the numbers."""
-        return gather(self.records, self.rows)
+        return gather_findings(self.records, self.rows)
 
     def table(self, of: str = "configurations") -> "polars.DataFrame":
         """One line per configuration (medians, spread, speed-up, efficiency), or per `runs`, `epochs`, `steps`."""

@@ -163,6 +163,6 @@ def _length(stretches: Sequence[Interval]) -> int:
     return sum(end - start for start, end in stretches)
 
 
-def mean_of(parts: Sequence[RankBreakdown]) -> dict[str, float]:
+def mean_parts(parts: Sequence[RankBreakdown]) -> dict[str, float]:
     """Each part's mean over the ranks."""
     return {name: sum(getattr(part, name) for part in parts) / len(parts) for name in PARTS} if parts else {}

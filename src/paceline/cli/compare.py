@@ -45,7 +45,7 @@ def compare(
 
 def _nothing_to_compare(sides: tuple[Selector, Selector], records: Sequence[Record]) -> str:
     for side in sides:
-        if not any(record.ok and side.takes(record.spec) for record in records):
+        if not any(record.ok and side.matches(record.spec) for record in records):
             return (
                 f"there is no good run of {side} in the results; run it first, or look at what there is: paceline show"
             )

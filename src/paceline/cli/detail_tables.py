@@ -8,7 +8,7 @@ from rich.table import Table
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
-from paceline.analysis.statistics import middle
+from paceline.analysis.statistics import median_or_none
 from paceline.breakdown import PARTS, RankBreakdown
 from paceline.cli.terminal import output
 from paceline.units import format_money, format_percent, format_rate
@@ -39,7 +39,7 @@ def print_breakdown(rows: Sequence[Row]) -> None:
     for row in known:
         for place, rank in enumerate(row.breakdown):
             table.add_row(names[row.key] if place == 0 else "", str(rank.rank), *_breakdown_cells(rank))
-    slowdown = max(row.watching or 0.0 for row in known)
+    slowdown = max(row.instrumentation_overhead or 0.0 for row in known)
     longer = f"up to {slowdown:.0%} longer than" if slowdown > 0 else "no longer than"
     note = (
         "exposed: transfer that a rank stands still for; waiting: for slower ranks to come to it; hidden: "
@@ -220,4 +220,4 @@ def _text(value: Value, form: Callable[[float], str]) -> str:
 def _over_seeds(rows: Sequence[Row], value: Callable[[Row], Value]) -> Value:
     """The median over seeds, if every seed has a value."""
     values = [known for row in rows if (known := value(row)) is not None]
-    return middle(values) if len(values) == len(rows) else None
+    return median_or_none(values) if len(values) == len(rows) else None

@@ -8,11 +8,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.analysis.findings import Gathered, gather
+from paceline.analysis.findings import GatheredFinding, gather_findings
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, series_name, unmeasured, varying_fields
-from paceline.analysis.plain import as_csv_text, as_values
-from paceline.analysis.rows import Row, Wishes, summarise
+from paceline.analysis.json_csv import csv_text, json_values
+from paceline.analysis.labels import describe_unmeasured, group_by_setting, series_name, varying_fields
+from paceline.analysis.rows import Row, SummaryOptions, summarise
 from paceline.cli.detail_tables import TABLES
 from paceline.cli.terminal import Db, StudyName, output
 from paceline.errors import UserError
@@ -56,14 +56,14 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     ] = False,
 ) -> None:
     """The results as tables: medians, spread, speed-up and scaling efficiency."""
-    wishes = checked_wishes(target, price)
+    options = checked_options(target, price)
     with Store.open_existing(db) as store:
         records = store.records(study)
-    rows = summarise(records, include_oversubscribed=crowded, wishes=wishes)
+    rows = summarise(records, include_oversubscribed=crowded, options=options)
     if as_json:
-        typer.echo(json.dumps(as_values(records, rows), indent=2, allow_nan=False))
+        typer.echo(json.dumps(json_values(records, rows), indent=2, allow_nan=False))
     elif as_csv:
-        typer.echo(as_csv_text(rows), nl=False)
+        typer.echo(csv_text(rows), nl=False)
     else:
         wanted = {"breakdown": breakdown, "statistics": statistics, "energy": energy or price is not None,
                   "memory": memory, "convergence": convergence or target is not None}  # fmt: skip
@@ -72,13 +72,13 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
             _print_logs(records)
 
 
-def checked_wishes(target: float | None, price: float | None) -> Wishes:
+def checked_options(target: float | None, price: float | None) -> SummaryOptions:
     """What the reader asked for, if it can be."""
     if target is not None and not 0 < target <= 1:
         raise UserError(f"--target-accuracy {target:g} is no share of the test set; give one such as 0.9")
     if price is not None and not 0 <= price < float("inf"):
         raise UserError(f"--price-per-device-hour {price:g} is no price; give an amount such as 2.50")
-    return Wishes(target, price)
+    return SummaryOptions(target, price)
 
 
 def print_results(records: Sequence[Record], rows: Sequence[Row], details: Sequence[str] = ()) -> None:
@@ -86,17 +86,17 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
-    for title, group in groups(rows).items():
+    for title, group in group_by_setting(rows).items():
         console.print(f"\n[bold]{escape(title)}[/]")
         if any(row.measured for row in group):
             console.print(_table(group))
-        for name, status, reason in unmeasured(group):
+        for name, status, reason in describe_unmeasured(group):
             console.print(f"[yellow]{status}[/] {escape(name)}: {escape(reason)}")
         if sentence := headline(group):
             console.print(escape(sentence))
         for name in details:
             TABLES[name](group)
-    _print_findings(gather(records, rows))
+    _print_findings(gather_findings(records, rows))
 
 
 def _print_logs(records: Sequence[Record]) -> None:
@@ -140,7 +140,7 @@ def _cells(row: Row, varying: list[str]) -> list[str]:
     ]
 
 
-def _print_findings(findings: Sequence[Gathered]) -> None:
+def _print_findings(findings: Sequence[GatheredFinding]) -> None:
     console = output()
     if findings:
         console.print()

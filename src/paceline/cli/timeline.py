@@ -26,7 +26,7 @@ def timeline(
     selector = Selector.parse(which)
     with Store.open_existing(db) as store:
         records = store.records(study)
-    matching = [record for record in records if record.trace and selector.takes(record.spec)]
+    matching = [record for record in records if record.trace and selector.matches(record.spec)]
     if not matching:
         raise SpecError(_no_timeline(selector, records))
     newest = matching[-1]

@@ -6,7 +6,7 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.factors import Factor, slices, telling
+from paceline.analysis.factors import Factor, groups_varying, with_enough_levels
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
@@ -102,15 +102,19 @@ def drawn_as(form: Form) -> Callable[[Sequence[Row]], altair.TopLevelMixin]:
 
 def _usable(rows: Sequence[Row], form: Form) -> dict[str, list[Row]]:
     wanted = 2 if form.by_level else 1
-    found = {title: [row for row in own if form.points(row)] for title, own in slices(rows, form.factor).items()}
-    return {title: kept for title, own in found.items() if (kept := telling(own, form.factor, levels=wanted))}
+    found = {
+        title: [row for row in own if form.points(row)] for title, own in groups_varying(rows, form.factor).items()
+    }
+    return {
+        title: kept for title, own in found.items() if (kept := with_enough_levels(own, form.factor, levels=wanted))
+    }
 
 
 def _values(rows: Sequence[Row], form: Form, knobs: Sequence[str]) -> list[Value]:
     made = [
         {
             "panel": series_name(row, knobs), "workers": row.spec.workers, "series": series, "order": order,
-            "value": band.middle, "low": band.low, "high": band.high, "runs": row.runs, "machine": machine(row),
+            "value": band.median, "low": band.low, "high": band.high, "runs": row.runs, "machine": machine(row),
         }
         for row in rows
         for series, order, band in form.points(row)

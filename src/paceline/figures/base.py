@@ -8,7 +8,7 @@ from typing import Any
 
 import altair
 
-from paceline.analysis.labels import shortened
+from paceline.analysis.labels import shorten_titles
 from paceline.analysis.rows import Row
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any kind of colour vision, and in print; without their
@@ -100,7 +100,7 @@ class Drawing:
 
 def per_setting(values: Mapping[str, Sequence[Value]], panel: Panel, *more: Panel) -> Drawing:
     """Panels for each setting or, where there are many, for one that is chosen from a list, the fullest at first."""
-    short, common = shortened(list(values))
+    short, common = shorten_titles(list(values))
     named = dict(zip(short, values.values(), strict=True))
     kinds = (panel, *more)
     if len(named) == 1 and more:

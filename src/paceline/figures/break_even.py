@@ -6,7 +6,7 @@ from functools import partial
 import altair
 
 from paceline.analysis.break_even import pays_from
-from paceline.analysis.factors import BATCH, slices, telling
+from paceline.analysis.factors import BATCH, groups_varying, with_enough_levels
 from paceline.analysis.labels import strategies_of
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
@@ -52,7 +52,11 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
     several = [row for row in rows if row.speedup is not None and row.spec.workers > 1]
-    return {title: kept for title, own in slices(several, BATCH).items() if (kept := telling(own, BATCH, counts=1))}
+    return {
+        title: kept
+        for title, own in groups_varying(several, BATCH).items()
+        if (kept := with_enough_levels(own, BATCH, counts=1))
+    }
 
 
 def _series(workers: int) -> str:

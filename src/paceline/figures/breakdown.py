@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.breakdown import PARTS, RankBreakdown
@@ -28,10 +28,10 @@ def applies(rows: Sequence[Row]) -> bool:
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per rank; what transfer is hidden behind computation is written beside it."""
-    known = {title: [row for row in own if row.breakdown] for title, own in settings(rows).items()}
+    known = {title: [row for row in own if row.breakdown] for title, own in settings_by_size(rows).items()}
     values = {title: _values(own) for title, own in known.items() if own}
     drawing = per_setting(values, _panel)
-    slower = max(row.watching or 0.0 for row in rows if row.breakdown)
+    slower = max(row.instrumentation_overhead or 0.0 for row in rows if row.breakdown)
     how = [
         "From instrumented runs, apart from the timed ones",
         f"Their steps were up to {max(0.0, slower):.0%} longer for being watched",

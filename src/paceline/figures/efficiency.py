@@ -5,7 +5,7 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_by_speed, series_name, varying_within
 from paceline.analysis.published import published_beside
 from paceline.analysis.rows import Row
@@ -59,7 +59,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found = {title: [row for row in own if row.measured] for title, own in settings(rows).items()}
+    found = {title: [row for row in own if row.measured] for title, own in settings_by_size(rows).items()}
     known = {title: [row for row in own if row.speedup is not None] for title, own in found.items()}
     return {title: own for title, own in known.items() if any(row.spec.workers > 1 for row in own)}
 
@@ -87,11 +87,11 @@ def _point(row: Row, rows: Sequence[Row], series: str) -> Value:
     }  # fmt: skip
     alone = next((one for one in rows if one.spec.workers == 1 and one.spec.strategy == row.baseline), None)
     if alone is not None and alone.epochs and row.epochs:
-        took, single = row.epochs[-1].elapsed_seconds, alone.epochs[-1].elapsed_seconds.middle
+        took, single = row.epochs[-1].elapsed_seconds, alone.epochs[-1].elapsed_seconds.median
         value |= {
-            TIME: took.middle / single, f"{TIME}_low": took.low / single, f"{TIME}_high": took.high / single,
-            "seconds": format_seconds(took.middle),
-            "share_of_time": format_percent(single / took.middle / row.spec.workers),
+            TIME: took.median / single, f"{TIME}_low": took.low / single, f"{TIME}_high": took.high / single,
+            "seconds": format_seconds(took.median),
+            "share_of_time": format_percent(single / took.median / row.spec.workers),
         }  # fmt: skip
     return value
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
@@ -50,7 +50,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
     found = {
         title: [row for row in own if row.epochs and row.epochs[-1].joules is not None and row.expense.energy_source]
-        for title, own in settings(rows).items()
+        for title, own in settings_by_size(rows).items()
     }
     return {title: own for title, own in found.items() if len(own) > 1}
 
@@ -71,7 +71,7 @@ def _values(rows: list[Row]) -> list[Value]:
         last = row.epochs[-1]
         assert last.joules is not None
         thousand = Band(
-            *(1000 * joules / last.samples for joules in (last.joules.middle, last.joules.low, last.joules.high))
+            *(1000 * joules / last.samples for joules in (last.joules.median, last.joules.low, last.joules.high))
         )
         star = "*" if row.oversubscribed else ""
         made.append(
@@ -88,10 +88,10 @@ def _values(rows: list[Row]) -> list[Value]:
 
 def _fields(name: str, band: Band) -> Value:
     return {
-        name: band.middle,
+        name: band.median,
         f"{name}_low": band.low,
         f"{name}_high": band.high,
-        f"{name}_label": format_rate(band.middle),
+        f"{name}_label": format_rate(band.median),
     }
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.factors import BATCH, slices, telling
+from paceline.analysis.factors import BATCH, groups_varying, with_enough_levels
 from paceline.analysis.labels import strategies_of
 from paceline.analysis.rows import Row
 from paceline.figures.base import SMALL_SUBTITLE_CHARACTERS, Figure, Value, finished, per_setting, wrapped
@@ -51,7 +51,9 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    return {title: kept for title, own in slices(rows, BATCH).items() if (kept := telling(own, BATCH))}
+    return {
+        title: kept for title, own in groups_varying(rows, BATCH).items() if (kept := with_enough_levels(own, BATCH))
+    }
 
 
 def _values(rows: list[Row]) -> list[Value]:

@@ -6,7 +6,7 @@ from functools import partial
 import altair
 
 from paceline.analysis.epochs import EpochSummary
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_within
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
@@ -49,7 +49,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
     found = {
         title: [row for row in own if len(row.epochs) >= LEAST_EPOCHS and row.epochs[-1].test_accuracy]
-        for title, own in settings(rows).items()
+        for title, own in settings_by_size(rows).items()
     }
     return {title: own for title, own in found.items() if own}
 
@@ -66,7 +66,7 @@ def _values(rows: list[Row], varying: Sequence[str]) -> list[Value]:
 
 def _point(epoch: EpochSummary, series: str) -> Value:
     return {
-        "series": series, "epoch": epoch.number, "seconds": epoch.elapsed_seconds.middle,
+        "series": series, "epoch": epoch.number, "seconds": epoch.elapsed_seconds.median,
         **_fields("accuracy", epoch.test_accuracy), **_fields("loss", epoch.train_loss),
     }  # fmt: skip
 
@@ -77,7 +77,7 @@ def _widths(count: int) -> list[float]:
 
 
 def _fields(name: str, band: Band | None) -> Value:
-    return {} if band is None else {name: band.middle, f"{name}_low": band.low, f"{name}_high": band.high}
+    return {} if band is None else {name: band.median, f"{name}_low": band.low, f"{name}_high": band.high}
 
 
 def _panel(base: altair.Chart, title: str, names: Sequence[str], quantity: str, axis: str) -> altair.LayerChart:

@@ -6,7 +6,7 @@ from typing import Any
 import altair
 
 from paceline.analysis.curves import agreement, curve, is_synchronous
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_within
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
@@ -38,7 +38,7 @@ def applies(rows: Sequence[Row]) -> bool:
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per setting, a line per run; colour is the framework, dashes are asynchronous strategies."""
     known = [row for row in rows if row.losses]
-    found, frameworks = settings(known), list(dict.fromkeys(map(_framework, known)))
+    found, frameworks = settings_by_size(known), list(dict.fromkeys(map(_framework, known)))
     varying = varying_within(found.values())
     telling = {title: own for title, own in found.items() if applies(own)} or found
     fullest = sorted(telling, key=lambda title: (-len(telling[title]), -len(telling[title][0].losses)))[:MOST_SETTINGS]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
@@ -31,7 +31,7 @@ def applies(rows: Sequence[Row]) -> bool:
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per process, with a mark at the measured peak."""
-    known = {title: [row for row in own if row.memory] for title, own in settings(rows).items()}
+    known = {title: [row for row in own if row.memory] for title, own in settings_by_size(rows).items()}
     told = {title: _values(own) for title, own in known.items() if own}
     values = {title: _largest(own) for title, own in told.items()}
     drawing = per_setting(values, _panel)

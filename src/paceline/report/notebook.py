@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from html import escape
 
 from paceline.analysis.cells import COLUMNS, cells, row_name, used_columns
-from paceline.analysis.findings import gather
+from paceline.analysis.findings import gather_findings
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, varying_fields
+from paceline.analysis.labels import group_by_setting, varying_fields
 from paceline.analysis.rows import Row
 from paceline.record import Record
 
 
 def results_html(records: Sequence[Record], rows: Sequence[Row]) -> str:
     """A table per setting with its answer, what was not measured and why, and what to know beside the numbers."""
-    parts = [_setting_html(title, group) for title, group in groups(rows).items()]
-    for item in gather(records, rows):
+    parts = [_setting_html(title, group) for title, group in group_by_setting(rows).items()]
+    for item in gather_findings(records, rows):
         found = item.finding
         parts.append(
             f"<p><b>{escape(found.code.replace('_', ' '))}</b>: {escape(found.text)}. <i>{escape(found.hint)}.</i></p>"

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.answer import answer
-from paceline.analysis.findings import gather
+from paceline.analysis.findings import gather_findings
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, unmeasured
-from paceline.analysis.plain import as_csv_text, as_values
-from paceline.analysis.repeating import recipes
+from paceline.analysis.json_csv import csv_text, json_values
+from paceline.analysis.labels import describe_unmeasured, group_by_setting
+from paceline.analysis.reproduction import recipes
 from paceline.analysis.rows import Row, summarise
 from paceline.errors import UserError
 from paceline.record import Record
@@ -68,7 +68,7 @@ def render(records: Sequence[Record]) -> str:
         table=ranking(rows),
         figures=drawn,
         specs=script_data({picture.name: picture.spec for picture in drawn}),
-        findings=gather(records, rows),
+        findings=gather_findings(records, rows),
         environment=_environment(records),
         recipes=[(recipe, download(recipe.text, "application/toml")) for recipe in recipes(records)],
         downloads=_downloads(records, rows),
@@ -88,15 +88,15 @@ def _about(records: Sequence[Record]) -> dict[str, Any]:
 
 def _settings(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Setting by setting, the answer in a sentence."""
-    return [{"title": title, "headline": headline(group)} for title, group in groups(rows).items()]
+    return [{"title": title, "headline": headline(group)} for title, group in group_by_setting(rows).items()]
 
 
 def _without_result(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
     """Name, status and reason of what was not measured, and where; what is said of several settings is said once."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    titled = groups(rows)
+    titled = group_by_setting(rows)
     for title, group in titled.items():
-        for one in unmeasured(group):
+        for one in describe_unmeasured(group):
             found.setdefault(one, []).append(title)
     return [
         (*one, "" if len(titled) == 1 else titles[0] if len(titles) == 1 else f"in {len(titles)} settings")
@@ -105,9 +105,9 @@ def _without_result(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
 
 
 def _downloads(records: Sequence[Record], rows: Sequence[Row]) -> list[tuple[str, str]]:
-    values = json.dumps(as_values(records, rows), indent=2, allow_nan=False)
+    values = json.dumps(json_values(records, rows), indent=2, allow_nan=False)
     return [
-        ("paceline-results.csv", download(as_csv_text(rows), "text/csv")),
+        ("paceline-results.csv", download(csv_text(rows), "text/csv")),
         ("paceline-results.json", download(values, "application/json")),
     ]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paceline.analysis.cells import Cell, Column
-from paceline.analysis.labels import data_name, groups, series_name, varying_fields
+from paceline.analysis.labels import data_name, group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.units import format_bytes, format_percent, format_rate, format_seconds
 
@@ -56,7 +56,7 @@ def ranking(rows: Sequence[Row]) -> Table:
     headings = [("#", "place in its setting"), ("strategy", ""), ("workers", "")]
     headings += [(name, "") for name, *_ in parts] + [(column.heading, column.meaning) for column in numbers]
     lines = []
-    for group in groups(measured).values():
+    for group in group_by_setting(measured).values():
         varying = varying_fields(group)
         for place, row in enumerate(sorted(group, key=lambda one: -(one.samples_per_second or 0.0)), start=1):
             crowd = " oversubscribed" if row.oversubscribed else ""

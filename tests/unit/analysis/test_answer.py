@@ -53,13 +53,13 @@ def test_where_the_time_goes_is_the_reason_if_it_is_known():
     )
 
 
-def test_a_crowded_machine_is_told(make_record):
+def test_an_oversubscribed_machine_is_told(make_record):
     records = [
         make_record(100.0 * workers, workers=workers, findings=("oversubscribed",) * (workers > 1))
         for workers in (1, 2)
     ]
     said = answer(summarise(records)).sentences[2]
-    assert "on more processes than cores, so read it as a crowded machine's" in said
+    assert "oversubscribed (more processes than cores), so it says little about a machine with enough cores" in said
 
 
 def test_without_results_there_is_no_answer(make_record):

@@ -37,10 +37,10 @@ def test_why_it_does_not_scale_is_said_with_the_parts_of_the_breakdown(make_reco
     assert "2 workers pay from a global batch of about 223 on, or with a model that computes 2.2 times as much" in said
 
 
-def test_the_speed_up_of_a_crowded_machine_is_not_held_against_the_ideal(make_record):
+def test_the_speed_up_of_an_oversubscribed_machine_is_not_held_against_the_ideal(make_record):
     rows = summarise([make_record(1000.0), make_record(2100.0, workers=2, findings=("oversubscribed",))])
     said = explain(rows[1], rows)[0]
-    assert said.startswith("2 workers are 2.10 times as fast as one, with more processes than cores")
+    assert said.startswith("2 workers are 2.10 times as fast as one, oversubscribed (more processes than cores)")
     assert "of ideal" not in said
 
 

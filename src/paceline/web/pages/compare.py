@@ -8,8 +8,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.analysis.cells import COLUMNS, row_name
-from paceline.analysis.comparison import MEASURES, Comparison, compared
-from paceline.analysis.labels import flatten, setting, varying_fields
+from paceline.analysis.comparison import MEASURES, Comparison, compare_values
+from paceline.analysis.labels import flatten, setting_title, varying_fields
 from paceline.analysis.rows import Row
 from paceline.errors import UserError
 from paceline.record import Record
@@ -55,7 +55,7 @@ def show(request: Request) -> Response:
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
     varying = varying_fields(rows)
-    return {row.key: f"{row_name(row, varying)} · {setting(row.spec)}" for row in rows if row.measured}
+    return {row.key: f"{row_name(row, varying)} · {setting_title(row.spec)}" for row in rows if row.measured}
 
 
 def _pair(pair: Sequence[Row], records: Sequence[Record]) -> dict[str, object]:
@@ -71,7 +71,7 @@ def _pair(pair: Sequence[Row], records: Sequence[Record]) -> dict[str, object]:
         "numbers": [_numbers(column.heading, pair, number) for number, column in enumerate(COLUMNS)],
         "verdicts": _verdicts(sides, [row_name(row, varying) for row in pair]),
         "figures": applying(pair),
-        "comparable": setting(pair[0].spec) == setting(pair[1].spec),
+        "comparable": setting_title(pair[0].spec) == setting_title(pair[1].spec),
     }
 
 
@@ -104,7 +104,7 @@ def _verdicts(sides: Sequence[Sequence[Record]], names: Sequence[str]) -> list[C
     for measure in MEASURES:
         values = [[v for record in side if (v := measure.of(record)) is not None] for side in sides]
         if all(values):
-            found.append(compared("", measure, (names[0], names[1]), values))
+            found.append(compare_values("", measure, (names[0], names[1]), values))
     return found
 
 

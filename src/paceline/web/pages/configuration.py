@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from paceline.analysis.labels import flatten, setting
+from paceline.analysis.labels import flatten, setting_title
 from paceline.units import format_rate, format_seconds
 from paceline.web.drawings import applying
 from paceline.web.shelf import Choice
@@ -25,7 +25,7 @@ def show(request: Request) -> Response:
     values = {
         "key": key,
         "title": f"{spec.strategy} x{spec.workers}",
-        "setting": setting(spec),
+        "setting": setting_title(spec),
         "records": records,
         "settings": [(name, str(value)) for name, value in flatten(spec).items() if value is not None],
         "environment": [(name, str(value)) for name, value in records[-1].environment.items() if value],

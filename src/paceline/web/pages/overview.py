@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups
+from paceline.analysis.labels import group_by_setting
 from paceline.web.shelf import Choice, Content
 from paceline.web.site import Page, choice_of, site_of
 
@@ -33,7 +33,9 @@ def _summary(name: str, content: Content) -> Summary:
     counts = Counter(str(record.status) for record in records)
     skipped = counts["skipped"]
     answers = [
-        (sentence, title) for title, rows in groups(content.rows(choice)).items() if (sentence := headline(rows))
+        (sentence, title)
+        for title, rows in group_by_setting(content.rows(choice)).items()
+        if (sentence := headline(rows))
     ]
     return Summary(
         name=name,

@@ -11,9 +11,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from paceline.analysis.cells import COLUMNS, Cell, cells, row_name, used_columns
-from paceline.analysis.findings import gather
+from paceline.analysis.findings import gather_findings
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.labels import group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.api import Results
 from paceline.export import exporters
@@ -72,8 +72,8 @@ def show(request: Request) -> Response:
         "filters": FILTERS,
         "offered": content.offered(),
         "choice": choice,
-        "tables": [table_of(title, group) for title, group in groups(rows).items()],
-        "findings": gather(records, rows),
+        "tables": [table_of(title, group) for title, group in group_by_setting(rows).items()],
+        "findings": gather_findings(records, rows),
         "total": content.configurations,
         "shown": len(rows),
         "downloads": sorted(MEDIA),

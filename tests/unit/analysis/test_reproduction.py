@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from paceline.analysis.repeating import as_toml, exact_grids, recipes
+from paceline.analysis.reproduction import as_toml, exact_grids, recipes
 from paceline.plan import complete
 from paceline.spec import RunSpec
 from paceline.study import Study
