@@ -36,7 +36,7 @@ def write_report(records: Sequence[Record], path: Path) -> Path:
 def write_figures(records: Sequence[Record], folder: Path) -> list[Path]:
     """Every figure that the records can answer as SVG, PNG and CSV in the folder; gives the paths."""
     from paceline.figures import figures
-    from paceline.figures.drawn import write_figure
+    from paceline.figures.files import write_figure
 
     rows = summarise(records)
     chosen = [figure for figure in figures().values() if figure.applies(rows)]

@@ -2,7 +2,7 @@
 
 from paceline.analysis.answer import answer
 from paceline.analysis.rows import summarise
-from unit.figures import pretended
+from unit.figures import example_records
 
 
 def test_three_sentences_say_what_is_best_why_and_how_sure(make_record):
@@ -37,7 +37,7 @@ def test_rivals_that_chance_could_explain_are_called_equal(make_record):
 
 
 def test_of_several_settings_the_largest_is_told_and_wins_are_counted():
-    rows = summarise(pretended.built_in("scaling"))
+    rows = summarise(example_records.built_in("scaling"))
     found = answer(rows)
     assert found.setting.startswith("mnist-large on mnist-5k x4")
     assert found.sentences[0].startswith(
@@ -47,7 +47,7 @@ def test_of_several_settings_the_largest_is_told_and_wins_are_counted():
 
 
 def test_where_the_time_goes_is_the_reason_if_it_is_known():
-    said = answer(summarise(pretended.built_in("quick", instrumented=True))).sentences
+    said = answer(summarise(example_records.built_in("quick", instrumented=True))).sentences
     assert said[1].startswith(
         "Why: 86 % of a step of 21.2 ms is computing, 10 % is exposed communication, 2 % is waiting"
     )
