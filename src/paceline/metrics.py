@@ -14,7 +14,7 @@ class Metric:
     better: Literal["higher", "lower"]
 
     def best(self, values: list[float]) -> float:
-        """The value to prefer."""
+        """The best of the values."""
         return max(values) if self.better == "higher" else min(values)
 
 

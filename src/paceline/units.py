@@ -43,7 +43,7 @@ def parse_whole_numbers(text: str, what: str) -> list[int]:
 
 
 def format_seconds(seconds: float) -> str:
-    """Three digits that matter, in the unit that fits: `1.93 s`, `42 ms`, `3 min 20 s`."""
+    """Three significant digits in the unit that fits: `1.93 s`, `42 ms`, `3 min 20 s`."""
     for unit, size in (("µs", 1e-6), ("ms", 1e-3)):
         if float(f"{seconds / size:.3g}") < 1000:
             return f"{seconds / size:.3g} {unit}"
@@ -61,7 +61,7 @@ def format_rate(per_second: float) -> str:
 
 
 def format_about(value: float) -> str:
-    """A number that is not known any better than to three digits: `255,000`, `98.4`."""
+    """A number with three significant digits: `255,000`, `98.4`."""
     return format_rate(float(f"{value:.3g}"))
 
 

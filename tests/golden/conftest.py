@@ -102,7 +102,7 @@ def results_file(records: list[Record], tmp_path_factory: pytest.TempPathFactory
         for record in records:
             store.add(record)
         for study in STUDIES:
-            store.enlist(study.name, {record.key for record in records if record.study == study.name})
+            store.add_to_study(study.name, {record.key for record in records if record.study == study.name})
     return path
 
 

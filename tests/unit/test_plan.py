@@ -14,9 +14,9 @@ from paceline.plan import (
     complete,
     expand_strategies,
     make_plan,
+    missing_defaults,
     refusal,
     sample_count,
-    with_defaults,
 )
 from paceline.spec import ModelFile
 from paceline.strategies import strategies, strategy
@@ -230,7 +230,7 @@ def test_a_users_own_model_is_not_looked_at_without_its_framework(make_spec, mak
     ],
 )
 def test_batch_and_length_have_defaults_where_nothing_was_said(given, added):
-    assert with_defaults(given) == added
+    assert missing_defaults(given) == added
 
 
 def test_a_pattern_stands_for_all_strategies_that_match_it():

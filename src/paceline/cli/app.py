@@ -1,4 +1,4 @@
-"""Gathers the commands in workflow order; turns errors into messages and exit codes.
+"""The commands in workflow order, and the exit codes that errors become.
 
 0 done · 1 some runs failed (and were recorded) · 2 the input is wrong · 130 interrupted, everything finished kept.
 """

@@ -1,4 +1,4 @@
-"""`paceline calibrate`: measures this machine and writes what predictions here start from."""
+"""`paceline calibrate`: measures this machine and writes the system file that predictions start from."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,9 @@ class CalibrateOptions(ModelOptions):
 
     frameworks: Annotated[str | None, make_option("Of torch, tensorflow, jax; those that are here.", "NAME,...")] = None
     out: Annotated[Path, make_option("System file to write.", "FILE")] = LOCAL_FILE
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what the file has; else the calmer counts.")] = False
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace the file; else the less disturbed measurement of both is kept.")
+    ] = False
     db: Db = DEFAULT_PATH
 
 
@@ -65,42 +67,42 @@ def calibrate(options: CalibrateOptions) -> None:
         calibrator = Calibrator(system, question.base, question.facts, say, keep, frameworks=chosen)
         measured = calibrator.calibrate(described_machine)
     if not options.fresh:
-        measured = _with_earlier(options.out, measured)
+        measured = _merge_with_file(options.out, measured)
     options.out.write_text(HEADER + to_toml(measured.model_dump(mode="json", exclude_none=True)))
     _print(measured, options.out)
     if sum(disturbed) > len(disturbed) * MOST_DISTURBED:
         errors().print(
-            f"other programs used the cores in {sum(disturbed)} of {len(disturbed)} runs, and not all that they take "
-            "can be left out; calibrate again when the machine is quiet: the calmer of both is kept"
+            f"there was other load on the machine in {sum(disturbed)} of {len(disturbed)} runs, which makes the "
+            "calibration less accurate; calibrate again when the machine is idle: the less disturbed is kept"
         )
 
 
 def _frameworks(text: str | None, question: Question) -> list[str]:
     here = local_system().frameworks
-    singles = {one.framework: one for one in strategies().values() if one.family == "single"}
+    singles = {strategy.framework: strategy for strategy in strategies().values() if strategy.family == "single"}
     wanted = [word.strip() for word in text.split(",")] if text else [name for name in singles if name in here]
-    found = []
+    frameworks = []
     for name in wanted:
         if name not in singles:
-            raise SpecError(f"--frameworks {name!r} is unknown; choose from {', '.join(str(one) for one in singles)}")
+            raise SpecError(f"--frameworks {name!r} is unknown; choose from {', '.join(map(str, singles))}")
         spec = question.base.model_copy(update={"strategy": singles[name].name})
         trains = question.own is None or singles[name].trains == question.own.framework
         if trains and refusal(spec, local_system(), probe) is None:
-            found.append(str(name))
+            frameworks.append(str(name))
         elif text:
             raise SpecError(f"--frameworks {name}: it cannot train {spec.workload} here; leave it out, or see doctor")
-    return sorted(found, key=lambda name: name != "torch")
+    return sorted(frameworks, key=lambda name: name != "torch")
 
 
-def _with_earlier(out: Path, measured: Hardware) -> Hardware:
-    """What the file has already and was calmer, or is about other models."""
+def _merge_with_file(out: Path, measured: Hardware) -> Hardware:
+    """The new measurements merged with those of the file: the less disturbed of each pair is kept."""
     return calmer_of(load_hardware(str(out)), measured) if out.is_file() else measured
 
 
 def _print(hardware: Hardware, out: Path) -> None:
-    console, found = output(), hardware.calibration
-    assert found is not None
-    for curve in found.steps:
+    console, calibration = output(), hardware.calibration
+    assert calibration is not None
+    for curve in calibration.steps:
         points = ", ".join(
             f"{size:g}: {format_seconds(seconds)}"
             for size, seconds in zip(curve.seconds.sizes, curve.seconds.values, strict=True)
@@ -109,12 +111,13 @@ def _print(hardware: Hardware, out: Path) -> None:
             f"step of {escape(curve.model)} in {curve.framework} by local batch: {points} "
             f"(residual {format_percent(curve.seconds.residual)})"
         )
-    for one in found.collectives:
-        rate = f"{format_bytes(1 / one.curve.slope)}/s" if one.curve.slope else "–"
+    for collective in calibration.collectives:
+        rate = f"{format_bytes(1 / collective.curve.slope)}/s" if collective.curve.slope else "–"
         console.print(
-            f"{one.kind} of {one.ranks} by {one.transport}: {format_seconds(one.curve.fixed)} and then {rate} "
-            f"(residual {format_percent(one.curve.residual)})"
+            f"{collective.kind} of {collective.ranks} by {collective.transport}: "
+            f"{format_seconds(collective.curve.fixed)} and then {rate} "
+            f"(residual {format_percent(collective.curve.residual)})"
         )
-    for count, factor in found.crowding.items():
+    for count, factor in calibration.crowding.items():
         console.print(f"{count} workers at once compute {factor:.2f} times as long as one")
     console.print(f"[dim]written to {escape(str(out))}; other commands in this folder use it by themselves[/]")

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli.options import QuestionOptions, command_with, make_option
-from paceline.cli.predict import as_values
+from paceline.cli.predict import prediction_values
 from paceline.cli.progress import Progress
 from paceline.cli.question import make_question, print_warnings
 from paceline.cli.terminal import Db, errors, output
@@ -32,7 +32,7 @@ from paceline.units import format_bytes, format_count, format_percent
 
 SHOWN = 10
 SCRIPT = "script"
-# Numbers as long as `100,000` are told in thousands.
+# Numbers as long as `100,000` are shown in thousands.
 LONG = 7
 
 
@@ -81,8 +81,8 @@ def _check(options: RecommendOptions, question: Question) -> None:
 
 
 def _script(answer: Answer) -> str:
-    """Of the best that there is a script for; the docstring says what it was chosen with."""
-    chosen = next((one for one in answer.ranked if one.spec.strategy in scripts()), None)
+    """The training script for the best candidate that has one; its docstring says why it was chosen."""
+    chosen = next((candidate for candidate in answer.ranked if candidate.spec.strategy in scripts()), None)
     if chosen is None:
         raise SpecError(f"there is no script for any of these; there are scripts for {', '.join(sorted(scripts()))}")
     if answer.pick is not None and chosen.spec.strategy != answer.pick.spec.strategy:
@@ -106,12 +106,12 @@ def _values(answer: Answer) -> dict[str, Any]:
     return {
         "objective": answer.objective.name,
         "system": answer.question.hardware.name,
-        "pick": as_values(answer.pick.prediction) if answer.pick else None,
+        "pick": prediction_values(answer.pick.prediction) if answer.pick else None,
         "reasons": explain(answer),
         "ranked": [
-            {**as_values(one.prediction), "behind": one.behind, "tied": one.tied, "measured": one.measured,
-             "records": list(one.records), "caveat": one.caveat}
-            for one in answer.ranked
+            {**prediction_values(candidate.prediction), "behind": candidate.behind, "tied": candidate.tied,
+             "measured": candidate.measured, "records": list(candidate.records), "caveat": candidate.caveat}
+            for candidate in answer.ranked
         ],
         "excluded": answer.excluded,
     }  # fmt: skip
@@ -148,24 +148,25 @@ def _table(answer: Answer) -> Table:
     table.add_column("strategy", overflow="fold", min_width=20)
     for name in ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", "effi-\nciency", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in answer.ranked[:SHOWN]:
-        spec, goal = one.spec, answer.objective
+    for candidate in answer.ranked[:SHOWN]:
+        spec, goal = candidate.spec, answer.objective
         knobs = "".join(f" {name}={value}" for name, value in spec.knobs.items())
-        ends = [_bare(goal.text(value)) for value in (one.value.low, one.value.high)]
-        efficiency = one.prediction.efficiency
-        behind = "=" if one.tied else format_percent(one.behind)
+        ends = [_bare(goal.text(value)) for value in (candidate.value.low, candidate.value.high)]
+        efficiency = candidate.prediction.efficiency
+        behind = "=" if candidate.tied else format_percent(candidate.behind)
         table.add_row(
-            escape(spec.strategy + knobs + (" †" if one.caveat else "")), str(spec.workers),
+            escape(spec.strategy + knobs + (" †" if candidate.caveat else "")), str(spec.workers),
             f"{spec.samples_per_step:,}",
-            _bare(goal.text(one.best_known)) + ("*" if one.measured is not None else ""), " – ".join(ends), behind,
+            _bare(goal.text(candidate.best_known)) + ("*" if candidate.measured is not None else ""),
+            " – ".join(ends), behind,
             "–" if efficiency is None else format_percent(efficiency),
-            format_bytes(one.prediction.memory_bytes.value),
+            format_bytes(candidate.prediction.memory_bytes.value),
         )  # fmt: skip
     return table
 
 
 def _bare(text: str) -> str:
-    """Without what the heading says already, and no longer than it has to be."""
+    """The number without its unit, which the heading has, and in thousands where it is long."""
     bare = text.removesuffix(" samples/s").removesuffix(" per epoch").removesuffix(" per worker")
     digits = bare.replace(",", "")
     return f"{round(int(digits) / 1000):,}k" if digits.isdigit() and len(bare) >= LONG else bare

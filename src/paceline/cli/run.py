@@ -11,7 +11,7 @@ from paceline.cli.progress import Progress, print_estimate, print_plan, run_name
 from paceline.cli.run_options import RunOptions
 from paceline.cli.show import print_results
 from paceline.cli.terminal import errors, output
-from paceline.estimate import measured
+from paceline.estimate import estimate_by_measuring
 from paceline.execute import Outcome, execute, plan_study
 from paceline.plan import Plan
 from paceline.record import Record
@@ -76,7 +76,9 @@ def _print_plan_and_estimate(study: Study, options: RunOptions) -> None:
     print_plan(plan)
     if plan.to_run:
         with errors().status("measuring a few steps") as status:
-            estimate = measured(plan, stored, lambda spec: status.update(f"measuring a few steps of {run_name(spec)}"))
+            estimate = estimate_by_measuring(
+                plan, stored, lambda spec: status.update(f"measuring a few steps of {run_name(spec)}")
+            )
         print_estimate(estimate)
 
 

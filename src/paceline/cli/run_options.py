@@ -11,7 +11,7 @@ from paceline.cli.fields import parse_pairs, study_fields
 from paceline.cli.options import make_option
 from paceline.cli.terminal import Db
 from paceline.errors import UserError
-from paceline.plan import with_defaults
+from paceline.plan import missing_defaults
 from paceline.runs.meters.energy import WATTS_VARIABLE, watts_per_core
 from paceline.scale import shrink
 from paceline.store import DEFAULT_PATH
@@ -102,7 +102,7 @@ class RunOptions:
         tables = {"knobs": parse_pairs(self.knob, "--knob"), "options": parse_pairs(self.option, "--option"),
                   "optimizer": parse_pairs(self.optimizer, "--optimizer")}  # fmt: skip
         named = None if self.study is None else Study.load(self.study)
-        study = named or Study(name="command-line", fixed=with_defaults(fields))
+        study = named or Study(name="command-line", fixed=missing_defaults(fields))
         study = study.with_fields(fields).with_tables(tables)
         if self.scale is not None:
             study = shrink(study, self.scale, kept=fields)

@@ -12,7 +12,7 @@ from paceline.cli.fields import parse_pairs
 from paceline.cli.options import command_with, make_option
 from paceline.cli.terminal import errors
 from paceline.errors import SpecError, UserError
-from paceline.plan import with_defaults
+from paceline.plan import missing_defaults
 from paceline.recommend.scripts import FILE_NAME, emit
 from paceline.spec import ModelFile, RunSpec, Scalar
 from paceline.units import parse_shape
@@ -74,7 +74,7 @@ def _spec(options: ScriptOptions) -> RunSpec:
         fields["model"] = ModelFile.from_text(options.model)
     for table, pairs in (("options", options.option), ("knobs", options.knob), ("optimizer", options.optimizer)):
         fields[table] = _one_of_each(pairs, f"--{table.removesuffix('s')}")
-    return RunSpec.parse({**with_defaults(fields), **fields}, "script")
+    return RunSpec.parse({**missing_defaults(fields), **fields}, "script")
 
 
 def _one_of_each(pairs: list[str] | None, option: str) -> dict[str, Scalar]:

@@ -51,7 +51,7 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     price: Annotated[
         float | None, typer.Option("--price-per-device-hour", metavar="MONEY", help="In any currency, for the cost.")
     ] = None,
-    crowded: Annotated[
+    oversubscribed: Annotated[
         bool, typer.Option("--oversubscribed", help="Also give efficiency where workers shared cores.")
     ] = False,
 ) -> None:
@@ -59,7 +59,7 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     options = checked_options(target, price)
     with Store.open_existing(db) as store:
         records = store.records(study)
-    rows = summarise(records, include_oversubscribed=crowded, options=options)
+    rows = summarise(records, include_oversubscribed=oversubscribed, options=options)
     if as_json:
         typer.echo(json.dumps(json_values(records, rows), indent=2, allow_nan=False))
     elif as_csv:
@@ -73,7 +73,7 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
 
 
 def checked_options(target: float | None, price: float | None) -> SummaryOptions:
-    """What the reader asked for, if it can be."""
+    """The options for rows, if the target is a share and the price is an amount."""
     if target is not None and not 0 < target <= 1:
         raise UserError(f"--target-accuracy {target:g} is no share of the test set; give one such as 0.9")
     if price is not None and not 0 <= price < float("inf"):
@@ -126,10 +126,10 @@ def _cells(row: Row, varying: list[str]) -> list[str]:
     def text(value: float | None, form: Text) -> str:
         return "–" if value is None else form(value)
 
-    crowd = "[yellow]*[/]" if row.oversubscribed else ""
+    star = "[yellow]*[/]" if row.oversubscribed else ""
     return [
         escape(series_name(row, varying)),
-        f"{row.spec.workers}{crowd}",
+        f"{row.spec.workers}{star}",
         str(row.runs),
         text(row.first_epoch_samples_per_second, format_rate),
         text(row.samples_per_second, format_rate),

@@ -41,8 +41,8 @@ def cache_folder() -> Path:
 
 def find_folder() -> Path | None:
     """The first folder that holds all four files."""
-    given = os.environ.get("PACELINE_DATA")
-    places = [Path(given), Path(given) / "mnist"] if given else []
+    configured = os.environ.get("PACELINE_DATA")
+    places = [Path(configured), Path(configured) / "mnist"] if configured else []
     for folder in [*places, cache_folder()]:
         if all((folder / name).is_file() for name in FILES):
             return folder

@@ -36,7 +36,7 @@ class Entry:
 
 
 def entry(record: Record) -> Entry:
-    """What MLflow is told of a run."""
+    """The entry of a record."""
     start = started_seconds(record)
     tags = {
         "paceline.status": str(record.status),
@@ -89,19 +89,19 @@ def _client(uri: str, out: str) -> tuple[Any, type[Exception]]:
 
 
 def _by_study(records: Sequence[Record]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
+    entries: dict[str, list[Entry]] = {}
     for record in records:
-        found.setdefault(record.study, []).append(entry(record))
-    return found
+        entries.setdefault(record.study, []).append(entry(record))
+    return entries
 
 
 def _add(client: Any, study: str, entries: list[Entry]) -> int:
     there = client.get_experiment_by_name(study)
     experiment = there.experiment_id if there else client.create_experiment(study)
     known = set(_marks(client, experiment)) if there else set()
-    new = [one for one in entries if one.mark not in known]
-    for one in new:
-        _add_run(client, experiment, one)
+    new = [item for item in entries if item.mark not in known]
+    for item in new:
+        _add_run(client, experiment, item)
     return len(new)
 
 

@@ -21,7 +21,7 @@ from paceline.units import format_bytes
 
 
 def write_report(records: Sequence[Record], path: Path) -> Path:
-    """Writes the page and gives its path."""
+    """Writes the page and returns its path."""
     page = render(records)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def write_report(records: Sequence[Record], path: Path) -> Path:
 
 
 def write_figures(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Every figure that the records can answer as SVG, PNG and CSV in the folder; gives the paths."""
+    """Writes every figure that the records can be drawn as, as SVG, PNG and CSV in the folder; returns the paths."""
     from paceline.figures import figures
     from paceline.figures.files import write_figure
 
@@ -92,15 +92,15 @@ def _settings(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _without_result(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
-    """Name, status and reason of what was not measured, and where; what is said of several settings is said once."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    """Name, status, reason and setting of what was not measured; equal ones of several settings are given once."""
+    titles_of: dict[tuple[str, str, str], list[str]] = {}
     titled = group_by_setting(rows)
     for title, group in titled.items():
-        for one in describe_unmeasured(group):
-            found.setdefault(one, []).append(title)
+        for description in describe_unmeasured(group):
+            titles_of.setdefault(description, []).append(title)
     return [
-        (*one, "" if len(titled) == 1 else titles[0] if len(titles) == 1 else f"in {len(titles)} settings")
-        for one, titles in found.items()
+        (*description, "" if len(titled) == 1 else titles[0] if len(titles) == 1 else f"in {len(titles)} settings")
+        for description, titles in titles_of.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""Rows ─► the ranking: every configuration under every number, with what each cell is sorted by."""
+"""Rows ─► the ranking: a line per configuration, with the value that each cell is sorted by."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from paceline.units import format_bytes, format_percent, format_rate, format_sec
 
 @dataclass(frozen=True)
 class Table:
-    """Headings with what they mean, and lines; the best of each setting is marked."""
+    """Headings with their meanings, and lines; the best line of each setting is marked."""
 
     headings: list[tuple[str, str]]
     lines: list[tuple[bool, list[Cell]]]
@@ -58,12 +58,12 @@ def ranking(rows: Sequence[Row]) -> Table:
     lines = []
     for group in group_by_setting(measured).values():
         varying = varying_fields(group)
-        for place, row in enumerate(sorted(group, key=lambda one: -(one.samples_per_second or 0.0)), start=1):
-            crowd = " oversubscribed" if row.oversubscribed else ""
+        for place, row in enumerate(sorted(group, key=lambda row: -(row.samples_per_second or 0.0)), start=1):
+            note = " oversubscribed" if row.oversubscribed else ""
             cells = [
                 Cell(str(place), place),
                 Cell(series_name(row, varying), series_name(row, varying)),
-                Cell(f"{row.spec.workers}{crowd}", row.spec.workers),
+                Cell(f"{row.spec.workers}{note}", row.spec.workers),
                 *(Cell(text(row), key(row)) for _, text, key in parts),
                 *(column.cell(row) for column in numbers),
             ]

@@ -78,7 +78,7 @@ class Job:
             if line.strip():
                 self.messages.append(line.rstrip())
             return
-        getattr(self, f"_hear_{event['event']}", lambda _event: None)(event)
+        getattr(self, f"_on_{event['event']}", lambda _event: None)(event)
 
     def _on_planned(self, event: dict[str, Any]) -> None:
         self.study, self.total = event["study"], event["to_run"]
