@@ -13,14 +13,13 @@ from paceline.contract.context import data_request, spec_facts
 from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
-from paceline.spec import RunSpec, Scalar
+from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import workload
 from paceline.workloads.own import OWN_DATA, declared_functions
 
-DEFAULT_GLOBAL_BATCH = 256
 DEFAULT_EPOCHS = 2
 
 
@@ -42,11 +41,6 @@ class Plan:
     skipped: tuple[PlannedRun, ...]
     done: int
     keys: tuple[str, ...]
-
-    @property
-    def total(self) -> int:
-        """The number of runs that can be made here, done or not."""
-        return len(self.to_run) + self.done
 
 
 Probe = Callable[[RunSpec], OwnFacts]
@@ -238,7 +232,7 @@ def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
 
 def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     if spec.instrumented and not chosen.can_be_instrumented(spec):
-        return f"the steps of {chosen.name} on {spec.device} cannot be taken apart"
+        return f"the steps of {chosen.name} on {spec.device} cannot be instrumented"
     for what, wanted, offered in (
         ("device", spec.device, chosen.devices),
         ("precision", spec.precision, chosen.precisions),

@@ -19,6 +19,8 @@ Allocator = Literal["tuned", "default"]
 # Raised when the meaning of a field or a default changes, so that old records never answer for new runs.
 KEY_VERSION = 1
 KEY_LENGTH = 16
+# Samples of a step over all workers where neither a user nor a study sets a batch.
+DEFAULT_GLOBAL_BATCH = 256
 # MPS takes whole percentages of the multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), and no GPU can be cut finer.
 MOST_SLICES = 100
 # How long a run may take and wait is not part of what it measures.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from paceline.contract.context import spec_facts
-from paceline.spec import RunSpec
+from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec
 from paceline.strategies import Strategy
 
 WORKERS = 4
@@ -33,8 +33,8 @@ class TypicalCost:
 def typical_run(chosen: Strategy) -> RunSpec:
     """The run whose costs tables show."""
     return RunSpec(
-        strategy=chosen.name, workers=chosen.fixed_workers or WORKERS, global_batch=256, epochs=1, dataset="mnist-5k",
-        device="cpu" if "cpu" in chosen.devices else chosen.devices[0],
+        strategy=chosen.name, workers=chosen.fixed_workers or WORKERS, global_batch=DEFAULT_GLOBAL_BATCH, epochs=1,
+        dataset="mnist-5k", device="cpu" if "cpu" in chosen.devices else chosen.devices[0],
     )  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def print_memory(rows: Sequence[Row]) -> None:
     """Prints what each process held in memory."""
     known = [row for row in rows if row.memory]
     if not known:
-        _say_unknown(rows, "memory was not taken apart here: these runs were made by an older version")
+        _say_unknown(rows, "the memory of processes was not recorded here: these runs were made by an older version")
         return
     on_device = any(rank.device_peak_bytes for row in known for rank in row.memory)
     headers = ["rank", "role", "im-\nport", "stea-\ndy", "peak", *(["de-\nvice"] if on_device else []),

@@ -52,7 +52,7 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         float | None, typer.Option("--price-per-device-hour", metavar="MONEY", help="In any currency, for the cost.")
     ] = None,
     oversubscribed: Annotated[
-        bool, typer.Option("--oversubscribed", help="Also give efficiency where workers shared cores.")
+        bool, typer.Option("--oversubscribed", help="Also give efficiency of oversubscribed runs.")
     ] = False,
 ) -> None:
     """The results as tables: medians, spread, speed-up and scaling efficiency."""

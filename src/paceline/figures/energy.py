@@ -43,7 +43,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
         *bar_notes((len(members) for members in usable.values()), "that draw least"),
         f"Last epoch, median of repeats, {RANGE_NOTE}",
     ]
-    how += ["A star marks runs with more processes than cores (oversubscribed)"] if oversubscribed_notes(shown) else []
+    how += oversubscribed_notes(shown, "Star")
     return compose_chart(drawing, shown, "Energy of training", how, columns=2)
 
 

@@ -9,7 +9,7 @@ from paceline.analysis.factors import BATCH, groups_varying, with_enough_levels
 from paceline.analysis.labels import strategies_of
 from paceline.analysis.rows import Row
 from paceline.figures.base import SMALL_SUBTITLE_CHARACTERS, Figure, Value, compose_chart, per_setting, wrap_lines
-from paceline.figures.marks import machine_state
+from paceline.figures.marks import machine_state, oversubscribed_notes
 from paceline.units import format_rate
 
 CELL_WIDTH, CELL_HEIGHT = 74, 38
@@ -42,8 +42,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     how = ["Darker is faster; all panels share the scale"]
     if lift:
         how.append("Below each rate: half the range of its repeats")
-    if any(row.oversubscribed for row in shown):
-        how.append("A star marks more processes than cores (oversubscribed)")
+    how += oversubscribed_notes(shown, "Star")
     return compose_chart(
         drawing, shown, "Samples per second over workers and batch, last epoch", how,
         columns=min(COLUMNS, len(names)),

@@ -9,7 +9,7 @@ import altair
 from paceline.analysis.rows import Row
 
 OWN_CORES, OVERSUBSCRIBED = "own cores", "oversubscribed"
-OVERSUBSCRIBED_NOTE = "Crosses: oversubscribed, more processes than cores"
+OVERSUBSCRIBED_MEANING = "oversubscribed (more processes than cores)"
 RANGE_NOTE = "bars: lowest to highest repeat"
 # From this ratio of largest to smallest on, a linear axis would flatten the small ones.
 LOGARITHMIC_FROM = 12.0
@@ -55,9 +55,9 @@ def bar_notes(bars: Iterable[int], which: str) -> list[str]:
     return [f"The {MOST_BARS} {which}; the table has all"] if max(bars, default=0) > MOST_BARS else []
 
 
-def oversubscribed_notes(rows: Sequence[Row]) -> list[str]:
-    """What crosses mean, where there are any."""
-    return [OVERSUBSCRIBED_NOTE] if any(row.oversubscribed for row in rows) else []
+def oversubscribed_notes(rows: Sequence[Row], mark: str = "Crosses") -> list[str]:
+    """What the mark of oversubscribed runs means, where there are any."""
+    return [f"{mark}: {OVERSUBSCRIBED_MEANING}"] if any(row.oversubscribed for row in rows) else []
 
 
 def is_wide(values: Sequence[float]) -> bool:
