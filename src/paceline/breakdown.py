@@ -2,7 +2,7 @@
 
 A rank is blocked while its training thread stands still for a transfer. Of that, the time until the last rank has come
 to the same transfer is waiting, and what is left is exposed communication. A transfer that runs while the rank computes
-is overlapped; of one whose end nobody sees (plain sends and receives) only the exposed part is counted. Clocks are
+is overlapped; of a transfer whose end is not seen (sends and receives) only the exposed part is counted. Clocks are
 those of one host, so starts can be compared across ranks.
 """
 
@@ -57,7 +57,7 @@ def break_down(spans: Mapping[int, Sequence[Span]]) -> list[RankBreakdown]:
         steps = sorted(steps, key=lambda span: span.start)[WARM_UP_STEPS:]
         parts = [_step_parts(step, rank_spans, arrivals) for step in steps]
         if parts:
-            # Means, because medians of parts taken apart would not add up, and because some strategies send in some
+            # Means, because medians of single parts would not add up, and because some strategies send in some
             # steps only; without steps that something else delayed.
             longest = STALL * median(part["step"] for part in parts)
             undisturbed = [part for part in parts if part["step"] <= longest]
@@ -68,7 +68,7 @@ def break_down(spans: Mapping[int, Sequence[Span]]) -> list[RankBreakdown]:
 
 
 def central_90_percent(values: Sequence[float]) -> tuple[float, float]:
-    """The 5th and the 95th percentile: the nearest values below and above, never one made up between two."""
+    """The 5th and the 95th percentile: the nearest values below and above, without interpolation."""
     ordered = sorted(values)
     last = len(ordered) - 1
     return ordered[floor(OUTER_SHARE * last)], ordered[ceil((1 - OUTER_SHARE) * last)]

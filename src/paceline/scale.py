@@ -20,7 +20,7 @@ _SHRINKABLE = ("dataset", "train_samples", "dataset_copies", "epochs", "steps", 
 
 
 def shrink(study: Study, scale: str, kept: Collection[str] = ()) -> Study:
-    """The study at one of its scales. Fields in `kept` were asked for by the user and stay as they are."""
+    """The study at one of its scales. Fields in `kept`, which the user set, are not changed."""
     if scale == FULL:
         return study
     changes = {name: value for name, value in _scale_fields(study, scale).items() if name not in kept}

@@ -1,4 +1,4 @@
-"""`RunSpec`: everything that decides what one run does, frozen, checked, and with a stable identity."""
+"""`RunSpec`: everything that decides what a run does; a checked, frozen value with a stable identity."""
 
 import hashlib
 import json
@@ -78,7 +78,7 @@ class ModelFile(Frozen):
 
     @property
     def label(self) -> str:
-        """How tables name it."""
+        """The name of the model in tables."""
         return f"{self.path.name}:{self.function}"
 
 

@@ -1,4 +1,4 @@
-"""What is best here and why, in three sentences with numbers: what to use, why it is fast, and how sure that is."""
+"""The answer of a report in three sentences: what to use, why it is fast, and how certain that is."""
 
 from collections import Counter
 from collections.abc import Sequence

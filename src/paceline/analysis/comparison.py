@@ -24,7 +24,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the runs of two sides say about one measure in one setting."""
+    """The comparison of two sides by one measure in one setting."""
 
     setting: str
     measure: str

@@ -1,4 +1,4 @@
-"""Records of one configuration ─► how soon it reached a target accuracy, where it ended, how stale gradients were."""
+"""Records of one configuration ─► time to a target accuracy, final accuracy, staleness of gradients."""
 
 import math
 from collections.abc import Iterable, Sequence

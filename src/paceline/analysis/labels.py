@@ -33,7 +33,7 @@ def varying_fields(rows: Sequence["Row"]) -> list[str]:
 
 
 def flatten(spec: RunSpec) -> dict[str, Any]:
-    """The fields of a run that may tell it from others, nested ones with a dot."""
+    """The fields that may tell a run from others; nested fields have a dot in their name."""
     fields: dict[str, Any] = {}
     for name, value in spec.model_dump(mode="json").items():
         if name in _SHOWN or name in _SILENT:
@@ -70,7 +70,7 @@ def data_name(spec: RunSpec, with_copies: bool = True) -> str:
 
 
 def device_name(spec: RunSpec) -> str:
-    """What each worker computed on."""
+    """The kind of device that each worker used."""
     if spec.device == "cuda-slice":
         return f"slices of 1/{spec.slices} of a GPU"
     return "GPUs" if spec.device == "cuda" else "cores"

@@ -29,7 +29,7 @@ ALIASES = {"trace": "timeline"}
 
 
 def build_app(wanted: str | None = None) -> typer.Typer:
-    """The application with the wanted command loaded; of the others only the summary is known, to start at once."""
+    """The application with the wanted command loaded; of the others only the summary is read, to start fast."""
     app = typer.Typer(
         name="paceline",
         help="Tells you how to train your model in parallel: runs distribution strategies on your model and machine, "

@@ -38,7 +38,7 @@ def model_fields(options: ModelOptions) -> dict[str, Any]:
 
 
 def make_question(options: QuestionOptions) -> Question:
-    """The question that the options ask; what is wrong with them is said in one sentence."""
+    """The question that the options describe."""
     workers = tuple(parse_whole_numbers(options.workers, "--workers"))
     if min(workers) < 1:
         raise SpecError(f"--workers {options.workers} has a count below 1; write such as 1..8")

@@ -1,4 +1,4 @@
-"""`paceline script`: a training script for one run, in the framework's own words."""
+"""`paceline script`: a training script for one run that uses the framework alone."""
 
 import os
 from contextlib import nullcontext

@@ -34,7 +34,7 @@ IDX_UNSIGNED_BYTE = 8
 
 
 def cache_folder() -> Path:
-    """Where downloaded files are kept for all projects of this user."""
+    """The folder for downloaded files, which all projects of this user share."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "paceline" / "mnist"
 

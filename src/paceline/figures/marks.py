@@ -93,5 +93,5 @@ def space_labels(
 
 
 def _first(bundle: Sequence[str], positions: Mapping[str, float], least: float) -> float:
-    """Where the lowest label of a bundle stands."""
+    """The position of the lowest label of a bundle."""
     return sum(positions[name] for name in bundle) / len(bundle) - least * (len(bundle) - 1) / 2

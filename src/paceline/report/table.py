@@ -49,7 +49,7 @@ _SETTINGS: tuple[tuple[str, Callable[[Row], str], Callable[[Row], float | str]],
 
 
 def ranking(rows: Sequence[Row]) -> Table:
-    """Setting by setting, the fastest first; settings stand in columns of their own where there are several."""
+    """The ranking by setting, the fastest first; fields in which settings differ have columns."""
     measured = [row for row in rows if row.measured]
     parts = [part for part in _SETTINGS if len({part[1](row) for row in measured}) > 1]
     numbers = [column for column in _NUMBERS if any(column.value(row) is not None for row in measured)]

@@ -100,5 +100,5 @@ def _hostname(host: str) -> str:
         return ""
 
 
-def _equal(given: str, wanted: str) -> bool:
-    return secrets.compare_digest(given.encode(), wanted.encode())
+def _equal(first: str, second: str) -> bool:
+    return secrets.compare_digest(first.encode(), second.encode())
