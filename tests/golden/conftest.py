@@ -26,7 +26,7 @@ OF_THE_MACHINE = frozenset({"other_load", "oversubscribed"})
 CROWDED = Finding(
     code="oversubscribed",
     text="4 workers of 1 core(s) want 4 cores; this machine has 2",
-    hint="its times are those of an oversubscribed machine; scaling efficiency leaves it out",
+    hint="times are of an oversubscribed machine; scaling efficiency leaves them out",
 )
 ENVIRONMENT = {
     "paceline": "0.0.0",
