@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from overhead import SECONDS, WARM_UP_EPOCHS, Loop, compare_with, free_port
-from paceline.breakdown import PARTS, mean_of
+from paceline.breakdown import PARTS, mean_parts
 from paceline.plan import PlannedRun, complete
 from paceline.record import Record
 from paceline.runs.launch import launch
@@ -168,7 +168,7 @@ def slices(dataset: str, quick: bool, say: Callable[[str], None]) -> list[Line]:
 
 def step_line(name: str, record: Record) -> Line:
     """Where the time of a step goes, of the mean rank."""
-    parts = mean_of(record.breakdown)
+    parts = mean_parts(record.breakdown)
     step = sum(parts.values())
     told = ", ".join(f"{part} {parts[part] / step:.0%}" for part in PARTS if parts[part] / step >= 0.005)
     return Line(f"{name}: a step of {step * 1e3:.1f} ms", told)

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.analysis.findings import Gathered, gather
+from paceline.analysis.findings import GatheredFinding, gather_findings
 from paceline.analysis.rows import Row, summarise
 from paceline.errors import UserError
 from paceline.execute import Listener, Silent, execute, plan_study
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """Records and what follows from them."""
+    """Records of runs, and the tables, figures and reports made of them."""
 
     records: tuple[Record, ...]
 
     @cached_property
     def rows(self) -> list[Row]:
-        """One per configuration."""
+        """The results, one row per configuration."""
         return summarise(self.records)
 
     @property
-    def findings(self) -> list[Gathered]:
-        """What to know beside the numbers."""
-        return gather(self.records, self.rows)
+    def findings(self) -> list[GatheredFinding]:
+        """The findings that belong to the numbers."""
+        return gather_findings(self.records, self.rows)
 
     def table(self, of: str = "configurations") -> "polars.DataFrame":
         """One line per configuration (medians, spread, speed-up, efficiency), or per `runs`, `epochs`, `steps`."""
@@ -53,7 +53,7 @@ class Results:
         return pandas.DataFrame(self.table(of).to_dict(as_series=False))
 
     def export(self, to: str, out: Path | str | None = None, of: str = "configurations") -> str:
-        """For another tool, by the name that `paceline export --to` has for it; gives the place."""
+        """Writes the results for another tool, named as for `paceline export --to`, and returns where they are."""
         from paceline.export import exporter
 
         chosen = exporter(to)
@@ -74,8 +74,8 @@ class Results:
         from paceline.figures import figure, figures
         from paceline.report.notebook import Gallery
 
-        chosen = [figure(name) for name in names] or [one for one in figures().values() if one.applies(self.rows)]
-        return Gallery({one.question: vl_convert.vegalite_to_svg(one.draw(self.rows).to_dict()) for one in chosen})
+        shown = [figure(name) for name in names] or [each for each in figures().values() if each.applies(self.rows)]
+        return Gallery({each.question: vl_convert.vegalite_to_svg(each.draw(self.rows).to_dict()) for each in shown})
 
     def _repr_html_(self) -> str:
         from paceline.report.notebook import results_html
@@ -95,7 +95,7 @@ class Results:
 def run(
     study: Study, db: Path | str = DEFAULT_PATH, *, fresh: bool = False, listener: Listener | None = None
 ) -> Results:
-    """Makes what the study still lacks and returns all of its records."""
+    """Makes the runs that the study still lacks and returns all its results."""
     with Store.open(Path(db)) as store:
         outcome = execute(plan_study(study, store, fresh=fresh), store, listener or Silent())
         if outcome.interrupted:
@@ -105,6 +105,6 @@ def run(
 
 
 def load(db: Path | str = DEFAULT_PATH, study: str | None = None) -> Results:
-    """The records of a results file."""
+    """The results in a results file."""
     with Store.open_existing(Path(db)) as store:
         return Results(tuple(store.records(study, with_steps=True)))

@@ -2,7 +2,7 @@
 
 A rank is blocked while its training thread stands still for a transfer. Of that, the time until the last rank has come
 to the same transfer is waiting, and what is left is exposed communication. A transfer that runs while the rank computes
-is overlapped; of one whose end nobody sees (plain sends and receives) only the exposed part is counted. Clocks are
+is overlapped; of a transfer whose end is not seen (sends and receives) only the exposed part is counted. Clocks are
 those of one host, so starts can be compared across ranks.
 """
 
@@ -16,11 +16,11 @@ from paceline.spans import MAIN, Span
 # In the order in which tables and figures show them; they add up to the step.
 PARTS = ("input", "forward", "backward", "exposed", "waiting", "optimizer", "other")
 _PHASES = ("input", "forward", "backward", "optimizer")
-# Steps at the start that count for nothing: pools fill, buckets are regrouped.
+# Steps at the start that are left out: pools fill, buckets are regrouped.
 WARM_UP_STEPS = 3
-# A step this many times as long as the middle one was held up by something outside of the run.
+# A step this many times as long as the median was delayed by something outside the run.
 STALL = 3.0
-# Steps left out at either end when the range of steps is told.
+# Share of steps left out at either end of the range of steps.
 OUTER_SHARE = 0.05
 NANOSECONDS = 1e9
 Interval = tuple[int, int]
@@ -28,7 +28,7 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True)
 class RankBreakdown:
-    """Seconds of a rank's usual step. `communication` is all transfer, hidden or not: overlapped plus exposed."""
+    """Mean seconds of a rank's steps. `communication` is all transfer, hidden or not: overlapped plus exposed."""
 
     rank: int
     step: float
@@ -43,48 +43,49 @@ class RankBreakdown:
     overlapped: float
     sent_bytes: float
     steps: int
-    # Between these lie nine of ten of its steps; None in records from before that was kept.
+    # 90 % of the steps lie between these; None in older records.
     step_low: float | None = None
     step_high: float | None = None
 
 
 def break_down(spans: Mapping[int, Sequence[Span]]) -> list[RankBreakdown]:
-    """For each rank that made steps, the mean over its steps after warm-up."""
+    """The breakdown of each rank that made steps: the mean over its steps after warm-up."""
     arrivals = last_arrivals(spans)
-    found = []
-    for rank, own in spans.items():
-        steps = sorted((span for span in own if span.kind == "step"), key=lambda span: span.start)[WARM_UP_STEPS:]
-        parts = [_one_step(step, own, arrivals) for step in steps]
+    breakdowns = []
+    for rank, rank_spans in spans.items():
+        steps = [span for span in rank_spans if span.kind == "step"]
+        steps = sorted(steps, key=lambda span: span.start)[WARM_UP_STEPS:]
+        parts = [_step_parts(step, rank_spans, arrivals) for step in steps]
         if parts:
-            # Means, because medians of parts taken apart would not add up, and because some strategies send in some
-            # steps only; without steps that something else held up.
+            # Means, because medians of single parts would not add up, and because some strategies send in some
+            # steps only; without steps that something else delayed.
             longest = STALL * median(part["step"] for part in parts)
-            usual = [part for part in parts if part["step"] <= longest]
-            means = {name: sum(part[name] for part in usual) / len(usual) for name in parts[0]}
-            low, high = nine_of_ten([part["step"] for part in usual])
-            found.append(RankBreakdown(rank=rank, steps=len(parts), step_low=low, step_high=high, **means))
-    return found
+            undisturbed = [part for part in parts if part["step"] <= longest]
+            means = {name: sum(part[name] for part in undisturbed) / len(undisturbed) for name in parts[0]}
+            low, high = central_90_percent([part["step"] for part in undisturbed])
+            breakdowns.append(RankBreakdown(rank=rank, steps=len(parts), step_low=low, step_high=high, **means))
+    return breakdowns
 
 
-def nine_of_ten(values: Sequence[float]) -> tuple[float, float]:
-    """The 5th and the 95th percentile: the nearest values below and above, never one made up between two."""
+def central_90_percent(values: Sequence[float]) -> tuple[float, float]:
+    """The 5th and the 95th percentile: the nearest values below and above, without interpolation."""
     ordered = sorted(values)
     last = len(ordered) - 1
     return ordered[floor(OUTER_SHARE * last)], ordered[ceil((1 - OUTER_SHARE) * last)]
 
 
 def last_arrivals(spans: Mapping[int, Sequence[Span]]) -> dict[str, int]:
-    """When the last rank came to each transfer."""
+    """The time at which the last rank reached each transfer."""
     arrivals: dict[str, int] = {}
-    for own in spans.values():
-        for span in own:
+    for rank_spans in spans.values():
+        for span in rank_spans:
             if span.kind == "communication":
                 arrivals[span.match] = max(arrivals.get(span.match, 0), span.start)
     return arrivals
 
 
-def _one_step(step: Span, own: Sequence[Span], arrivals: Mapping[str, int]) -> dict[str, float]:
-    inside = [span for span in own if span.start < step.end and span.end > step.start and span is not step]
+def _step_parts(step: Span, rank_spans: Sequence[Span], arrivals: Mapping[str, int]) -> dict[str, float]:
+    inside = [span for span in rank_spans if span.start < step.end and span.end > step.start and span is not step]
     phases = {kind: union(_clip(span, step) for span in inside if span.kind == kind) for kind in _PHASES}
     blocked = _blocked(inside, step)
     waiting = union((start, min(end, arrivals.get(match, start))) for start, end, match in blocked)
@@ -108,9 +109,9 @@ def _one_step(step: Span, own: Sequence[Span], arrivals: Mapping[str, int]) -> d
 
 
 def _blocked(inside: Sequence[Span], step: Span) -> list[tuple[int, int, str]]:
-    """When the training thread stood still, and for which transfer.
+    """The intervals in which the training thread was blocked, and by which transfer.
 
-    Where a framework waits out of sight (DDP inside its backward pass), it does so once the last transfer is under way.
+    Where a framework waits unseen (DDP within its backward pass), it waits from the start of the last transfer on.
     """
     seen = [(*_clip(span, step), span.match) for span in inside if span.kind == "blocked"]
     matched = {match for _, _, match in seen}
@@ -133,7 +134,7 @@ def _clip(span: Span, within: Span) -> Interval:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same stretches without overlaps, in order."""
+    """The intervals merged, so that none overlap, in order."""
     joined: list[Interval] = []
     for start, end in sorted(pair for pair in intervals if pair[1] > pair[0]):
         if joined and start <= joined[-1][1]:
@@ -144,7 +145,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def without(stretches: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
-    """What of the stretches lies in none of the holes; both without overlaps."""
+    """The parts of the stretches that lie in none of the holes; neither may overlap among themselves."""
     left: list[Interval] = []
     for start, end in stretches:
         free = start
@@ -163,6 +164,6 @@ def _length(stretches: Sequence[Interval]) -> int:
     return sum(end - start for start, end in stretches)
 
 
-def mean_of(parts: Sequence[RankBreakdown]) -> dict[str, float]:
-    """Each part's mean over the ranks."""
+def mean_parts(parts: Sequence[RankBreakdown]) -> dict[str, float]:
+    """The mean of each part over the ranks."""
     return {name: sum(getattr(part, name) for part in parts) / len(parts) for name in PARTS} if parts else {}

@@ -1,4 +1,4 @@
-"""Folders of one kind of thing: list the folder, import each file, take its one public object.
+"""Catalogues: list a folder of one kind of thing, import each file, take its public object.
 
 A new file in `strategies/`, `workloads/` or `data/` is thereby known everywhere, with no other edit.
 """
@@ -17,7 +17,7 @@ T = TypeVar("T")
 def discover(
     package: str, attribute: str, kind: type[T], entry_points: str | None = None, folders: tuple[str, ...] = ()
 ) -> dict[str, T]:
-    """Objects named `attribute` in the modules of `package` and its `folders`, and those that others announce."""
+    """Objects named `attribute` in the modules of `package` and its `folders`, and those of entry points."""
     named = [
         module for place in (package, *(f"{package}.{folder}" for folder in folders)) for module in _modules(place)
     ]
@@ -36,8 +36,8 @@ def _name(member: object) -> str:
     return str(getattr(member, "name", None))
 
 
-def direct(package: str, attribute: str, kind: type[T], name: str, folders: tuple[str, ...] = ()) -> T | None:
-    """The object of the file that is named after it, so that a worker imports one file instead of a folder.
+def load_named(package: str, attribute: str, kind: type[T], name: str, folders: tuple[str, ...] = ()) -> T | None:
+    """The object from the file that is named after it, so that a worker imports one file instead of a folder.
 
     In one of `folders` the file has the name without its first word: `torch-ddp` is `torch/ddp.py`.
     """
@@ -55,7 +55,7 @@ def direct(package: str, attribute: str, kind: type[T], name: str, folders: tupl
 
 
 def choose(name: str, choices: Mapping[str, T], what: str) -> T:
-    """The named object, or a `SpecError` with the nearest right name."""
+    """The named object, or a `SpecError` with the nearest known name."""
     if name not in choices:
         raise SpecError(f"there is no {what} {name!r}; {nearest(name, choices)}")
     return choices[name]

@@ -1,4 +1,4 @@
-"""What can go wrong, as types.
+"""The types of errors.
 
     UserError            the input is wrong; the message says what was asked, what is wrong, what to do
     ├── SpecError        a field of a run or study
@@ -27,7 +27,7 @@ class DataError(UserError):
 
 
 class ModelError(UserError):
-    """A user's model file does not do what is asked of it."""
+    """A user's model file does not do what it must."""
 
 
 class StoreError(UserError):

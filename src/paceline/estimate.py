@@ -19,30 +19,30 @@ from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
 
-# The first are slow and are kept apart; the others are the pace. Where they would take longer than a few seconds, the
-# least will do.
+# Steps of a short run, of which the first are slow and are left out. Where so many would take longer than
+# `STEPS_SECONDS`, fewer are made.
 MEASURED_STEPS, LEAST_STEPS, SLOW_STEPS = 10, 5, 2
 STEPS_SECONDS = 4.0
-# Nobody waits longer than this to hear how long something takes.
+# No more short runs are started after this long.
 PATIENCE_SECONDS = 90.0
-# What decides how long a run trains, and what decides nothing.
-_LENGTH = ("dataset_copies", "epochs", "steps", "seed", "shrunk", "instrumented", "timeout_seconds",
+# Fields that decide how long a run trains, or nothing about its speed.
+_LENGTH_FIELDS = ("dataset_copies", "epochs", "steps", "seed", "shrunk", "instrumented", "timeout_seconds",
            "collective_timeout_seconds")  # fmt: skip
 
-# Makes a short run of a kind and gives its record, or None when there is no more time for that.
+# Makes a short run of a kind and returns its record, or None when there is no more time for that.
 Measure = Callable[[RunSpec], Record | None]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Wall-clock seconds of a kind of run: once beside its steps, of each step, of evaluating after each epoch."""
+    """Wall-clock seconds of a kind of run: once per run, per step, and per evaluation after an epoch."""
 
     once_seconds: float
     step_seconds: float
     evaluation_seconds: float
 
     def seconds(self, spec: RunSpec) -> float:
-        """Of one run of this kind."""
+        """The seconds of one run of this kind."""
         lengths = [steps for _, steps in schedule(spec)]
         evaluations = 0 if spec.instrumented else len(lengths)
         return self.once_seconds + self.step_seconds * sum(lengths) + self.evaluation_seconds * evaluations
@@ -50,46 +50,50 @@ class Pace:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a plan will take, and from what that is known: how many kinds of runs were stored, measured or likened."""
+    """How long a plan will take, and for how many kinds of runs that is stored, measured or extrapolated."""
 
-    # None where no kind could be measured; `trouble` then says why.
+    # None where no kind could be measured; `failure` then says why.
     seconds: float | None
     stored: int
     measured: int
     # Kinds that take the pace of the most similar one, its steps scaled to their batch.
-    likened: int
-    trouble: str | None = None
+    extrapolated: int
+    failure: str | None = None
 
 
 def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate:
-    """Over all runs that the plan still has to make."""
+    """How long all runs that the plan still has to make will take."""
     kinds: dict[str, RunSpec] = {}
     for run in plan.to_run:
         kinds.setdefault(kind(run.spec), run.spec)
-    known = _known(stored, kinds)
-    trouble = None
-    found = dict(known)
-    paces = {name: _middle([pace(record) for record in records]) for name, records in known.items()}
-    for name in _most_telling_first([name for name in kinds if name not in known], kinds, plan.study):
-        slow = bool(paces) and _likened(kinds[name], paces, kinds).step_seconds * MEASURED_STEPS > STEPS_SECONDS
-        record = measure(short(kinds[name], LEAST_STEPS if slow else MEASURED_STEPS))
+    known = _stored_by_kind(stored, kinds)
+    failure = None
+    measured_or_stored = dict(known)
+    paces = {name: _median_pace([pace(record) for record in records]) for name, records in known.items()}
+    for name in _small_batches_first([name for name in kinds if name not in known], kinds, plan.study):
+        slow = (
+            bool(paces) and _extrapolated_pace(kinds[name], paces, kinds).step_seconds * MEASURED_STEPS > STEPS_SECONDS
+        )
+        record = measure(shortened_run(kinds[name], LEAST_STEPS if slow else MEASURED_STEPS))
         if record is not None and record.ok:
-            found[name], paces[name] = [record], pace(record)
+            measured_or_stored[name], paces[name] = [record], pace(record)
         elif record is not None:
-            # The same twice and nothing else (no data, say): the others would say it too.
-            if not found and record.reason == trouble:
+            # Two equal failures and no success (no data, say): the others would fail too.
+            if not measured_or_stored and record.reason == failure:
                 break
-            trouble = trouble or record.reason
-    if plan.to_run and not found:
-        return Estimate(None, 0, 0, 0, trouble)
-    paces |= {name: _likened(kinds[name], paces, kinds) for name in kinds if name not in found}
+            failure = failure or record.reason
+    if plan.to_run and not measured_or_stored:
+        return Estimate(None, 0, 0, 0, failure)
+    paces |= {name: _extrapolated_pace(kinds[name], paces, kinds) for name in kinds if name not in measured_or_stored}
     seconds = sum(paces[kind(run.spec)].seconds(run.spec) for run in plan.to_run)
-    seconds += sum(_shared_imports(plan, [record for records in found.values() for record in records]))
-    return Estimate(seconds, len(known), len(found) - len(known), len(kinds) - len(found), trouble)
+    seconds += sum(_shared_imports(plan, [record for records in measured_or_stored.values() for record in records]))
+    return Estimate(
+        seconds, len(known), len(measured_or_stored) - len(known), len(kinds) - len(measured_or_stored), failure
+    )
 
 
-def _most_telling_first(names: list[str], kinds: dict[str, RunSpec], seed: str) -> list[str]:
-    """The smallest batch of everything, which is soon measured and scales, before larger ones; else at random."""
+def _small_batches_first(names: list[str], kinds: dict[str, RunSpec], seed: str) -> list[str]:
+    """The names with small batches first, which are quick to measure and scale to larger ones; else at random."""
     ordered = list(names)
     random.Random(seed).shuffle(ordered)
     families: dict[tuple[str, str, int], list[int]] = {}
@@ -105,8 +109,8 @@ def _most_telling_first(names: list[str], kinds: dict[str, RunSpec], seed: str) 
     return sorted(ordered, key=place)
 
 
-def _likened(spec: RunSpec, paces: dict[str, Pace], kinds: dict[str, RunSpec]) -> Pace:
-    """The pace of the most similar kind that is known."""
+def _extrapolated_pace(spec: RunSpec, paces: dict[str, Pace], kinds: dict[str, RunSpec]) -> Pace:
+    """The pace of the most similar known kind, its steps scaled to this batch."""
 
     def similarity(name: str) -> tuple[bool, bool, bool, float]:
         other = kinds[name]
@@ -120,11 +124,11 @@ def _likened(spec: RunSpec, paces: dict[str, Pace], kinds: dict[str, RunSpec]) -
 
 
 def kind(spec: RunSpec) -> str:
-    """What runs with the same pace have in common."""
-    return spec.model_dump_json(exclude=set(_LENGTH))
+    """A text that is the same for runs with the same pace."""
+    return spec.model_dump_json(exclude=set(_LENGTH_FIELDS))
 
 
-def short(spec: RunSpec, most: int = MEASURED_STEPS) -> RunSpec:
+def shortened_run(spec: RunSpec, most: int = MEASURED_STEPS) -> RunSpec:
     """The same run, ended after a few steps; never longer than the run itself."""
     steps = sum(steps for _, steps in schedule(spec.model_copy(update={"instrumented": False})))
     changes = {"epochs": None, "steps": min(most, steps), "instrumented": False, "shrunk": None}
@@ -132,7 +136,7 @@ def short(spec: RunSpec, most: int = MEASURED_STEPS) -> RunSpec:
 
 
 def pace(record: Record) -> Pace:
-    """Of a finished run. One with a clock of its own costs what its processes cost, however long it pretends."""
+    """The pace of a finished run. A run with a simulated clock costs what its processes took, not what it reports."""
     training = sum(epoch.seconds for epoch in record.epochs)
     evaluating = [epoch.evaluation_seconds or 0.0 for epoch in record.epochs]
     if training > record.wall_seconds:
@@ -143,7 +147,7 @@ def pace(record: Record) -> Pace:
 
 
 def _step_seconds(record: Record) -> float:
-    """Of epochs after the first where there are enough; else of all steps but the first ones, of the slowest rank."""
+    """Seconds of a step: in epochs after the first if they have enough steps, else in all but the first steps."""
     later = record.epochs[1:]
     if later and sum(epoch.steps for epoch in later) >= MEASURED_STEPS:
         return sum(epoch.seconds for epoch in later) / sum(epoch.steps for epoch in later)
@@ -151,29 +155,29 @@ def _step_seconds(record: Record) -> float:
     slow = SLOW_STEPS if steps > 2 * SLOW_STEPS else min(1, steps - 1)
     # Of a stored run the single steps may not be at hand; then all of them count.
     slow = slow if any(record.step_seconds.values()) else 0
-    first = max((sum(own[:slow]) for own in record.step_seconds.values()), default=0.0)
+    first = max((sum(durations[:slow]) for durations in record.step_seconds.values()), default=0.0)
     return max(0.0, seconds - first) / (steps - slow)
 
 
-def _known(stored: Iterable[Record], kinds: dict[str, RunSpec]) -> dict[str, list[Record]]:
-    """Stored runs of the wanted kinds that ended well."""
-    found: dict[str, list[Record]] = {}
+def _stored_by_kind(stored: Iterable[Record], kinds: dict[str, RunSpec]) -> dict[str, list[Record]]:
+    """Stored runs that ended well, by kind, of the kinds in the plan."""
+    by_kind: dict[str, list[Record]] = {}
     for record in stored:
         if record.ok and record.epochs and not record.spec.instrumented and kind(record.spec) in kinds:
-            found.setdefault(kind(record.spec), []).append(record)
-    return found
+            by_kind.setdefault(kind(record.spec), []).append(record)
+    return by_kind
 
 
-def _middle(paces: Sequence[Pace]) -> Pace:
+def _median_pace(paces: Sequence[Pace]) -> Pace:
     return Pace(
-        median(one.once_seconds for one in paces),
-        median(one.step_seconds for one in paces),
-        median(one.evaluation_seconds for one in paces),
+        median(pace.once_seconds for pace in paces),
+        median(pace.step_seconds for pace in paces),
+        median(pace.evaluation_seconds for pace in paces),
     )
 
 
 def _shared_imports(plan: Plan, records: Iterable[Record]) -> list[float]:
-    """Seconds of each framework's import that several runs share: outside of the wall clock of those runs."""
+    """Seconds of each import that several runs share, which is not in the wall clock of those runs."""
     took = {
         strategy(record.spec.strategy).framework: record.startup.import_seconds
         for record in records
@@ -183,10 +187,10 @@ def _shared_imports(plan: Plan, records: Iterable[Record]) -> list[float]:
     return [took[name] for name, count in runs.items() if count > 1 and name in took]
 
 
-def measured(plan: Plan, stored: Iterable[Record], on_kind: Callable[[RunSpec], None]) -> Estimate:
-    """The estimate with real short runs for what is not stored, as long as patience lasts; nothing of them is kept."""
+def estimate_by_measuring(plan: Plan, stored: Iterable[Record], on_kind: Callable[[RunSpec], None]) -> Estimate:
+    """The estimate from stored runs and, for kinds without one, short runs that are made now and not stored."""
     system, until = local_system(), time.monotonic() + PATIENCE_SECONDS
-    # Whose first run is behind: it reads libraries from disk and is slower than all that follow.
+    # Frameworks whose first run is done: it reads libraries from disk and is slower than all that follow.
     warm: set[str | None] = {None}
     with fork_servers() as servers:
         launchers = plan_launchers(plan, servers)

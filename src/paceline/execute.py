@@ -96,7 +96,7 @@ def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
     listener.planned(plan)
     for name in sorted({str(run.spec.dataset) for run in plan.to_run} - {OWN_DATA}):
         data_source(name).prepare(listener.fetching)
-    store.enlist(plan.study, plan.keys)
+    store.add_to_study(plan.study, plan.keys)
     for run in plan.skipped:
         if not store.has_skipped(run.spec.key(), str(run.skip_reason)):
             store.add(skipped_record(run, plan.study))

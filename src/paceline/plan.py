@@ -13,20 +13,19 @@ from paceline.contract.context import data_request, spec_facts
 from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
-from paceline.spec import RunSpec, Scalar
+from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import workload
 from paceline.workloads.own import OWN_DATA, declared_functions
 
-DEFAULT_GLOBAL_BATCH = 256
 DEFAULT_EPOCHS = 2
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run to make, or to skip if there is a reason."""
+    """One run to make, or to skip if there is a reason to."""
 
     spec: RunSpec
     repeat: int
@@ -35,18 +34,13 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a study comes to on this machine now."""
+    """The runs of a study on this machine: those to make, those to skip, and how many are done."""
 
     study: str
     to_run: tuple[PlannedRun, ...]
     skipped: tuple[PlannedRun, ...]
     done: int
     keys: tuple[str, ...]
-
-    @property
-    def total(self) -> int:
-        """Runs of the study that can be made here, done or not."""
-        return len(self.to_run) + self.done
 
 
 Probe = Callable[[RunSpec], OwnFacts]
@@ -58,10 +52,10 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
     With `breakdown`, each configuration is run once more at the end, instrumented: apart from the runs that are timed.
     """
     specs = {spec.key(): spec for spec in map(complete, study.specs())}
-    noted = {}
+    instrumented = {}
     if breakdown:
         copies = [spec.model_copy(update={"instrumented": True}) for spec in specs.values()]
-        noted = {spec.key(): spec for spec in copies if refusal(spec, system, probe) is None}
+        instrumented = {spec.key(): spec for spec in copies if refusal(spec, system, probe) is None}
     reasons = {key: reason for key, spec in specs.items() if (reason := refusal(spec, system, probe)) is not None}
     to_run, finished = [], 0
     for repeat in range(study.repeats):
@@ -69,14 +63,14 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
         random.Random(f"{study.order_seed} {repeat}").shuffle(round_keys)
         finished += sum((key, repeat) in done for key in round_keys)
         to_run += [PlannedRun(specs[key], repeat) for key in round_keys if (key, repeat) not in done]
-    finished += sum((key, 0) in done for key in noted)
-    to_run += [PlannedRun(spec, 0) for key, spec in noted.items() if (key, 0) not in done]
+    finished += sum((key, 0) in done for key in instrumented)
+    to_run += [PlannedRun(spec, 0) for key, spec in instrumented.items() if (key, 0) not in done]
     skipped = tuple(PlannedRun(specs[key], 0, reason) for key, reason in reasons.items())
-    return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *noted))
+    return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented))
 
 
 def expand_strategies(names: list[str]) -> list[str]:
-    """Patterns such as `torch-*` as the names that match, in the catalogue's order; a plain name as it is."""
+    """Patterns such as `torch-*` as the names that match, in the catalogue's order; other names unchanged."""
     from fnmatch import fnmatchcase
 
     chosen: list[str] = []
@@ -88,8 +82,8 @@ def expand_strategies(names: list[str]) -> list[str]:
     return chosen
 
 
-def with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields that a run cannot be without, where nothing was said about them."""
+def missing_defaults(fields: dict[str, Any]) -> dict[str, Any]:
+    """Defaults for the batch and the length of a run where the fields set neither."""
     defaults: dict[str, Any] = {}
     if not {"global_batch", "local_batch"} & fields.keys():
         defaults["global_batch"] = DEFAULT_GLOBAL_BATCH
@@ -138,20 +132,20 @@ def _own_dataset(spec: RunSpec) -> str:
 def _check_shape(spec: RunSpec, dataset: str) -> None:
     source = data_source(dataset)
     for name, fixed in (("input_shape", source.shape), ("classes", source.classes)):
-        given = getattr(spec, name)
-        if given is not None and fixed is not None and tuple(_listed(given)) != tuple(_listed(fixed)):
-            raise SpecError(f"{name} {given} was asked for, but {dataset} has {fixed}; leave it out or use synthetic")
+        wanted = getattr(spec, name)
+        if wanted is not None and fixed is not None and tuple(_as_tuple(wanted)) != tuple(_as_tuple(fixed)):
+            raise SpecError(f"{name} {wanted} was asked for, but {dataset} has {fixed}; leave it out or use synthetic")
 
 
-def _listed(value: int | tuple[int, ...]) -> tuple[int, ...]:
+def _as_tuple(value: int | tuple[int, ...]) -> tuple[int, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def canonical_knobs(chosen: Strategy, given: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Only knobs that this strategy has and that differ from its defaults; a name that no strategy has is refused."""
+def canonical_knobs(chosen: Strategy, knobs: dict[str, Scalar]) -> dict[str, Scalar]:
+    """The knobs of this strategy that differ from its defaults; a name that no strategy has is refused."""
     known = {knob.name: knob for knob in chosen.knobs}
     kept: dict[str, Scalar] = {}
-    for name, value in given.items():
+    for name, value in knobs.items():
         if name not in known:
             everywhere = {knob.name for other in strategies().values() for knob in other.knobs}
             if name not in everywhere:
@@ -172,14 +166,14 @@ def _knob_value(chosen: Strategy, default: Scalar, choices: tuple[Scalar, ...], 
 
 
 def sample_count(spec: RunSpec, probe: Probe) -> int:
-    """Training samples before copies."""
+    """Training samples of one copy of the data set."""
     if spec.dataset == OWN_DATA:
         return probe(spec).train_samples
     return data_source(str(spec.dataset)).count(data_request(spec))
 
 
 def parameter_count(spec: RunSpec, probe: Probe) -> int | None:
-    """Of the run's model: counted from its layers, or as a look at the user's own found, if it can be looked at."""
+    """Parameters of the run's model: counted from its layers, or by the probe of a user's model; None if that fails."""
     with suppress(UserError):
         return probe(spec).parameters if spec.model is not None else spec_facts(spec).parameters
     return None
@@ -199,7 +193,7 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         return f"{missing[0]} is not installed; install paceline[{chosen.framework}]"
     _check_batch(spec, chosen, probe)
     if spec.model is not None and chosen.trains not in (None, probe(spec).framework):
-        raise SpecError(_other_kind(spec, chosen, probe(spec).framework))
+        raise SpecError(_wrong_framework(spec, chosen, probe(spec).framework))
     if spec.model is not None and chosen.needs.cut_by and not _can_be_cut(chosen.needs.cut_by, probe(spec)):
         return (
             f"{chosen.name} does not know how to cut {spec.model.label}, which is no plain sequence of layers; "
@@ -209,14 +203,15 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     return chosen.needs.check(spec, system) or _unsupported(spec, chosen, system)
 
 
-def _other_kind(spec: RunSpec, chosen: Strategy, found: str) -> str:
-    """What to say when a strategy is asked to train another framework's model."""
+def _wrong_framework(spec: RunSpec, chosen: Strategy, framework: str) -> str:
+    """The message when a strategy is asked to train another framework's model."""
     assert spec.model is not None
-    fitting = [other.name for other in strategies().values() if other.trains == found and other.name != chosen.name]
+    fitting = [other.name for other in strategies().values() if other.trains == framework and other.name != chosen.name]
     names = ", ".join(fitting[:3])
     return (
-        f"{spec.model.label} returns {MODEL_KINDS[found]}, and {chosen.name} trains {MODEL_KINDS[str(chosen.trains)]}; "
-        f"return that from {spec.model.path.name}, or use a strategy for what it returns ({names})"
+        f"{spec.model.label} returns {MODEL_KINDS[framework]}, and {chosen.name} trains "
+        f"{MODEL_KINDS[str(chosen.trains)]}; return that from {spec.model.path.name}, or use a strategy for what it "
+        f"returns ({names})"
     )
 
 
@@ -241,7 +236,7 @@ def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
 
 def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     if spec.instrumented and not chosen.needs.can_be_instrumented(spec):
-        return f"the steps of {chosen.name} on {spec.device} cannot be taken apart"
+        return f"the steps of {chosen.name} on {spec.device} cannot be instrumented"
     for what, wanted, offered in (
         ("device", spec.device, chosen.needs.devices),
         ("precision", spec.precision, chosen.needs.precisions),

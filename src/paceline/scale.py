@@ -1,4 +1,4 @@
-"""A study made smaller for the machine at hand: fewer images, epochs or repeats, never other semantics.
+"""Scales: a study made smaller for the machine at hand, with fewer images, epochs or repeats and nothing else changed.
 
 What was shrunk is written into every run (`RunSpec.shrunk`), is part of its identity and stands in every title.
 """
@@ -13,24 +13,24 @@ from paceline.spec import Shrunk
 from paceline.study import Study
 from paceline.workloads import workload
 
-# The study as it is written; every study has it.
+# The scale of the study as it is written; every study has it.
 FULL = "full"
 # What may be made smaller without changing what a run is.
-_FEWER = ("dataset", "train_samples", "dataset_copies", "epochs", "steps", "repeats")
+_SHRINKABLE = ("dataset", "train_samples", "dataset_copies", "epochs", "steps", "repeats")
 
 
 def shrink(study: Study, scale: str, kept: Collection[str] = ()) -> Study:
-    """The study at one of its scales. Fields in `kept` were asked for by the user and stay as they are."""
+    """The study at one of its scales. Fields in `kept`, which the user set, are not changed."""
     if scale == FULL:
         return study
-    changes = {name: value for name, value in _chosen(study, scale).items() if name not in kept}
+    changes = {name: value for name, value in _scale_fields(study, scale).items() if name not in kept}
     repeats = changes.pop("repeats", study.repeats)
     smaller = study.with_fields(changes).model_copy(update={"repeats": min(repeats, study.repeats)})
-    told = _told(study, smaller, changes)
-    return smaller.with_fields({"shrunk": Shrunk(scale=scale, changes=told)}) if told else smaller
+    changes_text = _describe_changes(study, smaller, changes)
+    return smaller.with_fields({"shrunk": Shrunk(scale=scale, changes=changes_text)}) if changes_text else smaller
 
 
-def _chosen(study: Study, scale: str) -> dict[str, Any]:
+def _scale_fields(study: Study, scale: str) -> dict[str, Any]:
     if not study.scales:
         raise SpecError(
             f"scale {scale!r} was asked for and study {study.name} has none; add a table [scales.{scale}] to its file "
@@ -39,41 +39,41 @@ def _chosen(study: Study, scale: str) -> dict[str, Any]:
     if scale not in study.scales:
         raise SpecError(f"study {study.name} has no scale {scale!r}; {nearest(scale, [*study.scales, FULL])}")
     for name in study.scales[scale]:
-        if name not in _FEWER:
+        if name not in _SHRINKABLE:
             raise SpecError(
                 f"study {study.name}: scale {scale} changes {name}, and a scale may only make a study smaller; "
-                f"use {', '.join(_FEWER)}"
+                f"use {', '.join(_SHRINKABLE)}"
             )
     return dict(study.scales[scale])
 
 
-def _told(study: Study, smaller: Study, changes: dict[str, Any]) -> tuple[str, ...]:
-    told = []
+def _describe_changes(study: Study, smaller: Study, changes: dict[str, Any]) -> tuple[str, ...]:
+    changes_text = []
     before, after = _images(study), _images(smaller)
     if before is None or after is None:
-        told += [f"first {changes['train_samples']:,} samples"] if "train_samples" in changes else []
+        changes_text += [f"first {changes['train_samples']:,} samples"] if "train_samples" in changes else []
     elif before > after:
-        told.append(f"{after:,} of {before:,} images")
+        changes_text.append(f"{after:,} of {before:,} images")
     elif before < after:
         raise SpecError(
             f"study {study.name}: its scale has {after:,} images and the study itself {before:,}; a scale has fewer"
         )
     for name in ("epochs", "steps"):
         if name in changes:
-            told.append(f"{changes[name]} of {study.fixed.get(name, study.factors.get(name))} {name}")
+            changes_text.append(f"{changes[name]} of {study.fixed.get(name, study.factors.get(name))} {name}")
     if "dataset_copies" in changes:
-        left_out = [level for level in _levels(study) if level not in _levels(smaller)]
-        told += [f"without {', '.join(f'{level}x' for level in left_out)} data"] if left_out else []
-    return tuple(told)
+        left_out = [level for level in _copies(study) if level not in _copies(smaller)]
+        changes_text += [f"without {', '.join(f'{level}x' for level in left_out)} data"] if left_out else []
+    return tuple(changes_text)
 
 
-def _levels(study: Study) -> list[Any]:
-    found = study.factors.get("dataset_copies", study.fixed.get("dataset_copies", 1))
-    return found if isinstance(found, list) else [found]
+def _copies(study: Study) -> list[Any]:
+    copies = study.factors.get("dataset_copies", study.fixed.get("dataset_copies", 1))
+    return copies if isinstance(copies, list) else [copies]
 
 
 def _images(study: Study) -> int | None:
-    """Of one copy; a study whose data set is a factor counts its first. None for data that a user's file makes."""
+    """Images of one copy of the (first) data set; None for data that a user's file makes."""
     if "model" in study.fixed and "dataset" not in study.fixed:
         return None
     names = study.factors.get("workload", study.fixed.get("workload", "mnist-small"))

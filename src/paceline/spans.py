@@ -1,4 +1,4 @@
-"""Spans: what one rank did from when to when, noted in instrumented steps. Breakdowns and traces are made of them."""
+"""Spans: what a rank did from when to when in an instrumented run. Breakdowns and timelines are made of them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ class SpanRecorder:
     """The spans of one process."""
 
     spans: list[Span] = field(default_factory=list)
-    # What has yet to put something on the recorder when all steps are made.
+    # Functions that add their spans when all steps are made.
     at_end: list[Callable[[], None]] = field(default_factory=list)
 
     def complete(self) -> list[Span]:
@@ -48,15 +48,14 @@ class SpanRecorder:
 
     @contextmanager
     def span(self, kind: Kind, name: str = "") -> Iterator[Span]:
-        """Notes the time from here to the end of the context."""
-        noted = Span(kind, name or kind, perf_counter_ns())
-        self.spans.append(noted)
+        """Records a span from here to the end of the context."""
+        span = self.add(Span(kind, name or kind, perf_counter_ns()))
         try:
-            yield noted
+            yield span
         finally:
-            noted.end = perf_counter_ns()
+            span.end = perf_counter_ns()
 
     def add(self, span: Span) -> Span:
-        """Notes a span that ends by other means."""
+        """Records a span whose end is set elsewhere."""
         self.spans.append(span)
         return span

@@ -1,4 +1,4 @@
-"""`RunSpec`: everything that decides what one run does, frozen, checked, and with a stable identity."""
+"""`RunSpec`: everything that decides what a run does; a checked, frozen value with a stable identity."""
 
 import hashlib
 import json
@@ -21,6 +21,8 @@ BASELINE = "torch-single"
 # Raised when the meaning of a field or a default changes, so that old records never answer for new runs.
 KEY_VERSION = 1
 KEY_LENGTH = 16
+# Samples of a step over all workers where neither a user nor a study sets a batch.
+DEFAULT_GLOBAL_BATCH = 256
 # MPS takes whole percentages of the multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), and no GPU can be cut finer.
 MOST_SLICES = 100
 # How long a run may take and wait is not part of what it measures.
@@ -34,11 +36,11 @@ class Frozen(BaseModel):
 
     @classmethod
     def parse(cls, values: dict[str, Any], where: str) -> Self:
-        """The value from untrusted input; what is wrong becomes one `SpecError` in words."""
+        """The value from untrusted input; all that is wrong with it becomes one `SpecError`."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise SpecError(f"{where}: {explain(error, cls)}") from None
+            raise SpecError(f"{where}: {describe_errors(error, cls)}") from None
 
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -78,19 +80,19 @@ class ModelFile(Frozen):
 
     @property
     def label(self) -> str:
-        """How tables name it."""
+        """The name of the model in tables."""
         return f"{self.path.name}:{self.function}"
 
 
 class Shrunk(Frozen):
-    """That a study was made smaller to fit the machine at hand, and in what, in words."""
+    """The scale at which a study was made smaller, and a description of each change."""
 
     scale: str
     changes: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """As titles say it."""
+        """The text for titles."""
         return f"scale {self.scale}: {', '.join(self.changes)}"
 
 
@@ -123,7 +125,7 @@ class RunSpec(Frozen):
     slices: int | None = Field(default=None, ge=1, le=MOST_SLICES)
     cores_per_worker: int = Field(default=1, ge=1)
     allocator: Allocator = "tuned"
-    # A short run that notes where the time goes, and whose own times count for nothing else.
+    # A short run that records where the time goes; its times are used for nothing else.
     instrumented: bool = False
     # Part of the identity: a shrunk run never answers for a full one.
     shrunk: Shrunk | None = None
@@ -169,24 +171,24 @@ class RunSpec(Frozen):
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Pydantic's findings as sentences: the field, what was given, what is allowed."""
+def describe_errors(error: ValidationError, model: type[BaseModel]) -> str:
+    """Pydantic's errors as sentences: the field, its value, what is allowed."""
     return "; ".join(_sentence(dict(item), model) for item in error.errors())
 
 
 def _sentence(item: dict[str, Any], model: type[BaseModel]) -> str:
     path = ".".join(str(part) for part in item["loc"])
-    given, kind, context = item["input"], item["type"], item.get("ctx", {})
+    value, kind, context = item["input"], item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
         return f"there is no field {path!r}; {nearest(str(item['loc'][-1]), _fields_at(model, item['loc'][:-1]))}"
     if kind == "literal_error":
-        return f"{path} cannot be {given!r}; choose from {context['expected']}"
+        return f"{path} cannot be {value!r}; choose from {context['expected']}"
     if kind in ("greater_than_equal", "greater_than", "less_than"):
         sign = {"greater_than_equal": "at least", "greater_than": "more than", "less_than": "less than"}[kind]
-        return f"{path} {given!r} is out of range; it must be {sign} {next(iter(context.values()))}"
+        return f"{path} {value!r} is out of range; it must be {sign} {next(iter(context.values()))}"
     if kind == "value_error":
         return str(context["error"])
-    return f"{path} {given!r} is not usable: {item['msg'][0].lower()}{item['msg'][1:]}"
+    return f"{path} {value!r} is not usable: {item['msg'][0].lower()}{item['msg'][1:]}"
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:

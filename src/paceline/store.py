@@ -20,7 +20,7 @@ from paceline.errors import StoreError
 from paceline.record import FINAL, Record, Status
 from paceline.spec import KEY_LENGTH
 
-# SQLite's own fields for who made a file and in which version: "PACE" in ASCII, and the number of migrations applied.
+# SQLite's fields for a file's program and version: "PACE" in ASCII, and the number of migrations applied.
 APPLICATION_ID = 0x50414345
 BUSY_SECONDS = 60.0
 DEFAULT_PATH = Path("paceline.db")
@@ -58,7 +58,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path = DEFAULT_PATH) -> Self:
-        """For reading and writing; made if it is not there. A file that is not ours or is newer is not touched."""
+        """Opens a file for reading and writing, and creates it if needed; a foreign or newer file is not touched."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _refuse_foreign(path)
@@ -74,7 +74,7 @@ class Store:
 
     @classmethod
     def open_existing(cls, path: Path = DEFAULT_PATH) -> Self:
-        """For reading results that should be there."""
+        """Opens an existing file for reading."""
         if not path.is_file():
             raise StoreError(
                 f"there is no results file {path}; run a study first (paceline run quick) or name one with --db"
@@ -92,7 +92,7 @@ class Store:
         return cls(path, connection)
 
     def close(self) -> None:
-        """Lets the file go."""
+        """Closes the file."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class Store:
         self.close()
 
     def add(self, record: Record) -> int:
-        """Stores a record and gives its number; all of it or, if the disk is full, nothing."""
+        """Stores a record and returns its number; if the disk is full, nothing of it is stored."""
         environment = json.dumps(record.environment, sort_keys=True)
         digest = hashlib.sha256(environment.encode()).hexdigest()[:KEY_LENGTH]
         body = record.model_dump_json(by_alias=True, exclude={"id", "step_seconds", "environment"})
@@ -127,14 +127,14 @@ class Store:
         return number
 
     def done(self, only_ok: bool = False) -> set[tuple[str, int]]:
-        """Configurations and repeats that have a final result, or a good one."""
+        """Configurations and repeats that have a final result; with `only_ok`, a good one."""
         wanted = (Status.OK,) if only_ok else tuple(FINAL)
         marks = ",".join("?" * len(wanted))
         rows = self._connection.execute(f"SELECT DISTINCT key, repeat FROM runs WHERE status IN ({marks})", wanted)
         return {(key, repeat) for key, repeat in rows}
 
     def has_skipped(self, key: str, reason: str) -> bool:
-        """Whether the newest word on this configuration is that it was skipped, and for this reason."""
+        """Whether the newest record of this configuration says that it was skipped for this reason."""
         row = self._connection.execute(
             "SELECT status, json_extract(record, '$.reason') FROM runs WHERE key = ? ORDER BY id DESC LIMIT 1", (key,)
         ).fetchone()
@@ -159,8 +159,8 @@ class Store:
         environments = self._environments()
         return [self._record(number, body, environments[digest], with_steps) for number, body, digest in rows]
 
-    def enlist(self, study: str, keys: Iterable[str]) -> None:
-        """Notes which configurations a study has; a run that another study already made belongs to both."""
+    def add_to_study(self, study: str, keys: Iterable[str]) -> None:
+        """Adds configurations to a study; a run that another study already made then belongs to both."""
         try:
             with self._transaction():
                 rows = [(study, key) for key in keys]
@@ -170,10 +170,10 @@ class Store:
 
     def members(self) -> dict[str, set[str]]:
         """The configurations of each study."""
-        found: dict[str, set[str]] = {}
+        studies: dict[str, set[str]] = {}
         for study, key in self._connection.execute("SELECT study, key FROM members ORDER BY study"):
-            found.setdefault(study, set()).add(key)
-        return found
+            studies.setdefault(study, set()).add(key)
+        return studies
 
     def studies(self) -> list[str]:
         """Names of the studies in the file."""
@@ -220,7 +220,7 @@ def unpack(blob: bytes) -> tuple[float, ...]:
 
 
 def _connect_to_read(path: Path) -> sqlite3.Connection:
-    """Where the folder takes no new files (read-only, full), SQLite cannot share the file and reads it as it lies."""
+    """Opens the file for reading, also in a read-only or full folder, where SQLite cannot create files to share it."""
     for way in ("?mode=ro", "?mode=ro&immutable=1"):
         connection = sqlite3.connect(
             path.resolve().as_uri() + way, uri=True, timeout=BUSY_SECONDS, isolation_level=None

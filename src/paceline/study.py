@@ -58,7 +58,7 @@ class Study(Frozen):
         for name, value in fields.items():
             fixed.pop(name, None)
             factors.pop(name, None)
-            _drop_rival(name, fields, fixed, factors)
+            _drop_alternative(name, fields, fixed, factors)
             if isinstance(value, list) and len(value) != 1:
                 factors[name] = value
             else:
@@ -83,7 +83,7 @@ class Study(Frozen):
         return self.model_copy(update={"fixed": fixed, "factors": factors})
 
     def specs(self) -> list[RunSpec]:
-        """Every combination of the factors, in the order written, without doubles."""
+        """Every combination of the factors, in the order written, without duplicates."""
         axes = list(_axes(self.factors))
         for path, values in axes:
             if not isinstance(values, list) or not values:
@@ -94,14 +94,14 @@ class Study(Frozen):
         for combination in itertools.product(*(values for _, values in axes)):
             fields = _copy_tables(self.fixed)
             for (path, _), value in zip(axes, combination, strict=True):
-                _put(fields, path, value)
+                _set_nested(fields, path, value)
             spec = RunSpec.parse(fields, f"study {self.name}")
             specs.setdefault(spec.key(), spec)
         return _with_equal_slices(list(specs.values()))
 
 
 def _with_equal_slices(specs: list[RunSpec]) -> list[RunSpec]:
-    """Where nothing was said, a GPU is cut for the most workers of the study: 1, 2 and 4 are then a true series."""
+    """Cuts the GPU for the most workers of the study where `slices` is not set, so that all runs have equal slices."""
     most = max((spec.workers for spec in specs if spec.device == "cuda-slice"), default=1)
     return [
         spec.model_copy(update={"slices": most}) if spec.device == "cuda-slice" and spec.slices is None else spec
@@ -115,13 +115,13 @@ def built_in_studies() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
-def _drop_rival(name: str, given: dict[str, Any], fixed: dict[str, Any], factors: dict[str, Any]) -> None:
+def _drop_alternative(name: str, fields_set: dict[str, Any], fixed: dict[str, Any], factors: dict[str, Any]) -> None:
     for pair in (("global_batch", "local_batch"), ("epochs", "steps")):
         if name in pair:
-            rival = pair[1 - pair.index(name)]
-            if rival not in given:
-                fixed.pop(rival, None)
-                factors.pop(rival, None)
+            alternative = pair[1 - pair.index(name)]
+            if alternative not in fields_set:
+                fixed.pop(alternative, None)
+                factors.pop(alternative, None)
 
 
 def _axes(factors: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
@@ -138,7 +138,7 @@ def _copy_tables(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: dict(value) if isinstance(value, dict) else value for name, value in fields.items()}
 
 
-def _put(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def _set_nested(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     for part in path[:-1]:
         if not isinstance(fields.setdefault(part, {}), dict):
             raise SpecError(

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from paceline.contract.context import spec_facts
-from paceline.plan import DEFAULT_GLOBAL_BATCH
-from paceline.spec import RunSpec
+from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec
 from paceline.strategies import Strategy
 
 WORKERS = 4
@@ -12,7 +11,7 @@ WORKERS = 4
 
 @dataclass(frozen=True)
 class TypicalCost:
-    """Of the worker that holds and sends most. The activations of a batch come on top of what is held."""
+    """Costs of the worker that holds and sends most; the activations of a batch come on top of what is held."""
 
     held_over_model: float
     sent_over_model: float
@@ -20,19 +19,19 @@ class TypicalCost:
 
     @property
     def held(self) -> str:
-        """Parameters, gradients and optimizer state."""
+        """What is held (parameters, gradients, optimizer state) in multiples of the model, as text."""
         return f"{self.held_over_model:.2g} x"
 
     @property
     def sent(self) -> str:
-        """Bytes and messages of one step."""
+        """Bytes and messages of one step, as text."""
         if not self.messages:
             return "nothing"
         return f"{self.sent_over_model:.2g} x in {self.messages:.3g}"
 
 
 def typical_run(chosen: Strategy) -> RunSpec:
-    """The run that costs are told for."""
+    """The run whose costs tables show."""
     return RunSpec(
         strategy=chosen.name, workers=chosen.needs.fixed_workers or WORKERS, global_batch=DEFAULT_GLOBAL_BATCH,
         epochs=1, dataset="mnist-5k", device="cpu" if "cpu" in chosen.needs.devices else chosen.needs.devices[0],
@@ -40,7 +39,7 @@ def typical_run(chosen: Strategy) -> RunSpec:
 
 
 def typical_cost(chosen: Strategy) -> TypicalCost:
-    """From the strategy's own footprint."""
+    """The cost of a strategy on the typical run, from its footprint."""
     spec = typical_run(chosen)
     facts = spec_facts(spec)
     workers = [group for group in chosen.footprint(spec, facts).groups if group.role == "worker"]

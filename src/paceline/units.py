@@ -1,5 +1,6 @@
 """Quantities to text and back. Inside Paceline everything is SI: seconds, bytes, samples per second."""
 
+import math
 import re
 
 from paceline.errors import UserError
@@ -42,7 +43,7 @@ def parse_whole_numbers(text: str, what: str) -> list[int]:
 
 
 def format_seconds(seconds: float) -> str:
-    """Three digits that matter, in the unit that fits: `1.93 s`, `42 ms`, `3 min 20 s`."""
+    """Three significant digits in the unit that fits: `1.93 s`, `42 ms`, `3 min 20 s`."""
     for unit, size in (("µs", 1e-6), ("ms", 1e-3)):
         if float(f"{seconds / size:.3g}") < 1000:
             return f"{seconds / size:.3g} {unit}"
@@ -60,7 +61,7 @@ def format_rate(per_second: float) -> str:
 
 
 def format_about(value: float) -> str:
-    """A number that is not known any better than to three digits: `255,000`, `98.4`."""
+    """A number with three significant digits: `255,000`, `98.4`."""
     return format_rate(float(f"{value:.3g}"))
 
 
@@ -70,6 +71,12 @@ def format_bytes(count: float) -> str:
         if float(f"{count / size:.3g}") < 1000:
             return f"{count / size:.3g} {unit}"
     return f"{count / 1e12:,.4g} TB"
+
+
+def format_money(amount: float) -> str:
+    """An amount with two significant digits, and never fewer than two after the point: `1,234.50`, `0.012`."""
+    digits = 2 if amount <= 0 else max(2, 1 - math.floor(math.log10(amount)))
+    return f"{amount:,.{digits}f}"
 
 
 def format_percent(share: float) -> str:

@@ -1,4 +1,4 @@
-"""How many steps at the start of a run are warm-up: found by the change in their durations, not by a fixed number."""
+"""How many steps at the start of a run are warm-up, from the change in their durations."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def warm_up_steps(seconds: Sequence[float]) -> int:
     if count < 2 * FEWEST_STEPS or min(seconds) <= 0:
         return 0
     logs = np.log(np.asarray(seconds, float))
-    # Of a rare stall more is known by its place than by its length: cap what lies far outside.
+    # Rare stalls would dominate the fit, so durations far outside are capped.
     logs = np.minimum(logs, np.median(logs) + 6 * _scatter(logs))
     before = np.cumsum(logs)[:-1]
     sizes = np.arange(1, count)

@@ -7,7 +7,7 @@ import pytest
 
 from browser.conftest import Browser
 from paceline.report import write_report
-from unit.figures import pretended
+from unit.figures import example_records
 
 PHONE, DESKTOP = 390, 1280
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>.py:build'
@@ -17,14 +17,14 @@ RATES = "[...document.querySelectorAll('table.sortable tbody tr')].map(row => ro
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a small study with everything in it."""
-    records = pretended.built_in("quick", instrumented=True)
+    records = example_records.built_in("quick", instrumented=True)
     return write_report(records, tmp_path_factory.mktemp("report") / "report.html")
 
 
 @pytest.fixture(scope="module")
 def grid_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a study with many settings."""
-    return write_report(pretended.built_in("scaling"), tmp_path_factory.mktemp("report") / "grid.html")
+    return write_report(example_records.built_in("scaling"), tmp_path_factory.mktemp("report") / "grid.html")
 
 
 def all_alive(browser: Browser) -> int:
@@ -99,7 +99,7 @@ def test_a_setting_is_chosen_from_a_list_and_the_figure_follows(browser: Browser
 def test_text_of_users_never_becomes_markup(browser: Browser, tmp_path: Path) -> None:
     records = [
         record.model_copy(update={"spec": record.spec.model_copy(update={"workload": HOSTILE}), "study": HOSTILE})
-        for record in pretended.built_in("quick")
+        for record in example_records.built_in("quick")
     ]
     browser.open(write_report(records, tmp_path / "hostile.html"))
     all_alive(browser)

@@ -26,7 +26,7 @@ OF_THE_MACHINE = frozenset({"other_load", "oversubscribed"})
 CROWDED = Finding(
     code="oversubscribed",
     text="4 workers of 1 core(s) want 4 cores; this machine has 2",
-    hint="read its times as those of a crowded machine; scaling efficiency leaves it out",
+    hint="times are of an oversubscribed machine; scaling efficiency leaves them out",
 )
 ENVIRONMENT = {
     "paceline": "0.0.0",
@@ -102,7 +102,7 @@ def results_file(records: list[Record], tmp_path_factory: pytest.TempPathFactory
         for record in records:
             store.add(record)
         for study in STUDIES:
-            store.enlist(study.name, {record.key for record in records if record.study == study.name})
+            store.add_to_study(study.name, {record.key for record in records if record.study == study.name})
     return path
 
 

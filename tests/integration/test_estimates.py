@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paceline.estimate import kind, measured
+from paceline.estimate import estimate_by_measuring, kind
 from paceline.execute import plan_study
 from paceline.spec import RunSpec
 from paceline.store import Store
@@ -19,15 +19,15 @@ def test_short_runs_tell_how_long_and_are_not_kept(tmp_path: Path) -> None:
     seen: list[RunSpec] = []
     with Store.open(tmp_path / "results.db") as store:
         plan = plan_study(STUDY, store)
-        told = measured(plan, store.records(), seen.append)
+        told = estimate_by_measuring(plan, store.records(), seen.append)
         assert store.records() == []
     assert told.seconds is not None and told.seconds > 0
-    assert (told.stored, told.measured, told.likened, told.trouble) == (0, 2, 0, None)
+    assert (told.stored, told.measured, told.extrapolated, told.failure) == (0, 2, 0, None)
     assert {kind(spec) for spec in seen} == {kind(run.spec) for run in plan.to_run}
 
 
 def test_a_fault_of_a_short_run_is_told_in_its_own_words() -> None:
     faulty = STUDY.model_copy(update={"fixed": {**STUDY.fixed, "knobs": {"fault": "fail"}}})
-    told = measured(plan_study(faulty, None), [], lambda _spec: None)
+    told = estimate_by_measuring(plan_study(faulty, None), [], lambda _spec: None)
     assert told.seconds is None
-    assert told.trouble == "rank 0 (worker): RuntimeError: this run was told to fail"
+    assert told.failure == "rank 0 (worker): RuntimeError: this run was told to fail"

@@ -64,7 +64,7 @@ def test_a_study_of_the_form_runs_as_the_command_would_and_its_results_appear(se
     server.wait_for("done")
     (job,) = server.jobs()
     assert job["command"] == "paceline run --strategy=fake --workers=1,2 --global-batch=100 --steps=4"
-    assert (job["made"], job["total"], len(server.tool.records())) == (2, 2, 2)
+    assert (job["finished"], job["total"], len(server.tool.records())) == (2, 2, 2)
     assert "Fastest here: fake with 2 workers" in server.get("/results")
 
 
@@ -72,7 +72,7 @@ def test_wrong_input_is_told_with_the_words_of_the_terminal(server: Server) -> N
     server.post("/start", {"strategy": "fake", "workers": "4", "global_batch": "30"})
     server.wait_for("refused")
     (job,) = server.jobs()
-    assert "global_batch 30 does not divide over 4 workers; use a multiple of 4" in str(job["said"])
+    assert "global_batch 30 does not divide over 4 workers; use a multiple of 4" in str(job["messages"])
     assert job["form"] == "/start?strategy=fake&workers=4&global_batch=30"
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from paceline.catalogue import choose, direct, discover
+from paceline.catalogue import choose, discover, load_named
 from paceline.errors import SpecError
 from paceline.strategies import strategies, strategy
 
@@ -62,13 +62,13 @@ def test_other_distributions_add_theirs_through_entry_points(folder):
 
 
 def test_a_thing_is_found_directly_when_its_file_is_named_after_it(folder):
-    assert direct("shelf", "THING", Thing, "red-one").name == "red-one"
+    assert load_named("shelf", "THING", Thing, "red-one").name == "red-one"
     assert "shelf.blue" not in sys.modules
 
 
 @pytest.mark.parametrize("name", ["blue", "azure", "red_one", "empty", "other", "absent", "", "../x", "a b"])
 def test_what_is_not_found_directly_is_none(folder, name):
-    assert direct("shelf", "THING", Thing, name) is None
+    assert load_named("shelf", "THING", Thing, name) is None
 
 
 @pytest.mark.parametrize("name", ["torch.ddp", "fake.x"])

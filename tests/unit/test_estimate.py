@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.estimate import LEAST_STEPS, MEASURED_STEPS, Estimate, Pace, estimate, kind, pace, short
+from paceline.estimate import LEAST_STEPS, MEASURED_STEPS, Estimate, Pace, estimate, kind, pace, shortened_run
 from paceline.plan import make_plan
 from paceline.record import Epoch, Record, Startup, Status
 from paceline.study import Study
@@ -47,7 +47,7 @@ def test_a_few_steps_tell_how_long_whole_runs_take():
     truth = sum(ran(run.spec).wall_seconds for run in plan.to_run)
     told = estimate(plan, [], ran)
     assert told.seconds == pytest.approx(truth)
-    assert (told.stored, told.measured, told.likened) == (0, 2, 0)
+    assert (told.stored, told.measured, told.extrapolated) == (0, 2, 0)
 
 
 def test_runs_that_differ_only_in_length_are_measured_once():
@@ -96,11 +96,11 @@ def test_what_there_is_no_time_to_measure_is_likened_to_the_most_similar():
         return ran(spec, step=spec.samples_per_step / 1000) if len(calls) == 1 else None
 
     told = estimate(plan, [], measure)
-    assert (told.measured, told.likened) == (1, 1)
+    assert (told.measured, told.extrapolated) == (1, 1)
     lengths = {100: 150, 200: 75}
     shared = plan.to_run[0].spec
     assert {run.spec.global_batch for run in plan.to_run} == set(lengths)
-    known = pace(ran(short(calls[0]), step=calls[0].samples_per_step / 1000))
+    known = pace(ran(shortened_run(calls[0]), step=calls[0].samples_per_step / 1000))
     expected = sum(known.once_seconds + steps * batch / 1000 + 3 * EVALUATION for batch, steps in lengths.items())
     assert told.seconds == pytest.approx(expected), shared
 
@@ -112,7 +112,7 @@ def test_the_smallest_batches_of_everything_are_measured_first():
         lambda spec: asked.append(spec) or (ran(spec) if len(asked) <= 2 else None),
     )  # fmt: skip
     assert sorted((spec.global_batch, spec.workers) for spec in asked[:2]) == [(250, 1), (250, 2)]
-    assert (told.measured, told.likened) == (2, 4)
+    assert (told.measured, told.extrapolated) == (2, 4)
 
 
 def test_slow_steps_are_measured_less_often():
@@ -123,7 +123,7 @@ def test_slow_steps_are_measured_less_often():
 
 def test_a_kind_that_fails_is_told_and_the_others_stand_for_it():
     told = estimate(planned(workers=[1, 2]), [], lambda spec: failing(spec) if spec.workers == 2 else ran(spec))
-    assert (told.measured, told.likened, told.trouble) == (1, 1, "no data")
+    assert (told.measured, told.extrapolated, told.failure) == (1, 1, "no data")
 
 
 def test_where_nothing_can_be_measured_no_number_is_given():
@@ -143,7 +143,7 @@ def test_a_run_with_a_clock_of_its_own_costs_what_its_processes_cost():
 
 def test_a_short_run_is_of_the_same_kind_and_never_longer_than_the_run():
     spec = planned(dataset_copies=[4]).to_run[0].spec
-    assert short(spec).steps == MEASURED_STEPS
-    assert kind(short(spec)) == kind(spec)
+    assert shortened_run(spec).steps == MEASURED_STEPS
+    assert kind(shortened_run(spec)) == kind(spec)
     few = spec.model_copy(update={"dataset_copies": 1, "epochs": 1, "global_batch": 2500})
-    assert short(few).steps == 2
+    assert shortened_run(few).steps == 2

@@ -14,9 +14,9 @@ from paceline.plan import (
     complete,
     expand_strategies,
     make_plan,
+    missing_defaults,
     refusal,
     sample_count,
-    with_defaults,
 )
 from paceline.spec import ModelFile
 from paceline.strategies import strategies, strategy
@@ -70,7 +70,7 @@ def test_every_run_of_the_study_is_planned_once_per_repeat(plan):
     assert Counter((run.spec.seed, run.repeat) for run in planned.to_run) == Counter(
         (seed, repeat) for seed in (1, 2, 3, 4) for repeat in range(3)
     )
-    assert planned.total == 12
+    assert len(planned.to_run) + planned.done == 12
     assert planned.study == "trial"
 
 
@@ -97,7 +97,7 @@ def test_runs_that_are_done_are_left_out_and_counted(plan):
     done = {(run.spec.key(), run.repeat) for run in everything.to_run[:4]}
     rest = plan(done, repeats=2, seed=[1, 2, 3])
     assert rest.to_run == everything.to_run[4:]
-    assert (rest.done, rest.total) == (4, 6)
+    assert (rest.done, len(rest.to_run)) == (4, 2)
 
 
 def test_what_other_studies_did_is_not_counted(plan):
@@ -122,7 +122,7 @@ def test_a_skipped_run_is_listed_once_with_its_reason_and_not_counted(make_syste
     (skipped,) = planned.skipped
     assert skipped.spec.strategy == "torch-ddp"
     assert skipped.skip_reason == "torch is not installed; install paceline[torch]"
-    assert planned.total == 3
+    assert len(planned.to_run) + planned.done == 3
 
 
 def test_runs_that_come_to_the_same_are_made_once(make_system):
@@ -230,7 +230,7 @@ def test_a_users_own_model_is_not_looked_at_without_its_framework(make_spec, mak
     ],
 )
 def test_batch_and_length_have_defaults_where_nothing_was_said(given, added):
-    assert with_defaults(given) == added
+    assert missing_defaults(given) == added
 
 
 def test_a_pattern_stands_for_all_strategies_that_match_it():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.analysis.labels import setting
+from paceline.analysis.labels import setting_title
 from paceline.errors import SpecError
 from paceline.plan import complete
 from paceline.scale import FULL, shrink
@@ -28,7 +28,7 @@ def test_what_was_shrunk_is_written_into_every_run():
 
 def test_every_title_says_what_was_shrunk():
     (spec,) = shrink(study(), "tiny").specs()
-    assert setting(complete(spec)) == (
+    assert setting_title(complete(spec)) == (
         "mnist-small on mnist-5k (first 512) · strong scaling, global batch 256 · 2 epochs"
         " · scale tiny: 512 of 60,000 images, 2 of 30 epochs"
     )

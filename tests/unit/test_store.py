@@ -22,7 +22,7 @@ def test_a_record_comes_back_as_it_went_in(store, make_record):
         log_tail="the end\n",
     )
     number = store.add(record)
-    store.enlist("trial", [record.key])
+    store.add_to_study("trial", [record.key])
     assert store.records(with_steps=True) == [record.model_copy(update={"id": number})]
 
 
@@ -138,8 +138,8 @@ def test_a_study_has_the_records_of_its_configurations(store, make_record, make_
     ours, theirs = make_record(), make_record(spec=make_spec(seed=1))
     store.add(ours)
     store.add(theirs)
-    store.enlist("ours", [ours.key])
-    store.enlist("theirs", [theirs.key])
+    store.add_to_study("ours", [ours.key])
+    store.add_to_study("theirs", [theirs.key])
     assert [record.key for record in store.records("ours")] == [ours.key]
     assert [record.key for record in store.records("theirs")] == [theirs.key]
     assert len(store.records()) == 2
@@ -149,15 +149,15 @@ def test_a_study_has_the_records_of_its_configurations(store, make_record, make_
 def test_a_run_that_another_study_made_belongs_to_both(store, make_record):
     record = make_record(study="first")
     store.add(record)
-    store.enlist("first", [record.key])
-    store.enlist("second", [record.key])
+    store.add_to_study("first", [record.key])
+    store.add_to_study("second", [record.key])
     assert store.records("first") == store.records("second") != []
 
 
 def test_studies_are_listed_by_name_without_doubles(store):
-    store.enlist("b", ["1", "2"])
-    store.enlist("a", ["1"])
-    store.enlist("b", ["2", "3"])
+    store.add_to_study("b", ["1", "2"])
+    store.add_to_study("a", ["1"])
+    store.add_to_study("b", ["2", "3"])
     assert store.studies() == ["a", "b"]
 
 

@@ -285,4 +285,4 @@ def test_a_new_file_on_a_full_disk_is_refused(small_disk):
 def test_a_study_that_finds_the_disk_full_is_refused(small_disk):
     with Store.open(small_disk / "results.db") as store:
         fill(small_disk)
-        assert "disk is full" in complaint(store.enlist, "trial", [f"{number:016x}" for number in range(2000)])
+        assert "disk is full" in complaint(store.add_to_study, "trial", [f"{number:016x}" for number in range(2000)])

@@ -5,6 +5,7 @@ import pytest
 from paceline.errors import UserError
 from paceline.units import (
     format_bytes,
+    format_money,
     format_percent,
     format_rate,
     format_seconds,
@@ -117,3 +118,10 @@ def test_a_predicted_number_has_three_digits():
     from paceline.units import format_about
 
     assert [format_about(value) for value in (254_898.0, 98.44, 1_234.0)] == ["255,000", "98.4", "1,230"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(0.0, "0.00"), (1234.5, "1,234.50"), (0.5, "0.50"), (0.0123, "0.012"), (0.000012, "0.000012")]
+)
+def test_money_for_energy_and_time_has_two_digits_that_matter(amount, text):
+    assert format_money(amount) == text

@@ -1,14 +1,14 @@
-"""What is best here and why, in three sentences with numbers: what to use, why it is fast, and how sure that is."""
+"""The answer of a report in three sentences: what to use, why it is fast, and how certain that is."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.analysis.explanation import serial_fraction
-from paceline.analysis.factors import size
-from paceline.analysis.labels import groups, series_name, shortened, varying_fields
+from paceline.analysis.factors import setting_size
+from paceline.analysis.labels import group_by_setting, series_name, shorten_titles, varying_fields
 from paceline.analysis.rows import Row
-from paceline.breakdown import mean_of
+from paceline.breakdown import mean_parts
 from paceline.units import format_count, format_percent, format_rate, format_seconds
 
 FEW_REPEATS = 3
@@ -23,38 +23,41 @@ class Answer:
 
 
 def answer(rows: Sequence[Row]) -> Answer | None:
-    """Over all settings; details are of the one with the largest model, data and batch. None without results."""
-    settings = groups(rows, without={"shrunk"})
-    measured = {title: known for title, own in settings.items() if (known := [row for row in own if row.measured])}
+    """The answer over all settings, with details of the setting with the largest model, data and batch.
+
+    None when nothing was measured.
+    """
+    settings = group_by_setting(rows, without={"shrunk"})
+    measured = {title: [row for row in members if row.measured] for title, members in settings.items()}
+    measured = {title: members for title, members in measured.items() if members}
     if not measured:
         return None
-    title = max(measured, key=lambda name: size(measured[name][0]))
-    own = measured[title]
-    best = max(own, key=_rate)
-    said = [_what(best, own, measured, title), _why(best, own), _how_sure(best, own)]
-    return Answer(title, tuple(said))
+    title = max(measured, key=lambda name: setting_size(measured[name][0]))
+    members = measured[title]
+    best = max(members, key=_rate)
+    return Answer(title, (_what(best, members, measured, title), _why(best, members), _how_sure(best, members)))
 
 
 def _rate(row: Row) -> float:
     return row.samples_per_second or 0.0
 
 
-def _what(best: Row, own: Sequence[Row], measured: dict[str, list[Row]], title: str) -> str:
-    """What to use, and what it brings over one worker."""
-    name, workers = series_name(best, varying_fields(own)), format_count(best.spec.workers, "worker")
+def _what(best: Row, rows: Sequence[Row], measured: dict[str, list[Row]], title: str) -> str:
+    """Says what to use, and what it gains over one worker."""
+    name, workers = series_name(best, varying_fields(rows)), format_count(best.spec.workers, "worker")
     gain = f"{format_rate(_rate(best))} samples/s"
     if best.spec.workers > 1 and best.speedup is not None:
         ideal = f" ({format_percent(best.efficiency)} of ideal)" if best.efficiency is not None else ""
         gain += f", {best.speedup:.2f} times one worker{ideal}"
-    elif best.spec.workers == 1 and any(row.spec.workers > 1 for row in own):
-        several = max((row for row in own if row.spec.workers > 1), key=_rate)
+    elif best.spec.workers == 1 and any(row.spec.workers > 1 for row in rows):
+        several = max((row for row in rows if row.spec.workers > 1), key=_rate)
         gain += f"; more workers do not pay here (at most {format_rate(_rate(several))} samples/s with several)"
     if len(measured) == 1:
         return f"Use {name} with {workers}: {gain}."
-    short = dict(zip(measured, shortened(list(measured))[0], strict=True))[title]
-    if len({row.spec.strategy for rows in measured.values() for row in rows}) == 1:
+    short = dict(zip(measured, shorten_titles(list(measured))[0], strict=True))[title]
+    if len({row.spec.strategy for members in measured.values() for row in members}) == 1:
         return f"In the largest of {len(measured)} settings, {short}, use {name} with {workers}: {gain}."
-    wins = Counter(max(rows, key=_rate).spec.strategy for rows in measured.values())
+    wins = Counter(max(members, key=_rate).spec.strategy for members in measured.values())
     most, count = wins.most_common(1)[0]
     return (
         f"{most} is the fastest in {count} of {len(measured)} settings; in the largest, {short}, use {name} with "
@@ -62,9 +65,9 @@ def _what(best: Row, own: Sequence[Row], measured: dict[str, list[Row]], title: 
     )
 
 
-def _why(best: Row, own: Sequence[Row]) -> str:
-    """What fills its steps where that is known, and what the next strategy reaches."""
-    rivals = [row for row in own if row.spec.strategy != best.spec.strategy]
+def _why(best: Row, rows: Sequence[Row]) -> str:
+    """Says what fills the steps of the best, if it was instrumented, and how close the next strategy comes."""
+    rivals = [row for row in rows if row.spec.strategy != best.spec.strategy]
     behind = ""
     if rivals:
         next_best = max(rivals, key=_rate)
@@ -73,7 +76,7 @@ def _why(best: Row, own: Sequence[Row]) -> str:
             f"reaches {format_percent(_rate(next_best) / _rate(best))} of it"
         )
     if best.breakdown:
-        parts, step = mean_of(best.breakdown), sum(rank.step for rank in best.breakdown) / len(best.breakdown)
+        parts, step = mean_parts(best.breakdown), sum(rank.step for rank in best.breakdown) / len(best.breakdown)
         computing = sum(parts[name] for name in ("input", "forward", "backward", "optimizer")) / step
         others = [
             f"{format_percent(parts[part] / step)} is {words}" for part, words in _LOSSES if parts[part] / step > 0.01
@@ -92,19 +95,23 @@ def _why(best: Row, own: Sequence[Row]) -> str:
 _LOSSES = (("exposed", "exposed communication"), ("waiting", "waiting for slower ranks"))
 
 
-def _how_sure(best: Row, own: Sequence[Row]) -> str:
-    """Repeats, rivals that chance could explain, and a crowded machine."""
-    varying = varying_fields(own)
-    said = [f"{format_count(best.runs, 'repeat')}" + (f" within {format_percent(best.spread)}" if best.spread else "")]
+def _how_sure(best: Row, rows: Sequence[Row]) -> str:
+    """Says how many repeats there are, which rivals chance could explain, and whether cores were oversubscribed."""
+    varying = varying_fields(rows)
+    remarks = [
+        f"{format_count(best.runs, 'repeat')}" + (f" within {format_percent(best.spread)}" if best.spread else "")
+    ]
     low = best.samples_per_second_low or 0.0
-    equal = [row for row in own if row is not best and (row.samples_per_second_high or 0.0) >= low]
+    equal = [row for row in rows if row is not best and (row.samples_per_second_high or 0.0) >= low]
     if best.runs < FEW_REPEATS:
-        said.append(f"too few to tell chance from effect (--repeats {FEW_REPEATS})")
+        remarks.append(f"too few to tell chance from effect (--repeats {FEW_REPEATS})")
     elif equal:
         names = ", ".join(f"{series_name(row, varying)} x{row.spec.workers}" for row in equal[:FEW_REPEATS])
-        said.append(f"which overlap with those of {names}, so take them as equal")
+        remarks.append(f"which overlap with those of {names}, so take them as equal")
     else:
-        said.append("which no other configuration reaches")
+        remarks.append("which no other configuration reaches")
     if best.oversubscribed:
-        said.append("on more processes than cores, so read it as a crowded machine's")
-    return f"How sure: {', '.join(said)}."
+        remarks.append(
+            "oversubscribed (more processes than cores), so it says little about a machine with enough cores"
+        )
+    return f"How sure: {', '.join(remarks)}."

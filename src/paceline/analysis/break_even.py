@@ -1,4 +1,4 @@
-"""From where on something pays: where a measured speed-up crosses one."""
+"""The batch from which on more workers pay: where a measured speed-up rises through one."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,16 +8,16 @@ EVEN = 1.0
 
 
 def crossing(points: Sequence[tuple[float, float]]) -> float | None:
-    """The last place where the line through the points rises through one; None if it never does."""
-    found = None
+    """The last batch at which the line through (batch, speed-up) points rises through one; None if it never does."""
+    last = None
     for (before, low), (after, high) in pairwise(points):
         if low < EVEN <= high:
-            found = before + (after - before) * (EVEN - low) / (high - low)
-    return found
+            last = before + (after - before) * (EVEN - low) / (high - low)
+    return last
 
 
 def pays_from(points: Sequence[tuple[float, float]]) -> str:
-    """In words, of speed-ups at growing batches."""
+    """A phrase that says from which batch on more workers pay; points are (batch, speed-up) at growing batches."""
     if not points:
         return "not known"
     if points[-1][1] < EVEN:

@@ -18,14 +18,14 @@ class Column:
     meaning: str = ""
 
     def cell(self, row: Row) -> "Cell":
-        """Of a row; empty where there is nothing to say."""
+        """The cell of a row; empty where the row has no value."""
         value = self.value(row)
         return Cell("" if value is None else self.text(value), value)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, and what it is sorted by; nothing where there is nothing to say."""
+    """The text that is shown, and the value that the cell is sorted by; None where there is none."""
 
     text: str
     value: float | str | None
@@ -59,15 +59,15 @@ COLUMNS = (
 
 
 def cells(row: Row) -> list[Cell]:
-    """The row under every column."""
+    """The cells of a row, one for each of `COLUMNS`."""
     return [column.cell(row) for column in COLUMNS]
 
 
 def row_name(row: Row, varying: Sequence[str]) -> str:
-    """The series and its workers, in words that tell it from its neighbours."""
+    """The series and the worker count; `varying` names the fields that tell it from its neighbours."""
     return f"{series_name(row, varying)} x{row.spec.workers}"
 
 
 def used_columns(rows: Sequence[Row]) -> list[int]:
-    """Numbers of the columns in which any row has something to say."""
+    """Numbers of the columns in which any row has a value."""
     return [number for number, column in enumerate(COLUMNS) if any(column.value(row) is not None for row in rows)]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from paceline.analysis.labels import setting
+from paceline.analysis.labels import setting_title
 from paceline.analysis.selection import Selector
 from paceline.analysis.statistics import Interval, bootstrap_ratio, effect_size, rank_test
 from paceline.record import Record
@@ -24,7 +24,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the runs of two sides say about one measure in one setting."""
+    """The comparison of two sides by one measure in one setting."""
 
     setting: str
     measure: str
@@ -40,7 +40,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """In a sentence; never a winner where chance could explain the difference."""
+        """The result in a sentence, which names no winner where chance could explain the difference."""
         if self.interval is None:
             fewest = min(len(self.first_values), len(self.second_values))
             return f"{fewest} run of a side tells nothing of the next; repeat at least 3 times"
@@ -70,43 +70,45 @@ MEASURES = (Measure("samples/s", _rate), Measure("samples per CPU second", _rate
 
 
 def compare(records: Sequence[Record], first: Selector, second: Selector) -> list[Comparison]:
-    """Every setting and worker count in which both sides have good runs, by every measure."""
-    sides = [_by_place(records, selector) for selector in (first, second)]
-    found = []
-    for place in sides[0]:
-        if place not in sides[1] or sides[0][place] == sides[1][place]:
+    """Compares both sides by every measure, in each setting and worker count in which both have good runs."""
+    sides = [_by_setting(records, selector) for selector in (first, second)]
+    comparisons = []
+    for title in sides[0]:
+        if title not in sides[1] or sides[0][title] == sides[1][title]:
             continue
         for measure in MEASURES:
             values = [
-                tuple(value for record in side[place] if (value := measure.of(record)) is not None) for side in sides
+                tuple(value for record in side[title] if (value := measure.of(record)) is not None) for side in sides
             ]
             if all(values):
-                found.append(compared(place, measure, (str(first), str(second)), values))
-    return found
+                comparisons.append(compare_values(title, measure, (str(first), str(second)), values))
+    return comparisons
 
 
-def _by_place(records: Sequence[Record], selector: Selector) -> dict[str, list[Record]]:
-    """Good runs of one side, by setting; worker counts are part of it unless the selector names one."""
+def _by_setting(records: Sequence[Record], selector: Selector) -> dict[str, list[Record]]:
+    """The good runs of one side by setting, which includes the worker count unless the selector names one."""
     grouped: dict[str, list[Record]] = {}
     for record in records:
-        if record.ok and not record.spec.instrumented and selector.takes(record.spec):
+        if record.ok and not record.spec.instrumented and selector.matches(record.spec):
             workers = "" if "workers" in selector.fields else f" · {format_count(record.spec.workers, 'worker')}"
-            grouped.setdefault(setting(record.spec) + workers, []).append(record)
+            grouped.setdefault(setting_title(record.spec) + workers, []).append(record)
     return grouped
 
 
-def compared(place: str, measure: Measure, names: tuple[str, str], values: Sequence[Sequence[float]]) -> Comparison:
-    """What the values of two sides say."""
-    above, below = (tuple(side) for side in values)
+def compare_values(
+    setting: str, measure: Measure, names: tuple[str, str], values: Sequence[Sequence[float]]
+) -> Comparison:
+    """Compares the values that one measure has on two sides."""
+    first, second = (tuple(side) for side in values)
     return Comparison(
-        setting=place,
+        setting=setting,
         measure=measure.name,
         first=names[0],
         second=names[1],
-        first_values=above,
-        second_values=below,
-        ratio=median(above) / median(below),
-        interval=bootstrap_ratio(above, below),
-        p_value=rank_test(above, below),
-        effect=effect_size(above, below),
+        first_values=first,
+        second_values=second,
+        ratio=median(first) / median(second),
+        interval=bootstrap_ratio(first, second),
+        p_value=rank_test(first, second),
+        effect=effect_size(first, second),
     )

@@ -1,11 +1,11 @@
-"""Records of one configuration ─► how soon it reached a target accuracy, where it ended, how stale gradients were."""
+"""Records of one configuration ─► time to a target accuracy, final accuracy, staleness of gradients."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from paceline.analysis.statistics import middle
+from paceline.analysis.statistics import median_or_none
 from paceline.record import Epoch, Record
 from paceline.strategies import strategies
 
@@ -15,7 +15,7 @@ SHARE_OF_FINAL = 0.95
 
 @dataclass(frozen=True)
 class Convergence:
-    """Of one configuration; the final accuracy is over all seeds of it. None where there is nothing to say."""
+    """The convergence of one configuration, with the final accuracy over all its seeds; None where it is not known."""
 
     target_accuracy: float | None = None
     # Runs that reached it; the medians below are given only when all did.
@@ -30,29 +30,31 @@ class Convergence:
     staleness_max: float | None = None
 
 
-def converged(records: Sequence[Record], all_seeds: Sequence[Record], target: float | None) -> Convergence:
-    """From the good runs of one configuration, and those of the same with any seed."""
+def summarise_convergence(records: Sequence[Record], all_seeds: Sequence[Record], target: float | None) -> Convergence:
+    """Summarises the good runs of one configuration; the final accuracy is over its runs with any seed."""
     finals = [final for record in all_seeds if (final := final_accuracy(record)) is not None]
-    ways = [way for record in records if (way := until(record, target))]
-    all_reached = len(ways) == len(records)
+    reached = [epochs for record in records if (epochs := epochs_until(record, target))]
+    all_reached = len(reached) == len(records)
     return Convergence(
         target_accuracy=target,
-        runs_to_target=len(ways),
-        epochs_to_target=middle([len(way) for way in ways]) if all_reached else None,
-        seconds_to_target=middle([sum(epoch.seconds for epoch in way) for way in ways]) if all_reached else None,
+        runs_to_target=len(reached),
+        epochs_to_target=median_or_none([len(epochs) for epochs in reached]) if all_reached else None,
+        seconds_to_target=median_or_none([sum(epoch.seconds for epoch in epochs) for epochs in reached])
+        if all_reached
+        else None,
         seeds=len({record.spec.seed for record in all_seeds}),
-        final_accuracy=middle(finals),
+        final_accuracy=median_or_none(finals),
         final_accuracy_low=min(finals, default=None),
         final_accuracy_high=max(finals, default=None),
-        staleness_mean=middle([stale[0] for record in records if (stale := staleness(record))]),
+        staleness_mean=median_or_none([stale[0] for record in records if (stale := staleness(record))]),
         staleness_max=max((stale[1] for record in records if (stale := staleness(record))), default=None),
     )
 
 
 def default_target(records: Iterable[Record]) -> float | None:
-    """Of the good runs of one setting: `SHARE_OF_FINAL` of the synchronous ones' median, down to a whole per cent.
+    """The target accuracy of a setting: `SHARE_OF_FINAL` of the synchronous runs' median, down to a whole per cent.
 
-    Without synchronous runs those that there are decide.
+    Without synchronous runs, the median of all runs is taken.
     """
     finals = [(_synchronous(record), final) for record in records if (final := final_accuracy(record)) is not None]
     chosen = [final for synchronous, final in finals if synchronous] or [final for _, final in finals]
@@ -61,12 +63,12 @@ def default_target(records: Iterable[Record]) -> float | None:
 
 
 def final_accuracy(record: Record) -> float | None:
-    """On the test set after the last epoch."""
+    """The accuracy on the test set after the last epoch."""
     return record.epochs[-1].test_accuracy if record.epochs else None
 
 
-def until(record: Record, target: float | None) -> tuple[Epoch, ...]:
-    """The epochs up to the first whose accuracy is the target or more; none if that never came."""
+def epochs_until(record: Record, target: float | None) -> tuple[Epoch, ...]:
+    """The epochs up to the first one that reached the target accuracy; none if no epoch did."""
     for number, epoch in enumerate(record.epochs, start=1):
         if target is not None and epoch.test_accuracy is not None and epoch.test_accuracy >= target:
             return record.epochs[:number]
@@ -74,14 +76,14 @@ def until(record: Record, target: float | None) -> tuple[Epoch, ...]:
 
 
 def staleness(record: Record) -> tuple[float, float] | None:
-    """Mean over all updates and the most, of the workers if they kept account; servers count the same updates again."""
-    told = [(rank.role, rank.details["staleness"]) for rank in record.ranks if "staleness" in rank.details]
-    own = [summary for role, summary in told if role == "worker"] or [summary for _, summary in told]
-    updates = sum(summary["updates"] for summary in own)
+    """Mean and largest staleness over all updates, as workers counted them, or servers where no worker did."""
+    summaries = [(rank.role, rank.details["staleness"]) for rank in record.ranks if "staleness" in rank.details]
+    counted = [summary for role, summary in summaries if role == "worker"] or [summary for _, summary in summaries]
+    updates = sum(summary["updates"] for summary in counted)
     if not updates:
         return None
-    mean = sum(summary["mean"] * summary["updates"] for summary in own) / updates
-    return mean, float(max(summary["max"] for summary in own))
+    mean = sum(summary["mean"] * summary["updates"] for summary in counted) / updates
+    return mean, float(max(summary["max"] for summary in counted))
 
 
 def _synchronous(record: Record) -> bool:

@@ -1,4 +1,4 @@
-"""Loss curves of runs that should be the same training: how far they part, and points to draw."""
+"""Loss curves of runs that should train alike: how far they differ, and points to draw."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ def curve(losses: Sequence[float | None]) -> list[tuple[float, float]]:
 
 
 def agreement(rows: Sequence[Row]) -> Agreement | None:
-    """Over the synchronous runs with losses; the reference is a one-worker run if there is one.
+    """Compares the losses of synchronous runs; the reference is a one-worker run if there is one.
 
-    Only runs with the same global batch make the same steps; in weak scaling the largest group of those is told of.
+    Only runs with the same global batch make the same steps; in weak scaling the largest such group is compared.
     """
     sizes: dict[int, list[Row]] = {}
     for row in rows:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from paceline.analysis.statistics import Band, band
+from paceline.analysis.statistics import Band, band_or_none
 from paceline.record import Epoch, Record
 
 
@@ -25,7 +25,7 @@ class EpochSummary:
 
 
 def epoch_summaries(records: Sequence[Record]) -> tuple[EpochSummary, ...]:
-    """From the good runs of one configuration; epochs that only some of them made are left out."""
+    """Summarises the good runs of one configuration; epochs that only some of them made are left out."""
     count = min((len(record.epochs) for record in records), default=0)
     elapsed = [list(accumulate(epoch.seconds for epoch in record.epochs)) for record in records]
     return tuple(
@@ -36,7 +36,7 @@ def epoch_summaries(records: Sequence[Record]) -> tuple[EpochSummary, ...]:
 
 def _summary(epochs: list[Epoch], elapsed: list[float]) -> EpochSummary:
     def over(value: Callable[[Epoch], float | None]) -> Band | None:
-        return band([found for epoch in epochs if (found := value(epoch)) is not None])
+        return band_or_none([known for epoch in epochs if (known := value(epoch)) is not None])
 
     return EpochSummary(
         number=epochs[0].number,

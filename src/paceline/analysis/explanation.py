@@ -1,10 +1,10 @@
-"""Why a strategy scales as it does, in sentences made of its breakdown: what fills the step, and where it would pay."""
+"""Sentences that explain from its breakdown why a strategy scales as it does, and from which batch on it would pay."""
 
 from collections.abc import Sequence
 
 from paceline.analysis.rows import Row
 from paceline.analysis.thresholds import LEAST_GAIN
-from paceline.breakdown import RankBreakdown, mean_of
+from paceline.breakdown import RankBreakdown, mean_parts
 from paceline.strategies import strategies
 from paceline.units import format_bytes, format_percent, format_seconds
 
@@ -20,17 +20,17 @@ def serial_fraction(speedup: float, workers: int) -> float | None:
 
 
 def explain(row: Row, rows: Sequence[Row]) -> list[str]:
-    """Sentences about one configuration; empty where nothing can be said."""
+    """Sentences about one configuration; none for one worker or where nothing was measured."""
     if not row.measured or row.spec.workers < 2:
         return []
-    said = [_outcome(row)]
+    sentences = [_outcome(row)]
     if row.breakdown:
-        said += _parts(row.breakdown)
-        said += _crowding(row, rows)
-        said += _break_even(row)
+        sentences += _parts(row.breakdown)
+        sentences += _compute_inflation(row, rows)
+        sentences += _break_even(row)
     else:
-        said.append("Where the time goes is not known: run it with --breakdown.")
-    return said
+        sentences.append("Where the time goes is not known: run it with --breakdown.")
+    return sentences
 
 
 def _outcome(row: Row) -> str:
@@ -42,33 +42,33 @@ def _outcome(row: Row) -> str:
     if row.speedup < LEAST_GAIN:
         return f"{workers} workers are no faster than one ({row.speedup:.2f} times)."
     fraction = serial_fraction(row.speedup, workers) or 0.0
-    said = f"{workers} workers are {row.speedup:.2f} times as fast as one"
+    sentence = f"{workers} workers are {row.speedup:.2f} times as fast as one"
     if row.efficiency is None:
-        return f"{said}, with more processes than cores: how well it scales cannot be told from that."
+        return f"{sentence}, oversubscribed (more processes than cores): that does not show how well it scales."
     serial = f"; as if {format_percent(max(0.0, fraction))} of the work did not speed up" if fraction > 0 else ""
-    return f"{said}, {format_percent(row.efficiency)} of ideal{serial}."
+    return f"{sentence}, {format_percent(row.efficiency)} of ideal{serial}."
 
 
 def _parts(ranks: Sequence[RankBreakdown]) -> list[str]:
-    parts, step = mean_of(ranks), sum(rank.step for rank in ranks) / len(ranks)
+    parts, step = mean_parts(ranks), sum(rank.step for rank in ranks) / len(ranks)
     computing = sum(parts[name] for name in ("input", "forward", "backward", "optimizer"))
-    said = [f"Computation is {format_percent(computing / step)} of a step of {format_seconds(step)}."]
+    sentences = [f"Computation is {format_percent(computing / step)} of a step of {format_seconds(step)}."]
     for name, words in (
         ("exposed", "is exposed communication"),
         ("waiting", "is waiting for slower ranks"),
         ("other", "is none of these: the framework's own work between them"),
     ):
         if parts[name] / step >= LEAST_SHARE:
-            more = _transfer(ranks) if name == "exposed" else _who(ranks) if name == "waiting" else ""
-            said.append(f"{format_percent(parts[name] / step)} of the step {words}{more}.")
+            more = _transfer(ranks) if name == "exposed" else _slowest_rank(ranks) if name == "waiting" else ""
+            sentences.append(f"{format_percent(parts[name] / step)} of the step {words}{more}.")
     hidden = sum(rank.overlapped for rank in ranks) / len(ranks)
     if hidden / step >= LEAST_SHARE:
-        said.append(f"{format_seconds(hidden)} of transfer is hidden behind computation and costs nothing.")
-    return said
+        sentences.append(f"{format_seconds(hidden)} of transfer is hidden behind computation and costs nothing.")
+    return sentences
 
 
 def _transfer(ranks: Sequence[RankBreakdown]) -> str:
-    """How much is handed over, and how fast that goes."""
+    """How many bytes a step sends, and at which rate."""
     heaviest = max(ranks, key=lambda rank: rank.sent_bytes)
     if not heaviest.sent_bytes or not heaviest.communication:
         return ""
@@ -76,19 +76,19 @@ def _transfer(ranks: Sequence[RankBreakdown]) -> str:
     return f": {format_bytes(heaviest.sent_bytes)} per step at {format_bytes(speed)}/s"
 
 
-def _who(ranks: Sequence[RankBreakdown]) -> str:
-    """Which rank the others wait for, if it is one."""
+def _slowest_rank(ranks: Sequence[RankBreakdown]) -> str:
+    """The rank that the others mostly wait for."""
     latest = min(ranks, key=lambda rank: rank.waiting)
     return f", mostly for rank {latest.rank}" if len(ranks) > 1 else ""
 
 
-def _crowding(row: Row, rows: Sequence[Row]) -> list[str]:
-    """Whether the computation itself became slower than its share of one worker's."""
+def _compute_inflation(row: Row, rows: Sequence[Row]) -> list[str]:
+    """Whether the workers together compute longer than one worker does for the same batch."""
     single = [other for other in rows if other.spec.workers == 1 and other.breakdown and _alike(other, row)]
     if not single or row.spec.scaling != "strong":
         return []
     names = ("forward", "backward")
-    alone, shared = (sum(mean_of(one.breakdown)[name] for name in names) for one in (single[0], row))
+    alone, shared = (sum(mean_parts(side.breakdown)[name] for name in names) for side in (single[0], row))
     inflated = shared * row.spec.workers / alone if alone else 1.0
     if inflated < 1 + 5 * LEAST_SHARE:
         return []
@@ -105,8 +105,8 @@ def _alike(other: Row, row: Row) -> bool:
 
 
 def _break_even(row: Row) -> list[str]:
-    """From where on the time saved in computing outweighs what the workers cost each other in each step."""
-    parts, workers = mean_of(row.breakdown), row.spec.workers
+    """The batch from which on the computing time saved outweighs exposed communication and waiting."""
+    parts, workers = mean_parts(row.breakdown), row.spec.workers
     computing = (parts["forward"] + parts["backward"]) * workers
     cost = parts["exposed"] + parts["waiting"]
     if row.spec.scaling != "strong" or computing <= 0 or row.speedup is None or row.speedup >= LEAST_GAIN:
@@ -116,12 +116,13 @@ def _break_even(row: Row) -> list[str]:
     if growth <= 1:
         return []
     batch = max(1, round(growth * row.spec.samples_per_step))
-    said = [
+    sentences = [
         f"At this cost per step {workers} workers pay from a global batch of about {batch:,} on, or with a model that "
         f"computes {growth:.1f} times as much for what it sends."
     ]
     chosen = strategies().get(row.spec.strategy)
     if chosen is not None and chosen.family == "data" and parts["exposed"] > parts["waiting"]:
         # In a ring each of n sends 2 (n - 1) / n of the gradients, and n workers save (n - 1) / n of the computing.
-        said.append("More workers would not change that: each sends more as it computes less, in the same measure.")
-    return said
+        more = "More workers would not change that: each sends more as it computes less, in the same measure."
+        sentences.append(more)
+    return sentences

@@ -1,9 +1,9 @@
-"""What a reader must know beside the numbers: findings of single runs gathered, and those that only many runs show."""
+"""Findings: those of single runs gathered over configurations, and those that only several runs show together."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from paceline.analysis.labels import groups, series_name, shortened, varying_within
+from paceline.analysis.labels import group_by_setting, series_name, shorten_titles, varying_within
 from paceline.analysis.rows import Row
 from paceline.record import Finding, Record
 from paceline.runs.meters.environment import unlike_fields
@@ -13,8 +13,8 @@ FEW_REPEATS = 3
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """A finding, how many of all configurations it concerns, and which: those of several settings once."""
+class GatheredFinding:
+    """A finding, the names of the configurations it concerns, and how many of all they are."""
 
     finding: Finding
     where: tuple[str, ...]
@@ -22,33 +22,36 @@ class Gathered:
     total: int
 
 
-def gather(records: Sequence[Record], rows: Sequence[Row]) -> list[Gathered]:
-    """Every finding once, with where it holds."""
+def gather_findings(records: Sequence[Record], rows: Sequence[Row]) -> list[GatheredFinding]:
+    """Every finding once, with the configurations it concerns."""
     measured = [row for row in rows if row.measured]
     records = [record for record in records if not record.spec.instrumented]
-    found = _of_runs([record for record in records if record.ok])
-    found += _few_repeats(measured) + _wide_spread(measured)
-    place, total = _places(rows), len(measured)
-    return [Gathered(finding, place(keys), len(keys), total) for finding, keys in found] + _unlike(records)
+    findings = _of_runs([record for record in records if record.ok])
+    findings += _few_repeats(measured) + _wide_spread(measured)
+    describe, total = _namer(rows), len(measured)
+    return [GatheredFinding(finding, describe(keys), len(keys), total) for finding, keys in findings] + _unlike(records)
 
 
-def _places(rows: Sequence[Row]) -> Callable[[Collection[str]], tuple[str, ...]]:
-    """How to say which configurations are meant: the series with its workers, in one setting or in so many."""
-    titled = groups(rows, without={"shrunk"})
+def _namer(rows: Sequence[Row]) -> Callable[[Collection[str]], tuple[str, ...]]:
+    """A function that names configurations by key: the series, its workers, and in which setting or how many."""
+    titled = group_by_setting(rows, without={"shrunk"})
     varying = varying_within(titled.values())
-    short, _ = shortened(list(titled))
+    short, _ = shorten_titles(list(titled))
     names = {row.key: f"{series_name(row, varying)} x{row.spec.workers}" for row in rows}
-    titles = {row.key: title for title, own in zip(short, titled.values(), strict=True) for row in own}
+    title_of = {row.key: title for title, members in zip(short, titled.values(), strict=True) for row in members}
 
-    def said(keys: Collection[str]) -> tuple[str, ...]:
-        found: dict[str, list[str]] = {}
+    def describe(keys: Collection[str]) -> tuple[str, ...]:
+        titles_of: dict[str, list[str]] = {}
         for key in keys:
-            found.setdefault(names[key], []).append(titles[key])
+            titles_of.setdefault(names[key], []).append(title_of[key])
         if len(titled) == 1:
-            return tuple(found)
-        return tuple(f"{name} ({own[0] if len(own) == 1 else f'{len(own)} settings'})" for name, own in found.items())
+            return tuple(titles_of)
+        settings = {
+            name: titles[0] if len(titles) == 1 else f"{len(titles)} settings" for name, titles in titles_of.items()
+        }
+        return tuple(f"{name} ({setting})" for name, setting in settings.items())
 
-    return said
+    return describe
 
 
 def _of_runs(records: Sequence[Record]) -> list[tuple[Finding, list[str]]]:
@@ -85,14 +88,14 @@ def _wide_spread(rows: Sequence[Row]) -> list[tuple[Finding, list[str]]]:
     return [(finding, [row.key for row in wide])]
 
 
-def _unlike(records: Sequence[Record]) -> list[Gathered]:
+def _unlike(records: Sequence[Record]) -> list[GatheredFinding]:
     environments = [record.environment for record in records if record.ok]
     unlike = unlike_fields(environments) if environments else []
     if not unlike:
         return []
     finding = Finding(
         code="unlike_environments",
-        text=f"the runs were made in different surroundings: {', '.join(unlike)} differ",
+        text=f"the runs were made in different environments: {', '.join(unlike)} differ",
         hint="compare only runs of one environment: repeat the older ones with --fresh",
     )
-    return [Gathered(finding, (), 0, len(records))]
+    return [GatheredFinding(finding, (), 0, len(records))]

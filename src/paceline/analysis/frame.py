@@ -6,9 +6,9 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from paceline.analysis.labels import flatten
-from paceline.analysis.memory import heaviest
+from paceline.analysis.memory import heaviest_columns
 from paceline.analysis.rows import Row
-from paceline.breakdown import mean_of
+from paceline.breakdown import mean_parts
 
 if TYPE_CHECKING:
     import polars
@@ -17,26 +17,29 @@ _FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scali
 
 # Fields of a row that are left out or become columns of their own.
 _NESTED = ("spec", "losses", "epochs", "breakdown", "expense", "convergence", "memory")
+# Columns that scripts of users may read under their first name.
+_COLUMNS = {"instrumentation_overhead": "watching"}
 
 
-def flat(row: Row) -> dict[str, Any]:
-    """One row: what ran, then what came out, then the remaining settings."""
+def flat_row(row: Row) -> dict[str, Any]:
+    """A row as a flat dictionary: what ran, then the results, then the remaining settings."""
     spec = row.spec.model_dump(mode="json")
     values: dict[str, Any] = {name: row.spec.scaling if name == "scaling" else spec[name] for name in _FIRST}
     for field in fields(Row):
         if field.name not in _NESTED:
             value = getattr(row, field.name)
-            values[field.name] = None if isinstance(value, float) and not math.isfinite(value) else value
+            column = _COLUMNS.get(field.name, field.name)
+            values[column] = None if isinstance(value, float) and not math.isfinite(value) else value
     values["status"] = str(row.status)
     values["shrunk"] = row.spec.shrunk.text if row.spec.shrunk else None
-    values |= asdict(row.expense) | asdict(row.convergence) | heaviest(row.memory)
-    values |= {f"{part}_seconds": value for part, value in mean_of(row.breakdown).items()}
+    values |= asdict(row.expense) | asdict(row.convergence) | heaviest_columns(row.memory)
+    values |= {f"{part}_seconds": value for part, value in mean_parts(row.breakdown).items()}
     return values | {name: value for name, value in flatten(row.spec).items() if name not in values}
 
 
 def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """All rows with the same columns, also where a knob is only some strategies'."""
-    flattened = [flat(row) for row in rows]
+    """All rows with the same columns, also where only some strategies have a knob."""
+    flattened = [flat_row(row) for row in rows]
     names = dict.fromkeys(name for values in flattened for name in values)
     return [{name: values.get(name) for name in names} for values in flattened]
 
@@ -45,5 +48,5 @@ def to_frame(lines: Sequence[dict[str, Any]]) -> "polars.DataFrame":
     """Flat lines with the same columns as a polars table."""
     import polars
 
-    plain = [{name: str(v) if isinstance(v, list | tuple | dict) else v for name, v in line.items()} for line in lines]
-    return polars.DataFrame(plain, infer_schema_length=None)
+    cells = [{name: str(v) if isinstance(v, list | tuple | dict) else v for name, v in line.items()} for line in lines]
+    return polars.DataFrame(cells, infer_schema_length=None)

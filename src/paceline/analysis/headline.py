@@ -8,7 +8,7 @@ from paceline.units import format_percent, format_rate
 
 
 def headline(rows: Sequence[Row]) -> str | None:
-    """For rows of one setting; None when nothing was measured."""
+    """The fastest configuration of a setting in a sentence; None when nothing was measured."""
     measured = [row for row in rows if row.samples_per_second is not None]
     if not measured:
         return None

@@ -1,4 +1,4 @@
-"""What to call a run: the fields that vary among runs name them, the fields that do not go into the title."""
+"""Names of runs and titles of settings: fields that vary name the runs, fields that do not are in the title."""
 
 import re
 from collections.abc import Container, Iterable, Sequence
@@ -20,20 +20,20 @@ _DEVICES = frozenset({"device", "slices"})
 _SEPARATOR = re.compile(r" · |, | on ")
 # What to call a title that has no part but those of all the others.
 _NOTHING_MORE = "nothing else set"
-# What goes without saying.
+# Fields with their default are not named.
 _DEFAULTS = {name: field.default for name, field in RunSpec.model_fields.items()}
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
 
 
 def varying_fields(rows: Sequence["Row"]) -> list[str]:
-    """Names of fields beyond the usual ones in which the rows differ; knobs, options and optimizer by their parts."""
+    """Fields in which the rows differ, beyond those that tables always show; knobs and options one by one."""
     flat = [flatten(row.spec) for row in rows]
     names = dict.fromkeys(name for fields in flat for name in fields)
     return [name for name in names if name not in _IN_TITLES and len({repr(fields.get(name)) for fields in flat}) > 1]
 
 
 def flatten(spec: RunSpec) -> dict[str, Any]:
-    """The fields of a run that may tell it from others, nested ones with a dot."""
+    """The fields that may tell a run from others; nested fields have a dot in their name."""
     fields: dict[str, Any] = {}
     for name, value in spec.model_dump(mode="json").items():
         if name in _SHOWN or name in _SILENT:
@@ -46,19 +46,19 @@ def flatten(spec: RunSpec) -> dict[str, Any]:
 
 
 def series_name(row: "Row", varying: Sequence[str]) -> str:
-    """The strategy, and what tells this series from its neighbours."""
+    """The strategy, and the varying fields that tell this series from its neighbours."""
     return " ".join([row.spec.strategy, *_marks(row.spec, varying)])
 
 
 def _marks(spec: RunSpec, names: Sequence[str]) -> list[str]:
-    """The named fields, except those that are not set or as they always are."""
+    """The named fields as `name=value`, except those that are not set or have their default."""
     fields = flatten(spec)
-    told = [name for name in names if fields.get(name) not in (None, _DEFAULTS.get(name))]
-    return [f"{name.rpartition('.')[2]}={fields[name]}" for name in told]
+    shown = [name for name in names if fields.get(name) not in (None, _DEFAULTS.get(name))]
+    return [f"{name.rpartition('.')[2]}={fields[name]}" for name in shown]
 
 
 def varying_within(grouped: Iterable[Sequence["Row"]]) -> list[str]:
-    """Names of fields in which rows of one group differ, over all groups; titles say what tells groups apart."""
+    """Fields in which rows of the same group differ, over all groups."""
     return list(dict.fromkeys(name for rows in grouped for name in varying_fields(rows)))
 
 
@@ -70,14 +70,14 @@ def data_name(spec: RunSpec, with_copies: bool = True) -> str:
 
 
 def device_name(spec: RunSpec) -> str:
-    """What each worker computed on."""
+    """The kind of device that each worker used."""
     if spec.device == "cuda-slice":
         return f"slices of 1/{spec.slices} of a GPU"
     return "GPUs" if spec.device == "cuda" else "cores"
 
 
-def setting(spec: RunSpec, without: Container[str] = ()) -> str:
-    """What a group of comparable runs has in common, as a title; parts named in `without` are what is compared."""
+def setting_title(spec: RunSpec, without: Container[str] = ()) -> str:
+    """The title of a group of comparable runs, from what they have in common, without the parts named in `without`."""
     batch = f"global batch {spec.global_batch}" if spec.scaling == "strong" else f"batch {spec.local_batch} per worker"
     length = f"{spec.epochs} epochs" if spec.epochs else f"{spec.steps} steps"
     place = data_name(spec, with_copies="data" not in without)
@@ -91,24 +91,25 @@ def setting(spec: RunSpec, without: Container[str] = ()) -> str:
     return " · ".join(parts)
 
 
-def groups(rows: Sequence["Row"], without: Container[str] = ()) -> dict[str, list["Row"]]:
-    """Rows that belong in one table or panel, by title; figures say elsewhere what was shrunk, and leave it out."""
+def group_by_setting(rows: Sequence["Row"], without: Container[str] = ()) -> dict[str, list["Row"]]:
+    """Rows by the title of their setting: each group belongs in one table or panel."""
     grouped: dict[str, list[Row]] = {}
     for row in rows:
-        grouped.setdefault(setting(row.spec, without), []).append(row)
-    # What no series within a group has to say, because it is the same there, but not everywhere.
-    beyond = {title: set(varying_fields(rows)) - set(varying_fields(own)) - _DEVICES for title, own in grouped.items()}
-    marks = {title: _marks(own[0].spec, sorted(beyond[title])) for title, own in grouped.items()}
-    return {" · ".join([title, *marks[title]]): own for title, own in grouped.items()}
+        grouped.setdefault(setting_title(row.spec, without), []).append(row)
+    # Fields that are the same within a group but not everywhere belong in its title.
+    varying = set(varying_fields(rows)) - _DEVICES
+    beyond = {title: varying - set(varying_fields(members)) for title, members in grouped.items()}
+    marks = {title: _marks(members[0].spec, sorted(beyond[title])) for title, members in grouped.items()}
+    return {" · ".join([title, *marks[title]]): members for title, members in grouped.items()}
 
 
-def shortened(titles: Sequence[str]) -> tuple[list[str], str]:
+def shorten_titles(titles: Sequence[str]) -> tuple[list[str], str]:
     """Titles without the parts that all of them have, and those parts; a single title stays as it is."""
     if len(titles) < 2:
         return list(titles), ""
     parts = [_SEPARATOR.split(title) for title in titles]
     shared = set(parts[0]).intersection(*parts[1:])
-    short = [", ".join(part for part in own if part not in shared) or _NOTHING_MORE for own in parts]
+    short = [", ".join(part for part in title_parts if part not in shared) or _NOTHING_MORE for title_parts in parts]
     return short, ", ".join(part for part in parts[0] if part in shared)
 
 
@@ -126,15 +127,15 @@ def strategies_of(rows: Sequence["Row"]) -> list[str]:
     return list(dict.fromkeys(row.spec.strategy for row in rows if row.measured))
 
 
-def unmeasured(rows: Sequence["Row"]) -> list[tuple[str, str, str]]:
-    """Name with worker counts, status and reason of rows without a result; what is said of several is said once."""
+def describe_unmeasured(rows: Sequence["Row"]) -> list[tuple[str, str, str]]:
+    """Name with worker counts, status and reason of rows without a result; equal reasons are given once."""
     varying = varying_fields(rows)
-    found: dict[tuple[str, str, str], list[int]] = {}
+    worker_counts: dict[tuple[str, str, str], list[int]] = {}
     for row in rows:
         if not row.measured:
             status, reason = str(row.status).replace("_", " "), row.reason or "no reason given"
-            found.setdefault((series_name(row, varying), status, reason), []).append(row.spec.workers)
+            worker_counts.setdefault((series_name(row, varying), status, reason), []).append(row.spec.workers)
     return [
         (f"{name} {', '.join(f'x{count}' for count in counts)}", status, reason)
-        for (name, status, reason), counts in found.items()
+        for (name, status, reason), counts in worker_counts.items()
     ]

@@ -12,7 +12,7 @@ from paceline.spec import RunSpec
 
 @dataclass(frozen=True)
 class Published:
-    """What one source says of one run."""
+    """A published result of one run."""
 
     source: str
     workers: int
@@ -33,6 +33,6 @@ LOCAL_BATCH = 1024
 
 
 def published_beside(spec: RunSpec) -> tuple[Published, ...]:
-    """What was printed of runs like this one: digits, 1024 per worker, whatever the machine and the length."""
+    """Published results of runs on MNIST with the same local batch, whatever the machine and the length."""
     digits = spec.dataset in ("mnist", "mnist-5k")
     return BHILEGAONKAR if digits and spec.local_batch == LOCAL_BATCH else ()

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paceline.analysis.convergence import Convergence, converged, default_target
-from paceline.analysis.energy import Expense, spent
+from paceline.analysis.convergence import Convergence, default_target, summarise_convergence
+from paceline.analysis.energy import Expense, summarise_expense
 from paceline.analysis.epochs import EpochSummary, epoch_summaries
-from paceline.analysis.labels import setting
+from paceline.analysis.labels import setting_title
 from paceline.analysis.memory import RankMemory, rank_memory
-from paceline.analysis.statistics import Interval, bootstrap, middle, olympic_mean, spread, variation
+from paceline.analysis.statistics import Interval, bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.record import Epoch, Record, Status
 from paceline.spec import RunSpec
@@ -20,7 +20,7 @@ OVERSUBSCRIBED = "oversubscribed"
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration, over all its repeats. Numbers are measured; None where there is nothing to say."""
+    """One configuration over all its repeats. Numbers are measured; None where they are not known."""
 
     key: str
     spec: RunSpec
@@ -49,13 +49,13 @@ class Row:
     # Of its first good run, step by step; with one seed the others differ by rounding only.
     losses: tuple[float | None, ...] = ()
     epochs: tuple[EpochSummary, ...] = ()
-    # What it took beside time, how soon it was good enough, and what each process held.
+    # Energy and cost, time to a target accuracy, and the memory of each process.
     expense: Expense = field(default_factory=Expense)
     convergence: Convergence = field(default_factory=Convergence)
     memory: tuple[RankMemory, ...] = ()
-    # From its instrumented run: where each rank's time went, and how much longer a step was for being watched.
+    # From its instrumented run: where each rank's time went, and how much longer its steps were than timed ones.
     breakdown: tuple[RankBreakdown, ...] = ()
-    watching: float | None = None
+    instrumentation_overhead: float | None = None
     speedup: float | None = None
     efficiency: float | None = None
     baseline: str | None = None
@@ -75,40 +75,40 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What a reader may ask for. Without a target accuracy each setting has its own (`default_target`)."""
+class SummaryOptions:
+    """What rows are computed with. Without a target accuracy, each setting has a default (`default_target`)."""
 
     target_accuracy: float | None = None
     price_per_device_hour: float | None = None
 
 
 def summarise(
-    records: Iterable[Record], include_oversubscribed: bool = False, wishes: Wishes | None = None
+    records: Iterable[Record], include_oversubscribed: bool = False, options: SummaryOptions | None = None
 ) -> list[Row]:
     """One row per configuration, in the order of workload, strategy, batch, workers."""
     groups: dict[str, list[Record]] = {}
-    noted: dict[str, Record] = {}
+    instrumented: dict[str, Record] = {}
     for record in records:
         if record.spec.instrumented:
-            noted[record.spec.model_copy(update={"instrumented": False}).key()] = record
+            instrumented[record.spec.model_copy(update={"instrumented": False}).key()] = record
         else:
             groups.setdefault(record.key, []).append(record)
-    rows = [_with_breakdown(_row(key, group), noted.get(key)) for key, group in groups.items()]
-    rows = _with_outcomes(rows, groups, wishes or Wishes())
+    rows = [_with_breakdown(_row(key, group), instrumented.get(key)) for key, group in groups.items()]
+    rows = _with_outcomes(rows, groups, options or SummaryOptions())
     return sorted((_scaled(row, rows, include_oversubscribed) for row in rows), key=_order)
 
 
 def _row(key: str, records: list[Record]) -> Row:
     good = [record for record in records if record.ok]
-    told = next((record for record in reversed(records) if not record.ok), records[-1])
+    newest_failure = next((record for record in reversed(records) if not record.ok), records[-1])
     rates = [epoch.samples_per_second for epoch in _steady(good)]
     return Row(
         key=key,
         spec=records[0].spec,
-        status=Status.OK if good else told.status,
-        reason=None if good else told.reason,
+        status=Status.OK if good else newest_failure.status,
+        reason=None if good else newest_failure.reason,
         runs=len(good),
-        samples_per_second=middle(rates),
+        samples_per_second=median_or_none(rates),
         samples_per_second_low=min(rates, default=None),
         samples_per_second_high=max(rates, default=None),
         samples_per_second_interval=_edges(bootstrap(rates)),
@@ -116,11 +116,13 @@ def _row(key: str, records: list[Record]) -> Row:
         variation=variation(rates),
         spread=spread(rates),
         first_epoch_samples_per_second=_median_of(good, lambda record: record.epochs[0].samples_per_second),
-        epoch_seconds=middle([epoch.seconds for epoch in _steady(good)]),
+        epoch_seconds=median_or_none([epoch.seconds for epoch in _steady(good)]),
         train_loss=_median_of(good, lambda record: record.epochs[-1].train_loss),
         test_accuracy=_median_of(good, lambda record: record.epochs[-1].test_accuracy),
         startup_seconds=_median_of(good, lambda record: record.startup.total_seconds if record.startup else None),
-        cpu_seconds_per_step=middle([epoch.cpu_seconds / epoch.steps for epoch in _steady(good) if epoch.steps]),
+        cpu_seconds_per_step=median_or_none(
+            [epoch.cpu_seconds / epoch.steps for epoch in _steady(good) if epoch.steps]
+        ),
         warm_up_steps=_median_of(good, lambda record: float(record.warm_up_steps)),
         steady_step_seconds=_median_of(good, lambda record: record.steady_step_seconds),
         peak_memory_bytes=_median_of(good, lambda record: max(rank.peak_memory_bytes for rank in record.ranks)),
@@ -131,31 +133,34 @@ def _row(key: str, records: list[Record]) -> Row:
     )
 
 
-def _with_breakdown(row: Row, noted: Record | None) -> Row:
-    if noted is None or not noted.breakdown or not row.samples_per_second:
+def _with_breakdown(row: Row, instrumented: Record | None) -> Row:
+    if instrumented is None or not instrumented.breakdown or not row.samples_per_second:
         return row
-    plain = row.spec.samples_per_step / row.samples_per_second
+    timed_step_seconds = row.spec.samples_per_step / row.samples_per_second
     # One epoch has the warm-up in it; single steps do not, but those of a GPU are as the host launched them.
     if len(row.epochs) == 1 and row.spec.device == "cpu" and row.steady_step_seconds:
-        plain = row.steady_step_seconds
-    watched = middle([part.step for part in noted.breakdown]) or 0.0
-    return replace(row, breakdown=noted.breakdown, watching=watched / plain - 1)
+        timed_step_seconds = row.steady_step_seconds
+    instrumented_step_seconds = median_or_none([part.step for part in instrumented.breakdown]) or 0.0
+    overhead = instrumented_step_seconds / timed_step_seconds - 1
+    return replace(row, breakdown=instrumented.breakdown, instrumentation_overhead=overhead)
 
 
-def _with_outcomes(rows: list[Row], groups: dict[str, list[Record]], wishes: Wishes) -> list[Row]:
-    """With what is seen only beside others: those of the same setting fix the target, other seeds the spread."""
+def _with_outcomes(rows: list[Row], groups: dict[str, list[Record]], options: SummaryOptions) -> list[Row]:
+    """Adds what depends on other rows: the target accuracy of the setting, and the spread over seeds."""
     good = {row.key: [record for record in groups[row.key] if record.ok] for row in rows}
     settings: dict[str, list[Record]] = {}
     series: dict[str, list[Record]] = {}
     for row in rows:
-        settings.setdefault(setting(row.spec), []).extend(good[row.key])
+        settings.setdefault(setting_title(row.spec), []).extend(good[row.key])
         series.setdefault(_any_seed(row.spec), []).extend(good[row.key])
-    targets = {title: wishes.target_accuracy or default_target(found) for title, found in settings.items()}
+    targets = {title: options.target_accuracy or default_target(records) for title, records in settings.items()}
     return [
         replace(
             row,
-            expense=spent(good[row.key], targets[setting(row.spec)], wishes.price_per_device_hour),
-            convergence=converged(good[row.key], series[_any_seed(row.spec)], targets[setting(row.spec)]),
+            expense=summarise_expense(good[row.key], targets[setting_title(row.spec)], options.price_per_device_hour),
+            convergence=summarise_convergence(
+                good[row.key], series[_any_seed(row.spec)], targets[setting_title(row.spec)]
+            ),
             memory=rank_memory(good[row.key]),
         )
         if good[row.key]
@@ -177,7 +182,7 @@ def _steady(records: list[Record]) -> list[Epoch]:
 
 
 def _median_of(records: list[Record], value: Callable[[Record], float | None]) -> float | None:
-    return middle([found for record in records if (found := value(record)) is not None])
+    return median_or_none([known for record in records if (known := value(record)) is not None])
 
 
 def _scaled(row: Row, rows: Sequence[Row], include_oversubscribed: bool) -> Row:
@@ -191,32 +196,33 @@ def _scaled(row: Row, rows: Sequence[Row], include_oversubscribed: bool) -> Row:
 
 
 def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The same run on one worker: with the same strategy, else with its framework's single one."""
-    wanted = _besides(row.spec, "workers")
+    """The same run on one worker: with the same strategy, or else with its framework's single-device strategy."""
+    wanted = _fields_except(row.spec, "workers")
     same = [other for other in rows if other.spec.workers == 1 and other.measured]
     for other in same:
-        if _besides(other.spec, "workers") == wanted:
+        if _fields_except(other.spec, "workers") == wanted:
             return other
-    wanted = _besides(row.spec, "workers", "strategy", "knobs")
+    wanted = _fields_except(row.spec, "workers", "strategy", "knobs")
     chosen = strategies().get(row.spec.strategy)
     for other in same:
         single = strategies().get(other.spec.strategy)
         alike = single and chosen and single.family == "single" and single.framework == chosen.framework
-        if alike and _besides(other.spec, "workers", "strategy", "knobs") == wanted:
+        if alike and _fields_except(other.spec, "workers", "strategy", "knobs") == wanted:
             return other
     return None
 
 
-def _besides(spec: RunSpec, *names: str) -> dict[str, Any]:
+def _fields_except(spec: RunSpec, *names: str) -> dict[str, Any]:
     return spec.model_dump(exclude=set(names))
 
 
 def _order(row: Row) -> tuple[Any, ...]:
     spec = row.spec
     return (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling, spec.global_batch or spec.local_batch,
-            _family_first(spec.strategy), spec.strategy, str(_besides(spec, "workers")), spec.workers)  # fmt: skip
+            _single_first(spec.strategy), spec.strategy, str(_fields_except(spec, "workers")),
+            spec.workers)  # fmt: skip
 
 
-def _family_first(name: str) -> bool:
+def _single_first(name: str) -> bool:
     chosen = strategies().get(name)
     return chosen is None or chosen.family != "single"

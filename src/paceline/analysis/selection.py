@@ -1,4 +1,4 @@
-"""Naming some of the runs in a few words: `torch-ddp`, `torch-ddp:workers=2,workload=mnist-small`."""
+"""Selectors that users write to name runs: `torch-ddp`, `torch-ddp:workers=2,workload=mnist-small`."""
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -19,7 +19,7 @@ class Selector:
 
     @classmethod
     def parse(cls, text: str) -> "Selector":
-        """From the words of a user; a name that cannot be meant is refused with the nearest right one."""
+        """The selector that a text describes; an unknown name is refused with the nearest known one."""
         name, _, rest = text.partition(":")
         if not any(fnmatchcase(known, name) for known in strategies()):
             raise SpecError(f"no strategy matches {name!r}; {nearest(name, strategies())}")
@@ -28,14 +28,15 @@ class Selector:
             key, equals, value = (piece.strip() for piece in part.partition("="))
             if not equals or not value:
                 raise SpecError(f"{part!r} in {text!r} is not FIELD=VALUE; write such as {name}:workers=2")
-            known_fields = {*RunSpec.model_fields, *(knob.name for one in strategies().values() for knob in one.knobs)}
+            knobs = {knob.name for strategy in strategies().values() for knob in strategy.knobs}
+            known_fields = {*RunSpec.model_fields, *knobs}
             if key not in known_fields:
                 raise SpecError(f"{text!r} names no field of a run: {key!r}; {nearest(key, known_fields)}")
             fields[key] = value
         return cls(name, fields)
 
-    def takes(self, spec: RunSpec) -> bool:
-        """Whether the run is one of those meant."""
+    def matches(self, spec: RunSpec) -> bool:
+        """Whether the run has this strategy and these values."""
         if not fnmatchcase(spec.strategy, self.strategy):
             return False
         known = _values(spec)
@@ -47,7 +48,7 @@ class Selector:
 
 
 def _values(spec: RunSpec) -> dict[str, Any]:
-    """Fields by their plain names; knobs with their defaults, as the strategy runs with them."""
+    """The fields of a run by name, nested ones without their prefix; knobs with the defaults of the strategy."""
     chosen = strategies().get(spec.strategy)
     knobs = chosen.knob_values(spec) if chosen else {}
     nested = {name.rpartition(".")[2]: value for name, value in flatten(spec).items()}

@@ -1,4 +1,4 @@
-"""The statistics that tables and comparisons need, on plain lists. Nothing here knows what the numbers mean."""
+"""The statistics that tables and comparisons need, on lists of numbers of any meaning."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,23 +26,23 @@ class Interval:
 class Band:
     """The median of some values, and the lowest and highest of them."""
 
-    middle: float
+    median: float
     low: float
     high: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Band":
-        """Of at least one value."""
+        """The band of at least one value."""
         return cls(median(values), min(values), max(values))
 
 
-def band(values: Sequence[float]) -> Band | None:
-    """Median and range, or None of nothing."""
+def band_or_none(values: Sequence[float]) -> Band | None:
+    """Median and range, or None without values."""
     return Band.of(values) if values else None
 
 
-def middle(values: Sequence[float]) -> float | None:
-    """The median, or None of nothing."""
+def median_or_none(values: Sequence[float]) -> float | None:
+    """The median, or None without values."""
     return median(values) if values else None
 
 
@@ -54,7 +54,7 @@ def spread(values: Sequence[float]) -> float | None:
 
 
 def olympic_mean(values: Sequence[float]) -> float | None:
-    """The mean without the best and the worst; of fewer than three values, the plain mean."""
+    """The mean without the best and the worst; with fewer than three values, the mean."""
     if not values:
         return None
     ordered = sorted(values)
@@ -69,8 +69,8 @@ def variation(values: Sequence[float]) -> float | None:
 
 
 def bootstrap(values: Sequence[float]) -> Interval | None:
-    """The interval of the median by resampling (Efron, 1979); None of one value, which says nothing of the next."""
-    return _middle_part(_medians(values, np.random.default_rng(0))) if len(values) > 1 else None
+    """The interval of the median by resampling (Efron, 1979); None with fewer than two values."""
+    return _confidence_interval(_medians(values, np.random.default_rng(0))) if len(values) > 1 else None
 
 
 def bootstrap_ratio(first: Sequence[float], second: Sequence[float]) -> Interval | None:
@@ -78,17 +78,17 @@ def bootstrap_ratio(first: Sequence[float], second: Sequence[float]) -> Interval
     if len(first) < 2 or len(second) < 2:
         return None
     generator = np.random.default_rng(0)
-    return _middle_part(_medians(first, generator) / _medians(second, generator))
+    return _confidence_interval(_medians(first, generator) / _medians(second, generator))
 
 
 def _medians(values: Sequence[float], generator: np.random.Generator) -> np.ndarray:
-    """Of each resample."""
+    """The median of each resample."""
     known = np.asarray(values, float)
     medians: np.ndarray = np.median(known[generator.integers(0, len(known), (RESAMPLES, len(known)))], axis=1)
     return medians
 
 
-def _middle_part(values: np.ndarray) -> Interval:
+def _confidence_interval(values: np.ndarray) -> Interval:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(values, (tail, 1 - tail))
     return Interval(float(low), float(high))

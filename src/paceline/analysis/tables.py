@@ -56,7 +56,7 @@ TABLES: dict[str, Callable[[Sequence[Record]], list[Line]]] = {
 
 
 def table_of(records: Sequence[Record], of: str = "configurations") -> list[Line]:
-    """The table of that name; every line has the same columns."""
+    """The table with this name; every line has the same columns."""
     return choose(of, TABLES, "table of results")(records)
 
 
@@ -66,7 +66,7 @@ def frame_of(records: Sequence[Record], of: str = "configurations") -> "polars.D
 
 
 def _identity(record: Record) -> Line:
-    """What tells a run from all others."""
+    """The columns that identify a run."""
     spec = record.spec.model_dump(mode="json", include=set(_NAMED))
     return {
         "run": record.id, "key": record.key, "study": record.study, **{name: spec[name] for name in _NAMED},

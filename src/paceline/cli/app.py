@@ -1,4 +1,4 @@
-"""Gathers the commands in workflow order; turns errors into messages and exit codes.
+"""The commands in workflow order, and the exit codes that errors become.
 
 0 done · 1 some runs failed (and were recorded) · 2 the input is wrong · 130 interrupted, everything finished kept.
 """
@@ -21,13 +21,15 @@ from paceline.errors import UserError
 EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 2, 130
 # Each is a function of the same name in a file of the same name.
 COMMANDS = (
-    "doctor", "strategies", "run", "show", "explain", "compare", "trace", "report", "export", "serve",
+    "doctor", "strategies", "run", "show", "explain", "compare", "timeline", "report", "export", "serve",
     "calibrate", "predict", "recommend", "script", "validate",
 )  # fmt: skip
+# Former names that still work and that no help text lists.
+ALIASES = {"trace": "timeline"}
 
 
-def build_app(*wanted: str) -> typer.Typer:
-    """The application with the wanted commands loaded; of the others only the summary is known, to start at once."""
+def build_app(wanted: str | None = None) -> typer.Typer:
+    """The application with the wanted command loaded; of the others only the summary is read, to start fast."""
     app = typer.Typer(
         name="paceline",
         help="Tells you how to train your model in parallel: runs distribution strategies on your model and machine, "
@@ -41,9 +43,15 @@ def build_app(*wanted: str) -> typer.Typer:
     )
     app.callback()(_options)
     for name in COMMANDS:
-        function = getattr(import_module(f"paceline.cli.{name}"), name) if name in wanted else _unloaded(name)
-        app.command(name, short_help=summary(name))(function)
+        app.command(name, short_help=summary(name))(_load(name) if name == wanted else _unloaded(name))
+    if wanted in ALIASES:
+        app.command(wanted, hidden=True)(_load(ALIASES[wanted]))
     return app
+
+
+def _load(name: str) -> Callable[..., None]:
+    function: Callable[..., None] = getattr(import_module(f"paceline.cli.{name}"), name)
+    return function
 
 
 def _unloaded(name: str) -> Callable[[], None]:
@@ -81,7 +89,7 @@ def main() -> None:
     """The entry point."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        build_app(*(word for word in sys.argv[1:2] if word in COMMANDS))()
+        build_app(next((word for word in sys.argv[1:2] if word in (*COMMANDS, *ALIASES)), None))()
     except UserError as error:
         _complain(str(error))
         sys.exit(EXIT_WRONG_INPUT)

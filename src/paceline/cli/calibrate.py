@@ -1,5 +1,6 @@
-"""`paceline calibrate`: measures this machine and writes what predictions here start from."""
+"""`paceline calibrate`: measures this machine and writes the system file that predictions start from."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,8 @@ from rich.markup import escape
 
 from paceline.calibrate.calibration import Calibrator
 from paceline.calibrate.merge import merge_systems
-from paceline.cli import question as asked
+from paceline.cli.options import ModelOptions, command_with, make_option
+from paceline.cli.question import model_fields
 from paceline.cli.terminal import Db, errors, output
 from paceline.errors import SpecError
 from paceline.plan import refusal
@@ -30,31 +32,26 @@ HEADER = (
 )
 
 
-def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    workload: asked.Workload = None,
-    model: asked.Model = None,
-    option: asked.Option = None,
-    depth: asked.Depth = None,
-    width: asked.Width = None,
-    dataset: asked.Dataset = None,
-    input_shape: asked.InputShape = None,
-    classes: asked.Classes = None,
-    frameworks: Annotated[
-        str | None, typer.Option(help="Of torch, tensorflow, jax; those that are here.", metavar="NAME,...")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="System file to write.", metavar="FILE")] = LOCAL_FILE,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what the file has; else the calmer counts.")] = False,
-    db: Db = DEFAULT_PATH,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(ModelOptions):
+    """What is measured, and where the results go."""
+
+    frameworks: Annotated[str | None, make_option("Of torch, tensorflow, jax; those that are here.", "NAME,...")] = None
+    out: Annotated[Path, make_option("System file to write.", "FILE")] = LOCAL_FILE
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace the file; else the less disturbed measurement of both is kept.")
+    ] = False
+    db: Db = DEFAULT_PATH
+
+
+@command_with(CalibrateOptions)
+def calibrate(options: CalibrateOptions) -> None:
     """Measures this machine's computation and links with a workload, in a minute or two, and writes a system file."""
-    described = load_hardware("cpu-2-cores")
-    question = Question(
-        hardware=described,
-        **asked.about_the_model(workload, model, option, depth, width, dataset, input_shape, classes),
-    )
+    described_machine = load_hardware("cpu-2-cores")
+    question = Question(hardware=described_machine, **model_fields(options))
     system = local_system()
-    chosen = _frameworks(frameworks, question)
-    with Store.open(db) as store, errors().status("") as status:
+    chosen = _frameworks(options.frameworks, question)
+    with Store.open(options.db) as store, errors().status("") as status:
 
         def say(text: str) -> None:
             status.update(text)
@@ -68,48 +65,44 @@ def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comma
             disturbed.append(was_disturbed(record))
 
         calibrator = Calibrator(system, question.base, question.facts, say, keep, frameworks=chosen)
-        measured = calibrator.calibrate(described)
-    if not fresh:
-        measured = _with_earlier(out, measured)
-    out.write_text(HEADER + to_toml(_plain(measured)))
-    _tell(measured, out)
+        measured = calibrator.calibrate(described_machine)
+    if not options.fresh:
+        measured = _merge_with_file(options.out, measured)
+    options.out.write_text(HEADER + to_toml(measured.model_dump(mode="json", exclude_none=True)))
+    _print(measured, options.out)
     if sum(disturbed) > len(disturbed) * MOST_DISTURBED:
         errors().print(
-            f"other programs used the cores in {sum(disturbed)} of {len(disturbed)} runs, and not all that they take "
-            "can be left out; calibrate again when the machine is quiet: the calmer of both is kept"
+            f"there was other load on the machine in {sum(disturbed)} of {len(disturbed)} runs, which makes the "
+            "calibration less accurate; calibrate again when the machine is idle: the less disturbed is kept"
         )
 
 
 def _frameworks(text: str | None, question: Question) -> list[str]:
     here = local_system().frameworks
-    singles = {one.framework: one for one in strategies().values() if one.family == "single"}
+    singles = {strategy.framework: strategy for strategy in strategies().values() if strategy.family == "single"}
     wanted = [word.strip() for word in text.split(",")] if text else [name for name in singles if name in here]
-    found = []
+    frameworks = []
     for name in wanted:
         if name not in singles:
-            raise SpecError(f"--frameworks {name!r} is unknown; choose from {', '.join(str(one) for one in singles)}")
+            raise SpecError(f"--frameworks {name!r} is unknown; choose from {', '.join(map(str, singles))}")
         spec = question.base.model_copy(update={"strategy": singles[name].name})
         trains = question.own_facts is None or singles[name].trains == question.own_facts.framework
         if trains and refusal(spec, local_system(), probe) is None:
-            found.append(str(name))
+            frameworks.append(str(name))
         elif text:
             raise SpecError(f"--frameworks {name}: it cannot train {spec.workload} here; leave it out, or see doctor")
-    return sorted(found, key=lambda name: name != "torch")
+    return sorted(frameworks, key=lambda name: name != "torch")
 
 
-def _with_earlier(out: Path, measured: Hardware) -> Hardware:
-    """What the file has already and was calmer, or is about other models."""
+def _merge_with_file(out: Path, measured: Hardware) -> Hardware:
+    """The new measurements merged with those of the file: the less disturbed of each pair is kept."""
     return merge_systems(load_hardware(str(out)), measured) if out.is_file() else measured
 
 
-def _plain(hardware: Hardware) -> dict[str, object]:
-    return hardware.model_dump(mode="json", exclude_none=True)
-
-
-def _tell(hardware: Hardware, out: Path) -> None:
-    console, found = output(), hardware.calibration
-    assert found is not None
-    for curve in found.steps:
+def _print(hardware: Hardware, out: Path) -> None:
+    console, calibration = output(), hardware.calibration
+    assert calibration is not None
+    for curve in calibration.steps:
         points = ", ".join(
             f"{size:g}: {format_seconds(seconds)}"
             for size, seconds in zip(curve.seconds.sizes, curve.seconds.values, strict=True)
@@ -118,12 +111,13 @@ def _tell(hardware: Hardware, out: Path) -> None:
             f"step of {escape(curve.model)} in {curve.framework} by local batch: {points} "
             f"(residual {format_percent(curve.seconds.residual)})"
         )
-    for one in found.collectives:
-        rate = f"{format_bytes(1 / one.curve.slope)}/s" if one.curve.slope else "–"
+    for collective in calibration.collectives:
+        rate = f"{format_bytes(1 / collective.curve.slope)}/s" if collective.curve.slope else "–"
         console.print(
-            f"{one.kind} of {one.ranks} by {one.transport}: {format_seconds(one.curve.fixed)} and then {rate} "
-            f"(residual {format_percent(one.curve.residual)})"
+            f"{collective.kind} of {collective.ranks} by {collective.transport}: "
+            f"{format_seconds(collective.curve.fixed)} and then {rate} "
+            f"(residual {format_percent(collective.curve.residual)})"
         )
-    for count, factor in found.crowding.items():
+    for count, factor in calibration.crowding.items():
         console.print(f"{count} workers at once compute {factor:.2f} times as long as one")
     console.print(f"[dim]written to {escape(str(out))}; other commands in this folder use it by themselves[/]")

@@ -33,19 +33,19 @@ def compare(
     sides = Selector.parse(first), Selector.parse(second)
     with Store.open_existing(db) as store:
         records = store.records(study)
-    found = compare_sides(records, *sides)
-    if not found:
+    comparisons = compare_sides(records, *sides)
+    if not comparisons:
         raise SpecError(_nothing_to_compare(sides, records))
     if as_json:
-        values = [{**asdict(one), "verdict": one.verdict} for one in found]
+        values = [{**asdict(comparison), "verdict": comparison.verdict} for comparison in comparisons]
         typer.echo(json.dumps(values, indent=2, allow_nan=False))
         return
-    _print(found)
+    _print(comparisons)
 
 
 def _nothing_to_compare(sides: tuple[Selector, Selector], records: Sequence[Record]) -> str:
     for side in sides:
-        if not any(record.ok and side.takes(record.spec) for record in records):
+        if not any(record.ok and side.matches(record.spec) for record in records):
             return (
                 f"there is no good run of {side} in the results; run it first, or look at what there is: paceline show"
             )
@@ -55,34 +55,34 @@ def _nothing_to_compare(sides: tuple[Selector, Selector], records: Sequence[Reco
     )
 
 
-def _print(found: list[Comparison]) -> None:
+def _print(comparisons: list[Comparison]) -> None:
     console = output()
-    for place in dict.fromkeys(one.setting for one in found):
-        console.print(f"\n[bold]{escape(place)}[/]")
-        here = [one for one in found if one.setting == place]
-        console.print(_table(here))
-        for one in here:
-            console.print(f"by {one.measure}: {escape(one.verdict)}")
+    for setting in dict.fromkeys(comparison.setting for comparison in comparisons):
+        console.print(f"\n[bold]{escape(setting)}[/]")
+        of_setting = [comparison for comparison in comparisons if comparison.setting == setting]
+        console.print(_table(of_setting))
+        for comparison in of_setting:
+            console.print(f"by {comparison.measure}: {escape(comparison.verdict)}")
     console.print(
         "\n[dim]ratio: of medians, first over second; interval: 95 %, by resampling the runs; p: chance to see this if "
         "both were alike (Mann-Whitney); effect: Cliff's delta[/]"
     )
 
 
-def _table(found: list[Comparison]) -> Table:
+def _table(comparisons: list[Comparison]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("by")
-    for name in (found[0].first, found[0].second, "runs", "ratio", "interval", "p", "effect"):
+    for name in (comparisons[0].first, comparisons[0].second, "runs", "ratio", "interval", "p", "effect"):
         table.add_column(escape(name), justify="right", overflow="fold")
-    for one in found:
-        interval = f"{one.interval.low:.2f} to {one.interval.high:.2f}" if one.interval else "–"
+    for comparison in comparisons:
+        interval = f"{comparison.interval.low:.2f} to {comparison.interval.high:.2f}" if comparison.interval else "–"
         table.add_row(
-            one.measure,
-            *(format_rate(median(values)) for values in (one.first_values, one.second_values)),
-            f"{len(one.first_values)}, {len(one.second_values)}",
-            f"{one.ratio:.3f}",
+            comparison.measure,
+            *(format_rate(median(values)) for values in (comparison.first_values, comparison.second_values)),
+            f"{len(comparison.first_values)}, {len(comparison.second_values)}",
+            f"{comparison.ratio:.3f}",
             interval,
-            "–" if one.p_value is None else f"{one.p_value:.3f}",
-            "–" if one.effect is None else f"{one.effect:+.2f}",
+            "–" if comparison.p_value is None else f"{comparison.p_value:.3f}",
+            "–" if comparison.effect is None else f"{comparison.effect:+.2f}",
         )
     return table

@@ -16,8 +16,8 @@ def doctor() -> None:
     """What this machine can run: frameworks, devices, energy counters; what is missing and how to get it."""
     system = local_system()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for mark, what, found, advice in [*_hardware(system), *_frameworks(system), *_counters(system), *_data()]:
-        answer = escape(found) + (f"\n[dim]{escape(advice)}[/]" if advice else "")
+    for mark, what, state, advice in [*_hardware(system), *_frameworks(system), *_counters(system), *_data()]:
+        answer = escape(state) + (f"\n[dim]{escape(advice)}[/]" if advice else "")
         table.add_row("[green]✓[/]" if mark else "[yellow]–[/]", what, answer)
     output().print(table)
 

@@ -10,7 +10,7 @@ from paceline.runs.wire import EpochEvent, StepEvent
 
 
 class EventLines:
-    """Listens to `execute` and tells whoever reads standard error; when nobody does any more, the study is stopped."""
+    """A listener of `execute` that writes events to standard error and stops the study when nobody reads them."""
 
     def __enter__(self) -> "EventLines":
         return self
@@ -19,31 +19,31 @@ class EventLines:
         pass
 
     def planned(self, plan: Plan) -> None:
-        """What there is to do."""
+        """Writes how many runs there are to make."""
         counts = {"to_run": len(plan.to_run), "stored": plan.done, "skipped": len(plan.skipped)}
-        self._say("planned", study=plan.study, **counts)
+        self._write("planned", study=plan.study, **counts)
 
     def fetching(self, name: str, done_bytes: int, total_bytes: int) -> None:
-        """A download."""
-        self._say("fetching", dataset=name, done_bytes=done_bytes, total_bytes=total_bytes)
+        """Writes how far a download is."""
+        self._write("fetching", dataset=name, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def started(self, run: PlannedRun, number: int) -> None:
-        """Which run."""
+        """Writes which run starts."""
         spec = run.spec
         fields = {"workload": spec.workload, "strategy": spec.strategy, "workers": spec.workers}
-        self._say("started", number=number, repeat=run.repeat, key=spec.key(), **fields)
+        self._write("started", number=number, repeat=run.repeat, key=spec.key(), **fields)
 
     def event(self, event: StepEvent | EpochEvent) -> None:
-        """Where the run is."""
-        self._say("progress", **event.model_dump())
+        """Writes how far the run is."""
+        self._write("progress", **event.model_dump())
 
     def ended(self, record: Record) -> None:
-        """How it ended."""
+        """Writes how the run ended."""
         rate = record.steady.samples_per_second if record.steady else None
         fields = {"status": str(record.status), "reason": record.reason, "wall_seconds": record.wall_seconds}
-        self._say("ended", key=record.key, samples_per_second=rate, **fields)
+        self._write("ended", key=record.key, samples_per_second=rate, **fields)
 
-    def _say(self, event: str, **fields: Any) -> None:
+    def _write(self, event: str, **fields: Any) -> None:
         try:
             sys.stderr.write(json.dumps({"event": event, **fields}) + "\n")
             sys.stderr.flush()

@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from paceline.analysis.explanation import explain as explain_row
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.labels import group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import summarise
 from paceline.analysis.selection import Selector
 from paceline.analysis.thresholds import thresholds
@@ -27,26 +27,26 @@ def explain(
     selector = Selector.parse(which) if which is not None else None
     with Store.open_existing(db) as store:
         rows = summarise(store.records(study))
-    console, told = output(), False
-    for title, group in groups(rows).items():
+    console, explained = output(), False
+    for title, group in group_by_setting(rows).items():
         varying = varying_fields(group)
-        chosen = [row for row in group if selector is None or selector.takes(row.spec)]
-        said = [(row, sentences) for row in chosen if (sentences := explain_row(row, group))]
-        if not said:
+        chosen = [row for row in group if selector is None or selector.matches(row.spec)]
+        explanations = [(row, sentences) for row in chosen if (sentences := explain_row(row, group))]
+        if not explanations:
             continue
-        told = True
+        explained = True
         console.print(f"\n[bold]{escape(title)}[/]")
         if selector is None and (answer := headline(group)):
             console.print(escape(answer))
-        for row, sentences in said:
+        for row, sentences in explanations:
             name = f"{series_name(row, varying)} x{row.spec.workers}"
             console.print(f"[bold]{escape(name)}[/]: {escape(' '.join(sentences))}")
-    chosen = [row for row in rows if selector is None or selector.takes(row.spec)]
-    if told and (measured := thresholds(chosen)):
+    chosen = [row for row in rows if selector is None or selector.matches(row.spec)]
+    if explained and (measured := thresholds(chosen)):
         console.print("\n[bold]From where on it pays[/]")
         for sentence in measured:
             console.print(escape(sentence))
-    if not told:
+    if not explained:
         raise UserError(
             "there is nothing to explain: no run with more than one worker is stored"
             + (f" for {which}" if which else "")

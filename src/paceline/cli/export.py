@@ -40,11 +40,11 @@ def export(
         records = store.records(study, with_steps=True)
         known = store.studies()
     if not records:
-        asked = f"study {study!r} has no runs in {db}" if study else f"{db} holds no runs"
+        problem = f"study {study!r} has no runs in {db}" if study else f"{db} holds no runs"
         there = f"; there are {', '.join(known)}" if known else "; run one first: paceline run quick"
-        raise UserError(f"nothing to export: {asked}{there}")
+        raise UserError(f"nothing to export: {problem}{there}")
     place = out or chosen.default_out
     with errors().status(f"writing {place}"):
-        said = chosen.write(records, place, of or "configurations")
+        summary = chosen.write(records, place, of or "configurations")
     output().print(f"{chosen.name}: {place}", soft_wrap=True, markup=False)
-    output().print(said, soft_wrap=True, markup=False, style="dim")
+    output().print(summary, soft_wrap=True, markup=False, style="dim")

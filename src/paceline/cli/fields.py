@@ -1,35 +1,40 @@
-"""Options of `paceline run` ─► fields of a study."""
+"""Options of commands ─► fields of a study."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.errors import SpecError
 from paceline.plan import expand_strategies
-from paceline.spec import Scalar
+from paceline.spec import ModelFile, Scalar
 from paceline.units import parse_seconds, parse_shape, parse_whole_numbers
 
+if TYPE_CHECKING:
+    from paceline.cli.run_options import RunOptions
 
-def fields_from(
-    *,
-    names: Mapping[str, str | None],
-    numbers: Mapping[str, str | None],
-    plain: Mapping[str, int | None],
-    input_shape: str | None,
-    timeout: str | None,
-) -> dict[str, Any]:
-    """Only what was given; comma-separated values as lists, which become factors."""
-    fields: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
-    fields |= {name: _words(text) for name, text in names.items() if text is not None}
-    for name, text in numbers.items():
-        if text is not None:
-            fields[name] = parse_whole_numbers(text, "--" + name.replace("_", "-"))
+# Options that take several names, several numbers, or one number, and have the name of the field they set.
+NAMES = ("workload", "dataset", "strategy", "precision", "execution", "memory_format", "device", "allocator")
+NUMBERS = (
+    "dataset_copies", "train_samples", "workers", "seed", "global_batch", "local_batch", "cores_per_worker",
+)  # fmt: skip
+SINGLE_NUMBERS = ("epochs", "steps", "classes", "slices")
+
+
+def study_fields(options: "RunOptions") -> dict[str, Any]:
+    """The fields that options set; comma-separated values become lists, which are factors of the study."""
+    values = {name: value for name, value in vars(options).items() if value is not None}
+    fields: dict[str, Any] = {name: values[name] for name in SINGLE_NUMBERS if name in values}
+    fields |= {name: split_words(values[name]) for name in NAMES if name in values}
+    for name in NUMBERS:
+        if name in values:
+            fields[name] = parse_whole_numbers(values[name], "--" + name.replace("_", "-"))
     if "strategy" in fields:
         fields["strategy"] = expand_strategies(fields["strategy"])
-    if input_shape is not None:
-        fields["input_shape"] = parse_shape(input_shape)
-    if timeout is not None:
-        fields["timeout_seconds"] = parse_seconds(timeout)
+    if options.input_shape is not None:
+        fields["input_shape"] = parse_shape(options.input_shape)
+    if options.timeout is not None:
+        fields["timeout_seconds"] = parse_seconds(options.timeout)
+    if options.model is not None:
+        fields["model"] = ModelFile.from_text(options.model)
     return fields
 
 
@@ -40,11 +45,12 @@ def parse_pairs(pairs: list[str] | None, option: str) -> dict[str, list[Scalar]]
         name, equals, text = pair.partition("=")
         if not equals or not name.strip() or not text.strip():
             raise SpecError(f"{option} {pair!r} is not understood; write name=value, such as {option} name=1")
-        values[name.strip()] = [_scalar(word) for word in _words(text)]
+        values[name.strip()] = [_scalar(word) for word in split_words(text)]
     return values
 
 
-def _words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
+    """`a, b` as ["a", "b"]."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 

@@ -1,142 +1,127 @@
-"""`paceline predict`: what runs that nobody made would do, with where the truth may lie."""
+"""`paceline predict`: time, memory, energy and cost of runs that were not made, with intervals."""
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli import question as asked
-from paceline.cli.more_tables import format_money
-from paceline.cli.terminal import Db, errors, output
+from paceline.cli.options import QuestionOptions, Strategies, command_with, make_option
+from paceline.cli.question import make_question, print_warnings
+from paceline.cli.terminal import Db, output
 from paceline.errors import SpecError
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
-from paceline.predict.self_check import self_check
 from paceline.store import DEFAULT_PATH
-from paceline.units import format_about, format_bytes, format_percent, format_seconds
+from paceline.units import format_about, format_bytes, format_money, format_percent, format_seconds
 
-# Parts of a step and their headings; one that is nowhere worth mentioning has no column.
+# Parts of a step and their headings; a part below `LEAST_SHARE` everywhere has no column.
 PARTS = {"compute": "com-\npute", "exposed": "ex-\nposed", "bubble": "bub-\nble", "waiting": "wait-\ning"}
 LEAST_SHARE = 0.01
 
 
-def predict(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    workload: asked.Workload = None,
-    model: asked.Model = None,
-    option: asked.Option = None,
-    depth: asked.Depth = None,
-    width: asked.Width = None,
-    dataset: asked.Dataset = None,
-    input_shape: asked.InputShape = None,
-    classes: asked.Classes = None,
-    samples: asked.Samples = None,
-    precision: asked.Precision = None,
-    strategy: asked.Strategies = "torch-ddp",
-    knob: asked.Knobs = None,
-    workers: Annotated[str, typer.Option(help="Worker counts, such as 1,2,4 or 1..8.", metavar="N,...")] = "1,2,4,8",
-    global_batch: asked.GlobalBatch = None,
-    local_batch: asked.LocalBatch = None,
-    system: asked.System = None,
-    network: asked.Network = None,
-    price: asked.Price = None,
-    db: Db = DEFAULT_PATH,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(QuestionOptions):
+    """What is predicted, and how it is shown."""
+
+    strategy: Strategies = "torch-ddp"
+    workers: Annotated[str, make_option("Worker counts, such as 1,2,4 or 1..8.", "N,...")] = "1,2,4,8"
+    db: Db = DEFAULT_PATH
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False
+
+
+@command_with(PredictOptions)
+def predict(options: PredictOptions) -> None:
     """Predicts time, memory, energy and cost of runs on this machine or another, each with a 90 % interval."""
-    question = asked.make_question(
-        workload=workload, model=model, option=option, depth=depth, width=width, dataset=dataset,
-        input_shape=input_shape, classes=classes, samples=samples, precision=precision, strategy=strategy, knob=knob,
-        workers=workers, global_batch=global_batch, local_batch=local_batch, system=system, network=network,
-        price=price,
-    )  # fmt: skip
-    found, refused = answers(question)
-    if not found:
+    question = make_question(options)
+    predictions, refused = predict_all(question)
+    if not predictions:
         name, reason = next(iter(refused.items()))
         raise SpecError(f"nothing can be predicted: {name}: {reason}")
-    if as_json:
-        typer.echo(json.dumps([as_values(one) for one in found], indent=2, allow_nan=False))
+    if options.as_json:
+        typer.echo(json.dumps([prediction_values(prediction) for prediction in predictions], indent=2, allow_nan=False))
         return
-    asked.say_if_unmeasured(question)
-    warning = self_check(question, db)
-    if warning:
-        errors().print(f"[yellow]{escape(warning)}[/]")
-    _print(question, found, refused)
+    print_warnings(question, options.db)
+    _print(question, predictions, refused)
 
 
-def answers(question: Question) -> tuple[list[Prediction], dict[str, str]]:
-    """Predictions of all runs that can be made, and why others cannot."""
-    found, refused = [], {}
+def predict_all(question: Question) -> tuple[list[Prediction], dict[str, str]]:
+    """Predictions of all runs that can be made, and the reasons why others cannot."""
+    predictions, refused = [], {}
     for name in question.names():
         for spec in question.specs(name):
             reason = question.why_not(spec)
             if reason is not None:
                 refused[f"{name} x{spec.workers}"] = reason
             else:
-                found.append(question.predictor.predict(spec))
-    return found, refused
+                predictions.append(question.predictor.predict(spec))
+    return predictions, refused
 
 
-def as_values(one: Prediction) -> dict[str, Any]:
-    """A prediction as plain values; every estimate with its ends."""
+def prediction_values(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as values that JSON can hold; every estimate with its interval."""
 
     def ends(estimate: Estimate | None) -> dict[str, float] | None:
         return None if estimate is None else vars(estimate)
 
+    spec = prediction.spec
     return {
-        "strategy": one.spec.strategy, "workers": one.spec.workers, "global_batch": one.spec.samples_per_step,
-        "knobs": one.spec.knobs, "parts": vars(one.parts), "step_seconds": ends(one.step_seconds),
-        "samples_per_second": ends(one.samples_per_second), "epoch_seconds": ends(one.epoch_seconds),
-        "speedup": one.speedup, "efficiency": one.efficiency, "memory_bytes": ends(one.memory_bytes),
-        "memory_limit_bytes": one.memory_limit_bytes, "fits": one.fits,
-        "joules_per_epoch": ends(one.joules_per_epoch), "cost_per_epoch": ends(one.cost_per_epoch),
-        "source": one.source, "kind": "predicted",
+        "strategy": spec.strategy, "workers": spec.workers, "global_batch": spec.samples_per_step,
+        "knobs": spec.knobs, "parts": vars(prediction.parts), "step_seconds": ends(prediction.step_seconds),
+        "samples_per_second": ends(prediction.samples_per_second), "epoch_seconds": ends(prediction.epoch_seconds),
+        "speedup": prediction.speedup, "efficiency": prediction.efficiency,
+        "memory_bytes": ends(prediction.memory_bytes), "memory_limit_bytes": prediction.memory_limit_bytes,
+        "fits": prediction.fits,
+        "joules_per_epoch": ends(prediction.joules_per_epoch), "cost_per_epoch": ends(prediction.cost_per_epoch),
+        "source": prediction.source, "kind": "predicted",
     }  # fmt: skip
 
 
-def _print(question: Question, found: Sequence[Prediction], refused: dict[str, str]) -> None:
+def _print(question: Question, predictions: Sequence[Prediction], refused: dict[str, str]) -> None:
     console, hardware = output(), question.hardware
-    first = found[0].spec
+    first = predictions[0].spec
     console.print(
         f"\n[bold]{escape(first.workload)}[/] ({question.facts.parameters:,} parameters) on "
         f"[bold]{escape(hardware.name)}[/], {first.precision}: predicted, with 90 % intervals"
     )
-    console.print(_times(found))
+    console.print(_step_table(predictions))
     console.print()
-    console.print(_spent(found))
-    console.print(f"[dim]computation from {escape(found[0].source)}; {escape(hardware.about)}[/]")
-    if not all(one.fits for one in found):
-        console.print(f"[red]no[/]: a worker has {format_bytes(found[0].memory_limit_bytes)}")
+    console.print(_epoch_table(predictions))
+    console.print(f"[dim]computation from {escape(predictions[0].source)}; {escape(hardware.about)}[/]")
+    if not all(prediction.fits for prediction in predictions):
+        console.print(f"[red]no[/]: a worker has {format_bytes(predictions[0].memory_limit_bytes)}")
     for name, reason in refused.items():
         console.print(f"[yellow]left out[/] {escape(name)}: {escape(reason)}")
 
 
-def _times(found: Sequence[Prediction]) -> Table:
-    """Steps and their parts."""
-    parts = [name for name in PARTS if any(_share(one, name) >= LEAST_SHARE for one in found)]
+def _step_table(predictions: Sequence[Prediction]) -> Table:
+    """A table of steps and their parts."""
+    parts = [name for name in PARTS if any(_share(prediction, name) >= LEAST_SHARE for prediction in predictions)]
     table = _table(["step", "samples/s", "90 %", "effi-\nciency", *(PARTS[part] for part in parts)])
-    for one in found:
+    for prediction in predictions:
         table.add_row(
-            *_name(one), format_seconds(one.parts.step), format_about(one.samples_per_second.value),
-            _ends(one.samples_per_second, format_about),
-            "–" if one.efficiency is None else format_percent(one.efficiency),
-            *(format_percent(_share(one, part)) for part in parts),
+            *_name(prediction), format_seconds(prediction.parts.step),
+            format_about(prediction.samples_per_second.value), _ends(prediction.samples_per_second, format_about),
+            "–" if prediction.efficiency is None else format_percent(prediction.efficiency),
+            *(format_percent(_share(prediction, part)) for part in parts),
         )  # fmt: skip
     return table
 
 
-def _spent(found: Sequence[Prediction]) -> Table:
-    """What an epoch takes."""
-    priced = any(one.cost_per_epoch for one in found)
+def _epoch_table(predictions: Sequence[Prediction]) -> Table:
+    """A table of the time, memory, energy and cost of an epoch."""
+    priced = any(prediction.cost_per_epoch for prediction in predictions)
     table = _table(["epoch", "90 %", "memory", "fits", "J per\nepoch", *(["cost per\nepoch"] if priced else [])])
-    for one in found:
+    for prediction in predictions:
         table.add_row(
-            *_name(one), format_seconds(one.epoch_seconds.value), _ends(one.epoch_seconds, format_seconds),
-            format_bytes(one.memory_bytes.value), "yes" if one.fits else "[red]no[/]",
-            format_about(one.joules_per_epoch.value),
-            *([format_money(one.cost_per_epoch.value)] if one.cost_per_epoch else []),
+            *_name(prediction), format_seconds(prediction.epoch_seconds.value),
+            _ends(prediction.epoch_seconds, format_seconds),
+            format_bytes(prediction.memory_bytes.value), "yes" if prediction.fits else "[red]no[/]",
+            format_about(prediction.joules_per_epoch.value),
+            *([format_money(prediction.cost_per_epoch.value)] if prediction.cost_per_epoch else []),
         )  # fmt: skip
     return table
 
@@ -149,13 +134,13 @@ def _table(headers: Sequence[str]) -> Table:
     return table
 
 
-def _name(one: Prediction) -> tuple[str, str, str]:
-    return escape(one.spec.strategy), str(one.spec.workers), f"{one.spec.samples_per_step:,}"
+def _name(prediction: Prediction) -> tuple[str, str, str]:
+    return escape(prediction.spec.strategy), str(prediction.spec.workers), f"{prediction.spec.samples_per_step:,}"
 
 
 def _ends(estimate: Estimate, form: Callable[[float], str]) -> str:
     return f"{form(estimate.low)} – {form(estimate.high)}"
 
 
-def _share(one: Prediction, part: str) -> float:
-    return float(getattr(one.parts, part)) / one.parts.step
+def _share(prediction: Prediction, part: str) -> float:
+    return float(getattr(prediction.parts, part)) / prediction.parts.step

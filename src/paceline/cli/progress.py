@@ -1,4 +1,4 @@
-"""What the user sees while runs are made: what is done and left, the current epoch and rate, the time left."""
+"""What the terminal shows while runs are made: runs done and left, the current epoch and rate, the time left."""
 
 import time
 
@@ -20,7 +20,7 @@ _COLOURS = {Status.OK: "green", Status.INTERRUPTED: "yellow"}
 
 
 class Progress:
-    """Listens to `execute` and draws on standard error: a live bar on a terminal, plain lines elsewhere."""
+    """A listener of `execute` that draws a live bar on a terminal, and prints lines elsewhere, on standard error."""
 
     def __init__(self) -> None:
         self._console = errors()
@@ -44,7 +44,7 @@ class Progress:
         self._bar.stop()
 
     def planned(self, plan: Plan) -> None:
-        """Says what there is to do."""
+        """Prints how many runs there are to make."""
         self._left = self._total = len(plan.to_run)
         self._bar.update(self._task, total=self._total)
         if not plan.to_run and plan.done:
@@ -66,7 +66,7 @@ class Progress:
             self._console.print(now)
 
     def started(self, run: PlannedRun, number: int) -> None:
-        """Names the run."""
+        """Shows which run starts."""
         spec = run.spec
         self._label = run_name(spec)
         self._bar.update(self._task, now=f"{escape(self._label)}, starting{self._time_left()}")
@@ -78,7 +78,7 @@ class Progress:
         self._bar.update(self._task, now=now)
 
     def ended(self, record: Record) -> None:
-        """A line that stays."""
+        """Prints a line with the result of the run."""
         self._left -= 1
         self._bar.advance(self._task)
         colour, status = _COLOURS.get(record.status, "red"), str(record.status).replace("_", " ")
@@ -89,14 +89,14 @@ class Progress:
         self._console.print(f"[dim]{place}[/] [{colour}]{status}[/] {escape(self._label)}: {result} [dim]({took})[/]")
 
     def _time_left(self) -> str:
-        made = self._total - self._left
-        if not made:
+        finished = self._total - self._left
+        if not finished:
             return ""
-        return f", about {format_seconds((time.monotonic() - self._began) / made * self._left)} left"
+        return f", about {format_seconds((time.monotonic() - self._began) / finished * self._left)} left"
 
 
 def run_name(spec: RunSpec) -> str:
-    """A run in three words."""
+    """The workload, strategy and worker count of a run."""
     return f"{spec.workload} {spec.strategy} x{spec.workers}"
 
 
@@ -106,7 +106,7 @@ def _plan_order(item: tuple[str, RunSpec]) -> tuple[str, str, str, int, int]:
 
 
 def print_plan(plan: Plan) -> None:
-    """For `--dry-run`: every configuration, and what would be skipped and why."""
+    """Prints every configuration, and what would be skipped and why, for `--dry-run`."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("workload", "data", "strategy", "workers", "batch", "runs"):
         table.add_column(name, overflow="fold")
@@ -130,26 +130,26 @@ def print_plan(plan: Plan) -> None:
 
 
 def _skipped(plan: Plan) -> dict[tuple[str, str], list[int]]:
-    """Worker counts by strategy and reason; a reason of many settings is told once."""
-    found: dict[tuple[str, str], list[int]] = {}
+    """Worker counts by strategy and reason, so that equal reasons are printed once."""
+    counts_by_reason: dict[tuple[str, str], list[int]] = {}
     for run in plan.skipped:
-        counts = found.setdefault((run.spec.strategy, str(run.skip_reason)), [])
+        counts = counts_by_reason.setdefault((run.spec.strategy, str(run.skip_reason)), [])
         if run.spec.workers not in counts:
             counts.append(run.spec.workers)
-    return found
+    return counts_by_reason
 
 
-def print_estimate(told: Estimate) -> None:
-    """How long the plan will take, and how that is known."""
-    if told.seconds is None:
-        output().print(f"how long cannot be told: no short run ended well ({escape(str(told.trouble))})")
+def print_estimate(estimate: Estimate) -> None:
+    """Prints how long the plan will take, and what that is based on."""
+    if estimate.seconds is None:
+        output().print(f"how long cannot be told: no short run ended well ({escape(str(estimate.failure))})")
         return
     sources = [
-        (told.stored, "stored runs"),
-        (told.measured, f"at most {MEASURED_STEPS} measured steps"),
-        (told.likened, "the most similar of those"),
+        (estimate.stored, "stored runs"),
+        (estimate.measured, f"at most {MEASURED_STEPS} measured steps"),
+        (estimate.extrapolated, "the most similar of those"),
     ]
     known = ", ".join(f"{count} from {words}" for count, words in sources if count)
-    output().print(f"about {format_seconds(told.seconds)} [dim](kinds of runs: {known})[/]")
-    if told.trouble:
-        output().print(f"[yellow]a short run did not end well[/]: {escape(told.trouble)}")
+    output().print(f"about {format_seconds(estimate.seconds)} [dim](kinds of runs: {known})[/]")
+    if estimate.failure:
+        output().print(f"[yellow]a short run did not end well[/]: {escape(estimate.failure)}")

@@ -1,6 +1,8 @@
 """`paceline recommend`: which strategy, how many workers, what batch, and why."""
 
 import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -8,14 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli import question as asked
-from paceline.cli.predict import as_values
+from paceline.cli.options import QuestionOptions, command_with, make_option
+from paceline.cli.predict import prediction_values
 from paceline.cli.progress import Progress
+from paceline.cli.question import make_question, print_warnings
 from paceline.cli.terminal import Db, errors, output
 from paceline.errors import SpecError
 from paceline.plan import DEFAULT_EPOCHS
 from paceline.predict.question import Question
-from paceline.predict.self_check import self_check
 from paceline.recommend.answer import UNSYNCHRONISED, Answer
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.objectives import OBJECTIVES
@@ -30,75 +32,57 @@ from paceline.units import format_bytes, format_count, format_percent
 
 SHOWN = 10
 SCRIPT = "script"
-# Numbers as long as `100,000` are told in thousands.
+# Numbers as long as `100,000` are shown in thousands.
 LONG = 7
 
 
-def recommend(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    workload: asked.Workload = None,
-    model: asked.Model = None,
-    option: asked.Option = None,
-    depth: asked.Depth = None,
-    width: asked.Width = None,
-    dataset: asked.Dataset = None,
-    input_shape: asked.InputShape = None,
-    classes: asked.Classes = None,
-    samples: asked.Samples = None,
-    precision: asked.Precision = None,
-    strategy: asked.Strategies = None,
-    knob: asked.Knobs = None,
-    workers: Annotated[str, typer.Option(help="Worker counts to choose from.", metavar="N,...")] = "1..8",
-    global_batch: asked.GlobalBatch = None,
-    local_batch: asked.LocalBatch = None,
-    objective: Annotated[
-        str, typer.Option(help=f"What is best: {', '.join(OBJECTIVES)}.", metavar="NAME")
-    ] = "throughput",
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions(QuestionOptions):
+    """What is asked, what is best, and how the answer is shown."""
+
+    workers: Annotated[str, make_option("Worker counts to choose from.", "N,...")] = "1..8"
+    objective: Annotated[str, make_option(f"What is best: {', '.join(OBJECTIVES)}.", "NAME")] = "throughput"
     critical_batch: Annotated[
-        float | None,
-        typer.Option(help="For time-to-accuracy: the batch beyond which more samples are needed.", metavar="N"),
-    ] = None,
-    system: asked.System = None,
-    network: asked.Network = None,
-    price: asked.Price = None,
-    measure: Annotated[int | None, typer.Option(help="Run the best K here and rank again.", metavar="K")] = None,
-    db: Db = DEFAULT_PATH,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+        float | None, make_option("For time-to-accuracy: the batch beyond which more samples are needed.", "N")
+    ] = None
+    measure: Annotated[int | None, make_option("Run the best K here and rank again.", "K")] = None
+    db: Db = DEFAULT_PATH
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False
     emit: Annotated[
-        str | None,
-        typer.Option(help="script: print a training script for the best; the answer goes to stderr.", metavar="script"),
-    ] = None,
-) -> None:
+        str | None, make_option("script: print a training script for the best; the answer goes to stderr.", "script")
+    ] = None
+
+
+@command_with(RecommendOptions)
+def recommend(options: RecommendOptions) -> None:
     """Recommends a strategy, worker count and batch for a model and an objective, with reasons and what it left out."""
-    known_objective(objective)  # a wrong name is refused before anything is said
-    question = asked.make_question(
-        workload=workload, model=model, option=option, depth=depth, width=width, dataset=dataset,
-        input_shape=input_shape, classes=classes, samples=samples, precision=precision, strategy=strategy, knob=knob,
-        workers=workers, global_batch=global_batch, local_batch=local_batch, system=system, network=network,
-        price=price,
-    )  # fmt: skip
-    if emit not in (None, SCRIPT) or (emit and as_json):
-        raise SpecError(f"--emit {emit} cannot be done; write --emit script, without --json")
-    if measure is not None and (measure < 1 or question.hardware.kind != "cpu"):
-        raise SpecError(f"--measure {measure} runs here, on cores; give a number of at least 1 and no other --system")
-    asked.say_if_unmeasured(question)
-    warning = self_check(question, db)
-    if warning:
-        errors().print(f"[yellow]{escape(warning)}[/]")
-    answer = answer_to(question, objective, _known(db), critical_batch)
-    if measure is not None:
-        with Store.open(db) as store, Progress() as progress:
-            answer = try_best(answer, measure, store, progress)
-    if as_json:
+    known_objective(options.objective)  # a wrong name is refused before anything is said
+    question = make_question(options)
+    _check(options, question)
+    print_warnings(question, options.db)
+    answer = answer_to(question, options.objective, _stored_records(options.db), options.critical_batch)
+    if options.measure is not None:
+        with Store.open(options.db) as store, Progress() as progress:
+            answer = try_best(answer, options.measure, store, progress)
+    if options.as_json:
         typer.echo(json.dumps(_values(answer), indent=2, allow_nan=False))
         return
-    _print(answer, errors() if emit else output())
-    if emit:
+    _print(answer, errors() if options.emit else output())
+    if options.emit:
         typer.echo(_script(answer), nl=False)
 
 
+def _check(options: RecommendOptions, question: Question) -> None:
+    emit, measure = options.emit, options.measure
+    if emit not in (None, SCRIPT) or (emit and options.as_json):
+        raise SpecError(f"--emit {emit} cannot be done; write --emit script, without --json")
+    if measure is not None and (measure < 1 or question.hardware.kind != "cpu"):
+        raise SpecError(f"--measure {measure} runs here, on cores; give a number of at least 1 and no other --system")
+
+
 def _script(answer: Answer) -> str:
-    """Of the best that there is a script for; the docstring says what it was chosen with."""
-    chosen = next((one for one in answer.ranked if one.spec.strategy in scripts()), None)
+    """The training script for the best candidate that has one; its docstring says why it was chosen."""
+    chosen = next((candidate for candidate in answer.ranked if candidate.spec.strategy in scripts()), None)
     if chosen is None:
         raise SpecError(f"there is no script for any of these; there are scripts for {', '.join(sorted(scripts()))}")
     if answer.pick is not None and chosen.spec.strategy != answer.pick.spec.strategy:
@@ -111,7 +95,7 @@ def _script(answer: Answer) -> str:
     return write_script(spec, why=f"Best for {answer.objective.name} on {answer.question.hardware.name}: {expected}.")
 
 
-def _known(db: Any) -> list[Record]:
+def _stored_records(db: Path) -> list[Record]:
     if not db.is_file():
         return []
     with Store.open_existing(db) as store:
@@ -122,12 +106,12 @@ def _values(answer: Answer) -> dict[str, Any]:
     return {
         "objective": answer.objective.name,
         "system": answer.question.hardware.name,
-        "pick": as_values(answer.pick.prediction) if answer.pick else None,
+        "pick": prediction_values(answer.pick.prediction) if answer.pick else None,
         "reasons": explain(answer),
         "ranked": [
-            {**as_values(one.prediction), "behind": one.behind, "tied": one.tied, "measured": one.measured,
-             "records": list(one.records), "caveat": one.caveat}
-            for one in answer.ranked
+            {**prediction_values(candidate.prediction), "behind": candidate.behind, "tied": candidate.tied,
+             "measured": candidate.measured, "records": list(candidate.records), "caveat": candidate.caveat}
+            for candidate in answer.ranked
         ],
         "excluded": answer.excluded,
     }  # fmt: skip
@@ -164,24 +148,25 @@ def _table(answer: Answer) -> Table:
     table.add_column("strategy", overflow="fold", min_width=20)
     for name in ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", "effi-\nciency", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in answer.ranked[:SHOWN]:
-        spec, goal = one.spec, answer.objective
+    for candidate in answer.ranked[:SHOWN]:
+        spec, goal = candidate.spec, answer.objective
         knobs = "".join(f" {name}={value}" for name, value in spec.knobs.items())
-        ends = [_bare(goal.text(value)) for value in (one.value.low, one.value.high)]
-        efficiency = one.prediction.efficiency
-        behind = "=" if one.tied else format_percent(one.behind)
+        ends = [_bare(goal.text(value)) for value in (candidate.value.low, candidate.value.high)]
+        efficiency = candidate.prediction.efficiency
+        behind = "=" if candidate.tied else format_percent(candidate.behind)
         table.add_row(
-            escape(spec.strategy + knobs + (" †" if one.caveat else "")), str(spec.workers),
+            escape(spec.strategy + knobs + (" †" if candidate.caveat else "")), str(spec.workers),
             f"{spec.samples_per_step:,}",
-            _bare(goal.text(one.best_known)) + ("*" if one.measured is not None else ""), " – ".join(ends), behind,
+            _bare(goal.text(candidate.best_known)) + ("*" if candidate.measured is not None else ""),
+            " – ".join(ends), behind,
             "–" if efficiency is None else format_percent(efficiency),
-            format_bytes(one.prediction.memory_bytes.value),
+            format_bytes(candidate.prediction.memory_bytes.value),
         )  # fmt: skip
     return table
 
 
 def _bare(text: str) -> str:
-    """Without what the heading says already, and no longer than it has to be."""
+    """The number without its unit, which the heading has, and in thousands where it is long."""
     bare = text.removesuffix(" samples/s").removesuffix(" per epoch").removesuffix(" per worker")
     digits = bare.replace(",", "")
     return f"{round(int(digits) / 1000):,}k" if digits.isdigit() and len(bare) >= LONG else bare

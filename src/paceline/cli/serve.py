@@ -67,7 +67,7 @@ def _server(db: Path, token: str | None) -> "uvicorn.Server":
     site = Site(db, options_of(run), options_of(recommend), token)
 
     class Server(uvicorn.Server):
-        """Tells streams of events first that it ends; it would wait for them otherwise."""
+        """A server that ends event streams first; it would wait for them otherwise."""
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             site.closing = True
@@ -113,7 +113,7 @@ def options_of(function: Callable[..., Any]) -> tuple["Option", ...]:
     """The options of a command as its help describes them, for the form."""
     from paceline.web import Option
 
-    found = []
+    options = []
     for name, parameter in inspect.signature(function).parameters.items():
         kinds = get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else ()
         info = next((part for part in kinds if isinstance(part, OptionInfo)), None)
@@ -121,7 +121,7 @@ def options_of(function: Callable[..., Any]) -> tuple["Option", ...]:
             continue
         # Inside Annotated, typer takes the first name as what would otherwise be the default.
         declared = [word for word in (info.default, *(info.param_decls or ())) if isinstance(word, str)]
-        found.append(
+        options.append(
             Option(
                 name=name,
                 flag=declared[0] if declared else "--" + name.replace("_", "-"),
@@ -132,4 +132,4 @@ def options_of(function: Callable[..., Any]) -> tuple["Option", ...]:
                 default="" if parameter.default in (None, False) else str(parameter.default),
             )
         )
-    return tuple(found)
+    return tuple(options)

@@ -8,13 +8,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.analysis.findings import Gathered, gather
+from paceline.analysis.findings import GatheredFinding, gather_findings
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, series_name, unmeasured, varying_fields
-from paceline.analysis.plain import as_csv_text, as_values
-from paceline.analysis.rows import Row, Wishes, summarise
-from paceline.cli.breakdown_table import print_breakdown
-from paceline.cli.more_tables import TABLES
+from paceline.analysis.json_csv import csv_text, json_values
+from paceline.analysis.labels import describe_unmeasured, group_by_setting, series_name, varying_fields
+from paceline.analysis.rows import Row, SummaryOptions, summarise
+from paceline.cli.detail_tables import TABLES
 from paceline.cli.terminal import Db, StudyName, output
 from paceline.errors import UserError
 from paceline.record import Record
@@ -52,57 +51,52 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     price: Annotated[
         float | None, typer.Option("--price-per-device-hour", metavar="MONEY", help="In any currency, for the cost.")
     ] = None,
-    crowded: Annotated[
-        bool, typer.Option("--oversubscribed", help="Also give efficiency where workers shared cores.")
+    oversubscribed: Annotated[
+        bool, typer.Option("--oversubscribed", help="Also give efficiency of oversubscribed runs.")
     ] = False,
 ) -> None:
     """The results as tables: medians, spread, speed-up and scaling efficiency."""
-    wishes = checked_wishes(target, price)
+    options = checked_options(target, price)
     with Store.open_existing(db) as store:
         records = store.records(study)
-    rows = summarise(records, include_oversubscribed=crowded, wishes=wishes)
+    rows = summarise(records, include_oversubscribed=oversubscribed, options=options)
     if as_json:
-        typer.echo(json.dumps(as_values(records, rows), indent=2, allow_nan=False))
+        typer.echo(json.dumps(json_values(records, rows), indent=2, allow_nan=False))
     elif as_csv:
-        typer.echo(as_csv_text(rows), nl=False)
+        typer.echo(csv_text(rows), nl=False)
     else:
-        asked = {"statistics": statistics, "energy": energy or price is not None, "memory": memory,
-                 "convergence": convergence}  # fmt: skip
-        asked["convergence"] |= target is not None
-        print_results(records, rows, breakdown=breakdown, more=[name for name, wanted in asked.items() if wanted])
+        wanted = {"breakdown": breakdown, "statistics": statistics, "energy": energy or price is not None,
+                  "memory": memory, "convergence": convergence or target is not None}  # fmt: skip
+        print_results(records, rows, [name for name in TABLES if wanted[name]])
         if logs:
             _print_logs(records)
 
 
-def checked_wishes(target: float | None, price: float | None) -> Wishes:
-    """What the reader asked for, if it can be."""
+def checked_options(target: float | None, price: float | None) -> SummaryOptions:
+    """The options for rows, if the target is a share and the price is an amount."""
     if target is not None and not 0 < target <= 1:
         raise UserError(f"--target-accuracy {target:g} is no share of the test set; give one such as 0.9")
     if price is not None and not 0 <= price < float("inf"):
         raise UserError(f"--price-per-device-hour {price:g} is no price; give an amount such as 2.50")
-    return Wishes(target, price)
+    return SummaryOptions(target, price)
 
 
-def print_results(
-    records: Sequence[Record], rows: Sequence[Row], breakdown: bool = False, more: Sequence[str] = ()
-) -> None:
-    """A table per setting, more of `TABLES` if asked, what was not measured and why, and the findings."""
+def print_results(records: Sequence[Record], rows: Sequence[Row], details: Sequence[str] = ()) -> None:
+    """Prints a table per setting, the named tables of `TABLES`, what was not measured and why, and the findings."""
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
-    for title, group in groups(rows).items():
+    for title, group in group_by_setting(rows).items():
         console.print(f"\n[bold]{escape(title)}[/]")
         if any(row.measured for row in group):
             console.print(_table(group))
-        for name, status, reason in unmeasured(group):
+        for name, status, reason in describe_unmeasured(group):
             console.print(f"[yellow]{status}[/] {escape(name)}: {escape(reason)}")
         if sentence := headline(group):
             console.print(escape(sentence))
-        if breakdown:
-            print_breakdown(group)
-        for name in more:
+        for name in details:
             TABLES[name](group)
-    _print_findings(gather(records, rows))
+    _print_findings(gather_findings(records, rows))
 
 
 def _print_logs(records: Sequence[Record]) -> None:
@@ -132,10 +126,10 @@ def _cells(row: Row, varying: list[str]) -> list[str]:
     def text(value: float | None, form: Text) -> str:
         return "–" if value is None else form(value)
 
-    crowd = "[yellow]*[/]" if row.oversubscribed else ""
+    star = "[yellow]*[/]" if row.oversubscribed else ""
     return [
         escape(series_name(row, varying)),
-        f"{row.spec.workers}{crowd}",
+        f"{row.spec.workers}{star}",
         str(row.runs),
         text(row.first_epoch_samples_per_second, format_rate),
         text(row.samples_per_second, format_rate),
@@ -146,7 +140,7 @@ def _cells(row: Row, varying: list[str]) -> list[str]:
     ]
 
 
-def _print_findings(findings: Sequence[Gathered]) -> None:
+def _print_findings(findings: Sequence[GatheredFinding]) -> None:
     console = output()
     if findings:
         console.print()

@@ -1,4 +1,4 @@
-"""`paceline strategies`: the catalogue, what each costs, and which of it runs here."""
+"""`paceline strategies`: the catalogue, what each strategy costs, and which run here."""
 
 import json
 from typing import Annotated
@@ -35,7 +35,7 @@ def strategies(
 
 
 def _table(chosen: Strategy, system: System, width: int, header: bool, knobs: bool) -> Table:
-    """One strategy: a line of facts and lines of words that use the full width."""
+    """One strategy: a line of facts, then its description in the full width."""
     grid, facts = (
         Table.grid(padding=(0, 0)),
         Table(box=None, padding=(0, 2, 0, 0), show_header=header, header_style="dim"),

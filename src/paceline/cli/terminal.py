@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @cache
 def output() -> "Console":
-    """Results: standard output."""
+    """The console for results: standard output."""
     from rich.console import Console
 
     return Console(highlight=False)
@@ -20,7 +20,7 @@ def output() -> "Console":
 
 @cache
 def errors() -> "Console":
-    """Messages and progress: standard error."""
+    """The console for messages and progress: standard error."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)

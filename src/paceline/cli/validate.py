@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli.question import Network, System
+from paceline.cli.options import Network, System
 from paceline.cli.terminal import Db, StudyName, output
 from paceline.predict.published import PublishedRow, published_rows, summarise_published
 from paceline.predict.validate import Row, Summary, summarise, validate_records
@@ -72,10 +72,10 @@ def _print_measured(rows: Sequence[Row], calibrated: bool) -> None:
         )  # fmt: skip
     console.print(table)
     fresh = [row for row in rows if not row.used_to_calibrate]
-    for title, own in (("held out", fresh), ("used to calibrate (†)", [row for row in rows if row not in fresh])):
-        if own:
-            console.print(f"{title}: {_sentence(summarise(own))}")
-    console.print("[dim]by wall clock, or by CPU seconds of all processes where other programs disturbed the run[/]")
+    for title, group in (("held out", fresh), ("used to calibrate (†)", [row for row in rows if row not in fresh])):
+        if group:
+            console.print(f"{title}: {_sentence(summarise(group))}")
+    console.print("[dim]by wall clock, or by CPU seconds of all processes where there was other load on the machine[/]")
 
 
 def _name(row: Row) -> str:

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from paceline.catalogue import choose, direct, discover
+from paceline.catalogue import choose, discover, load_named
 from paceline.data.base import DataRequest, DataSet, DataSource
 
 
@@ -14,7 +14,7 @@ def data_sources() -> dict[str, DataSource]:
 
 def data_source(name: str) -> DataSource:
     """One data set's source by name."""
-    return direct("paceline.data", "DATA", DataSource, name) or choose(name, data_sources(), "data set")
+    return load_named("paceline.data", "DATA", DataSource, name) or choose(name, data_sources(), "data set")
 
 
 __all__ = ["DataRequest", "DataSet", "DataSource", "data_source", "data_sources"]

@@ -14,7 +14,7 @@ FetchProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class DataRequest:
-    """What a run asks of a data source."""
+    """What a run needs from a data source."""
 
     seed: int = 0
     train_samples: int | None = None
@@ -38,7 +38,7 @@ class DataSet:
         return tuple(self.train_inputs.shape[1:])
 
     def first(self, train_samples: int | None) -> "DataSet":
-        """The same set cut to its first training samples, and the test set in proportion."""
+        """The data set with only its first training samples, and test samples in proportion."""
         have = len(self.train_inputs)
         if train_samples is None or train_samples >= have:
             return self
@@ -60,7 +60,7 @@ class DataSource:
     about: str
     count: Callable[[DataRequest], int]
     load: Callable[[DataRequest], DataSet]
-    # Fetches what `load` needs, once, before any run; nothing to do for data that ships or is made.
+    # Fetches what `load` needs, once, before any run; data that is shipped or generated needs nothing.
     prepare: Callable[[FetchProgress], None] = lambda _progress: None
     shape: tuple[int, ...] | None = None
     classes: int | None = None

@@ -34,15 +34,15 @@ IDX_UNSIGNED_BYTE = 8
 
 
 def cache_folder() -> Path:
-    """Where downloaded files are kept for all projects of this user."""
+    """The folder for downloaded files, which all projects of this user share."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "paceline" / "mnist"
 
 
 def find_folder() -> Path | None:
     """The first folder that holds all four files."""
-    given = os.environ.get("PACELINE_DATA")
-    places = [Path(given), Path(given) / "mnist"] if given else []
+    configured = os.environ.get("PACELINE_DATA")
+    places = [Path(configured), Path(configured) / "mnist"] if configured else []
     for folder in [*places, cache_folder()]:
         if all((folder / name).is_file() for name in FILES):
             return folder

@@ -1,6 +1,6 @@
 """A class-balanced part of MNIST that ships with Paceline: 500 training and 100 test images of each digit.
 
-`mnist_5k.xz` holds, in this order and as plain bytes: training images, training labels, test images, test labels.
+`mnist_5k.xz` holds, in this order, as bytes: training images, training labels, test images, test labels.
 `tools/make_mnist_5k.py` wrote it; `mnist_5k.txt` beside it says where the images come from.
 """
 
@@ -16,7 +16,7 @@ SIDE = 28
 
 
 def load(request: DataRequest) -> DataSet:
-    """The arrays from the package's own file."""
+    """The arrays from the file that ships with Paceline."""
     packed = (resources.files("paceline.data") / "mnist_5k.xz").read_bytes()
     raw = np.frombuffer(lzma.decompress(packed), np.uint8)
     pixels = SIDE * SIDE

@@ -1,4 +1,4 @@
-"""Made-up images of any shape and class count: a fixed pattern per class plus noise, so that a model can learn them."""
+"""Synthetic images of any shape and class count: a fixed pattern per class plus noise, which a model can learn."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ NOISE_OVER_PATTERN = 2.0
 
 
 def load(request: DataRequest) -> DataSet:
-    """Samples from the seed alone."""
+    """Generates the samples; they depend on the seed alone."""
     generator = np.random.Generator(np.random.PCG64([request.seed, 0x5EED]))
     shape, classes = request.input_shape or DEFAULT_SHAPE, request.classes or DEFAULT_CLASSES
     train, test = count(request), max(min(classes, MOST_FOR_CLASSES), count(request) // TRAIN_PER_TEST)
@@ -28,7 +28,7 @@ def load(request: DataRequest) -> DataSet:
 
 
 def count(request: DataRequest) -> int:
-    """Training samples made unless the run asks for another number."""
+    """The number of training samples, if the run sets none."""
     return request.train_samples or DEFAULT_TRAIN_SAMPLES
 
 

@@ -1,4 +1,4 @@
-"""Made-up token sequences for language models: a random Markov chain, so that the next token is partly predictable."""
+"""Synthetic token sequences for language models: a random Markov chain, whose next token is partly predictable."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def load(request: DataRequest) -> DataSet:
 
 
 def count(request: DataRequest) -> int:
-    """Training sequences made unless the run asks for another number."""
+    """The number of training sequences, if the run sets none."""
     return request.train_samples or DEFAULT_TRAIN_SAMPLES
 
 

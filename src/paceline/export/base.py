@@ -1,4 +1,4 @@
-"""What an export is, and what several of them say about a run."""
+"""What an exporter is, and what several of them write about a run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from paceline.spec import Scalar
 
 @dataclass(frozen=True)
 class Exporter:
-    """One kind: `write` is given records with their steps, where to, and which table; it says what to do next."""
+    """One kind of export: `write` takes records with their steps, a place and a table, and returns a message."""
 
     name: str
     about: str
@@ -35,14 +35,14 @@ class Point:
 
 
 def run_name(record: Record) -> str:
-    """Readable, the same in every export, and unlike that of any other run."""
+    """A readable name that is unique to the run and the same in every export."""
     spec = record.spec
-    noted = "-instrumented" if spec.instrumented else ""
-    return f"{spec.strategy}-x{spec.workers}{noted}-{record.key[:8]}-r{record.repeat + 1}"
+    suffix = "-instrumented" if spec.instrumented else ""
+    return f"{spec.strategy}-x{spec.workers}{suffix}-{record.key[:8]}-r{record.repeat + 1}"
 
 
 def settings(record: Record) -> dict[str, Scalar]:
-    """What was asked for, flat: fields that are set, nested ones with a dot."""
+    """The settings of a run: fields that are set, nested ones with a dot."""
     spec = record.spec
     shown = {
         "workload": spec.workload,
@@ -54,9 +54,9 @@ def settings(record: Record) -> dict[str, Scalar]:
         "scaling": spec.scaling,
         "repeat": record.repeat,
     }
-    found = {**shown, **flatten(spec)}
+    fields = {**shown, **flatten(spec)}
     return {
-        name: v if isinstance(v, bool | int | float | str) else str(v) for name, v in found.items() if v is not None
+        name: v if isinstance(v, bool | int | float | str) else str(v) for name, v in fields.items() if v is not None
     }
 
 
@@ -66,7 +66,7 @@ def started_seconds(record: Record) -> float:
 
 
 def points(record: Record) -> Iterator[Point]:
-    """Losses and durations step by step, then what each epoch came to; moments count only time in steps."""
+    """Losses and durations of each step, then the results of each epoch; moments count only time in steps."""
     slowest = [max(ranks) for ranks in zip(*record.step_seconds.values(), strict=False)]
     moment = started_seconds(record) + (record.startup.total_seconds if record.startup else 0.0)
     for step in range(max(len(slowest), len(record.losses))):
@@ -92,7 +92,7 @@ def points(record: Record) -> Iterator[Point]:
 
 @contextmanager
 def writing(out: str) -> Iterator[Path]:
-    """The path to write to, its folder made; what the disk refuses becomes a sentence."""
+    """The path to write to, with its folder created; an error of the disk becomes a `UserError`."""
     try:
         path = Path(out)
         path.parent.mkdir(parents=True, exist_ok=True)

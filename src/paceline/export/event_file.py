@@ -38,7 +38,7 @@ def scalar(seconds: float, step: int, tag: str, value: float) -> bytes:
 
 
 def session_start(seconds: float, settings: Mapping[str, Scalar], group: str) -> bytes:
-    """What the run was asked to do, for the table of hyperparameters."""
+    """The settings of the run, for the table of hyperparameters."""
     entries = b"".join(_bytes(1, _bytes(1, name.encode()) + _bytes(2, _value(v))) for name, v in settings.items())
     return _hyperparameters(seconds, "session_start_info", 3, entries + _bytes(4, group.encode()) + _double(5, seconds))
 
@@ -69,11 +69,11 @@ def _key(number: int, kind: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def _integer(number: int, value: int) -> bytes:

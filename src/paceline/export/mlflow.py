@@ -1,6 +1,6 @@
 """Runs in MLflow: a study is an experiment, a record a run.
 
-MLflow's own client writes them, so that any store of any version will do; its newest refuse the files of older ones.
+MLflow's client writes them, so that every kind and version of its stores works.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class Entry:
 
 
 def entry(record: Record) -> Entry:
-    """What MLflow is told of a run."""
+    """The entry of a record."""
     start = started_seconds(record)
     tags = {
         "paceline.status": str(record.status),
@@ -89,19 +89,19 @@ def _client(uri: str, out: str) -> tuple[Any, type[Exception]]:
 
 
 def _by_study(records: Sequence[Record]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
+    entries: dict[str, list[Entry]] = {}
     for record in records:
-        found.setdefault(record.study, []).append(entry(record))
-    return found
+        entries.setdefault(record.study, []).append(entry(record))
+    return entries
 
 
 def _add(client: Any, study: str, entries: list[Entry]) -> int:
     there = client.get_experiment_by_name(study)
     experiment = there.experiment_id if there else client.create_experiment(study)
     known = set(_marks(client, experiment)) if there else set()
-    new = [one for one in entries if one.mark not in known]
-    for one in new:
-        _add_run(client, experiment, one)
+    new = [item for item in entries if item.mark not in known]
+    for item in new:
+        _add_run(client, experiment, item)
     return len(new)
 
 
@@ -115,19 +115,19 @@ def _marks(client: Any, experiment: str) -> Iterator[str]:
             return
 
 
-def _add_run(client: Any, experiment: str, one: Entry) -> None:
+def _add_run(client: Any, experiment: str, item: Entry) -> None:
     from mlflow.entities import Metric, Param, RunTag
 
-    run = client.create_run(experiment, start_time=one.start_ms, run_name=one.name).info.run_id
-    params = [Param(name, value) for name, value in one.params.items()]
+    run = client.create_run(experiment, start_time=item.start_ms, run_name=item.name).info.run_id
+    params = [Param(name, value) for name, value in item.params.items()]
     for start in range(0, len(params), MOST_PARAMS):
         client.log_batch(run, params=params[start : start + MOST_PARAMS])
-    metrics = [Metric(*point) for point in one.metrics]
+    metrics = [Metric(*point) for point in item.metrics]
     for start in range(0, len(metrics), MOST_METRICS):
         client.log_batch(run, metrics=metrics[start : start + MOST_METRICS])
     # The mark comes last: a run that was cut off half-way has none and is exported again.
-    client.log_batch(run, tags=[RunTag(name, value) for name, value in {**one.tags, MARK: one.mark}.items()])
-    client.set_terminated(run, one.status, end_time=one.end_ms)
+    client.log_batch(run, tags=[RunTag(name, value) for name, value in {**item.tags, MARK: item.mark}.items()])
+    client.set_terminated(run, item.status, end_time=item.end_ms)
 
 
 EXPORTER = Exporter("mlflow", "runs in an MLflow store: a SQLite file or a tracking server's URI", "mlflow.db", write)

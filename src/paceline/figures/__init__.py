@@ -9,8 +9,8 @@ from paceline.figures.base import Figure
 @cache
 def figures() -> dict[str, Figure]:
     """Every figure by name, in the order of a report."""
-    found = discover("paceline.figures", "FIGURE", Figure)
-    return dict(sorted(found.items(), key=lambda item: item[1].place))
+    groups = discover("paceline.figures", "FIGURE", Figure)
+    return dict(sorted(groups.items(), key=lambda item: item[1].place))
 
 
 def figure(name: str) -> Figure:

@@ -1,4 +1,4 @@
-"""What a figure is, and the looks that all figures share."""
+"""What a figure is, and the style that all figures share."""
 
 import json
 import textwrap
@@ -8,7 +8,7 @@ from typing import Any
 
 import altair
 
-from paceline.analysis.labels import shortened
+from paceline.analysis.labels import shorten_titles
 from paceline.analysis.rows import Row
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any kind of colour vision, and in print; without their
@@ -43,8 +43,8 @@ class Figure:
     place: int
 
 
-def themed(chart: altair.TopLevelMixin) -> altair.TopLevelMixin:
-    """Quiet axes, readable type."""
+def apply_theme(chart: altair.TopLevelMixin) -> altair.TopLevelMixin:
+    """The chart with the style of all figures: light axes, readable type."""
     return (
         chart.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal", labelColor=INK,
                              titleColor=INK, gridColor=GRID, domainColor=FAINT, tickColor=FAINT, labelLimit=260)
@@ -58,32 +58,32 @@ def themed(chart: altair.TopLevelMixin) -> altair.TopLevelMixin:
     )  # fmt: skip
 
 
-def finished(
+def compose_chart(
     drawing: "Drawing", rows: Sequence[Row], title: str, how: Iterable[str], *, columns: int = 1,
     share: Sequence[str] = (),
 ) -> altair.TopLevelMixin:  # fmt: skip
-    """The panels under one title, with how to read them and what was shrunk; `share` names scales that all share."""
+    """The panels under one title, with notes on how to read them; `share` names scales that all panels share."""
     words = ". ".join([*how, *([f"All: {drawing.common}"] if drawing.common else []), *shrunk_notes(rows)])
     line = SUBTITLE_CHARACTERS if columns == 1 else WIDE_SUBTITLE_CHARACTERS
     chart = altair.concat(*drawing.panels, columns=columns, spacing={"row": 28, "column": 44})
     # The list's choice stands in the title, so that a picture without a list says what it shows.
     text: Any = title if drawing.choice is None else altair.ExprRef(f"[{json.dumps(title)}, {CHOICE}]")
-    chart = chart.properties(title=altair.TitleParams(text, subtitle=wrapped(words, line), fontSize=15, offset=14))
+    chart = chart.properties(title=altair.TitleParams(text, subtitle=wrap_lines(words, line), fontSize=15, offset=14))
     chart = chart.resolve_scale(**dict.fromkeys(("color", "shape", "strokeDash"), "independent"))
     if share:
         chart = chart.resolve_scale(**dict.fromkeys(share, "shared"))
-    return themed(chart.add_params(drawing.choice) if drawing.choice is not None else chart)
+    return apply_theme(chart.add_params(drawing.choice) if drawing.choice is not None else chart)
 
 
-def wrapped(words: str, characters: int) -> list[str]:
-    """As lines of a subtitle."""
+def wrap_lines(words: str, characters: int) -> list[str]:
+    """The words as lines of a subtitle."""
     return textwrap.wrap(words, characters, break_on_hyphens=False)
 
 
 def shrunk_notes(rows: Sequence[Row]) -> list[str]:
-    """What was made smaller than the study asks for, each once."""
-    found = dict.fromkeys(row.spec.shrunk.text for row in rows if row.spec.shrunk is not None)
-    return [f"Shrunk: {text}" for text in found]
+    """Notes that say what was made smaller than the study asks for."""
+    texts = dict.fromkeys(row.spec.shrunk.text for row in rows if row.spec.shrunk is not None)
+    return [f"Shrunk: {text}" for text in texts]
 
 
 Panel = Callable[[altair.Chart, str], altair.Chart]
@@ -100,21 +100,21 @@ class Drawing:
 
 def per_setting(values: Mapping[str, Sequence[Value]], panel: Panel, *more: Panel) -> Drawing:
     """Panels for each setting or, where there are many, for one that is chosen from a list, the fullest at first."""
-    short, common = shortened(list(values))
+    short, common = shorten_titles(list(values))
     named = dict(zip(short, values.values(), strict=True))
     kinds = (panel, *more)
     if len(named) == 1 and more:
-        ((title, own),) = named.items()
-        base = altair.Chart(altair.Data(values=list(own)))
-        return Drawing([one(base, "") for one in kinds], common=title)
+        ((title, members),) = named.items()
+        base = altair.Chart(altair.Data(values=list(members)))
+        return Drawing([draw_panel(base, "") for draw_panel in kinds], common=title)
     if len(named) <= MOST_SETTINGS:
-        bases = [(altair.Chart(altair.Data(values=list(own))), title) for title, own in named.items()]
-        return Drawing([one(base, title) for base, title in bases for one in kinds], common=common)
+        bases = [(altair.Chart(altair.Data(values=list(members))), title) for title, members in named.items()]
+        return Drawing([draw_panel(base, title) for base, title in bases for draw_panel in kinds], common=common)
     bind = altair.binding_select(options=list(named), name="setting: ")
     choice = altair.param(name=CHOICE, value=fullest(named), bind=bind)
-    everything = [{**value, "setting": title} for title, own in named.items() for value in own]
+    everything = [{**value, "setting": title} for title, members in named.items() for value in members]
     base = altair.Chart(altair.Data(values=everything)).transform_filter(f"datum.setting == {CHOICE}")
-    return Drawing([one(base, "") for one in kinds], choice, common)
+    return Drawing([draw_panel(base, "") for draw_panel in kinds], choice, common)
 
 
 def fullest(values: Mapping[str, Sequence[Value]]) -> str:
@@ -129,9 +129,9 @@ def colours(names: Sequence[str], panels: Iterable[Iterable[str]] = (), **option
     """
     ours = [name for name in names if not name.endswith(PUBLISHED)]
     beside = [set(panel) for panel in panels] or [set(ours)]
-    told = dict.fromkeys(names, INK) | dict.fromkeys(ours, OTHERS)
+    colour_of = dict.fromkeys(names, INK) | dict.fromkeys(ours, OTHERS)
     for name in ours:
-        taken = {told[other] for panel in beside if name in panel for other in panel if other in told}
-        told[name] = next((colour for colour in PALETTE if colour not in taken), OTHERS)
-    scale = altair.Scale(domain=list(told), range=list(told.values()))
+        taken = {colour_of[other] for panel in beside if name in panel for other in panel if other in colour_of}
+        colour_of[name] = next((colour for colour in PALETTE if colour not in taken), OTHERS)
+    scale = altair.Scale(domain=list(colour_of), range=list(colour_of.values()))
     return altair.Color("series:N", title=None, scale=scale, **options)

@@ -1,7 +1,7 @@
 """Second-epoch samples per second against workers, by batch size (figure 5b of Ramkeesoon's study)."""
 
 from paceline.analysis.factors import BATCH
-from paceline.figures.against_workers import Form, applies_to, drawn_as, levels, second_epoch_rate
+from paceline.figures.against_workers import Form, applies_to, draw_as, level_points, second_epoch_rate
 from paceline.figures.base import Figure
 
 FORM = Form(
@@ -9,6 +9,6 @@ FORM = Form(
     axis="samples/s, second epoch",
     lines="Lines: batch (of all workers in strong scaling, of each in weak scaling)",
     factor=BATCH,
-    points=levels(BATCH, second_epoch_rate),
+    points=level_points(BATCH, second_epoch_rate),
 )
-FIGURE = Figure("batch-size", "Do larger batches scale better?", applies_to(FORM), drawn_as(FORM), place=21)
+FIGURE = Figure("batch-size", "Do larger batches scale better?", applies_to(FORM), draw_as(FORM), place=21)

@@ -6,7 +6,7 @@ from functools import partial
 import altair
 
 from paceline.analysis.break_even import pays_from
-from paceline.analysis.factors import BATCH, slices, telling
+from paceline.analysis.factors import BATCH, groups_varying, with_enough_levels
 from paceline.analysis.labels import strategies_of
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
@@ -17,11 +17,11 @@ from paceline.figures.base import (
     Figure,
     Value,
     colours,
-    finished,
+    compose_chart,
     per_setting,
-    wrapped,
+    wrap_lines,
 )
-from paceline.figures.marks import RANGE_NOTE, crowded_notes, interval, machine, machine_shape
+from paceline.figures.marks import RANGE_NOTE, interval, machine_shape, machine_state, oversubscribed_notes
 
 COLUMNS = 3
 # Height of a line of words below the lines, as a share of the axis.
@@ -34,25 +34,31 @@ def applies(rows: Sequence[Row]) -> bool:
 
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
-    """A panel per strategy, a line per worker count; above one it pays, and where it crosses is written."""
+    """A panel per strategy, a line per worker count; a label says from which batch on more workers pay."""
     usable = _usable(rows)
-    shown = [row for own in usable.values() for row in own]
+    shown = [row for members in usable.values() for row in members]
     names = strategies_of(shown)
     series = [_series(count) for count in sorted({row.spec.workers for row in shown})]
-    values = {title: _values(own) for title, own in usable.items()}
+    values = {title: _values(members) for title, members in usable.items()}
     drawing = per_setting(values, *(partial(_panel, name=name, series=series) for name in names))
     how = [
         "Above the line more workers are faster than one",
         "Below: from which batch on, between measured batches on a straight line",
         RANGE_NOTE.capitalize(),
-        *crowded_notes(shown),
+        *oversubscribed_notes(shown),
     ]
-    return finished(drawing, shown, "Speed-up against batch", how, columns=min(COLUMNS, len(names)), share=("x", "y"))
+    return compose_chart(
+        drawing, shown, "Speed-up against batch", how, columns=min(COLUMNS, len(names)), share=("x", "y")
+    )
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
     several = [row for row in rows if row.speedup is not None and row.spec.workers > 1]
-    return {title: kept for title, own in slices(several, BATCH).items() if (kept := telling(own, BATCH, counts=1))}
+    return {
+        title: kept
+        for title, members in groups_varying(several, BATCH).items()
+        if (kept := with_enough_levels(members, BATCH, counts=1))
+    }
 
 
 def _series(workers: int) -> str:
@@ -60,24 +66,24 @@ def _series(workers: int) -> str:
 
 
 def _values(rows: list[Row]) -> list[Value]:
-    made: list[Value] = []
+    values: list[Value] = []
     top = max(1.0, *(row.speedup or 0.0 for row in rows))
     for name in strategies_of(rows):
         for line, count in enumerate(sorted({row.spec.workers for row in rows})):
-            own = [row for row in rows if row.spec.strategy == name and row.spec.workers == count]
-            points = [_point(row) for row in sorted(own, key=BATCH.level)]
+            members = [row for row in rows if row.spec.strategy == name and row.spec.workers == count]
+            points = [_point(row) for row in sorted(members, key=BATCH.level)]
             if len(points) > 1:
                 pays = pays_from([(float(point["batch"]), float(point["speedup"])) for point in points])
                 points[-1] |= {"label": f"{count} workers {pays}", "label_at": top * (line + 0.5) * LINE_SHARE}
-            made += points
-    return made
+            values += points
+    return values
 
 
 def _point(row: Row) -> Value:
     low, high = row.speedup_range or (row.speedup, row.speedup)
     return {
         "strategy": row.spec.strategy, "series": _series(row.spec.workers), "batch": int(BATCH.level(row)),
-        "speedup": row.speedup, "low": low, "high": high, "machine": machine(row),
+        "speedup": row.speedup, "low": low, "high": high, "machine": machine_state(row),
     }  # fmt: skip
 
 
@@ -98,10 +104,10 @@ def _panel(base: altair.Chart, title: str, name: str, series: Sequence[str]) -> 
         .mark_text(align="right", dx=10, fontSize=11, fontWeight="bold")
         .encode(y="label_at:Q", text="label:N")
     )
-    told = altair.TitleParams(name, subtitle=wrapped(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
+    heading = altair.TitleParams(name, subtitle=wrap_lines(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
     return altair.layer(
         even, base.mark_line(strokeWidth=2).encode(y=y), *interval(base, "low", "high"), dots, labels
-    ).properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=told)
+    ).properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=heading)
 
 
 FIGURE = Figure("break-even", "From which batch on do more workers pay?", applies, draw, place=6)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.breakdown import PARTS, RankBreakdown
-from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, SOFT, Figure, Value, finished, per_setting
+from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, SOFT, Figure, Value, compose_chart, per_setting
 from paceline.figures.marks import BAR_STEP, interval
 from paceline.units import format_seconds
 
@@ -28,17 +28,19 @@ def applies(rows: Sequence[Row]) -> bool:
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per rank; what transfer is hidden behind computation is written beside it."""
-    known = {title: [row for row in own if row.breakdown] for title, own in settings(rows).items()}
-    values = {title: _values(own) for title, own in known.items() if own}
+    known = {title: [row for row in members if row.breakdown] for title, members in settings_by_size(rows).items()}
+    values = {title: _values(members) for title, members in known.items() if members}
     drawing = per_setting(values, _panel)
-    slower = max(row.watching or 0.0 for row in rows if row.breakdown)
+    slower = max(row.instrumentation_overhead or 0.0 for row in rows if row.breakdown)
     how = [
         "From instrumented runs, apart from the timed ones",
-        f"Their steps were up to {max(0.0, slower):.0%} longer for being watched",
+        f"Instrumented steps were up to {max(0.0, slower):.0%} longer than timed ones",
         "Lines at the ends: nine of ten steps lie between",
         "Exposed: a rank stands still for a transfer; hidden transfer runs behind computation and costs nothing",
     ]
-    return finished(drawing, [row for row in rows if row.breakdown], "Where the time of a step goes, rank by rank", how)
+    return compose_chart(
+        drawing, [row for row in rows if row.breakdown], "Where the time of a step goes, rank by rank", how
+    )
 
 
 def _values(rows: list[Row]) -> list[Value]:
@@ -54,15 +56,15 @@ def _values(rows: list[Row]) -> list[Value]:
 def _parts(rank: RankBreakdown, name: str) -> list[Value]:
     hidden = f", {format_seconds(rank.overlapped)} hidden" if rank.overlapped > 0 else ""
     label = f"{format_seconds(rank.step)}{hidden}"
-    made: list[Value] = []
+    bars: list[Value] = []
     for place, part in enumerate(PARTS):
         milliseconds = getattr(rank, part) * MILLISECONDS
         share = milliseconds / MILLISECONDS / rank.step if rank.step else 0.0
-        made.append({"name": name, "part": NAMES.get(part, part), "place": place, "milliseconds": milliseconds,
+        bars.append({"name": name, "part": NAMES.get(part, part), "place": place, "milliseconds": milliseconds,
                      "share": f"{share:.0%}"})  # fmt: skip
     low, high = (edge if edge is not None else rank.step for edge in (rank.step_low, rank.step_high))
-    made[-1] |= {"label": label, "low": low * MILLISECONDS, "high": high * MILLISECONDS}
-    return made
+    bars[-1] |= {"label": label, "low": low * MILLISECONDS, "high": high * MILLISECONDS}
+    return bars
 
 
 def _panel(base: altair.Chart, title: str) -> altair.LayerChart:

@@ -3,7 +3,7 @@
 from paceline.analysis.factors import DATA
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
-from paceline.figures.against_workers import Form, applies_to, drawn_as, levels
+from paceline.figures.against_workers import Form, applies_to, draw_as, level_points
 from paceline.figures.base import Figure
 
 
@@ -17,8 +17,8 @@ FORM = Form(
     axis="seconds, second epoch",
     lines="Lines: the data so many times over",
     factor=DATA,
-    points=levels(DATA, second_epoch_seconds),
+    points=level_points(DATA, second_epoch_seconds),
 )
 FIGURE = Figure(
-    "data-seconds", "How much time do workers save on more data?", applies_to(FORM), drawn_as(FORM), place=22
+    "data-seconds", "How much time do workers save on more data?", applies_to(FORM), draw_as(FORM), place=22
 )

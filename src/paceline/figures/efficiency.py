@@ -5,7 +5,7 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_by_speed, series_name, varying_within
 from paceline.analysis.published import published_beside
 from paceline.analysis.rows import Row
@@ -17,10 +17,19 @@ from paceline.figures.base import (
     Figure,
     Value,
     colours,
-    finished,
+    compose_chart,
     per_setting,
 )
-from paceline.figures.marks import RANGE_NOTE, crowded_notes, interval, kept_apart, machine, machine_shape, workers_axis
+from paceline.figures.marks import (
+    OWN_CORES,
+    RANGE_NOTE,
+    interval,
+    machine_shape,
+    machine_state,
+    oversubscribed_notes,
+    space_labels,
+    workers_axis,
+)
 from paceline.units import format_percent, format_seconds
 
 WIDTH = 330
@@ -38,13 +47,13 @@ def applies(rows: Sequence[Row]) -> bool:
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """Two panels: speed-up of the last epoch against the ideal, and time of the whole training, as the paper has it."""
     usable = _usable(rows)
-    shown = [row for own in usable.values() for row in own]
+    shown = [row for members in usable.values() for row in members]
     varying = varying_within(usable.values())
     names = series_by_speed(shown, varying)
-    printed = {one.source: one for row in shown for one in published_beside(row.spec)}
+    printed = {published.source: published for row in shown for published in published_beside(row.spec)}
     names += [f"{source} {PUBLISHED}" for source in printed]
-    values = {title: _values(own, varying) for title, own in usable.items()}
-    colour = colours(names, [{value["series"] for value in own} for own in values.values()], legend=None)
+    values = {title: _values(members, varying) for title, members in usable.items()}
+    colour = colours(names, [{value["series"] for value in members} for members in values.values()], legend=None)
     drawing = per_setting(
         values, partial(_panel, colour=colour, quantity=SPEEDUP), partial(_panel, colour=colour, quantity=TIME)
     )
@@ -52,46 +61,47 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
         "Dashed: theoretical scaling",
         RANGE_NOTE.capitalize(),
         "Per cent beside lines: share of it that is real",
-        *crowded_notes(shown),
+        *oversubscribed_notes(shown),
     ]
-    how += [f"Published by {one.source}: 1 and 2 GPUs, {one.about}" for one in printed.values()]
-    return finished(drawing, shown, "Real against theoretical scaling", how, columns=2)
+    how += [f"Published by {published.source}: 1 and 2 GPUs, {published.about}" for published in printed.values()]
+    return compose_chart(drawing, shown, "Real against theoretical scaling", how, columns=2)
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found = {title: [row for row in own if row.measured] for title, own in settings(rows).items()}
-    known = {title: [row for row in own if row.speedup is not None] for title, own in found.items()}
-    return {title: own for title, own in known.items() if any(row.spec.workers > 1 for row in own)}
+    groups = {title: [row for row in members if row.measured] for title, members in settings_by_size(rows).items()}
+    known = {title: [row for row in members if row.speedup is not None] for title, members in groups.items()}
+    return {title: members for title, members in known.items() if any(row.spec.workers > 1 for row in members)}
 
 
 def _values(rows: list[Row], varying: Sequence[str]) -> list[Value]:
-    made = [_point(row, rows, series_name(row, varying)) for row in rows]
-    printed = {one.workers: one for row in rows for one in published_beside(row.spec)}
-    made += [
+    points = [_point(row, rows, series_name(row, varying)) for row in rows]
+    printed = {published.workers: published for row in rows for published in published_beside(row.spec)}
+    points += [
         {
-            "series": f"{one.source} {PUBLISHED}", "workers": one.workers, TIME: 1 / (one.efficiency * one.workers),
-            "share_of_time": f"{one.efficiency * 100:.2f} %", "seconds": f"{one.seconds:.2f} s", "machine": "own cores",
+            "series": f"{published.source} {PUBLISHED}", "workers": published.workers, "machine": OWN_CORES,
+            "share_of_time": f"{published.efficiency * 100:.2f} %", "seconds": f"{published.seconds:.2f} s",
+            TIME: 1 / (published.efficiency * published.workers),
         }
-        for one in printed.values()
+        for published in printed.values()
     ]  # fmt: skip
-    counts = sorted({value["workers"] for value in made} | {1})
+    counts = sorted({value["workers"] for value in points} | {1})
     theory = [{"series": THEORY, "workers": count, SPEEDUP: count, TIME: 1 / count} for count in counts]
-    return _labelled(made) + theory
+    return _labelled(points) + theory
 
 
 def _point(row: Row, rows: Sequence[Row], series: str) -> Value:
     low, high = row.speedup_range or (row.speedup, row.speedup)
     value: Value = {
-        "series": series, "workers": row.spec.workers, "machine": machine(row), SPEEDUP: row.speedup,
+        "series": series, "workers": row.spec.workers, "machine": machine_state(row), SPEEDUP: row.speedup,
         f"{SPEEDUP}_low": low, f"{SPEEDUP}_high": high, "share": format_percent((row.speedup or 0) / row.spec.workers),
     }  # fmt: skip
-    alone = next((one for one in rows if one.spec.workers == 1 and one.spec.strategy == row.baseline), None)
+    alone = next((other for other in rows if other.spec.workers == 1 and other.spec.strategy == row.baseline), None)
     if alone is not None and alone.epochs and row.epochs:
-        took, single = row.epochs[-1].elapsed_seconds, alone.epochs[-1].elapsed_seconds.middle
+        took, single = row.epochs[-1].elapsed_seconds, alone.epochs[-1].elapsed_seconds.median
         value |= {
-            TIME: took.middle / single, f"{TIME}_low": took.low / single, f"{TIME}_high": took.high / single,
-            "seconds": format_seconds(took.middle),
-            "share_of_time": format_percent(single / took.middle / row.spec.workers),
+            TIME: took.median / single, f"{TIME}_low": took.low / single, f"{TIME}_high": took.high / single,
+            "seconds": format_seconds(took.median),
+            "share_of_time": format_percent(single / took.median / row.spec.workers),
         }  # fmt: skip
     return value
 
@@ -100,12 +110,12 @@ def _labelled(values: list[Value]) -> list[Value]:
     """Each line's last point says what it is; of more lines than colours only the fastest do."""
     for quantity in (SPEEDUP, TIME):
         known = [value for value in values if value.get(quantity) is not None]
-        last = {value["series"]: value for value in sorted(known, key=lambda one: one["workers"])}
+        last = {value["series"]: value for value in sorted(known, key=lambda value: value["workers"])}
         best = sorted(last, key=lambda name: last[name][quantity], reverse=quantity == SPEEDUP)[: len(PALETTE)]
         ideal = float(max(value["workers"] for value in values)) if quantity == SPEEDUP else 1.0
         ends = [end for value in known for end in (value[quantity], value.get(f"{quantity}_high")) if end is not None]
         top = max([ideal, *ends])
-        apart = kept_apart({name: last[name][quantity] for name in best}, SMALL_HEIGHT, (0.0, top))
+        apart = space_labels({name: last[name][quantity] for name in best}, SMALL_HEIGHT, (0.0, top))
         for name, at in apart.items():
             last[name] |= {f"{quantity}_at": at, f"{quantity}_label": _label(name, quantity, last[name], known)}
     return values

@@ -5,12 +5,12 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
-from paceline.figures.base import INK, PALETTE, Figure, Value, finished, per_setting
-from paceline.figures.marks import BAR_STEP, MOST_BARS, RANGE_NOTE, bar_notes, crowded_notes, interval
+from paceline.figures.base import INK, PALETTE, Figure, Value, compose_chart, per_setting
+from paceline.figures.marks import BAR_STEP, MOST_BARS, RANGE_NOTE, bar_notes, interval, oversubscribed_notes
 from paceline.units import format_rate
 
 WIDTH = 300
@@ -28,10 +28,10 @@ def applies(rows: Sequence[Row]) -> bool:
 
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
-    """Bars per strategy and worker count, least first; hatched words say what is an estimate."""
+    """Bars per strategy and worker count, least first; the axis says where joules are estimated."""
     usable = _usable(rows)
-    shown = [row for own in usable.values() for row in own]
-    values = {title: _values(own) for title, own in usable.items()}
+    shown = [row for members in usable.values() for row in members]
+    values = {title: _values(members) for title, members in usable.items()}
     mark = " (estimated)" if all(row.expense.energy_source == ESTIMATED for row in shown) else ""
     drawing = per_setting(
         values,
@@ -40,41 +40,43 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     )
     how = [
         *_sources(shown),
-        *bar_notes((len(own) for own in usable.values()), "that draw least"),
+        *bar_notes((len(members) for members in usable.values()), "that draw least"),
         f"Last epoch, median of repeats, {RANGE_NOTE}",
     ]
-    how += ["A star marks runs with more processes than cores (oversubscribed)"] if crowded_notes(shown) else []
-    return finished(drawing, shown, "Energy of training", how, columns=2)
+    how += oversubscribed_notes(shown, "Star")
+    return compose_chart(drawing, shown, "Energy of training", how, columns=2)
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found = {
-        title: [row for row in own if row.epochs and row.epochs[-1].joules is not None and row.expense.energy_source]
-        for title, own in settings(rows).items()
+    groups = {
+        title: [
+            row for row in members if row.epochs and row.epochs[-1].joules is not None and row.expense.energy_source
+        ]
+        for title, members in settings_by_size(rows).items()
     }
-    return {title: own for title, own in found.items() if len(own) > 1}
+    return {title: members for title, members in groups.items() if len(members) > 1}
 
 
 def _sources(rows: Sequence[Row]) -> list[str]:
-    told = dict.fromkeys(
+    texts = dict.fromkeys(
         SOURCES[row.expense.energy_source].format(watts=row.expense.watts_per_core or 0.0)
         for row in rows
         if row.expense.energy_source in SOURCES
     )
-    return list(told)
+    return list(texts)
 
 
 def _values(rows: list[Row]) -> list[Value]:
     varying = varying_fields(rows)
-    made = []
+    bars = []
     for row in rows:
         last = row.epochs[-1]
         assert last.joules is not None
         thousand = Band(
-            *(1000 * joules / last.samples for joules in (last.joules.middle, last.joules.low, last.joules.high))
+            *(1000 * joules / last.samples for joules in (last.joules.median, last.joules.low, last.joules.high))
         )
         star = "*" if row.oversubscribed else ""
-        made.append(
+        bars.append(
             {
                 "name": f"{series_name(row, varying)} x{row.spec.workers}{star}",
                 "workers": str(row.spec.workers),
@@ -83,15 +85,15 @@ def _values(rows: list[Row]) -> list[Value]:
                 **_fields("thousand", thousand),
             }
         )
-    return sorted(made, key=lambda value: float(value["epoch"]))[:MOST_BARS]
+    return sorted(bars, key=lambda value: float(value["epoch"]))[:MOST_BARS]
 
 
 def _fields(name: str, band: Band) -> Value:
     return {
-        name: band.middle,
+        name: band.median,
         f"{name}_low": band.low,
         f"{name}_high": band.high,
-        f"{name}_label": format_rate(band.middle),
+        f"{name}_label": format_rate(band.median),
     }
 
 

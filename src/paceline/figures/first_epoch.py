@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from paceline.analysis.factors import NOTHING
+from paceline.analysis.factors import NO_FACTOR
 from paceline.analysis.rows import Row
-from paceline.figures.against_workers import Form, Line, applies_to, drawn_as
+from paceline.figures.against_workers import Form, Line, applies_to, draw_as
 from paceline.figures.base import Figure
 
 
@@ -22,8 +22,8 @@ FORM = Form(
     title="Samples per second of the first epoch and of the second",
     axis="samples/s",
     lines="Lines: epoch; the first carries compiling, tracing and filling of pools",
-    factor=NOTHING,
+    factor=NO_FACTOR,
     points=both_epochs,
     by_level=False,
 )
-FIGURE = Figure("first-epoch", "What does the first epoch cost?", applies_to(FORM), drawn_as(FORM), place=23)
+FIGURE = Figure("first-epoch", "What does the first epoch cost?", applies_to(FORM), draw_as(FORM), place=23)

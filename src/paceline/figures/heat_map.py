@@ -1,15 +1,15 @@
-"""Samples per second over workers and batch: where the fast corner is."""
+"""Samples per second over workers and batch: which combination is fastest."""
 
 from collections.abc import Sequence
 from functools import partial
 
 import altair
 
-from paceline.analysis.factors import BATCH, slices, telling
+from paceline.analysis.factors import BATCH, groups_varying, with_enough_levels
 from paceline.analysis.labels import strategies_of
 from paceline.analysis.rows import Row
-from paceline.figures.base import SMALL_SUBTITLE_CHARACTERS, Figure, Value, finished, per_setting, wrapped
-from paceline.figures.marks import machine
+from paceline.figures.base import SMALL_SUBTITLE_CHARACTERS, Figure, Value, compose_chart, per_setting, wrap_lines
+from paceline.figures.marks import machine_state, oversubscribed_notes
 from paceline.units import format_rate
 
 CELL_WIDTH, CELL_HEIGHT = 74, 38
@@ -29,9 +29,9 @@ def applies(rows: Sequence[Row]) -> bool:
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per strategy, a cell per worker count and batch, with its number."""
     usable = _usable(rows)
-    names = strategies_of([row for own in usable.values() for row in own])
-    values = {title: _values(own) for title, own in usable.items()}
-    shown = [row for own in usable.values() for row in own]
+    names = strategies_of([row for members in usable.values() for row in members])
+    values = {title: _values(members) for title, members in usable.items()}
+    shown = [row for members in usable.values() for row in members]
     # The same rows and columns in every panel, also where a study is not finished.
     counts = sorted({row.spec.workers for row in shown})
     batches = sorted({int(BATCH.level(row)) for row in shown}, reverse=True)
@@ -42,16 +42,19 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     how = ["Darker is faster; all panels share the scale"]
     if lift:
         how.append("Below each rate: half the range of its repeats")
-    if any(row.oversubscribed for row in shown):
-        how.append("A star marks more processes than cores (oversubscribed)")
-    return finished(
+    how += oversubscribed_notes(shown, "Star")
+    return compose_chart(
         drawing, shown, "Samples per second over workers and batch, last epoch", how,
         columns=min(COLUMNS, len(names)),
     )  # fmt: skip
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    return {title: kept for title, own in slices(rows, BATCH).items() if (kept := telling(own, BATCH))}
+    return {
+        title: kept
+        for title, members in groups_varying(rows, BATCH).items()
+        if (kept := with_enough_levels(members, BATCH))
+    }
 
 
 def _values(rows: list[Row]) -> list[Value]:
@@ -61,14 +64,14 @@ def _values(rows: list[Row]) -> list[Value]:
             "strategy": row.spec.strategy, "workers": row.spec.workers, "batch": int(BATCH.level(row)),
             "rate": row.samples_per_second, "share": (row.samples_per_second or 0.0) / fastest,
             "label": format_rate(row.samples_per_second or 0.0) + ("*" if row.oversubscribed else ""),
-            "range": _range(row), "machine": machine(row),
+            "range": _range(row), "machine": machine_state(row),
         }
         for row in rows
     ]  # fmt: skip
 
 
 def _range(row: Row) -> str:
-    """Half the range of the repeats in per cent of their median; nothing to say of one run."""
+    """Half the range of the repeats in per cent of their median; empty with one run."""
     rate, low, high = row.samples_per_second, row.samples_per_second_low, row.samples_per_second_high
     return f"± {(high - low) / 2 / rate:.0%}" if row.runs > 1 and rate and low is not None and high is not None else ""
 
@@ -88,9 +91,9 @@ def _panel(
     ink = altair.condition(f"datum.share > {DARK_FROM}", altair.value("#fefefe"), altair.value("#111111"))
     words = base.mark_text(fontSize=12, dy=-lift).encode(text="label:N", color=ink)
     ranges = base.mark_text(fontSize=10, dy=lift).encode(text="range:N", color=ink)
-    told = altair.TitleParams(name, subtitle=wrapped(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
+    heading = altair.TitleParams(name, subtitle=wrap_lines(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
     return altair.layer(cells, words, ranges).properties(
-        width={"step": CELL_WIDTH}, height={"step": CELL_HEIGHT}, title=told
+        width={"step": CELL_WIDTH}, height={"step": CELL_HEIGHT}, title=heading
     )
 
 

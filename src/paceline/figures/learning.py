@@ -6,11 +6,11 @@ from functools import partial
 import altair
 
 from paceline.analysis.epochs import EpochSummary
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_within
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
-from paceline.figures.base import PALETTE, SOFT, Figure, Value, colours, finished, per_setting
+from paceline.figures.base import PALETTE, SOFT, Figure, Value, colours, compose_chart, per_setting
 from paceline.units import format_percent
 
 WIDTH, HEIGHT = 330, 200
@@ -30,10 +30,10 @@ def applies(rows: Sequence[Row]) -> bool:
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """Four panels: accuracy above, loss below; epochs on the left, seconds on the right."""
     usable = _usable(rows)
-    shown = [row for own in usable.values() for row in own]
+    shown = [row for members in usable.values() for row in members]
     varying = varying_within(usable.values())
     names = list(dict.fromkeys(_name(row, varying) for row in shown))
-    values = {title: _values(own, varying) for title, own in usable.items()}
+    values = {title: _values(members, varying) for title, members in usable.items()}
     kinds = [partial(_panel, names=names, quantity=quantity, axis=axis) for quantity in QUANTITIES for axis in AXES]
     drawing = per_setting(values, *kinds)
     how = [
@@ -43,15 +43,15 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     targets = dict.fromkeys(row.convergence.target_accuracy for row in shown if row.convergence.target_accuracy)
     how += [f"Dotted: the target, {format_percent(target)}" for target in targets if target]
     how += [f"Grey: all but {len(PALETTE)}"] if len(names) > len(PALETTE) else []
-    return finished(drawing, shown, "Accuracy and loss while training", how, columns=2)
+    return compose_chart(drawing, shown, "Accuracy and loss while training", how, columns=2)
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found = {
-        title: [row for row in own if len(row.epochs) >= LEAST_EPOCHS and row.epochs[-1].test_accuracy]
-        for title, own in settings(rows).items()
+    groups = {
+        title: [row for row in members if len(row.epochs) >= LEAST_EPOCHS and row.epochs[-1].test_accuracy]
+        for title, members in settings_by_size(rows).items()
     }
-    return {title: own for title, own in found.items() if own}
+    return {title: members for title, members in groups.items() if members}
 
 
 def _name(row: Row, varying: Sequence[str]) -> str:
@@ -59,14 +59,14 @@ def _name(row: Row, varying: Sequence[str]) -> str:
 
 
 def _values(rows: list[Row], varying: Sequence[str]) -> list[Value]:
-    made = [_point(epoch, _name(row, varying)) for row in rows for epoch in row.epochs]
+    points = [_point(epoch, _name(row, varying)) for row in rows for epoch in row.epochs]
     target = rows[0].convergence.target_accuracy
-    return made + ([{"series": TARGET, "accuracy": target}] if target else [])
+    return points + ([{"series": TARGET, "accuracy": target}] if target else [])
 
 
 def _point(epoch: EpochSummary, series: str) -> Value:
     return {
-        "series": series, "epoch": epoch.number, "seconds": epoch.elapsed_seconds.middle,
+        "series": series, "epoch": epoch.number, "seconds": epoch.elapsed_seconds.median,
         **_fields("accuracy", epoch.test_accuracy), **_fields("loss", epoch.train_loss),
     }  # fmt: skip
 
@@ -77,7 +77,7 @@ def _widths(count: int) -> list[float]:
 
 
 def _fields(name: str, band: Band | None) -> Value:
-    return {} if band is None else {name: band.middle, f"{name}_low": band.low, f"{name}_high": band.high}
+    return {} if band is None else {name: band.median, f"{name}_low": band.low, f"{name}_high": band.high}
 
 
 def _panel(base: altair.Chart, title: str, names: Sequence[str], quantity: str, axis: str) -> altair.LayerChart:

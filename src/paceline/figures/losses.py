@@ -6,7 +6,7 @@ from typing import Any
 import altair
 
 from paceline.analysis.curves import agreement, curve, is_synchronous
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_within
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
@@ -17,8 +17,8 @@ from paceline.figures.base import (
     SUBTITLE_CHARACTERS,
     Drawing,
     Figure,
-    finished,
-    wrapped,
+    compose_chart,
+    wrap_lines,
 )
 from paceline.strategies import strategies
 from paceline.units import format_count
@@ -36,17 +36,21 @@ def applies(rows: Sequence[Row]) -> bool:
 
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
-    """A panel per setting, a line per run; colour is the framework, dashes are asynchronous strategies."""
+    """A panel per setting, a line per run; colours are frameworks, dashes are asynchronous strategies."""
     known = [row for row in rows if row.losses]
-    found, frameworks = settings(known), list(dict.fromkeys(map(_framework, known)))
-    varying = varying_within(found.values())
-    telling = {title: own for title, own in found.items() if applies(own)} or found
-    fullest = sorted(telling, key=lambda title: (-len(telling[title]), -len(telling[title][0].losses)))[:MOST_SETTINGS]
-    panels = [_panel(title, telling[title], varying, frameworks) for title in telling if title in fullest]
+    groups, frameworks = settings_by_size(known), list(dict.fromkeys(map(_framework, known)))
+    varying = varying_within(groups.values())
+    comparable = {title: members for title, members in groups.items() if applies(members)} or groups
+    fullest = sorted(comparable, key=lambda title: (-len(comparable[title]), -len(comparable[title][0].losses)))[
+        :MOST_SETTINGS
+    ]
+    panels = [_panel(title, comparable[title], varying, frameworks) for title in comparable if title in fullest]
     how = ["A line per run; dashes are asynchronous strategies"] if _has_both(known) else ["A line per run"]
-    how += [f"The {MOST_SETTINGS} of {len(telling)} settings with most runs"] if len(telling) > MOST_SETTINGS else []
-    return finished(
-        Drawing(panels), [row for title in fullest for row in telling[title]], "Training loss, step by step", how
+    how += (
+        [f"The {MOST_SETTINGS} of {len(comparable)} settings with most runs"] if len(comparable) > MOST_SETTINGS else []
+    )
+    return compose_chart(
+        Drawing(panels), [row for title in fullest for row in comparable[title]], "Training loss, step by step", how
     )
 
 
@@ -64,7 +68,7 @@ def _panel(title: str, rows: list[Row], varying: list[str], frameworks: list[str
     ]
     return altair.layer(*lines).properties(
         width=PANEL_WIDTH, height=PANEL_HEIGHT,
-        title=altair.TitleParams(title, subtitle=wrapped(_subtitle(rows), SUBTITLE_CHARACTERS)),
+        title=altair.TitleParams(title, subtitle=wrap_lines(_subtitle(rows), SUBTITLE_CHARACTERS)),
     )  # fmt: skip
 
 
@@ -101,13 +105,13 @@ def _has_both(rows: Sequence[Row]) -> bool:
 
 
 def _subtitle(rows: Sequence[Row]) -> str:
-    found = agreement(rows)
-    if found is None:
+    agreed = agreement(rows)
+    if agreed is None:
         return "a line per run"
-    largest = f"{found.largest:.2%}" if found.largest >= LEAST_SHOWN else f"{LEAST_SHOWN:.2%}"
+    largest = f"{agreed.largest:.2%}" if agreed.largest >= LEAST_SHOWN else f"{LEAST_SHOWN:.2%}"
     return (
-        f"{format_count(found.compared, 'synchronous run')} within {largest} of {found.reference} "
-        f"in each of {found.steps} steps; where lines coincide, thin ones lie on wide ones"
+        f"{format_count(agreed.compared, 'synchronous run')} within {largest} of {agreed.reference} "
+        f"in each of {agreed.steps} steps; where lines coincide, thin ones lie on wide ones"
     )
 
 

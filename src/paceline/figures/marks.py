@@ -1,4 +1,4 @@
-"""Parts that several figures draw: intervals, axes of workers, labels that keep apart, marks of crowded machines."""
+"""Parts that several figures draw: intervals, axes of workers, spaced labels, marks of oversubscribed runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
@@ -8,8 +8,8 @@ import altair
 
 from paceline.analysis.rows import Row
 
-OWN, CROWDED = "own cores", "oversubscribed"
-CROWDED_NOTE = "Crosses: oversubscribed, more processes than cores"
+OWN_CORES, OVERSUBSCRIBED = "own cores", "oversubscribed"
+OVERSUBSCRIBED_MEANING = "oversubscribed (more processes than cores)"
 RANGE_NOTE = "bars: lowest to highest repeat"
 # From this ratio of largest to smallest on, a linear axis would flatten the small ones.
 LOGARITHMIC_FROM = 12.0
@@ -39,14 +39,14 @@ def workers_axis(**options: Any) -> altair.X:
     return altair.X("workers:O", title="workers", axis=altair.Axis(labelAngle=0), **options)
 
 
-def machine(row: Row) -> str:
-    """Whether every process had cores of its own."""
-    return CROWDED if row.oversubscribed else OWN
+def machine_state(row: Row) -> str:
+    """Whether every process had its own cores or the machine was oversubscribed."""
+    return OVERSUBSCRIBED if row.oversubscribed else OWN_CORES
 
 
 def machine_shape() -> altair.Shape:
-    """Circles, and crosses where the machine was crowded."""
-    scale = altair.Scale(domain=[OWN, CROWDED], range=["circle", "cross"])
+    """Circles, and crosses where the machine was oversubscribed."""
+    scale = altair.Scale(domain=[OWN_CORES, OVERSUBSCRIBED], range=["circle", "cross"])
     return altair.Shape("machine:N", scale=scale, legend=None)
 
 
@@ -55,9 +55,9 @@ def bar_notes(bars: Iterable[int], which: str) -> list[str]:
     return [f"The {MOST_BARS} {which}; the table has all"] if max(bars, default=0) > MOST_BARS else []
 
 
-def crowded_notes(rows: Sequence[Row]) -> list[str]:
-    """What crosses mean, where there are any."""
-    return [CROWDED_NOTE] if any(row.oversubscribed for row in rows) else []
+def oversubscribed_notes(rows: Sequence[Row], mark: str = "Crosses") -> list[str]:
+    """What the mark of oversubscribed runs means, where there are any."""
+    return [f"{mark}: {OVERSUBSCRIBED_MEANING}"] if any(row.oversubscribed for row in rows) else []
 
 
 def is_wide(values: Sequence[float]) -> bool:
@@ -66,30 +66,32 @@ def is_wide(values: Sequence[float]) -> bool:
     return bool(known) and max(known) / min(known) >= LOGARITHMIC_FROM
 
 
-def kept_apart(
+def space_labels(
     places: Mapping[str, float], height: int, span: tuple[float, float], wide: bool = False
 ) -> dict[str, float]:
-    """Where to write the labels of lines that end at these values, so that none lies on another.
+    """Positions for the labels of lines that end at these values, so that none overlaps another.
 
     `span` is what the axis of that height shows; `wide` says that the axis is logarithmic.
     """
     bottom, top = (log(edge) for edge in span) if wide else span
     least = (top - bottom or 1.0) * LINE_HEIGHT / height
-    own = {name: log(value) if wide else value for name, value in places.items()}
+    positions = {name: log(value) if wide else value for name, value in places.items()}
     # Neighbours that would touch become a bundle, evenly spaced around the middle of its lines.
     bundles: list[list[str]] = []
-    for name in sorted(own, key=lambda one: own[one]):
+    for name in sorted(positions, key=lambda name: positions[name]):
         bundles.append([name])
-        while len(bundles) > 1 and _first(bundles[-1], own, least) - _first(bundles[-2], own, least) < least * len(
-            bundles[-2]
-        ):
+        while len(bundles) > 1 and _first(bundles[-1], positions, least) - _first(
+            bundles[-2], positions, least
+        ) < least * len(bundles[-2]):
             bundles[-2:] = [bundles[-2] + bundles[-1]]
     moved = {
-        name: _first(bundle, own, least) + least * number for bundle in bundles for number, name in enumerate(bundle)
+        name: _first(bundle, positions, least) + least * number
+        for bundle in bundles
+        for number, name in enumerate(bundle)
     }
     return {name: exp(at) if wide else at for name, at in moved.items()}
 
 
-def _first(bundle: Sequence[str], own: Mapping[str, float], least: float) -> float:
-    """Where the lowest label of a bundle stands."""
-    return sum(own[name] for name in bundle) / len(bundle) - least * (len(bundle) - 1) / 2
+def _first(bundle: Sequence[str], positions: Mapping[str, float], least: float) -> float:
+    """The position of the lowest label of a bundle."""
+    return sum(positions[name] for name in bundle) / len(bundle) - least * (len(bundle) - 1) / 2

@@ -1,14 +1,14 @@
-"""Memory of each process above its framework's own: what it holds, and the most that was measured."""
+"""Memory of each process above what its framework holds: its parts, and the measured peak."""
 
 from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
-from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, finished, per_setting
+from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, compose_chart, per_setting
 from paceline.figures.marks import BAR_STEP, MOST_BARS, bar_notes, interval
 from paceline.units import format_bytes
 
@@ -25,33 +25,37 @@ PARTS_OF_A_BAR = len(PARTS) + 1
 
 
 def applies(rows: Sequence[Row]) -> bool:
-    """When processes told what they held."""
+    """When the memory of processes was measured."""
     return any(rank.most for row in rows for rank in row.memory)
 
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per process, with a mark at the measured peak."""
-    known = {title: [row for row in own if row.memory] for title, own in settings(rows).items()}
-    told = {title: _values(own) for title, own in known.items() if own}
-    values = {title: _largest(own) for title, own in told.items()}
+    known = {title: [row for row in members if row.memory] for title, members in settings_by_size(rows).items()}
+    bars = {title: _values(members) for title, members in known.items() if members}
+    values = {title: _largest(members) for title, members in bars.items()}
     drawing = per_setting(values, _panel)
     how = [
-        *bar_notes((len(own) // PARTS_OF_A_BAR for own in told.values()), "that hold most"),
+        *bar_notes((len(members) // PARTS_OF_A_BAR for members in bars.values()), "that hold most"),
         "Upright mark: measured peak above what the framework holds after its import",
         "Thin line across it: lowest to highest repeat",
         "Parameters and optimizer state: measured tensors",
         "Gradients and activations: computed from what the strategy holds by design",
     ]
-    return finished(drawing, [row for row in rows if row.memory], "Memory of each process", how)
+    return compose_chart(drawing, [row for row in rows if row.memory], "Memory of each process", how)
 
 
 def _values(rows: list[Row]) -> list[Value]:
     varying = varying_fields(rows)
-    made: list[Value] = []
+    bars: list[Value] = []
     for row in rows:
         name = f"{series_name(row, varying)} x{row.spec.workers}"
-        made += [value for rank in _telling(row.memory) for value in _parts(rank, f"{name}, {_who(rank, row.memory)}")]
-    return made
+        bars += [
+            value
+            for rank in _distinct(row.memory)
+            for value in _parts(rank, f"{name}, {_rank_names(rank, row.memory)}")
+        ]
+    return bars
 
 
 def _largest(values: list[Value]) -> list[Value]:
@@ -61,31 +65,31 @@ def _largest(values: list[Value]) -> list[Value]:
     return [value for value in values if value["name"] in kept]
 
 
-def _telling(ranks: Sequence[RankMemory]) -> list[RankMemory]:
-    """Ranks of one role that hold the same are one bar."""
+def _distinct(ranks: Sequence[RankMemory]) -> list[RankMemory]:
+    """One rank for each role and amount of memory: ranks that hold the same share a bar."""
     seen: dict[tuple[str, str], RankMemory] = {}
     for rank in ranks:
         seen.setdefault((rank.role, f"{rank.most / MEGABYTE:.0f} {rank.parameter_bytes}"), rank)
     return list(seen.values())
 
 
-def _who(rank: RankMemory, ranks: Sequence[RankMemory]) -> str:
-    alike = [str(one.rank) for one in ranks if _telling([rank, one]) == [rank]]
+def _rank_names(rank: RankMemory, ranks: Sequence[RankMemory]) -> str:
+    alike = [str(other.rank) for other in ranks if _distinct([rank, other]) == [rank]]
     return f"{rank.role} {', '.join(alike)}"
 
 
 def _parts(rank: RankMemory, name: str) -> list[Value]:
     parts = [(words, getattr(rank, field) or 0.0) for field, words, _ in PARTS]
     rest = max(0.0, rank.most - sum(size for _, size in parts))
-    made = [
+    bars = [
         {"name": name, "part": words, "place": place, "megabytes": size / MEGABYTE}
         for place, (words, size) in enumerate([*parts, (REST[0], rest)])
     ]
     low, high = rank.most_range
     end = max(high, rank.most, sum(size for _, size in parts))
-    made[-1] |= {"peak": rank.most / MEGABYTE, "label": format_bytes(rank.most), "end": end / MEGABYTE,
+    bars[-1] |= {"peak": rank.most / MEGABYTE, "label": format_bytes(rank.most), "end": end / MEGABYTE,
                  "low": low / MEGABYTE, "high": high / MEGABYTE}  # fmt: skip
-    return made
+    return bars
 
 
 def _panel(base: altair.Chart, title: str) -> altair.LayerChart:

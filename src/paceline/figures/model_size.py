@@ -1,7 +1,7 @@
 """Second-epoch samples per second against workers, by model size (figure 5a of Ramkeesoon's study)."""
 
 from paceline.analysis.factors import MODEL
-from paceline.figures.against_workers import Form, applies_to, drawn_as, levels, second_epoch_rate
+from paceline.figures.against_workers import Form, applies_to, draw_as, level_points, second_epoch_rate
 from paceline.figures.base import Figure
 
 FORM = Form(
@@ -9,6 +9,6 @@ FORM = Form(
     axis="samples/s, second epoch",
     lines="Lines: parameters of the model",
     factor=MODEL,
-    points=levels(MODEL, second_epoch_rate),
+    points=level_points(MODEL, second_epoch_rate),
 )
-FIGURE = Figure("model-size", "Do larger models scale better?", applies_to(FORM), drawn_as(FORM), place=20)
+FIGURE = Figure("model-size", "Do larger models scale better?", applies_to(FORM), draw_as(FORM), place=20)

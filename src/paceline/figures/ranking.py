@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
-from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, finished, per_setting
-from paceline.figures.marks import BAR_STEP, CROWDED, MOST_BARS, RANGE_NOTE, bar_notes, interval, machine
+from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, compose_chart, per_setting
+from paceline.figures.marks import BAR_STEP, MOST_BARS, OVERSUBSCRIBED, RANGE_NOTE, bar_notes, interval, machine_state
 from paceline.units import format_percent, format_rate
 
 BEST, OTHER = "fastest", "others"
@@ -22,16 +22,18 @@ def applies(rows: Sequence[Row]) -> bool:
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A bar per strategy and worker count, longest first, with its number."""
     usable = _usable(rows)
-    values = {title: _values(own) for title, own in usable.items()}
+    values = {title: _values(members) for title, members in usable.items()}
     drawing = per_setting(values, _panel)
     how = [f"Median of repeats, {RANGE_NOTE}", "In brackets: times one worker, and share of ideal scaling"]
-    how += bar_notes((len(own) for own in usable.values()), "fastest")
-    return finished(drawing, [row for own in usable.values() for row in own], "Samples per second, last epoch", how)
+    how += bar_notes((len(members) for members in usable.values()), "fastest")
+    return compose_chart(
+        drawing, [row for members in usable.values() for row in members], "Samples per second, last epoch", how
+    )
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found = {title: [row for row in own if row.measured] for title, own in settings(rows).items()}
-    return {title: own for title, own in found.items() if len(own) > 1}
+    groups = {title: [row for row in members if row.measured] for title, members in settings_by_size(rows).items()}
+    return {title: members for title, members in groups.items() if len(members) > 1}
 
 
 def _values(rows: list[Row]) -> list[Value]:
@@ -45,7 +47,7 @@ def _values(rows: list[Row]) -> list[Value]:
             "high": row.samples_per_second_high,
             "place": place + 1,
             "kind": OTHER if place else BEST,
-            "machine": machine(row),
+            "machine": machine_state(row),
             "label": label(row),
             "runs": row.runs,
         }
@@ -54,12 +56,12 @@ def _values(rows: list[Row]) -> list[Value]:
 
 
 def label(row: Row) -> str:
-    """The number, how it compares with one worker, and whether the machine was crowded."""
+    """The number, how it compares with one worker, and whether the machine was oversubscribed."""
     text = format_rate(row.samples_per_second or 0.0)
     if row.spec.workers > 1 and row.speedup is not None:
         ideal = f", {format_percent(row.efficiency)}" if row.efficiency is not None else ""
         text += f" ({row.speedup:.2f}x{ideal})"
-    return text + (f" {CROWDED}" if row.oversubscribed else "")
+    return text + (f" {OVERSUBSCRIBED}" if row.oversubscribed else "")
 
 
 def _panel(base: altair.Chart, title: str) -> altair.LayerChart:

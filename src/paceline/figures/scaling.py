@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.factors import settings
+from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_by_speed, series_name, varying_within
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
@@ -15,16 +15,16 @@ from paceline.figures.base import (
     Figure,
     Value,
     colours,
-    finished,
+    compose_chart,
     per_setting,
 )
 from paceline.figures.marks import (
     RANGE_NOTE,
-    crowded_notes,
     interval,
-    kept_apart,
-    machine,
     machine_shape,
+    machine_state,
+    oversubscribed_notes,
+    space_labels,
     workers_axis,
 )
 from paceline.units import format_percent
@@ -42,38 +42,39 @@ def applies(rows: Sequence[Row]) -> bool:
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per setting; one line per strategy with the range of its repeats; the ideal dashed."""
     usable = _usable(rows)
-    shown = [row for own in usable.values() for row in own]
+    shown = [row for members in usable.values() for row in members]
     varying = varying_within(usable.values())
     names = series_by_speed(shown, varying)
-    values = {title: _values(own, varying) for title, own in usable.items()}
-    panels = [{value["series"] for value in own} - {IDEAL} for own in values.values()]
+    values = {title: _values(members, varying) for title, members in usable.items()}
+    panels = [{value["series"] for value in members} - {IDEAL} for members in values.values()]
     colour = colours(names, panels, legend=None)
     drawing = per_setting(values, lambda base, title: _panel(base, title, colour))
     how = [f"Dots: median of repeats, {RANGE_NOTE}", "Dashed: the fastest single worker times the workers"]
     how += [f"Grey: all but the {len(PALETTE)} fastest"] if max(map(len, panels)) > len(PALETTE) else []
-    return finished(drawing, shown, "Samples per second against workers", [*how, *crowded_notes(shown)])
+    return compose_chart(drawing, shown, "Samples per second against workers", [*how, *oversubscribed_notes(shown)])
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found = {title: [row for row in own if row.measured] for title, own in settings(rows).items()}
-    return {title: own for title, own in found.items() if len({row.spec.workers for row in own}) > 1}
+    groups = {title: [row for row in members if row.measured] for title, members in settings_by_size(rows).items()}
+    return {title: members for title, members in groups.items() if len({row.spec.workers for row in members}) > 1}
 
 
 def _values(rows: list[Row], varying: list[str]) -> list[Value]:
-    made = [_point(row, series_name(row, varying)) for row in rows]
-    last = {value["series"]: value for value in sorted(made, key=lambda one: one["workers"])}
-    edge = max(value["workers"] for value in made)
-    ended = sorted(last.values(), key=lambda one: -one["rate"])
+    points = [_point(row, series_name(row, varying)) for row in rows]
+    last = {value["series"]: value for value in sorted(points, key=lambda value: value["workers"])}
+    edge = max(value["workers"] for value in points)
+    ended = sorted(last.values(), key=lambda value: -value["rate"])
     ends = [value for value in ended if value["workers"] == edge]
     ideal = _ideal(rows)
-    top = max([value["high"] for value in made] + [value["rate"] for value in ideal])
-    labels = kept_apart({one["series"]: one["rate"] for one in ends[: len(PALETTE)]}, PANEL_HEIGHT, (0.0, top))
+    top = max([value["high"] for value in points] + [value["rate"] for value in ideal])
+    labels = space_labels({value["series"]: value["rate"] for value in ends[: len(PALETTE)]}, PANEL_HEIGHT, (0.0, top))
     # A series that ends earlier has its name beside its last point.
     labels |= {value["series"]: value["rate"] for value in ended[: len(PALETTE)] if value["workers"] < edge}
-    told = [
-        {**value, "label_at": labels.get(value["series"]) if value is last[value["series"]] else None} for value in made
+    labelled = [
+        {**value, "label_at": labels.get(value["series"]) if value is last[value["series"]] else None}
+        for value in points
     ]
-    return told + ideal
+    return labelled + ideal
 
 
 def _point(row: Row, series: str) -> Value:
@@ -86,7 +87,7 @@ def _point(row: Row, series: str) -> Value:
         "runs": row.runs,
         "speedup": f"{row.speedup:.2f}x" if row.speedup else "",
         "efficiency": format_percent(row.efficiency) if row.efficiency else "",
-        "machine": machine(row),
+        "machine": machine_state(row),
     }
 
 

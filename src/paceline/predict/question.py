@@ -11,10 +11,10 @@ from paceline.contract.own_facts import OwnFacts
 from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError
-from paceline.plan import DEFAULT_GLOBAL_BATCH, complete, refusal, sample_count
+from paceline.plan import complete, refusal, sample_count
 from paceline.predict.prediction import Predictor
 from paceline.runs.probe import probe
-from paceline.spec import ModelFile, Optimizer, Precision, RunSpec, Scalar
+from paceline.spec import DEFAULT_GLOBAL_BATCH, ModelFile, Optimizer, Precision, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import Hardware
 from paceline.workloads.own import OWN_DATA

@@ -1,4 +1,4 @@
-"""What a page carries within itself: pictures, their data for the browser, the library that draws them, downloads."""
+"""What a page contains: pictures, their data for the browser, the library that draws them, downloads."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.analysis.rows import Row
 
-# Letters with which a text could end the script that it stands in.
+# Characters with which a text could end the script element that it is in.
 _UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
@@ -25,18 +25,18 @@ class Picture:
 
 
 def pictures(rows: Sequence[Row]) -> list[Picture]:
-    """Every figure that these rows can answer."""
+    """Every figure that these rows can be drawn as."""
     import vl_convert
 
     from paceline.figures import figures
 
-    found = []
+    drawn = []
     for figure in figures().values():
         if figure.applies(rows):
             spec = figure.draw(rows).to_dict()
             spec["config"]["background"] = "transparent"
-            found.append(Picture(figure.name, figure.question, vl_convert.vegalite_to_svg(spec), spec))
-    return found
+            drawn.append(Picture(figure.name, figure.question, vl_convert.vegalite_to_svg(spec), spec))
+    return drawn
 
 
 def script_data(value: Any) -> str:
@@ -56,5 +56,5 @@ def library() -> str:
 
 
 def download(text: str, kind: str) -> str:
-    """A file inside of a link."""
+    """The text as a link that downloads it."""
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"

@@ -1,4 +1,4 @@
-"""Results and figures as they display themselves in a notebook: plain HTML and pictures, without any script."""
+"""Results and figures as a notebook shows them: HTML and pictures, without scripts."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -6,21 +6,20 @@ from dataclasses import dataclass
 from html import escape
 
 from paceline.analysis.cells import COLUMNS, cells, row_name, used_columns
-from paceline.analysis.findings import gather
+from paceline.analysis.findings import gather_findings
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, varying_fields
+from paceline.analysis.labels import group_by_setting, varying_fields
 from paceline.analysis.rows import Row
 from paceline.record import Record
 
 
 def results_html(records: Sequence[Record], rows: Sequence[Row]) -> str:
-    """A table per setting with its answer, what was not measured and why, and what to know beside the numbers."""
-    parts = [_setting_html(title, group) for title, group in groups(rows).items()]
-    for item in gather(records, rows):
-        found = item.finding
-        parts.append(
-            f"<p><b>{escape(found.code.replace('_', ' '))}</b>: {escape(found.text)}. <i>{escape(found.hint)}.</i></p>"
-        )
+    """A table per setting with its answer, what was not measured and why, and the findings."""
+    parts = [_setting_html(title, group) for title, group in group_by_setting(rows).items()]
+    for item in gather_findings(records, rows):
+        finding = item.finding
+        code = escape(finding.code.replace("_", " "))
+        parts.append(f"<p><b>{code}</b>: {escape(finding.text)}. <i>{escape(finding.hint)}.</i></p>")
     return "".join(parts) or "<p>no runs</p>"
 
 
@@ -31,16 +30,16 @@ def _setting_html(title: str, rows: Sequence[Row]) -> str:
     lines = []
     for row in measured:
         texts = [cells(row)[number].text for number in used]
-        crowded = " *" if row.oversubscribed else ""
-        name = escape(row_name(row, varying)) + crowded
+        star = " *" if row.oversubscribed else ""
+        name = escape(row_name(row, varying)) + star
         lines.append(f"<tr><th>{name}</th>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>")
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>" if lines else ""
     others = [(str(row.status).replace("_", " "), row_name(row, varying), row) for row in rows if not row.measured]
     unmeasured = "".join(
         f"<p>{escape(status)} {escape(name)}: {escape(row.reason or '')}</p>" for status, name, row in others
     )
-    said = f"<p>{escape(answer)}</p>" if answer else ""
-    return f"<h4>{escape(title)}</h4>{said}{table}{unmeasured}"
+    sentence = f"<p>{escape(answer)}</p>" if answer else ""
+    return f"<h4>{escape(title)}</h4>{sentence}{table}{unmeasured}"
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.answer import answer
-from paceline.analysis.findings import gather
+from paceline.analysis.findings import gather_findings
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, unmeasured
-from paceline.analysis.plain import as_csv_text, as_values
-from paceline.analysis.repeating import recipes
+from paceline.analysis.json_csv import csv_text, json_values
+from paceline.analysis.labels import describe_unmeasured, group_by_setting
+from paceline.analysis.reproduction import recipes
 from paceline.analysis.rows import Row, summarise
 from paceline.errors import UserError
 from paceline.record import Record
@@ -21,7 +21,7 @@ from paceline.units import format_bytes
 
 
 def write_report(records: Sequence[Record], path: Path) -> Path:
-    """Writes the page and gives its path."""
+    """Writes the page and returns its path."""
     page = render(records)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,9 +34,9 @@ def write_report(records: Sequence[Record], path: Path) -> Path:
 
 
 def write_figures(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Every figure that the records can answer as SVG, PNG and CSV in the folder; gives the paths."""
+    """Writes every figure that the records can be drawn as, as SVG, PNG and CSV in the folder; returns the paths."""
     from paceline.figures import figures
-    from paceline.figures.drawn import write_figure
+    from paceline.figures.files import write_figure
 
     rows = summarise(records)
     chosen = [figure for figure in figures().values() if figure.applies(rows)]
@@ -68,7 +68,7 @@ def render(records: Sequence[Record]) -> str:
         table=ranking(rows),
         figures=drawn,
         specs=script_data({picture.name: picture.spec for picture in drawn}),
-        findings=gather(records, rows),
+        findings=gather_findings(records, rows),
         environment=_environment(records),
         recipes=[(recipe, download(recipe.text, "application/toml")) for recipe in recipes(records)],
         downloads=_downloads(records, rows),
@@ -88,26 +88,26 @@ def _about(records: Sequence[Record]) -> dict[str, Any]:
 
 def _settings(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Setting by setting, the answer in a sentence."""
-    return [{"title": title, "headline": headline(group)} for title, group in groups(rows).items()]
+    return [{"title": title, "headline": headline(group)} for title, group in group_by_setting(rows).items()]
 
 
 def _without_result(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
-    """Name, status and reason of what was not measured, and where; what is said of several settings is said once."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    titled = groups(rows)
+    """Name, status, reason and setting of what was not measured; equal ones of several settings are given once."""
+    titles_of: dict[tuple[str, str, str], list[str]] = {}
+    titled = group_by_setting(rows)
     for title, group in titled.items():
-        for one in unmeasured(group):
-            found.setdefault(one, []).append(title)
+        for description in describe_unmeasured(group):
+            titles_of.setdefault(description, []).append(title)
     return [
-        (*one, "" if len(titled) == 1 else titles[0] if len(titles) == 1 else f"in {len(titles)} settings")
-        for one, titles in found.items()
+        (*description, "" if len(titled) == 1 else titles[0] if len(titles) == 1 else f"in {len(titles)} settings")
+        for description, titles in titles_of.items()
     ]
 
 
 def _downloads(records: Sequence[Record], rows: Sequence[Row]) -> list[tuple[str, str]]:
-    values = json.dumps(as_values(records, rows), indent=2, allow_nan=False)
+    values = json.dumps(json_values(records, rows), indent=2, allow_nan=False)
     return [
-        ("paceline-results.csv", download(as_csv_text(rows), "text/csv")),
+        ("paceline-results.csv", download(csv_text(rows), "text/csv")),
         ("paceline-results.json", download(values, "application/json")),
     ]
 

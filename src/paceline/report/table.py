@@ -1,17 +1,17 @@
-"""Rows ─► the ranking: every configuration under every number, with what each cell is sorted by."""
+"""Rows ─► the ranking: a line per configuration, with the value that each cell is sorted by."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paceline.analysis.cells import Cell, Column
-from paceline.analysis.labels import data_name, groups, series_name, varying_fields
+from paceline.analysis.labels import data_name, group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.units import format_bytes, format_percent, format_rate, format_seconds
 
 
 @dataclass(frozen=True)
 class Table:
-    """Headings with what they mean, and lines; the best of each setting is marked."""
+    """Headings with their meanings, and lines; the best line of each setting is marked."""
 
     headings: list[tuple[str, str]]
     lines: list[tuple[bool, list[Cell]]]
@@ -49,21 +49,21 @@ _SETTINGS: tuple[tuple[str, Callable[[Row], str], Callable[[Row], float | str]],
 
 
 def ranking(rows: Sequence[Row]) -> Table:
-    """Setting by setting, the fastest first; settings stand in columns of their own where there are several."""
+    """The ranking by setting, the fastest first; fields in which settings differ have columns."""
     measured = [row for row in rows if row.measured]
     parts = [part for part in _SETTINGS if len({part[1](row) for row in measured}) > 1]
     numbers = [column for column in _NUMBERS if any(column.value(row) is not None for row in measured)]
     headings = [("#", "place in its setting"), ("strategy", ""), ("workers", "")]
     headings += [(name, "") for name, *_ in parts] + [(column.heading, column.meaning) for column in numbers]
     lines = []
-    for group in groups(measured).values():
+    for group in group_by_setting(measured).values():
         varying = varying_fields(group)
-        for place, row in enumerate(sorted(group, key=lambda one: -(one.samples_per_second or 0.0)), start=1):
-            crowd = " oversubscribed" if row.oversubscribed else ""
+        for place, row in enumerate(sorted(group, key=lambda row: -(row.samples_per_second or 0.0)), start=1):
+            note = " oversubscribed" if row.oversubscribed else ""
             cells = [
                 Cell(str(place), place),
                 Cell(series_name(row, varying), series_name(row, varying)),
-                Cell(f"{row.spec.workers}{crowd}", row.spec.workers),
+                Cell(f"{row.spec.workers}{note}", row.spec.workers),
                 *(Cell(text(row), key(row)) for _, text, key in parts),
                 *(column.cell(row) for column in numbers),
             ]

@@ -5,7 +5,7 @@ Found by listing the folders (and entry points `paceline.strategies`). A declara
 
 from functools import cache
 
-from paceline.catalogue import choose, direct, discover
+from paceline.catalogue import choose, discover, load_named
 from paceline.contract.strategy import Strategy
 
 FOLDERS = ("torch", "tensorflow", "jax")
@@ -21,7 +21,7 @@ def strategies() -> dict[str, Strategy]:
 @cache
 def strategy(name: str) -> Strategy:
     """One strategy by name."""
-    declared = direct("paceline.strategies", "STRATEGY", Strategy, name, FOLDERS)
+    declared = load_named("paceline.strategies", "STRATEGY", Strategy, name, FOLDERS)
     return declared or choose(name, strategies(), "strategy")
 
 

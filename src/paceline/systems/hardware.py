@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError
 
 from paceline.errors import SpecError
-from paceline.spec import Frozen, Precision, explain
+from paceline.spec import Frozen, Precision, describe_errors
 from paceline.systems.local import FRAMEWORKS, Gpu, System
 
 Kind = Literal["cpu", "cuda"]
@@ -236,7 +236,7 @@ class Hardware(Frozen):
         try:
             return cls.model_validate(_without_former_fields(values))
         except ValidationError as error:
-            raise SpecError(f"system {where}: {explain(error, cls)}") from None
+            raise SpecError(f"system {where}: {describe_errors(error, cls)}") from None
 
     @property
     def measured_elsewhere(self) -> bool:

@@ -1,6 +1,6 @@
 """The web application: live studies, results, figures, and a form that starts a study. No build step, no network.
 
-guard ─► pages (one file each) ─► shelf (results) and jobs (studies that run)
+guard ─► pages (one file each) ─► results_cache and jobs (studies that run)
 """
 
 from paceline.web.app import make_app

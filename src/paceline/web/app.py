@@ -43,7 +43,7 @@ def make_app(site: Site) -> Starlette:
 
 
 def _icon(_request: Request) -> Response:
-    """Browsers ask for it by this name where a page does not say its own, as pictures do not."""
+    """The icon by the name that browsers ask for where a page names none, such as a picture."""
     return FileResponse(HERE / "static" / "icon.svg")
 
 

@@ -1,4 +1,4 @@
-"""Figures as pictures: drawn once for what was asked and kept until the results change."""
+"""Figures as pictures: each is drawn once and kept until the results change."""
 
 import json
 from collections import OrderedDict
@@ -19,31 +19,31 @@ _kept: OrderedDict[tuple[str, ...], bytes] = OrderedDict()
 _lock = Lock()
 
 
-def applying(rows: Sequence[Row]) -> list[Figure]:
-    """Every figure that these rows can answer, in the order of a report."""
+def applicable_figures(rows: Sequence[Row]) -> list[Figure]:
+    """Every figure that these rows can be drawn as, in the order of a report."""
     return [figure for figure in figures().values() if figure.applies(rows)]
 
 
-def specification(figure: Figure, rows: Sequence[Row]) -> dict[str, Any]:
+def vega_lite(figure: Figure, rows: Sequence[Row]) -> dict[str, Any]:
     """The figure as Vega-Lite."""
-    found = figure.draw(rows).to_dict()
-    assert isinstance(found, dict)
-    return found
+    chart = figure.draw(rows).to_dict()
+    assert isinstance(chart, dict)
+    return chart
 
 
-def picture(figure: Figure, rows: Sequence[Row], kind: str, seen: tuple[str, ...]) -> bytes:
-    """The figure as SVG, PNG or Vega-Lite; `seen` says of which results and filters."""
-    name = (figure.name, kind, *seen)
+def rendered(figure: Figure, rows: Sequence[Row], kind: str, results_key: tuple[str, ...]) -> bytes:
+    """The figure as SVG, PNG or Vega-Lite; `results_key` identifies the results and filters."""
+    name = (figure.name, kind, *results_key)
     with _lock:
         if name not in _kept:
-            _kept[name] = _drawn(specification(figure, rows), kind)
+            _kept[name] = _render(vega_lite(figure, rows), kind)
         _kept.move_to_end(name)
         while len(_kept) > MOST_KEPT:
             _kept.popitem(last=False)
         return _kept[name]
 
 
-def _drawn(values: dict[str, Any], kind: str) -> bytes:
+def _render(values: dict[str, Any], kind: str) -> bytes:
     import vl_convert
 
     if kind == "svg":
@@ -55,7 +55,7 @@ def _drawn(values: dict[str, Any], kind: str) -> bytes:
 
 @cache
 def vega_script() -> bytes:
-    """What draws a figure in the browser (it sets `vegaEmbed`), from the same package that draws them here."""
+    """The script that draws a figure in the browser (it sets `vegaEmbed`), from the package that draws them here."""
     import vl_convert
 
     # Without a snippet of one's own it has everything; its type hints ask for one all the same.

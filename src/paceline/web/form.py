@@ -1,4 +1,4 @@
-"""Forms ─► the words of the command that does it, which is also shown for the terminal."""
+"""Fields of a form ─► arguments of the command that does the same in a terminal."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,33 +21,34 @@ class Option:
     # Whether it is switched on rather than given a value, and whether it may be given several times.
     switch: bool = False
     several: bool = False
-    # What holds where nothing is given.
+    # The value without the option.
     default: str = ""
 
 
-def run_words(fields: Fields, options: Sequence[Option], db: Path | None) -> list[str]:
-    """`run quick --workers=1,2`."""
+def run_arguments(fields: Fields, options: Sequence[Option], db: Path | None) -> list[str]:
+    """The arguments of `paceline run`, such as `run quick --workers=1,2`."""
     study = next((value.strip() for value in fields.get("study", ()) if value.strip()), "")
     if study.startswith("-"):
         raise UserError(f"{study!r} is not a study; give a built-in name or the path of a TOML file")
-    return ["run", *([study] if study else []), *option_words(fields, options, db)]
+    return ["run", *([study] if study else []), *option_arguments(fields, options, db)]
 
 
-def option_words(fields: Fields, options: Sequence[Option], db: Path | None) -> list[str]:
-    """What was filled in, as options; values stay inside their option, whatever they look like."""
-    words: list[str] = []
+def option_arguments(fields: Fields, options: Sequence[Option], db: Path | None) -> list[str]:
+    """The filled-in fields as options; a value that looks like an option remains a value."""
+    arguments: list[str] = []
     for option in options:
-        given = [value.strip() for value in fields.get(option.name, ()) if value.strip()]
+        values = [value.strip() for value in fields.get(option.name, ()) if value.strip()]
         if option.switch:
-            words += [option.flag] if given else []
+            arguments += [option.flag] if values else []
         elif option.several:
             # One NAME=VALUE on each line.
-            words += [f"{option.flag}={line.strip()}" for text in given for line in text.splitlines() if line.strip()]
-        elif given:
-            words.append(f"{option.flag}={','.join(given)}")
-    return [*words, *([f"--db={db}"] if db is not None else [])]
+            lines = [line.strip() for text in values for line in text.splitlines()]
+            arguments += [f"{option.flag}={line}" for line in lines if line]
+        elif values:
+            arguments.append(f"{option.flag}={','.join(values)}")
+    return [*arguments, *([f"--db={db}"] if db is not None else [])]
 
 
-def command(words: Sequence[str]) -> str:
-    """As it would be typed."""
-    return shlex.join(["paceline", *words])
+def command_line(arguments: Sequence[str]) -> str:
+    """The command as it would be typed."""
+    return shlex.join(["paceline", *arguments])

@@ -1,4 +1,4 @@
-"""Who may ask for what. Every request passes here first.
+"""Decides which requests are answered. Every request passes here first.
 
 Without a token only names of this machine are answered, so that a foreign page cannot reach in by pointing its own name
 here (DNS rebinding). Requests that change something must come from this application's own pages. With a token, every
@@ -34,13 +34,13 @@ HEADERS = {
 
 
 class Guard:
-    """Stands before the application and answers what it refuses itself."""
+    """Middleware that refuses requests before the application sees them."""
 
     def __init__(self, app: ASGIApp, token: str | None = None) -> None:
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers, or lets pass; whatever is answered has the headers that keep pages to themselves."""
+        """Refuses the request or passes it on; every answer gets the security headers."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -64,9 +64,9 @@ class Guard:
 
     def _without_token(self, request: Request) -> Response | None:
         assert self._token is not None
-        if _same(request.cookies.get(COOKIE, ""), self._token) or request.url.path == OPEN_PATH:
+        if _equal(request.cookies.get(COOKIE, ""), self._token) or request.url.path == OPEN_PATH:
             return None
-        if request.method in SAFE_METHODS and _same(request.query_params.get("token", ""), self._token):
+        if request.method in SAFE_METHODS and _equal(request.query_params.get("token", ""), self._token):
             answer = RedirectResponse(without_token(request.url.path, request.url.query), status_code=303)
             answer.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
             return answer
@@ -75,13 +75,13 @@ class Guard:
 
 
 def without_token(path: str, query: str) -> str:
-    """The same address without the token: of this server, and never another host's, as //name would be."""
+    """The same address without the token; always one of this server, never of another host as `//name` would be."""
     kept = [pair for pair in parse_qsl(query) if pair[0] != "token"]
     return "/" + path.lstrip("/\\") + ("?" + urlencode(kept) if kept else "")
 
 
 def wrong_place(method: str, headers: Headers, any_name: bool) -> str | None:
-    """Why a request is not answered, by where it says it comes from and goes to; or None."""
+    """The reason to refuse a request because of its host or origin, or None."""
     host = headers.get("host", "")
     if not any_name and _hostname(host) not in LOOPBACK:
         return f"{host or 'no name'} is not a name of this machine; use localhost"
@@ -100,5 +100,5 @@ def _hostname(host: str) -> str:
         return ""
 
 
-def _same(given: str, wanted: str) -> bool:
-    return secrets.compare_digest(given.encode(), wanted.encode())
+def _equal(first: str, second: str) -> bool:
+    return secrets.compare_digest(first.encode(), second.encode())

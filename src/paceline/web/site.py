@@ -1,4 +1,4 @@
-"""What every page has at hand: the results, the studies that run, the templates; and what a page is."""
+"""What every page uses: the results, the running studies, the templates; and what a page is."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from paceline.store import DEFAULT_PATH
 from paceline.web.form import Option
 from paceline.web.jobs import Jobs
-from paceline.web.shelf import Choice, Shelf
+from paceline.web.results_cache import Filters, ResultsCache
 
 if TYPE_CHECKING:
     import jinja2
@@ -28,7 +28,7 @@ MOST_FORM_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class Page:
-    """One part of the application. With a title it stands in the navigation, at its place."""
+    """One page of the application. A page with a title is in the navigation, at its place."""
 
     name: str
     routes: Callable[[], Sequence["BaseRoute"]]
@@ -53,23 +53,23 @@ class Site:
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
     @cached_property
-    def shelf(self) -> Shelf:
-        """The results."""
-        return Shelf(self.db)
+    def results(self) -> ResultsCache:
+        """The results file."""
+        return ResultsCache(self.db)
 
     @cached_property
     def jobs(self) -> Jobs:
-        """The studies started here."""
+        """The studies that were started here."""
         return Jobs()
 
     @property
     def named_db(self) -> Path | None:
-        """The results file as a command must name it; None where it is the usual one."""
+        """The results file as a command must name it; None where it is the default."""
         return None if self.db == DEFAULT_PATH else self.db
 
     @cached_property
     def templates(self) -> "jinja2.Environment":
-        """Templates that escape whatever they are given."""
+        """Templates that escape all values."""
         import jinja2
 
         return jinja2.Environment(
@@ -88,37 +88,37 @@ class Site:
             "db": str(self.db),
             "version": version("paceline"),
             "secret": self.secret,
-            "query": choice_of(request).query,
+            "query": filters_of(request).query,
         }
         return HTMLResponse(self.templates.get_template(template).render({**shared, **values}), status_code=status)
 
 
 def site_of(request: Request) -> Site:
     """The application that a request is for."""
-    found = request.app.state.site
-    assert isinstance(found, Site)
-    return found
+    site = request.app.state.site
+    assert isinstance(site, Site)
+    return site
 
 
-def choice_of(request: Request) -> Choice:
+def filters_of(request: Request) -> Filters:
     """The filters in the address."""
-    return Choice.parse(request.query_params.multi_items())
+    return Filters.parse(request.query_params.multi_items())
 
 
-async def posted(request: Request) -> dict[str, list[str]]:
-    """The fields of a form, if it is one of ours."""
+async def form_fields(request: Request) -> dict[str, list[str]]:
+    """The fields of a form, if a page of this application sent it."""
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > MOST_FORM_BYTES:
             raise HTTPException(413, "the form is too long")
     fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=1000)
-    given = fields.pop("secret", [""])[0]
-    if not secrets.compare_digest(given.encode(), site_of(request).secret.encode()):
+    secret = fields.pop("secret", [""])[0]
+    if not secrets.compare_digest(secret.encode(), site_of(request).secret.encode()):
         raise HTTPException(403, "this form is not of this application as it runs now; load its page again")
     return fields
 
 
 def no_content() -> Response:
-    """Done, and nothing to show."""
+    """The answer to a request that needs no page."""
     return Response(status_code=204)

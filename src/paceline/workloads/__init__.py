@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from paceline.catalogue import choose, direct, discover
+from paceline.catalogue import choose, discover, load_named
 from paceline.workloads.base import Workload
 
 
@@ -14,7 +14,7 @@ def workloads() -> dict[str, Workload]:
 
 def workload(name: str) -> Workload:
     """One workload by name."""
-    return direct("paceline.workloads", "WORKLOAD", Workload, name) or choose(name, workloads(), "workload")
+    return load_named("paceline.workloads", "WORKLOAD", Workload, name) or choose(name, workloads(), "workload")
 
 
 __all__ = ["Workload", "workload", "workloads"]

@@ -2,7 +2,7 @@
 
 from paceline.analysis.answer import answer
 from paceline.analysis.rows import summarise
-from unit.figures import pretended
+from unit.figures import example_records
 
 
 def test_three_sentences_say_what_is_best_why_and_how_sure(make_record):
@@ -37,7 +37,7 @@ def test_rivals_that_chance_could_explain_are_called_equal(make_record):
 
 
 def test_of_several_settings_the_largest_is_told_and_wins_are_counted():
-    rows = summarise(pretended.built_in("scaling"))
+    rows = summarise(example_records.built_in("scaling"))
     found = answer(rows)
     assert found.setting.startswith("mnist-large on mnist-5k x4")
     assert found.sentences[0].startswith(
@@ -47,19 +47,19 @@ def test_of_several_settings_the_largest_is_told_and_wins_are_counted():
 
 
 def test_where_the_time_goes_is_the_reason_if_it_is_known():
-    said = answer(summarise(pretended.built_in("quick", instrumented=True))).sentences
+    said = answer(summarise(example_records.built_in("quick", instrumented=True))).sentences
     assert said[1].startswith(
         "Why: 86 % of a step of 21.2 ms is computing, 10 % is exposed communication, 2 % is waiting"
     )
 
 
-def test_a_crowded_machine_is_told(make_record):
+def test_an_oversubscribed_machine_is_told(make_record):
     records = [
         make_record(100.0 * workers, workers=workers, findings=("oversubscribed",) * (workers > 1))
         for workers in (1, 2)
     ]
     said = answer(summarise(records)).sentences[2]
-    assert "on more processes than cores, so read it as a crowded machine's" in said
+    assert "oversubscribed (more processes than cores), so it says little about a machine with enough cores" in said
 
 
 def test_without_results_there_is_no_answer(make_record):

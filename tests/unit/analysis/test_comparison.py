@@ -52,9 +52,9 @@ def test_instrumented_and_failed_runs_do_not_count(make_record):
 def test_a_selector_takes_runs_by_their_fields_and_knobs(make_record):
     spec = make_record(strategy="torch-ddp", workers=2, knobs={"bucket_mb": 1.0}).spec
     for text in ("torch-ddp", "torch-*", "torch-ddp:workers=2", "torch-ddp:bucket_mb=1.0,workload=mnist-small"):
-        assert Selector.parse(text).takes(spec), text
+        assert Selector.parse(text).matches(spec), text
     for text in ("torch-single", "torch-ddp:workers=1", "torch-ddp:static_graph=true"):
-        assert not Selector.parse(text).takes(spec), text
+        assert not Selector.parse(text).matches(spec), text
 
 
 @pytest.mark.parametrize(

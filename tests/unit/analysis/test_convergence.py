@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.analysis.convergence import default_target, staleness
-from paceline.analysis.rows import Wishes, summarise
+from paceline.analysis.rows import SummaryOptions, summarise
 from paceline.record import Rank
 
 
@@ -22,7 +22,7 @@ def trained(make_record):
 
 
 def convergence(*records, target=None):
-    return [row.convergence for row in summarise(records, wishes=Wishes(target_accuracy=target))]
+    return [row.convergence for row in summarise(records, options=SummaryOptions(target_accuracy=target))]
 
 
 def worker(number, role="worker", **summary):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.analysis.rows import Wishes, summarise
+from paceline.analysis.rows import SummaryOptions, summarise
 from paceline.record import Energy
 
 BY_COUNTER = Energy(source="rapl", idle_watts=10.0)
@@ -23,8 +23,8 @@ def charged(make_record):
     return make
 
 
-def expense(*records, **wishes):
-    (row,) = summarise(records, wishes=Wishes(**wishes))
+def expense(*records, **options):
+    (row,) = summarise(records, options=SummaryOptions(**options))
     return row.expense
 
 

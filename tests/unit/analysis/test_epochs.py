@@ -1,7 +1,7 @@
 """Epochs one by one, over repeats."""
 
 from paceline.analysis.rows import summarise
-from paceline.analysis.statistics import Band, band
+from paceline.analysis.statistics import Band, band_or_none
 
 
 def test_each_epoch_has_its_median_and_range(make_record):
@@ -14,7 +14,7 @@ def test_each_epoch_has_its_median_and_range(make_record):
 
 def test_elapsed_time_adds_up_over_epochs(make_record):
     (row,) = summarise([make_record(1000.0)])
-    assert [epoch.elapsed_seconds.middle for epoch in row.epochs] == [2.0, 3.0]
+    assert [epoch.elapsed_seconds.median for epoch in row.epochs] == [2.0, 3.0]
 
 
 def test_what_no_run_knows_is_absent(make_record):
@@ -29,4 +29,4 @@ def test_a_row_without_good_runs_has_no_epochs(make_record):
 
 
 def test_nothing_has_no_band():
-    assert band([]) is None
+    assert band_or_none([]) is None

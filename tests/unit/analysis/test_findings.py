@@ -1,11 +1,11 @@
 """Findings that only many runs show, and those of single runs gathered."""
 
-from paceline.analysis.findings import gather
+from paceline.analysis.findings import gather_findings
 from paceline.analysis.rows import summarise
 
 
 def found(records):
-    return {item.finding.code: item for item in gather(records, summarise(records))}
+    return {item.finding.code: item for item in gather_findings(records, summarise(records))}
 
 
 def test_fewer_than_three_repeats_are_a_finding_with_the_option_to_use(make_record):

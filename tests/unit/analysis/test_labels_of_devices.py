@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.analysis.labels import setting
+from paceline.analysis.labels import setting_title
 from paceline.spec import RunSpec
 
 RUN = {
@@ -25,4 +25,4 @@ PLAIN = "mnist-small on mnist · strong scaling, global batch 64 · 2 epochs"
     ],
 )
 def test_a_title_says_on_what_other_than_cores_a_run_was_made(fields, title):
-    assert setting(RunSpec(**RUN, **fields)) == title
+    assert setting_title(RunSpec(**RUN, **fields)) == title

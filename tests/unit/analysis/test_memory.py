@@ -2,8 +2,8 @@
 
 import pytest
 
-from paceline.analysis.frame import flat
-from paceline.analysis.memory import computed, rank_memory
+from paceline.analysis.frame import flat_row
+from paceline.analysis.memory import computed_bytes, rank_memory
 from paceline.analysis.rows import summarise
 from paceline.record import Memory, Rank
 from paceline.spec import RunSpec
@@ -53,32 +53,32 @@ def test_the_allocator_of_a_gpu_is_asked_where_there_is_one(with_ranks):
 
 
 def test_gradients_and_activations_are_computed_for_each_process():
-    ddp = computed(RunSpec(strategy="torch-ddp", workers=2, **SMALL_CNN))
+    ddp = computed_bytes(RunSpec(strategy="torch-ddp", workers=2, **SMALL_CNN))
     assert len(ddp) == 2
     assert ddp[0] == ddp[1]
-    one = computed(RunSpec(strategy="torch-single", **SMALL_CNN))
+    one = computed_bytes(RunSpec(strategy="torch-single", **SMALL_CNN))
     assert one[0][0] == ddp[0][0] > 0
     assert one[0][1] == pytest.approx(2 * ddp[0][1])
 
 
 def test_a_process_that_drives_several_workers_holds_what_all_of_them_do():
-    both = computed(RunSpec(strategy="tf-mirrored", workers=2, **SMALL_CNN))
-    each = computed(RunSpec(strategy="torch-ddp", workers=2, **SMALL_CNN))
+    both = computed_bytes(RunSpec(strategy="tf-mirrored", workers=2, **SMALL_CNN))
+    each = computed_bytes(RunSpec(strategy="torch-ddp", workers=2, **SMALL_CNN))
     assert both == [(pytest.approx(2 * each[0][0]), pytest.approx(2 * each[0][1]))]
 
 
 def test_nothing_is_computed_for_a_strategy_that_is_not_known():
-    assert computed(RunSpec(strategy="fake", global_batch=64, epochs=1)) == []
-    assert computed(RunSpec(strategy="none-such", **SMALL_CNN)) == []
+    assert computed_bytes(RunSpec(strategy="fake", global_batch=64, epochs=1)) == []
+    assert computed_bytes(RunSpec(strategy="none-such", **SMALL_CNN)) == []
 
 
 def test_a_table_has_the_process_that_held_most(with_ranks):
     (row,) = summarise([with_ranks(rank(0), rank(1, peak_bytes=300))])
-    values = flat(row)
+    values = flat_row(row)
     assert (values["memory_baseline_bytes"], values["memory_peak_bytes"]) == (100, 200)
 
 
 def test_a_record_from_before_memory_was_kept_has_none(make_record):
     (row,) = summarise([make_record()])
     assert row.memory == ()
-    assert flat(row)["memory_peak_bytes"] is None
+    assert flat_row(row)["memory_peak_bytes"] is None

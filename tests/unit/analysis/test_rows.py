@@ -48,12 +48,12 @@ def test_weak_scaling_has_a_baseline_of_the_same_local_batch(make_record):
     assert rows[1].spec.scaling == "weak"
 
 
-def test_a_crowded_run_has_a_speed_up_but_no_efficiency_unless_asked(make_record):
+def test_an_oversubscribed_run_has_a_speed_up_but_no_efficiency_unless_asked(make_record):
     records = [make_record(1000.0), make_record(900.0, workers=4, findings=("oversubscribed",))]
-    crowded = summarise(records)[1]
-    assert crowded.oversubscribed
-    assert crowded.speedup == pytest.approx(0.9)
-    assert crowded.efficiency is None
+    oversubscribed = summarise(records)[1]
+    assert oversubscribed.oversubscribed
+    assert oversubscribed.speedup == pytest.approx(0.9)
+    assert oversubscribed.efficiency is None
     assert summarise(records, include_oversubscribed=True)[1].efficiency == pytest.approx(0.225)
 
 

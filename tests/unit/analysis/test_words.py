@@ -2,7 +2,7 @@
 
 from paceline.analysis.frame import flat_rows, to_frame
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, series_name, setting, varying_fields, varying_within
+from paceline.analysis.labels import group_by_setting, series_name, setting_title, varying_fields, varying_within
 from paceline.analysis.rows import summarise
 
 
@@ -19,7 +19,7 @@ def test_what_is_the_same_in_a_group_but_not_elsewhere_is_in_its_title(make_reco
         make_record(), make_record(local_batch=64, precision="tf32", execution="graph"),
         make_record(local_batch=64, precision="tf32"),
     ])  # fmt: skip
-    titled = groups(rows)
+    titled = group_by_setting(rows)
     assert [title.rpartition(" · ")[2] for title in titled] == ["2 epochs", "precision=tf32"]
     varying = varying_within(titled.values())
     names = [sorted(series_name(row, varying) for row in own) for own in titled.values()]
@@ -34,13 +34,14 @@ def test_a_knob_that_varies_is_named_without_its_table(make_record):
 def test_the_title_tells_workload_data_scaling_batch_and_length(make_record):
     record = make_record(dataset_copies=4, train_samples=2000)
     assert (
-        setting(record.spec) == "mnist-small on mnist-5k x4 (first 2,000) · strong scaling, global batch 100 · 2 epochs"
+        setting_title(record.spec)
+        == "mnist-small on mnist-5k x4 (first 2,000) · strong scaling, global batch 100 · 2 epochs"
     )
 
 
 def test_strong_and_weak_scaling_are_apart(make_record):
     rows = summarise([make_record(), make_record(local_batch=100)])
-    assert len(groups(rows)) == 2
+    assert len(group_by_setting(rows)) == 2
 
 
 def test_the_sentence_names_the_fastest_and_its_gain(make_record):

@@ -2,22 +2,22 @@
 
 import pytest
 
-from paceline.cli.fields import fields_from, parse_pairs
+from paceline.cli.fields import parse_pairs, study_fields
+from paceline.cli.run_options import RunOptions
 from paceline.errors import UserError
 
 
-def fields(names=None, numbers=None, plain=None, input_shape=None, timeout=None):
-    return fields_from(
-        names=names or {}, numbers=numbers or {}, plain=plain or {}, input_shape=input_shape, timeout=timeout
-    )
+def fields(**options):
+    return study_fields(RunOptions(**options))
 
 
 def test_only_what_was_given_becomes_a_field():
-    assert fields(names={"dataset": None}, numbers={"workers": None}, plain={"epochs": None}) == {}
+    assert fields(dataset=None, workers=None, epochs=None) == {}
+    assert fields(epochs=2, db="some.db", fresh=True) == {"epochs": 2}
 
 
 def test_commas_make_lists():
-    assert fields(names={"precision": "fp32, bf16"}, numbers={"workers": "1,2..4"}) == {
+    assert fields(precision="fp32, bf16", workers="1,2..4") == {
         "precision": ["fp32", "bf16"], "workers": [1, 2, 3, 4],
     }  # fmt: skip
 
@@ -28,11 +28,11 @@ def test_shapes_and_times_are_parsed():
 
 def test_a_word_for_a_number_is_refused_with_the_option():
     with pytest.raises(UserError, match="--global-batch 'many' has 'many', which is not a whole number"):
-        fields(numbers={"global_batch": "many"})
+        fields(global_batch="many")
 
 
 def test_patterns_of_strategies_are_expanded():
-    assert "torch-ddp" in fields(names={"strategy": "torch-*"})["strategy"]
+    assert "torch-ddp" in fields(strategy="torch-*")["strategy"]
 
 
 def test_pairs_keep_the_type_of_their_values():

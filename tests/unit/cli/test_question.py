@@ -4,17 +4,13 @@ from typing import Any
 
 import pytest
 
+from paceline.cli.options import QuestionOptions
 from paceline.cli.question import make_question
 from paceline.errors import UserError
 
-NOTHING = dict.fromkeys((
-    "workload", "model", "option", "depth", "width", "dataset", "input_shape", "classes", "samples", "precision",
-    "strategy", "knob", "global_batch", "local_batch", "price",
-))  # fmt: skip
 
-
-def ask(workers: str = "1..4", system: str = "8xh100-nvlink", network: str | None = None, **given: Any) -> Any:
-    return make_question(workers=workers, system=system, network=network, **{**NOTHING, **given})
+def ask(workers: str = "1..4", system: str = "8xh100-nvlink", **options: Any) -> Any:
+    return make_question(QuestionOptions(workers=workers, system=system, **options))
 
 
 def test_words_become_values() -> None:

@@ -12,10 +12,10 @@ import vl_convert
 from paceline.analysis.rows import Row, summarise
 from paceline.figures import figure, figures
 from paceline.figures.base import MOST_SETTINGS, PALETTE, colours
-from paceline.figures.drawn import as_csv, values_of, write_figure
+from paceline.figures.files import as_csv, shown_values, write_figure
 from paceline.figures.marks import MOST_BARS
 from paceline.strategies import strategies
-from unit.figures import pretended
+from unit.figures import example_records
 
 ALWAYS = {"ranking", "scaling", "efficiency", "energy", "memory", "first-epoch", "losses"}
 BY_BATCH = {"batch-size", "heat-map", "break-even"}
@@ -31,7 +31,7 @@ WHAT_APPLIES = {
 
 @cache
 def rows(study: str) -> tuple[Row, ...]:
-    return tuple(summarise(pretended.built_in(study, instrumented=study == "quick")))
+    return tuple(summarise(example_records.built_in(study, instrumented=study == "quick")))
 
 
 @cache
@@ -104,7 +104,7 @@ def test_every_axis_has_a_title_unless_its_names_say_all(study, name):
 
 
 @pytest.mark.parametrize("name", sorted(WHAT_APPLIES["scaling"] - {"losses", "memory"}))
-def test_a_crowded_machine_is_marked_in_the_picture(name):
+def test_an_oversubscribed_machine_is_marked_in_the_picture(name):
     assert "oversubscribed" in spec("scaling", name)
 
 
@@ -140,7 +140,7 @@ def test_few_settings_are_panels_and_many_are_chosen_from_a_list_with_the_fulles
 
 def test_more_series_than_colours_are_grey():
     names = [name for name in strategies() if name.startswith(("torch-", "tf-", "jax-")) and name != "torch-dp"]
-    many = summarise(pretended.of_strategies(names))
+    many = summarise(example_records.of_strategies(names))
     said = figure("scaling").draw(many).to_dict()
     assert f"Grey: all but the {len(PALETTE)} fastest" in " ".join(said["title"]["subtitle"])
     figure("first-epoch").draw(many).to_dict()
@@ -167,20 +167,20 @@ def test_no_line_has_two_points_at_one_place():
     for study in ("scaling", "data-size", "convergence"):
         points = [
             (value.get("setting"), value["panel"], value["series"], value["workers"])
-            for value in values_of(drawn(study, "first-epoch"))
+            for value in shown_values(drawn(study, "first-epoch"))
         ]
         assert len(points) == len(set(points)) > 0
 
 
 def test_strategies_are_ranked_with_the_fastest_marked():
-    values = values_of(drawn("quick", "ranking"))
+    values = shown_values(drawn("quick", "ranking"))
     rates = [value["rate"] for value in values]
     assert rates == sorted(rates, reverse=True)
     assert [value["kind"] for value in values] == ["fastest"] + ["others"] * (len(values) - 1)
 
 
 def test_the_parts_of_a_step_add_up_to_it():
-    values = values_of(drawn("quick", "breakdown"))
+    values = shown_values(drawn("quick", "breakdown"))
     for name in {value["name"] for value in values}:
         own = [value for value in values if value["name"] == name]
         step = sum(value["milliseconds"] for value in own)
@@ -190,22 +190,22 @@ def test_the_parts_of_a_step_add_up_to_it():
 def test_a_breakdown_from_before_ranges_were_kept_is_drawn_without_them():
     older = [replace(row, breakdown=tuple(replace(one, step_low=None, step_high=None) for one in row.breakdown))
              for row in rows("quick")]  # fmt: skip
-    for value in values_of(figure("breakdown").draw(older).to_dict()):
+    for value in shown_values(figure("breakdown").draw(older).to_dict()):
         assert value.get("low") == value.get("high")
 
 
 def test_the_peak_of_a_process_lies_within_the_range_of_its_repeats():
-    ends = [value for value in values_of(drawn("quick", "memory")) if value["peak"] is not None]
+    ends = [value for value in shown_values(drawn("quick", "memory")) if value["peak"] is not None]
     assert ends
     for value in ends:
         assert value["low"] <= value["peak"] <= value["high"]
 
 
 def test_a_heat_map_says_how_far_repeats_were_apart():
-    repeated = values_of(drawn("batch-size", "heat-map"))
+    repeated = shown_values(drawn("batch-size", "heat-map"))
     assert all(re.fullmatch(r"± \d+%", value["range"]) for value in repeated)
-    once = figure("heat-map").draw(summarise(pretended.built_in("batch-size", repeats=1))).to_dict()
-    assert {value["range"] for value in values_of(once)} == {""}
+    once = figure("heat-map").draw(summarise(example_records.built_in("batch-size", repeats=1))).to_dict()
+    assert {value["range"] for value in shown_values(once)} == {""}
 
 
 def test_a_figure_is_written_as_svg_png_and_its_numbers(tmp_path):
@@ -220,7 +220,7 @@ def test_a_figure_is_written_as_svg_png_and_its_numbers(tmp_path):
 
 def test_numbers_that_several_panels_show_are_written_once():
     node = {"data": {"values": [{"a": 1}]}}
-    assert values_of({"concat": [node, node, {"data": {"values": [{"b": 2}]}}]}) == [
+    assert shown_values({"concat": [node, node, {"data": {"values": [{"b": 2}]}}]}) == [
         {"a": 1, "b": None},
         {"a": None, "b": 2},
     ]
@@ -234,9 +234,9 @@ def test_more_bars_than_can_be_compared_are_left_to_the_table(name):
         [
             one.model_copy(update={"spec": one.spec.model_copy(update={"strategy": strategy})})
             for strategy in many
-            for one in pretended.of_strategies(["torch-ddp"])
+            for one in example_records.of_strategies(["torch-ddp"])
         ]
     )
     picture = figure(name).draw(shown).to_dict()
-    assert len({value["name"] for value in values_of(picture)}) == MOST_BARS
+    assert len({value["name"] for value in shown_values(picture)}) == MOST_BARS
     assert f"The {MOST_BARS} " in " ".join(picture["title"]["subtitle"])

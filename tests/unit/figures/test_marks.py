@@ -4,28 +4,32 @@ from itertools import pairwise
 
 import pytest
 
-from paceline.figures.marks import LINE_HEIGHT, is_wide, kept_apart
+from paceline.figures.marks import LINE_HEIGHT, is_wide, space_labels
 
 HEIGHT = 10 * LINE_HEIGHT
 
 
 def test_labels_with_room_stay_where_their_lines_end():
-    assert kept_apart({"a": 0.0, "b": 50.0}, HEIGHT, (0.0, 100.0)) == {"a": 0.0, "b": 50.0}
+    assert space_labels({"a": 0.0, "b": 50.0}, HEIGHT, (0.0, 100.0)) == {"a": 0.0, "b": 50.0}
 
 
 def test_labels_that_would_touch_are_spread_around_their_middle():
-    assert kept_apart({"a": 50.0, "b": 50.0, "far": 90.0}, HEIGHT, (0.0, 100.0)) == {"a": 45.0, "b": 55.0, "far": 90.0}
+    assert space_labels({"a": 50.0, "b": 50.0, "far": 90.0}, HEIGHT, (0.0, 100.0)) == {
+        "a": 45.0,
+        "b": 55.0,
+        "far": 90.0,
+    }
 
 
 def test_bundles_that_would_touch_become_one():
-    placed = kept_apart({"a": 50.0, "b": 50.0, "c": 58.0}, HEIGHT, (0.0, 100.0))
+    placed = space_labels({"a": 50.0, "b": 50.0, "c": 58.0}, HEIGHT, (0.0, 100.0))
     places = sorted(placed.values())
     assert [after - before for before, after in pairwise(places)] == pytest.approx([10.0, 10.0])
     assert sum(places) == pytest.approx(158.0)
 
 
 def test_on_a_logarithmic_axis_labels_are_spread_by_ratios():
-    placed = kept_apart({"a": 10.0, "b": 10.0}, HEIGHT, (1.0, 10.0**10), wide=True)
+    placed = space_labels({"a": 10.0, "b": 10.0}, HEIGHT, (1.0, 10.0**10), wide=True)
     assert placed["b"] / placed["a"] == pytest.approx(10.0)
 
 

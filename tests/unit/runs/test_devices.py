@@ -64,7 +64,7 @@ def test_more_workers_than_cores_are_a_finding_with_both_numbers_and_a_hint(make
     finding = oversubscription(workers(4), (0, 1), make_spec(workers=4))
     assert finding.code == "oversubscribed"
     assert finding.text == "4 workers of 1 core each want 4 cores; this machine has 2"
-    assert "crowded machine" in finding.hint
+    assert "oversubscribed machine" in finding.hint
     assert "scaling efficiency leaves it out" in finding.hint
 
 

@@ -52,8 +52,8 @@ def db(path: Path, measured: Callable[..., Record], make_record: Callable[..., R
     with Store.open(path) as store:
         for record in (*good, bad):
             store.add(record)
-        store.enlist("trial", {record.key for record in good})
-        store.enlist(HOSTILE, {bad.key})
+        store.add_to_study("trial", {record.key for record in good})
+        store.add_to_study(HOSTILE, {bad.key})
     return path
 
 

@@ -7,7 +7,7 @@ import pytest
 from paceline.cli.run import run
 from paceline.cli.serve import options_of
 from paceline.errors import UserError
-from paceline.web.form import Option, command, run_words
+from paceline.web.form import Option, command_line, run_arguments
 from unit.web.conftest import OPTIONS
 
 
@@ -19,26 +19,26 @@ def test_only_what_was_filled_in_becomes_an_option() -> None:
         "workload": [""],
         "knob": [" "],
     }
-    assert run_words(fields, OPTIONS, None) == ["run", "quick", "--strategy=fake,torch-ddp", "--workers=1,2"]
+    assert run_arguments(fields, OPTIONS, None) == ["run", "quick", "--strategy=fake,torch-ddp", "--workers=1,2"]
 
 
 def test_options_that_come_several_times_are_given_line_by_line() -> None:
-    words = run_words({"knob": ["step_ms=1,2\n\n jitter=0.1 "], "breakdown": ["on"]}, OPTIONS, Path("my.db"))
-    assert words == ["run", "--knob=step_ms=1,2", "--knob=jitter=0.1", "--breakdown", "--db=my.db"]
+    arguments = run_arguments({"knob": ["step_ms=1,2\n\n jitter=0.1 "], "breakdown": ["on"]}, OPTIONS, Path("my.db"))
+    assert arguments == ["run", "--knob=step_ms=1,2", "--knob=jitter=0.1", "--breakdown", "--db=my.db"]
 
 
 def test_a_value_cannot_become_an_option_of_its_own() -> None:
-    assert run_words({"workers": ["--fresh"]}, OPTIONS, None) == ["run", "--workers=--fresh"]
+    assert run_arguments({"workers": ["--fresh"]}, OPTIONS, None) == ["run", "--workers=--fresh"]
     with pytest.raises(UserError, match="'--fresh' is not a study; give a built-in name or the path of a TOML file"):
-        run_words({"study": ["--fresh"]}, OPTIONS, None)
+        run_arguments({"study": ["--fresh"]}, OPTIONS, None)
 
 
 def test_what_no_option_is_named_after_is_left_out() -> None:
-    assert run_words({"secret": ["x"], "other": ["y"]}, OPTIONS, None) == ["run"]
+    assert run_arguments({"secret": ["x"], "other": ["y"]}, OPTIONS, None) == ["run"]
 
 
 def test_the_command_is_quoted_for_the_terminal() -> None:
-    assert command(["run", "--model=my file.py:build"]) == "paceline run '--model=my file.py:build'"
+    assert command_line(["run", "--model=my file.py:build"]) == "paceline run '--model=my file.py:build'"
 
 
 def test_the_form_knows_every_option_of_the_command_with_its_kind() -> None:

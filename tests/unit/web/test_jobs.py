@@ -6,10 +6,10 @@ from typing import Any
 from paceline.web.jobs import Job
 
 
-def told(*events: dict[str, Any] | str) -> Job:
+def after(*events: dict[str, Any] | str) -> Job:
     job = Job(1, ("run", "quick"), state="running")
     for event in events:
-        job.hear(event if isinstance(event, str) else json.dumps(event))
+        job.read_line(event if isinstance(event, str) else json.dumps(event))
     return job
 
 
@@ -35,31 +35,37 @@ ENDED = {
 
 
 def test_a_run_is_followed_from_its_plan_to_its_end() -> None:
-    job = told(PLANNED, STARTED, PROGRESS)
+    job = after(PLANNED, STARTED, PROGRESS)
     assert job.snapshot()["now"] == "mlp fake x2, epoch 1, 1,234 samples/s"
-    job.hear(json.dumps(ENDED))
+    job.read_line(json.dumps(ENDED))
     shown = job.snapshot()
-    assert (shown["study"], shown["made"], shown["total"], shown["stored"], shown["skipped"]) == ("quick", 1, 2, 3, 1)
+    assert (shown["study"], shown["finished"], shown["total"], shown["stored"], shown["skipped"]) == (
+        "quick",
+        1,
+        2,
+        3,
+        1,
+    )
     assert shown["ended"] == [{"status": "ok", "name": "mlp fake x2", "result": "2,000 samples/s", "took": "1.5 s"}]
     assert "left" in shown["now"]
     assert shown["query"] == "?study=quick&workload=mlp&strategy=fake&workers=2"
 
 
 def test_a_run_that_fails_is_told_with_its_reason() -> None:
-    job = told(PLANNED, STARTED, {**ENDED, "status": "timed_out", "samples_per_second": None, "reason": "too slow"})
+    job = after(PLANNED, STARTED, {**ENDED, "status": "timed_out", "samples_per_second": None, "reason": "too slow"})
     assert job.snapshot()["ended"][0] == {
         "status": "timed out", "name": "mlp fake x2", "result": "too slow", "took": "1.5 s",
     }  # fmt: skip
 
 
 def test_a_run_that_was_interrupted_is_not_counted_as_made() -> None:
-    assert told(PLANNED, STARTED, {**ENDED, "status": "interrupted"}).made == 0
+    assert after(PLANNED, STARTED, {**ENDED, "status": "interrupted"}).finished == 0
 
 
 def test_words_that_are_no_event_are_kept_for_the_reader() -> None:
-    job = told("paceline: global_batch 30 does not divide", "", '"a string"', "[1]", '{"no": "event"}')
-    assert job.snapshot()["said"].startswith("paceline: global_batch 30 does not divide\n")
+    job = after("paceline: global_batch 30 does not divide", "", '"a string"', "[1]", '{"no": "event"}')
+    assert job.snapshot()["messages"].startswith("paceline: global_batch 30 does not divide\n")
 
 
 def test_an_event_of_a_newer_version_is_passed_over() -> None:
-    assert told({"event": "something new"}).snapshot()["said"] == ""
+    assert after({"event": "something new"}).snapshot()["messages"] == ""

@@ -32,7 +32,7 @@ def test_an_empty_file_is_no_error_and_leads_to_the_form(tmp_path: Path, address
 
 
 def test_hostile_names_reasons_and_logs_are_text(client: TestClient, site: Site) -> None:
-    bad = next(record for record in site.shelf.content().records if not record.ok)
+    bad = next(record for record in site.results.snapshot().records if not record.ok)
     hostile_query = f"?workload={HOSTILE}&study={HOSTILE}"
     pages = [*PAGES, f"/configurations/{bad.key}", f"/results{hostile_query}", f"/figures/{HOSTILE}.svg",
              f"/start?study={HOSTILE}&model={HOSTILE}", f"/compare?run={HOSTILE}"]  # fmt: skip
@@ -83,7 +83,7 @@ def test_a_figure_of_what_cannot_answer_it_is_not_there(client: TestClient) -> N
 
 
 def test_two_configurations_stand_side_by_side_with_a_verdict(client: TestClient, site: Site) -> None:
-    keys = sorted({(record.spec.workers, record.key) for record in site.shelf.content().records if record.ok})
+    keys = sorted({(record.spec.workers, record.key) for record in site.results.snapshot().records if record.ok})
     text = client.get(f"/compare?run={keys[1][1]}&run={keys[0][1]}").text
     assert "By samples/s: fake x2 is 1.60 times fake x1 (large effect)" in text
     assert '<tr class="differs"><td>workers</td><td>2</td><td>1</td></tr>' in text
@@ -91,8 +91,8 @@ def test_two_configurations_stand_side_by_side_with_a_verdict(client: TestClient
 
 
 def test_every_figure_that_a_page_shows_of_some_configurations_is_there(client: TestClient, site: Site) -> None:
-    two = next(record.key for record in site.shelf.content().records if record.spec.workers == 2)
-    one = next(record.key for record in site.shelf.content().records if record.spec.workers == 1)
+    two = next(record.key for record in site.results.snapshot().records if record.spec.workers == 2)
+    one = next(record.key for record in site.results.snapshot().records if record.spec.workers == 1)
     for page in (f"/configurations/{two}", f"/compare?run={two}&run={one}"):
         shown = re.findall(r'<img src="([^"]+)"', client.get(page).text)
         assert shown
@@ -108,7 +108,7 @@ def test_more_than_two_or_unknown_configurations_are_refused_in_a_sentence(clien
 
 
 def test_a_configuration_shows_its_repeats_epochs_and_settings(client: TestClient, site: Site) -> None:
-    record = site.shelf.content().records[0]
+    record = site.results.snapshot().records[0]
     text = client.get(f"/configurations/{record.key}").text
     assert text.count("<h2>Repeat ") == 3
     assert "<dt>optimizer.lr</dt><dd>0.001</dd>" in text

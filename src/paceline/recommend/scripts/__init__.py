@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from paceline.catalogue import direct, discover
+from paceline.catalogue import discover, load_named
 from paceline.errors import SpecError
 from paceline.plan import Probe, complete, refusal
 from paceline.recommend.scripts.base import Script, Source
@@ -54,7 +54,7 @@ def emit(spec: RunSpec, *, file_name: str = FILE_NAME, why: str = "", probe: Pro
 
 def script_of(name: str) -> Script:
     """The script of a strategy, or a `SpecError` that names those that have one."""
-    script = direct("paceline.recommend.scripts", "SCRIPT", Script, name) or scripts().get(name)
+    script = load_named("paceline.recommend.scripts", "SCRIPT", Script, name) or scripts().get(name)
     if script is None:
         strategy(name)  # a misspelt name is told as such
         raise SpecError(f"there is no script for {name}; there are scripts for {', '.join(sorted(scripts()))}")

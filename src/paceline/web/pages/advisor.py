@@ -11,9 +11,9 @@ from starlette.routing import Route
 from paceline.recommend.objectives import OBJECTIVES
 from paceline.systems.files import shipped_systems
 from paceline.units import format_bytes, format_percent, format_rate
-from paceline.web.asking import Said, ask
-from paceline.web.form import Fields, command, option_words
-from paceline.web.site import Page, Site, posted, site_of
+from paceline.web.commands import CommandResult, run_command
+from paceline.web.form import Fields, command_line, option_arguments
+from paceline.web.site import Page, Site, form_fields, site_of
 from paceline.workloads import workloads
 
 FIRST = ("workers", "global_batch", "network", "price")
@@ -26,71 +26,71 @@ SHOWN = 12
 
 def show(request: Request) -> Response:
     """The form."""
-    given = {name: request.query_params.getlist(name) for name in request.query_params}
-    return _page(request, given, None, [])
+    fields = {name: request.query_params.getlist(name) for name in request.query_params}
+    return _page(request, fields, None, [])
 
 
 async def answer(request: Request) -> Response:
     """The form with its answer below."""
-    fields = await posted(request)
+    fields = await form_fields(request)
     site = site_of(request)
-    words = _words(site, fields)
-    # A model file of the user's own is run to be looked at, so that only our own pages may ask.
-    said = await ask([*words, "--json"], ANSWER_SECONDS)
-    return _page(request, fields, said, words)
+    arguments = _arguments(site, fields)
+    # This imports the user's model file, so that only pages of this application may ask for it.
+    result = await run_command([*arguments, "--json"], ANSWER_SECONDS)
+    return _page(request, fields, result, arguments)
 
 
-def _words(site: Site, fields: Fields) -> list[str]:
+def _arguments(site: Site, fields: Fields) -> list[str]:
     options = [option for option in site.advice_options if option.name not in LEFT_OUT]
-    return ["recommend", *option_words(fields, options, site.named_db)]
+    return ["recommend", *option_arguments(fields, options, site.named_db)]
 
 
-def _page(request: Request, given: Fields, said: Said | None, words: list[str]) -> Response:
+def _page(request: Request, fields: Fields, result: CommandResult | None, arguments: list[str]) -> Response:
     site = site_of(request)
     options = {o.name: o for o in site.advice_options if o.name not in (*LISTED, *LEFT_OUT)}
     values: dict[str, Any] = {
-        "given": given,
-        "workloads": {name: found.about for name, found in workloads().items()},
-        "objectives": {name: found.about for name, found in OBJECTIVES.items()},
+        "fields": fields,
+        "workloads": {name: workload.about for name, workload in workloads().items()},
+        "objectives": {name: objective.about for name, objective in OBJECTIVES.items()},
         "systems": shipped_systems(),
         "first": [options[name] for name in FIRST if name in options],
         "more": [option for name, option in options.items() if name not in FIRST],
-        "command": command(words) if words else "",
-        "script": command([*words, "--emit=script"]) if words else "",
-        "trouble": said.err if said is not None and said.code != 0 else "",
-        "warning": said.err if said is not None and said.code == 0 else "",
-        "advice": _advice(json.loads(said.out), given) if said is not None and said.code == 0 else None,
+        "command": command_line(arguments) if arguments else "",
+        "script": command_line([*arguments, "--emit=script"]) if arguments else "",
+        "trouble": result.err if result is not None and result.code != 0 else "",
+        "warning": result.err if result is not None and result.code == 0 else "",
+        "advice": _advice(json.loads(result.out), fields) if result is not None and result.code == 0 else None,
     }
     return site.render(request, "advisor.html.j2", values)
 
 
-def _advice(found: dict[str, Any], given: Fields) -> dict[str, Any]:
+def _advice(values: dict[str, Any], fields: Fields) -> dict[str, Any]:
     return {
-        "reasons": found["reasons"],
-        "ranked": [_line(one, given) for one in found["ranked"][:SHOWN]],
-        "hidden": max(0, len(found["ranked"]) - SHOWN),
-        "excluded": found["excluded"],
-        "system": found["system"],
+        "reasons": values["reasons"],
+        "ranked": [_line(candidate, fields) for candidate in values["ranked"][:SHOWN]],
+        "hidden": max(0, len(values["ranked"]) - SHOWN),
+        "excluded": values["excluded"],
+        "system": values["system"],
     }
 
 
-def _line(one: dict[str, Any], given: Fields) -> dict[str, str]:
+def _line(candidate: dict[str, Any], fields: Fields) -> dict[str, str]:
     """One candidate as text, and the form that would measure it."""
-    rate, knobs = one["samples_per_second"], one["knobs"]
+    rate, knobs = candidate["samples_per_second"], candidate["knobs"]
     marks = "".join(f" {name}={value}" for name, value in knobs.items())
-    kept = {name: given[name] for name in ("workload", "model", "dataset", "precision") if any(given.get(name, ()))}
-    fields = {**kept, "strategy": one["strategy"], "workers": one["workers"], "global_batch": one["global_batch"],
-              "repeats": 3, "knob": [f"{name}={value}" for name, value in knobs.items()]}  # fmt: skip
+    kept = {name: fields[name] for name in ("workload", "model", "dataset", "precision") if any(fields.get(name, ()))}
+    configuration = {name: candidate[name] for name in ("strategy", "workers", "global_batch")}
+    measured = {**kept, **configuration, "repeats": 3, "knob": [f"{name}={value}" for name, value in knobs.items()]}
     return {
-        "name": one["strategy"] + marks,
-        "workers": str(one["workers"]),
-        "batch": f"{one['global_batch']:,}",
-        "rate": format_rate(rate["value"]) + (" *" if one["measured"] is not None else ""),
+        "name": candidate["strategy"] + marks,
+        "workers": str(candidate["workers"]),
+        "batch": f"{candidate['global_batch']:,}",
+        "rate": format_rate(rate["value"]) + (" *" if candidate["measured"] is not None else ""),
         "interval": f"{format_rate(rate['low'])} to {format_rate(rate['high'])}",
-        "behind": "ties" if one["tied"] else format_percent(one["behind"]),
-        "efficiency": "" if one["efficiency"] is None else format_percent(one["efficiency"]),
-        "memory": format_bytes(one["memory_bytes"]["value"]),
-        "measure": "/start?" + urlencode(fields, doseq=True),
+        "behind": "ties" if candidate["tied"] else format_percent(candidate["behind"]),
+        "efficiency": "" if candidate["efficiency"] is None else format_percent(candidate["efficiency"]),
+        "memory": format_bytes(candidate["memory_bytes"]["value"]),
+        "measure": "/start?" + urlencode(measured, doseq=True),
     }
 
 

@@ -1,4 +1,4 @@
-"""Two configurations side by side: what differs in the asking, what came out, whether chance could explain it."""
+"""Two configurations side by side: which settings differ, their results, and whether chance could explain them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.analysis.cells import COLUMNS, row_name
-from paceline.analysis.comparison import MEASURES, Comparison, compared
-from paceline.analysis.labels import flatten, setting, varying_fields
+from paceline.analysis.comparison import MEASURES, Comparison, compare_values
+from paceline.analysis.labels import flatten, setting_title, varying_fields
 from paceline.analysis.rows import Row
 from paceline.errors import UserError
 from paceline.record import Record
 from paceline.spec import RunSpec
-from paceline.web.drawings import applying
-from paceline.web.shelf import Choice
+from paceline.web.drawings import applicable_figures
+from paceline.web.results_cache import Filters
 from paceline.web.site import Page, site_of
 
 
@@ -30,10 +30,10 @@ class Measured:
 
 
 def show(request: Request) -> Response:
-    """The page: of the two that were chosen, or with lists to choose from."""
+    """The page: two chosen configurations, or lists to choose them from."""
     site = site_of(request)
-    content = site.shelf.content()
-    rows = content.rows(Choice())
+    snapshot = site.results.snapshot()
+    rows = snapshot.rows(Filters())
     names = _names(rows)
     keys = [key for key in request.query_params.getlist("run") if key]
     if len(keys) > 2:
@@ -45,37 +45,39 @@ def show(request: Request) -> Response:
         "names": names,
         "keys": [*keys, "", ""][:2],
         "pair": None,
-        "version_seen": content.version,
+        "version_seen": snapshot.version,
     }
     if len(keys) == 2 and keys[0] != keys[1]:
         pair = [known[key] for key in keys]
-        values["pair"] = _pair(pair, content.records)
+        values["pair"] = _pair(pair, snapshot.records)
     return site.render(request, "compare.html.j2", values)
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
     varying = varying_fields(rows)
-    return {row.key: f"{row_name(row, varying)} · {setting(row.spec)}" for row in rows if row.measured}
+    return {row.key: f"{row_name(row, varying)} · {setting_title(row.spec)}" for row in rows if row.measured}
 
 
 def _pair(pair: Sequence[Row], records: Sequence[Record]) -> dict[str, object]:
     sides = [[record for record in records if record.key == row.key and record.ok] for row in pair]
     varying = varying_fields(pair)
-    asked = [_asked(row.spec) for row in pair]
-    differing = [name for name in dict.fromkeys([*asked[0], *asked[1]]) if asked[0].get(name) != asked[1].get(name)]
+    settings = [_settings(row.spec) for row in pair]
+    differing = [
+        name for name in dict.fromkeys([*settings[0], *settings[1]]) if settings[0].get(name) != settings[1].get(name)
+    ]
     return {
         "titles": [row_name(row, varying) for row in pair],
         "rows": pair,
-        "differing": [(name, asked[0].get(name, "–"), asked[1].get(name, "–")) for name in differing],
-        "alike": [(name, value) for name, value in asked[0].items() if name not in differing],
+        "differing": [(name, settings[0].get(name, "–"), settings[1].get(name, "–")) for name in differing],
+        "alike": [(name, value) for name, value in settings[0].items() if name not in differing],
         "numbers": [_numbers(column.heading, pair, number) for number, column in enumerate(COLUMNS)],
         "verdicts": _verdicts(sides, [row_name(row, varying) for row in pair]),
-        "figures": applying(pair),
-        "comparable": setting(pair[0].spec) == setting(pair[1].spec),
+        "figures": applicable_figures(pair),
+        "comparable": setting_title(pair[0].spec) == setting_title(pair[1].spec),
     }
 
 
-def _asked(spec: RunSpec) -> dict[str, str]:
+def _settings(spec: RunSpec) -> dict[str, str]:
     fields = {
         "workload": spec.workload,
         "data": str(spec.dataset),
@@ -99,13 +101,13 @@ def _numbers(heading: str, pair: Sequence[Row], number: int) -> Measured:
 
 
 def _verdicts(sides: Sequence[Sequence[Record]], names: Sequence[str]) -> list[Comparison]:
-    """By each measure that both sides have."""
-    found = []
+    """A comparison by each measure that both sides have."""
+    comparisons = []
     for measure in MEASURES:
         values = [[v for record in side if (v := measure.of(record)) is not None] for side in sides]
         if all(values):
-            found.append(compared("", measure, (names[0], names[1]), values))
-    return found
+            comparisons.append(compare_values("", measure, (names[0], names[1]), values))
+    return comparisons
 
 
 PAGE = Page("compare", lambda: [Route("/compare", show)], title="Compare", path="/compare", place=4)

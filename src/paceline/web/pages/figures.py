@@ -1,4 +1,4 @@
-"""Every figure that the chosen results can answer: as a picture at once, to explore on demand, and to download."""
+"""Every figure that the filtered results can be drawn as: as a picture, interactive, and to download."""
 
 import json
 
@@ -9,10 +9,10 @@ from starlette.routing import Route
 
 from paceline.analysis.rows import Row
 from paceline.figures import Figure, figures
-from paceline.web.drawings import applying, picture, specification, vega_script
+from paceline.web.drawings import applicable_figures, rendered, vega_lite, vega_script
 from paceline.web.guard import OPEN_PATH
-from paceline.web.shelf import FILTERS
-from paceline.web.site import Page, choice_of, site_of
+from paceline.web.results_cache import FILTER_NAMES
+from paceline.web.site import Page, filters_of, site_of
 
 MEDIA = {"svg": "image/svg+xml", "png": "image/png", "json": "application/json"}
 # A figure to explore is alone in its frame: it may compute, which Vega needs, and reach nothing at all.
@@ -24,36 +24,36 @@ ALONE = (
 
 def show(request: Request) -> Response:
     """The page."""
-    site, choice = site_of(request), choice_of(request)
-    content = site.shelf.content()
-    rows = content.rows(choice)
+    site, filters = site_of(request), filters_of(request)
+    snapshot = site.results.snapshot()
+    rows = snapshot.rows(filters)
     values = {
-        "filters": FILTERS,
-        "offered": content.offered(),
-        "choice": choice,
-        "figures": applying(rows),
+        "filter_names": FILTER_NAMES,
+        "filter_values": snapshot.filter_values(),
+        "filters": filters,
+        "figures": applicable_figures(rows),
         "shown": len(rows),
-        "total": content.configurations,
-        "version_seen": content.version,
+        "total": snapshot.configurations,
+        "version_seen": snapshot.version,
     }
     return site.render(request, "figures.html.j2", values)
 
 
 def image(request: Request) -> Response:
     """One figure as a file."""
-    figure, rows, seen = _asked(request)
+    figure, rows, results_key = _requested(request)
     kind = request.path_params["kind"]
     if kind not in MEDIA:
         raise HTTPException(404)
     headers = {"Content-Disposition": f'inline; filename="{figure.name}.{kind}"'}
-    return Response(picture(figure, rows, kind, seen), media_type=MEDIA[kind], headers=headers)
+    return Response(rendered(figure, rows, kind, results_key), media_type=MEDIA[kind], headers=headers)
 
 
 def explore(request: Request) -> Response:
-    """One figure to look into with the mouse, in a frame of its own."""
-    figure, rows, _ = _asked(request)
+    """One interactive figure, in its own frame."""
+    figure, rows, _ = _requested(request)
     # Nothing in it can end the element that it stands in.
-    values = json.dumps(specification(figure, rows)).replace("<", "\\u003c")
+    values = json.dumps(vega_lite(figure, rows)).replace("<", "\\u003c")
     page = site_of(request).render(
         request, "explore.html.j2", {"values": values, "title": figure.question, "script": OPEN_PATH}
     )
@@ -62,20 +62,20 @@ def explore(request: Request) -> Response:
 
 
 def vega(_request: Request) -> Response:
-    """The script for it; the frame is of no origin and has no cookie, so that it must be open to all."""
+    """The drawing script; the frame has no origin and no cookie, so that it must be open to all."""
     headers = {"Cross-Origin-Resource-Policy": "cross-origin", "Cache-Control": "max-age=86400"}
     return Response(vega_script(), media_type="text/javascript", headers=headers)
 
 
-def _asked(request: Request) -> tuple[Figure, list[Row], tuple[str, ...]]:
-    site, choice = site_of(request), choice_of(request)
+def _requested(request: Request) -> tuple[Figure, list[Row], tuple[str, ...]]:
+    site, filters = site_of(request), filters_of(request)
     figure = figures().get(request.path_params["name"])
-    content = site.shelf.content()
+    snapshot = site.results.snapshot()
     keys = request.query_params.getlist("run")
-    rows = [row for row in content.rows(choice) if not keys or row.key in keys]
+    rows = [row for row in snapshot.rows(filters) if not keys or row.key in keys]
     if figure is None or not figure.applies(rows):
         raise HTTPException(404)
-    return figure, rows, (content.version, choice.query, *keys)
+    return figure, rows, (snapshot.version, filters.query, *keys)
 
 
 def _routes() -> list[Route]:

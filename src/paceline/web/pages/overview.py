@@ -1,4 +1,4 @@
-"""The first page: what runs now, and every study in the results file with its answer."""
+"""The first page: studies that run now, and every study in the results file with its answer."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups
-from paceline.web.shelf import Choice, Content
-from paceline.web.site import Page, choice_of, site_of
+from paceline.analysis.labels import group_by_setting
+from paceline.web.results_cache import Filters, Snapshot
+from paceline.web.site import Page, filters_of, site_of
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One study of the results file in a few words."""
+    """One study of the results file, summarised."""
 
     name: str
     query: str
@@ -27,17 +27,19 @@ class Summary:
     answers: list[tuple[str, str]]
 
 
-def _summary(name: str, content: Content) -> Summary:
-    choice = Choice({"study": (name,)})
-    records = [record for record in content.chosen(choice) if not record.spec.instrumented]
+def _summary(name: str, snapshot: Snapshot) -> Summary:
+    filters = Filters({"study": (name,)})
+    records = [record for record in snapshot.select(filters) if not record.spec.instrumented]
     counts = Counter(str(record.status) for record in records)
     skipped = counts["skipped"]
     answers = [
-        (sentence, title) for title, rows in groups(content.rows(choice)).items() if (sentence := headline(rows))
+        (sentence, title)
+        for title, rows in group_by_setting(snapshot.rows(filters)).items()
+        if (sentence := headline(rows))
     ]
     return Summary(
         name=name,
-        query=choice.query,
+        query=filters.query,
         configurations=len({record.key for record in records}),
         runs=counts["ok"],
         not_well=len(records) - counts["ok"] - skipped,
@@ -47,21 +49,21 @@ def _summary(name: str, content: Content) -> Summary:
     )
 
 
-def _summaries(content: Content) -> list[Summary]:
-    found = [_summary(name, content) for name in content.members]
-    return sorted(found, key=lambda summary: summary.last, reverse=True)
+def _summaries(snapshot: Snapshot) -> list[Summary]:
+    summaries = [_summary(name, snapshot) for name in snapshot.members]
+    return sorted(summaries, key=lambda summary: summary.last, reverse=True)
 
 
 def show(request: Request) -> Response:
     """The page."""
     site = site_of(request)
-    content = site.shelf.content()
+    snapshot = site.results.snapshot()
     jobs = [job.snapshot() for job in reversed(site.jobs.all)]
     values = {
-        "studies": _summaries(content),
+        "studies": _summaries(snapshot),
         "jobs": jobs,
-        "choice": choice_of(request),
-        "version_seen": content.version,
+        "filters": filters_of(request),
+        "version_seen": snapshot.version,
     }
     return site.render(request, "overview.html.j2", values)
 

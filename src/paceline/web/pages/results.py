@@ -1,4 +1,4 @@
-"""Results as tables, cut by workload, strategy, workers and study; two of them can be chosen to be put side by side."""
+"""Results as tables, filtered by workload, strategy, workers and study; two can be chosen to compare."""
 
 import tempfile
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from paceline.analysis.cells import COLUMNS, Cell, cells, row_name, used_columns
-from paceline.analysis.findings import gather
+from paceline.analysis.findings import gather_findings
 from paceline.analysis.headline import headline
-from paceline.analysis.labels import groups, series_name, varying_fields
+from paceline.analysis.labels import group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.api import Results
 from paceline.export import exporters
-from paceline.web.shelf import FILTERS
-from paceline.web.site import Page, choice_of, site_of
+from paceline.web.results_cache import FILTER_NAMES
+from paceline.web.site import Page, filters_of, site_of
 
 MEDIA = {"csv": "text/csv; charset=utf-8", "json": "application/json", "parquet": "application/vnd.apache.parquet"}
 
@@ -65,29 +65,29 @@ def table_of(title: str, rows: Sequence[Row]) -> Table:
 
 def show(request: Request) -> Response:
     """The page."""
-    site, choice = site_of(request), choice_of(request)
-    content = site.shelf.content()
-    records, rows = content.chosen(choice), content.rows(choice)
+    site, filters = site_of(request), filters_of(request)
+    snapshot = site.results.snapshot()
+    records, rows = snapshot.select(filters), snapshot.rows(filters)
     values = {
-        "filters": FILTERS,
-        "offered": content.offered(),
-        "choice": choice,
-        "tables": [table_of(title, group) for title, group in groups(rows).items()],
-        "findings": gather(records, rows),
-        "total": content.configurations,
+        "filter_names": FILTER_NAMES,
+        "filter_values": snapshot.filter_values(),
+        "filters": filters,
+        "tables": [table_of(title, group) for title, group in group_by_setting(rows).items()],
+        "findings": gather_findings(records, rows),
+        "total": snapshot.configurations,
         "shown": len(rows),
         "downloads": sorted(MEDIA),
-        "version_seen": content.version,
+        "version_seen": snapshot.version,
     }
     return site.render(request, "results.html.j2", values)
 
 
 def download(request: Request) -> Response:
-    """What the filters leave, as a file."""
+    """The filtered results as a file."""
     kind = request.path_params["kind"]
     if kind not in MEDIA:
         raise HTTPException(404)
-    records = site_of(request).shelf.content().chosen(choice_of(request))
+    records = site_of(request).results.snapshot().select(filters_of(request))
     with tempfile.TemporaryDirectory(prefix="paceline-web-") as folder:
         path = Path(folder) / f"paceline.{kind}"
         exporters()[kind].write(records, str(path), "configurations")
@@ -97,8 +97,8 @@ def download(request: Request) -> Response:
 
 
 def report(request: Request) -> Response:
-    """The report page of what the filters leave, to keep or send on."""
-    records = site_of(request).shelf.content().chosen(choice_of(request))
+    """The report page of the filtered results, to download."""
+    records = site_of(request).results.snapshot().select(filters_of(request))
     with tempfile.TemporaryDirectory(prefix="paceline-web-") as folder:
         text = Results(tuple(records)).report(Path(folder) / "report.html").read_text(encoding="utf-8")
     headers = {"Content-Disposition": 'attachment; filename="paceline-report.html"'}

@@ -28,19 +28,19 @@ function drawJob(job) {
   } }, "Stop");
   const known = job.study ? [make("a", { href: "/results" + job.query }, "Results"), make("a", { href: "/figures" + job.query }, "Figures")] : [];
   const links = make("span", { class: "links" }, ...known, job.form ? make("a", { href: job.form }, "Change and start again") : null);
-  const count = job.total ? `${job.made} of ${job.total} runs` : "";
+  const count = job.total ? `${job.finished} of ${job.total} runs` : "";
   const more = [count, job.stored ? `${job.stored} were stored already` : "", job.skipped ? `${job.skipped} skipped` : ""];
-  const finished = job.ended.slice().reverse().map((run) => make("li", {},
+  const ended = job.ended.slice().reverse().map((run) => make("li", {},
     make("b", { class: run.status }, run.status), ` ${run.name}: ${run.result} `, make("span", { class: "soft" }, `(${run.took})`)));
   return make("article", { class: "job " + job.state.replace(" ", "-"), "data-number": job.number },
     make("p", { class: "line" }, make("strong", { class: "state" }, job.state), make("span", {}, job.study),
       make("span", { class: "soft" }, more.filter(Boolean).join(" · ")),
       job.open ? (job.state === "stopping" ? null : stop) : links),
     make("p", { class: "command" }, make("code", {}, job.command)),
-    job.total ? make("progress", { max: job.total, value: job.made, "aria-label": count }) : null,
+    job.total ? make("progress", { max: job.total, value: job.finished, "aria-label": count }) : null,
     job.now ? make("p", { class: "soft now" }, job.now) : null,
-    job.said ? make("pre", {}, job.said) : null,
-    finished.length ? make("ul", {}, ...finished) : null);
+    job.messages ? make("pre", {}, job.messages) : null,
+    ended.length ? make("ul", {}, ...ended) : null);
 }
 
 async function refresh(part) {

@@ -1,4 +1,4 @@
-"""Records ─► how to make the same runs again: the command, and studies as TOML that describe exactly these runs."""
+"""Records ─► how to reproduce them: the command, and study files in TOML that describe exactly these runs."""
 
 import json
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from paceline.scale import FULL, shrink
 from paceline.spec import RunSpec
 from paceline.study import Study, built_in_studies
 
-# What is a run's own business and not its study's.
+# Fields of a run that a study does not set.
 _OMITTED = {"instrumented"}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A file that describes runs, and the command that makes them."""
+    """A study file that describes runs, and the command that reproduces them."""
 
     name: str
     command: str
@@ -26,21 +26,21 @@ class Recipe:
 
 
 def recipes(records: Sequence[Record]) -> list[Recipe]:
-    """For each study as few files as describe its runs exactly, neither more nor fewer."""
-    made: list[Recipe] = []
+    """For each study, the fewest files that describe exactly its runs."""
+    study_files: list[Recipe] = []
     for study in dict.fromkeys(record.study for record in records):
-        own = [record for record in records if record.study == study]
-        specs = {record.key: record.spec for record in own if not record.spec.instrumented}
-        repeats = max((record.repeat for record in own), default=0) + 1
-        flag = " --breakdown" if any(record.spec.instrumented for record in own) else ""
+        members = [record for record in records if record.study == study]
+        specs = {record.key: record.spec for record in members if not record.spec.instrumented}
+        repeats = max((record.repeat for record in members), default=0) + 1
+        flag = " --breakdown" if any(record.spec.instrumented for record in members) else ""
         grids = exact_grids(list(specs.values()))
         built_in = _built_in(study, specs)
         for number, grid in enumerate(grids, start=1):
             name = f"{_file_name(study)}{f'-{number}' if len(grids) > 1 else ''}.toml"
             repeated = f" --repeats {repeats}" if built_in else ""
             command = f"paceline run {built_in}{repeated}{flag}" if built_in else f"paceline run {name}{flag}"
-            made.append(Recipe(name, command, as_toml(study, repeats, grid)))
-    return made
+            study_files.append(Recipe(name, command, as_toml(study, repeats, grid)))
+    return study_files
 
 
 def _file_name(study: str) -> str:
@@ -48,7 +48,7 @@ def _file_name(study: str) -> str:
 
 
 def _built_in(study: str, specs: dict[str, RunSpec]) -> str | None:
-    """The words that name these very runs, if they are a whole built-in study at one scale."""
+    """The arguments of `paceline run` that name these runs, if they are a whole built-in study at one scale."""
     if study not in built_in_studies():
         return None
     scales = {spec.shrunk.scale if spec.shrunk else FULL for spec in specs.values()}
@@ -69,13 +69,13 @@ Grid = tuple[dict[str, Any], dict[str, list[Any]]]
 
 
 def exact_grids(specs: Sequence[RunSpec]) -> list[Grid]:
-    """Fixed fields and factors whose combinations are these runs, split until they are."""
+    """Grids (fixed fields and factors) whose combinations together are exactly these runs."""
     fields = [_fields(spec) for spec in specs]
     return _grids(fields) if fields else []
 
 
 def _grids(fields: list[dict[str, Any]]) -> list[Grid]:
-    levels = {name: _distinct([one[name] for one in fields]) for name in fields[0]}
+    levels = {name: _distinct([field_values[name] for field_values in fields]) for name in fields[0]}
     varying = {name: values for name, values in levels.items() if len(values) > 1}
     combinations = 1
     for values in varying.values():
@@ -86,7 +86,7 @@ def _grids(fields: list[dict[str, Any]]) -> list[Grid]:
         return [({name: value for name, value in fixed.items() if value != _DEFAULTS.get(name)}, varying)]
     # Split where the parts come out simplest: where a field is absent in some, else by the fewest levels.
     by = absent[0] if absent else min(varying, key=lambda name: (len(varying[name]), name != "strategy"))
-    parts = [[one for one in fields if one[by] == value] for value in varying[by]]
+    parts = [[field_values for field_values in fields if field_values[by] == value] for value in varying[by]]
     return [grid for part in parts for grid in _grids(part)]
 
 
@@ -98,7 +98,7 @@ _DEFAULTS = {
 
 def _fields(spec: RunSpec) -> dict[str, Any]:
     fields = spec.model_dump(mode="json", exclude=_OMITTED)
-    # An own model's label is made from its file; its place is what a study names.
+    # The label of a user's model is made from its file, and a study names the file.
     return {**fields, "workload": _DEFAULTS["workload"]} if spec.model is not None else fields
 
 
@@ -117,7 +117,7 @@ def as_toml(study: str, repeats: int, grid: Grid) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        inner = ", ".join(f"{name} = {_toml(one)}" for name, one in value.items() if one is not None)
+        inner = ", ".join(f"{name} = {_toml(item)}" for name, item in value.items() if item is not None)
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"

@@ -1,14 +1,10 @@
-"""Traces as Perfetto reads them, and sentences about a breakdown."""
-
-import json
+"""Sentences about a breakdown."""
 
 import pytest
 
 from paceline.analysis.explanation import explain, serial_fraction
 from paceline.analysis.rows import summarise
-from paceline.analysis.traces import to_trace
 from paceline.breakdown import RankBreakdown
-from paceline.record import TimelineSpan
 
 
 def part(rank, **seconds):
@@ -16,33 +12,6 @@ def part(rank, **seconds):
         ("input", "forward", "backward", "exposed", "waiting", "optimizer", "other", "communication", "overlapped"), 0.0
     )
     return RankBreakdown(rank=rank, steps=20, **{**usual, "sent_bytes": 0.0, **seconds})
-
-
-def test_a_trace_has_a_process_per_rank_and_nested_spans_on_each_thread(make_record):
-    spans = (
-        TimelineSpan(rank=0, track="training", kind="step", name="step 1", start=0, duration=100),
-        TimelineSpan(rank=0, track="training", kind="forward", name="forward", start=10, duration=30),
-        TimelineSpan(rank=0, track="communication", kind="communication", name="a", start=20, duration=50, bytes=8),
-        TimelineSpan(rank=0, track="communication", kind="communication", name="b", start=40, duration=50),
-    )
-    trace = json.loads(json.dumps(to_trace(make_record().model_copy(update={"timeline": spans}))))
-    complete = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    names = [event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"]
-    assert names == ["rank 0 (worker)", "training", "communication", "communication 2"]
-    assert {(event["name"], event["tid"]) for event in complete} == {("step 1", 0), ("forward", 0), ("a", 1), ("b", 2)}
-    assert all({"name", "cat", "ph", "ts", "dur", "pid", "tid"} <= event.keys() for event in complete)
-    assert [event["args"] for event in complete if event["name"] == "a"] == [{"bytes": 8}]
-
-
-def test_a_trace_has_every_worker_of_a_process_that_drives_several(make_record):
-    spans = tuple(
-        TimelineSpan(rank=worker, track="training", kind="step", name="step 1", start=0, duration=9)
-        for worker in (0, 1)
-    )
-    events = to_trace(make_record().model_copy(update={"timeline": spans}))["traceEvents"]
-    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
-    assert names == ["rank 0 (worker)", "rank 1 (worker)"]
-    assert [event["pid"] for event in events if event["ph"] == "X"] == [0, 1]
 
 
 def test_the_serial_fraction_is_that_of_karp_and_flatt():
@@ -68,10 +37,10 @@ def test_why_it_does_not_scale_is_said_with_the_parts_of_the_breakdown(make_reco
     assert "2 workers pay from a global batch of about 223 on, or with a model that computes 2.2 times as much" in said
 
 
-def test_the_speed_up_of_a_crowded_machine_is_not_held_against_the_ideal(make_record):
+def test_the_speed_up_of_an_oversubscribed_machine_is_not_held_against_the_ideal(make_record):
     rows = summarise([make_record(1000.0), make_record(2100.0, workers=2, findings=("oversubscribed",))])
     said = explain(rows[1], rows)[0]
-    assert said.startswith("2 workers are 2.10 times as fast as one, with more processes than cores")
+    assert said.startswith("2 workers are 2.10 times as fast as one, oversubscribed (more processes than cores)")
     assert "of ideal" not in said
 
 

@@ -1,4 +1,4 @@
-"""Records as the papers' studies would leave them, made up by a simple law so that figures have something to show."""
+"""Synthetic records of the built-in studies, from a simple cost model, so that figures have something to show."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from paceline.spec import RunSpec
 from paceline.study import Study
 
 CORES = 2
-CROWDED = Finding(code="oversubscribed", text="more workers than cores", hint="read with care")
+OVERSUBSCRIBED = Finding(code="oversubscribed", text="more workers than cores", hint="read with care")
 # Samples/s of one worker, and seconds that each step adds with several.
 SPEEDS = {"torch-ddp": (8000.0, 0.004), "tf-mirrored": (6500.0, 0.012), "jax-data": (6000.0, 0.02)}
 SLOWER = {"mnist-large": 40.0}
@@ -26,7 +26,7 @@ def step_seconds(spec: RunSpec) -> float:
     return alone / min(spec.workers, CORES) + (cost * (1 + heavier / 20) if several else 0.0)
 
 
-def record(spec: RunSpec, repeat: int = 0, study: str = "pretended") -> Record:
+def record(spec: RunSpec, repeat: int = 0, study: str = "example") -> Record:
     """One finished run; the first epoch is slower by half a second."""
     step = step_seconds(spec) * NOISE[repeat % len(NOISE)]
     images = 60_000 if spec.dataset == "mnist" else 5_000
@@ -38,7 +38,7 @@ def record(spec: RunSpec, repeat: int = 0, study: str = "pretended") -> Record:
         wall_seconds=sum(epoch.seconds for epoch in epochs) + 2.0, epochs=tuple(epochs), ranks=ranks,
         startup=Startup(launch_seconds=0.1, import_seconds=1.0, build_seconds=0.4, first_step_seconds=0.5),
         losses=tuple(2.3 * 0.97**number for number in range(min(60, steps * len(epochs)))),
-        findings=(CROWDED,) if spec.workers > CORES else (),
+        findings=(OVERSUBSCRIBED,) if spec.workers > CORES else (),
         energy=Energy(source="estimated", watts_per_core=6.75), parameters=402_442,
         breakdown=tuple(_breakdown(place, spec, step) for place in range(spec.workers)) if spec.instrumented else (),
         environment={"python": "3.11.7", "cores": [0, 1], "frameworks": {"torch": "2.13.0"}, "cpu": "a processor"},

@@ -4,11 +4,11 @@ import tomllib
 
 import pytest
 
-from paceline.analysis.repeating import as_toml, exact_grids, recipes
+from paceline.analysis.reproduction import as_toml, exact_grids, recipes
 from paceline.plan import complete
 from paceline.spec import RunSpec
 from paceline.study import Study
-from unit.figures import pretended
+from unit.figures import example_records
 
 
 def again(texts: list[str]) -> set[str]:
@@ -18,17 +18,17 @@ def again(texts: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("name", ["quick", "convergence", "model-size", "batch-size"])
 def test_the_files_describe_exactly_the_runs_that_were_made(name):
-    records = pretended.built_in(name)
+    records = example_records.built_in(name)
     assert again([one.text for one in recipes(records)]) == {record.key for record in records}
 
 
 def test_a_whole_built_in_study_is_named():
-    (recipe,) = recipes(pretended.built_in("quick", instrumented=True))
+    (recipe,) = recipes(example_records.built_in("quick", instrumented=True))
     assert recipe.command == "paceline run quick --scale tiny --repeats 3 --breakdown"
 
 
 def test_a_part_of_a_built_in_study_is_described_by_a_file():
-    records = [record for record in pretended.built_in("quick") if record.spec.workers == 1]
+    records = [record for record in example_records.built_in("quick") if record.spec.workers == 1]
     (recipe,) = recipes(records)
     assert recipe.command == "paceline run quick.toml"
     assert again([recipe.text]) == {record.key for record in records}
@@ -47,7 +47,7 @@ def test_runs_that_are_no_grid_are_split_into_grids():
 
 
 def test_text_of_users_survives_the_file():
-    record = pretended.built_in("quick")[0].model_copy(update={"study": 'a "quoted"\n<script> study ✓'})
+    record = example_records.built_in("quick")[0].model_copy(update={"study": 'a "quoted"\n<script> study ✓'})
     (recipe,) = recipes([record])
     assert tomllib.loads(recipe.text)["name"] == record.study
     assert recipe.name == "a--quoted---script--study--.toml"

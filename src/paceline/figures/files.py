@@ -1,4 +1,4 @@
-"""A drawn figure as files: SVG, PNG and the numbers in it as CSV, all without a network or a browser."""
+"""Figures as files: SVG, PNG and the numbers in them as CSV, without a network or a browser."""
 
 import csv
 import io
@@ -11,18 +11,18 @@ from paceline.figures.base import Figure, Value
 
 # Pixels of a PNG for each of the drawing's own: sharp in print and on good screens.
 PNG_SCALE = 2.0
-# What only places words in the picture.
-_OF_THE_PICTURE = ("label_at", "speedup_at", "time_at", "order", "place")
+# Fields that only place labels.
+_LAYOUT_FIELDS = ("label_at", "speedup_at", "time_at", "order", "place")
 
 
-def values_of(spec: dict[str, Any]) -> list[Value]:
-    """Every number that the picture shows, each once, all with the same columns."""
-    found: dict[str, Value] = {}
+def shown_values(spec: dict[str, Any]) -> list[Value]:
+    """Every value that a Vega-Lite chart shows, each once, all with the same columns."""
+    distinct: dict[str, Value] = {}
     for value in _inline(spec):
-        told = {name: inner for name, inner in value.items() if name not in _OF_THE_PICTURE}
-        found.setdefault(repr(sorted(told.items(), key=str)), told)
-    names = dict.fromkeys(name for value in found.values() for name in value)
-    return [{name: value.get(name) for name in names} for value in found.values()]
+        shown = {name: inner for name, inner in value.items() if name not in _LAYOUT_FIELDS}
+        distinct.setdefault(repr(sorted(shown.items(), key=str)), shown)
+    names = dict.fromkeys(name for value in distinct.values() for name in value)
+    return [{name: value.get(name) for name in names} for value in distinct.values()]
 
 
 def _inline(node: Any) -> Iterator[Value]:
@@ -49,7 +49,7 @@ def as_csv(values: Sequence[Value]) -> str:
 
 
 def write_figure(figure: Figure, rows: Sequence[Row], folder: Path) -> list[Path]:
-    """The figure as SVG, PNG and CSV in the folder; gives the paths."""
+    """Writes the figure as SVG, PNG and CSV into the folder and returns the paths."""
     import vl_convert
 
     spec = figure.draw(rows).to_dict()
@@ -57,5 +57,5 @@ def write_figure(figure: Figure, rows: Sequence[Row], folder: Path) -> list[Path
     svg, png, table = (folder / f"{figure.name}.{kind}" for kind in ("svg", "png", "csv"))
     svg.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
     png.write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
-    table.write_text(as_csv(values_of(spec)), encoding="utf-8")
+    table.write_text(as_csv(shown_values(spec)), encoding="utf-8")
     return [svg, png, table]

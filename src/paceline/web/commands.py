@@ -1,4 +1,4 @@
-"""A command of Paceline's asked to its end, in a process of its own, as the terminal would ask it."""
+"""Runs a command of Paceline in its own process, as a terminal would, and waits for its output."""
 
 import asyncio
 import os
@@ -8,27 +8,27 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Said:
-    """What it printed, and how it ended; no code where it took too long."""
+class CommandResult:
+    """What a command printed, and its exit code; no code if it took too long."""
 
     code: int | None
     out: str
     err: str
 
 
-async def ask(words: Sequence[str], seconds: float) -> Said:
-    """Waits for the answer, but not longer than so many seconds."""
+async def run_command(arguments: Sequence[str], seconds: float) -> CommandResult:
+    """Runs `paceline` with these arguments, for at most so many seconds."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "paceline", *words,
+        sys.executable, "-m", "paceline", *arguments,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         start_new_session=True, env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
     )  # fmt: skip
     try:
         out, err = await asyncio.wait_for(process.communicate(), seconds)
     except TimeoutError:
-        return Said(None, "", f"there was no answer within {seconds:.0f} s; try it in the terminal")
+        return CommandResult(None, "", f"there was no answer within {seconds:.0f} s; try it in the terminal")
     finally:
         if process.returncode is None:
             process.terminate()
             await process.wait()
-    return Said(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+    return CommandResult(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))

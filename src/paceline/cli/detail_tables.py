@@ -1,6 +1,5 @@
-"""What runs took beside time, as tables: energy and money, memory, and how soon they were good enough."""
+"""Further tables about the same runs: breakdown, statistics, energy and cost, memory, convergence."""
 
-import math
 from collections.abc import Callable, Sequence
 
 from rich.markup import escape
@@ -9,12 +8,18 @@ from rich.table import Table
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
-from paceline.analysis.statistics import middle
+from paceline.analysis.statistics import median_or_none
+from paceline.breakdown import PARTS, RankBreakdown
 from paceline.cli.terminal import output
-from paceline.units import format_percent, format_rate
+from paceline.units import format_money, format_percent, format_rate
 
 Value = float | None
 MEGABYTE = 1e6
+# Short enough for a terminal of 80 columns; the parts in the order of `PARTS`.
+BREAKDOWN_HEADERS = (
+    "rank", "step", "in-\nput", "for-\nward", "back-\nward", "ex-\nposed", "wait-\ning", "opti-\nmizer", "other",
+    "hid-\nden",
+)  # fmt: skip
 # How the sources of joules are explained below the table.
 _SOURCES = {
     "nvml": "nvml: the counters of the GPUs in use, {idle} W of it when idle",
@@ -24,8 +29,32 @@ _SOURCES = {
 }
 
 
+def print_breakdown(rows: Sequence[Row]) -> None:
+    """Prints where the time of a step goes, one line per rank, or how to find out where no run was instrumented."""
+    known = [row for row in rows if row.breakdown]
+    if not known:
+        _say_unknown(rows, "where the time goes is not known here: run it with --breakdown")
+        return
+    table, names = _table("ms of a step", rows, BREAKDOWN_HEADERS, least_width=20)
+    for row in known:
+        for place, rank in enumerate(row.breakdown):
+            table.add_row(names[row.key] if place == 0 else "", str(rank.rank), *_breakdown_cells(rank))
+    slowdown = max(row.instrumentation_overhead or 0.0 for row in known)
+    longer = f"up to {slowdown:.0%} longer than" if slowdown > 0 else "no longer than"
+    note = (
+        "exposed: transfer that a rank stands still for; waiting: for slower ranks to come to it; hidden: "
+        f"transfer behind computation. From instrumented runs, whose steps were {longer} the timed ones"
+    )
+    _print(table, [note])
+
+
+def _breakdown_cells(rank: RankBreakdown) -> list[str]:
+    values = [rank.step, *(getattr(rank, part) for part in PARTS), rank.overlapped]
+    return [f"{value * 1e3:.1f}" if value < 1 else f"{value * 1e3:,.0f}" for value in values]
+
+
 def print_statistics(rows: Sequence[Row]) -> None:
-    """How sure the throughput is, and what each step cost."""
+    """Prints how certain the throughput is, and what each step cost."""
     known = [row for row in rows if row.measured]
     if not known:
         return
@@ -55,7 +84,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def print_energy(rows: Sequence[Row]) -> None:
-    """Joules, and money where a price was given."""
+    """Prints joules, and costs where a price was given."""
     known = [row for row in rows if row.expense.energy_source or row.expense.cost_per_epoch is not None]
     if not known:
         _say_unknown(rows, "energy was not measured here: these runs were made by an older version or have no counter")
@@ -80,10 +109,10 @@ def print_energy(rows: Sequence[Row]) -> None:
 
 
 def print_memory(rows: Sequence[Row]) -> None:
-    """One line per process."""
+    """Prints what each process held in memory."""
     known = [row for row in rows if row.memory]
     if not known:
-        _say_unknown(rows, "memory was not taken apart here: these runs were made by an older version")
+        _say_unknown(rows, "the memory of processes was not recorded here: these runs were made by an older version")
         return
     on_device = any(rank.device_peak_bytes for row in known for rank in row.memory)
     headers = ["rank", "role", "im-\nport", "stea-\ndy", "peak", *(["de-\nvice"] if on_device else []),
@@ -101,7 +130,7 @@ def print_memory(rows: Sequence[Row]) -> None:
 
 
 def print_convergence(rows: Sequence[Row]) -> None:
-    """One line per configuration, all its seeds together."""
+    """Prints when the target accuracy was reached, one line per configuration over all its seeds."""
     known = [row for row in rows if row.convergence.final_accuracy is not None]
     if not known:
         _say_unknown(rows, "no accuracy is known here")
@@ -109,19 +138,19 @@ def print_convergence(rows: Sequence[Row]) -> None:
     series: dict[str, list[Row]] = {}
     for row in known:
         series.setdefault(str(row.spec.model_dump(exclude={"seed"})), []).append(row)
-    heads = [own[0] for own in series.values()]
+    heads = [seeds[0] for seeds in series.values()]
     stale = any(row.convergence.staleness_mean is not None for row in known)
     headers = ["seeds", "epochs\nto target", "seconds\nto target", "final\naccuracy", "lowest to\nhighest"]
     table, names = _table("convergence", heads, [*headers, *(["stale-\nness", "at\nmost"] if stale else [])], ["seed"])
-    for own in series.values():
-        one = own[0].convergence
-        ends = f"{(one.final_accuracy_low or 0) * 100:.1f} – {(one.final_accuracy_high or 0) * 100:.1f} %"
+    for seeds in series.values():
+        result = seeds[0].convergence
+        ends = f"{(result.final_accuracy_low or 0) * 100:.1f} – {(result.final_accuracy_high or 0) * 100:.1f} %"
         table.add_row(
-            names[own[0].key], str(one.seeds),
-            _text(_over(own, lambda row: row.convergence.epochs_to_target), format_rate),
-            _text(_over(own, lambda row: row.convergence.seconds_to_target), format_rate),
-            _text(one.final_accuracy, lambda value: f"{value * 100:.1f} %"), ends,
-            *(_text(value, format_rate) for value in ((one.staleness_mean, one.staleness_max) if stale else ())),
+            names[seeds[0].key], str(result.seeds),
+            _text(_over_seeds(seeds, lambda row: row.convergence.epochs_to_target), format_rate),
+            _text(_over_seeds(seeds, lambda row: row.convergence.seconds_to_target), format_rate),
+            _text(result.final_accuracy, lambda value: f"{value * 100:.1f} %"), ends,
+            *(_text(value, format_rate) for value in ((result.staleness_mean, result.staleness_max) if stale else ())),
         )  # fmt: skip
     notes = [_target_note(known) + " (training time; evaluation is not in it)"]
     if stale:
@@ -130,24 +159,19 @@ def print_convergence(rows: Sequence[Row]) -> None:
 
 
 TABLES: dict[str, Callable[[Sequence[Row]], None]] = {
-    "statistics": print_statistics, "energy": print_energy, "memory": print_memory, "convergence": print_convergence,
+    "breakdown": print_breakdown, "statistics": print_statistics, "energy": print_energy, "memory": print_memory,
+    "convergence": print_convergence,
 }  # fmt: skip
 
 
-def format_money(amount: float) -> str:
-    """Two digits that matter, and never fewer than two after the point."""
-    digits = 2 if amount <= 0 else max(2, 1 - math.floor(math.log10(amount)))
-    return f"{amount:,.{digits}f}"
-
-
 def _table(
-    title: str, rows: Sequence[Row], headers: Sequence[str], silent: Sequence[str] = ()
+    title: str, rows: Sequence[Row], headers: Sequence[str], unnamed: Sequence[str] = (), least_width: int = 18
 ) -> tuple[Table, dict[str, str]]:
-    """An empty table, and what to call each row in it."""
-    varying = [name for name in varying_fields(rows) if name not in silent]
+    """An empty table, and the name of each row in it; fields in `unnamed` are not part of names."""
+    varying = [name for name in varying_fields(rows) if name not in unnamed]
     names = {row.key: escape(f"{series_name(row, varying)} x{row.spec.workers}") for row in rows}
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column(title, overflow="fold", min_width=min(18, max(map(len, names.values()))))
+    table.add_column(title, overflow="fold", min_width=min(least_width, max(map(len, names.values()))))
     for name in headers:
         table.add_column(name, justify="right", no_wrap=True)
     return table, names
@@ -193,7 +217,7 @@ def _text(value: Value, form: Callable[[float], str]) -> str:
     return "–" if value is None else form(value)
 
 
-def _over(rows: Sequence[Row], value: Callable[[Row], Value]) -> Value:
-    """The median over seeds, if every one has a value."""
-    found = [known for row in rows if (known := value(row)) is not None]
-    return middle(found) if len(found) == len(rows) else None
+def _over_seeds(rows: Sequence[Row], value: Callable[[Row], Value]) -> Value:
+    """The median over seeds, if every seed has a value."""
+    values = [known for row in rows if (known := value(row)) is not None]
+    return median_or_none(values) if len(values) == len(rows) else None

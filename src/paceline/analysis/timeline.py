@@ -1,4 +1,4 @@
-"""A run's spans as a trace that Perfetto and Chrome open: one process per rank, one thread per track."""
+"""The spans of an instrumented run as a timeline for Perfetto and Chrome: a process per rank, a thread per track."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,8 +9,8 @@ from paceline.record import Record, TimelineSpan
 COMPLETE, METADATA = "X", "M"
 
 
-def to_trace(record: Record) -> dict[str, Any]:
-    """All kept spans of an instrumented run; times in microseconds, as the format wants them."""
+def chrome_timeline(record: Record) -> dict[str, Any]:
+    """All stored spans of an instrumented run; times are in microseconds, as the format demands."""
     events: list[dict[str, Any]] = []
     roles = {rank.rank: rank.role for rank in record.ranks}
     # A process that drives several workers is one rank, and its spans are those of its workers.
@@ -38,16 +38,15 @@ def _event(span: TimelineSpan, thread: int) -> dict[str, Any]:
 
 
 def _lanes(spans: Iterable[TimelineSpan]) -> list[tuple[str, list[TimelineSpan]]]:
-    """Spans of a track that overlap without one holding the other cannot share a thread; they get further ones."""
+    """The spans by thread. Two spans share a thread only if they do not overlap or one lies within the other."""
     by_track: dict[str, list[list[TimelineSpan]]] = {}
-    for span in sorted(spans, key=lambda one: (one.start, -one.duration)):
-        tracks = by_track.setdefault(span.track, [])
-        for lane in tracks:
-            if _fits(lane, span):
-                lane.append(span)
-                break
+    for span in sorted(spans, key=lambda span: (span.start, -span.duration)):
+        lanes = by_track.setdefault(span.track, [])
+        lane = next((lane for lane in lanes if _fits(lane, span)), None)
+        if lane is None:
+            lanes.append([span])
         else:
-            tracks.append([span])
+            lane.append(span)
     return [
         (track if number == 0 else f"{track} {number + 1}", lane)
         for track, lanes in by_track.items()
@@ -56,6 +55,6 @@ def _lanes(spans: Iterable[TimelineSpan]) -> list[tuple[str, list[TimelineSpan]]
 
 
 def _fits(lane: list[TimelineSpan], span: TimelineSpan) -> bool:
-    """Whether every span of the lane that is still open when this one starts also ends after it."""
+    """Whether every span of the lane that is still open when this span starts also ends after it."""
     end = span.start + span.duration
-    return all(one.start + one.duration <= span.start or one.start + one.duration >= end for one in lane)
+    return all(other.start + other.duration <= span.start or other.start + other.duration >= end for other in lane)

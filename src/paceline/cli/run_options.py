@@ -1,0 +1,111 @@
+"""The options of `paceline run` ─► the study that they describe."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from paceline.cli.fields import parse_pairs, study_fields
+from paceline.cli.options import make_option
+from paceline.cli.terminal import Db
+from paceline.errors import UserError
+from paceline.plan import missing_defaults
+from paceline.runs.meters.energy import WATTS_VARIABLE, watts_per_core
+from paceline.scale import shrink
+from paceline.store import DEFAULT_PATH
+from paceline.study import Study
+
+_WHAT, _HOW = "What to run", "How"
+
+
+def _what(help_text: str, metavar: str) -> Any:
+    return make_option(help_text, metavar, panel=_WHAT)
+
+
+def _how(help_text: str, metavar: str, *names: str) -> Any:
+    return make_option(help_text, metavar, *names, panel=_HOW)
+
+
+def _flag(name: str, help_text: str) -> Any:
+    return typer.Option(name, help=help_text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What to run, how, and what to do with results that are there already."""
+
+    study: Annotated[
+        str | None, typer.Argument(help="A built-in study (see --list) or a TOML file.", show_default=False)
+    ] = None
+    workload: Annotated[str | None, _what("Built-in model(s).", "NAME,...")] = None
+    model: Annotated[str | None, _what("Your own model: a function in a file.", "FILE:FUNCTION")] = None
+    option: Annotated[list[str] | None, _what("Option of the workload, such as depth=8.", "NAME=VALUE")] = None
+    dataset: Annotated[str | None, _what("Data set(s).", "NAME,...")] = None
+    dataset_copies: Annotated[str | None, _what("The data set this many times over.", "N,...")] = None
+    train_samples: Annotated[str | None, _what("Only the first training samples.", "N,...")] = None
+    input_shape: Annotated[str | None, _what("Shape of synthetic samples, channels first.", "CxHxW")] = None
+    classes: Annotated[int | None, _what("Classes of synthetic samples.", "N")] = None
+    strategy: Annotated[str | None, _what("Strategies, patterns allowed ('torch-*').", "NAME,...")] = None
+    knob: Annotated[list[str] | None, _what("Setting of a strategy, such as bucket_mb=1,25.", "NAME=VALUE,...")] = None
+    workers: Annotated[str | None, _what("Worker counts, such as 1,2 or 1..4.", "N,...")] = None
+    global_batch: Annotated[str | None, _what("Samples per step over all workers: strong scaling.", "N,...")] = None
+    local_batch: Annotated[str | None, _what("Samples per step and worker: weak scaling.", "N,...")] = None
+    epochs: Annotated[int | None, _what("Passes over the data.", "N")] = None
+    steps: Annotated[int | None, _what("Optimizer steps, instead of epochs.", "N")] = None
+    repeats: Annotated[int | None, _what("Runs of each configuration.", "N")] = None
+    seed: Annotated[str | None, _what("Seed(s) of weights and order.", "N,...")] = None
+    optimizer: Annotated[list[str] | None, _how("Such as name=sgd or lr=0.01.", "NAME=VALUE")] = None
+    precision: Annotated[str | None, _how("fp32, tf32, bf16.", "NAME,...")] = None
+    execution: Annotated[str | None, _how("eager, compiled, graph, compiled+graph.", "NAME,...")] = None
+    memory_format: Annotated[str | None, _how("channels_last, contiguous.", "NAME,...")] = None
+    device: Annotated[str | None, _how("cpu, cuda, cuda-slice.", "NAME,...")] = None
+    slices: Annotated[int | None, _how("Cut the GPU into so many (cuda-slice).", "N")] = None
+    cores_per_worker: Annotated[str | None, _how("CPU cores of each worker.", "N,...")] = None
+    allocator: Annotated[str | None, _how("tuned, default.", "NAME,...")] = None
+    timeout: Annotated[str | None, _how("Time limit of one run, such as 90s or 10m.", "TIME")] = None
+    data_dir: Annotated[Path | None, _how("Folder with the MNIST files.", "DIR")] = None
+    watts: Annotated[
+        float | None, _how("Of a busy core, where energy can only be estimated.", "W", "--watts-per-core")
+    ] = None
+    db: Db = DEFAULT_PATH
+    scale: Annotated[
+        str | None, typer.Option("--scale", help="The study made smaller: tiny, small or full.", metavar="NAME")
+    ] = None
+    dry_run: Annotated[
+        bool, _flag("--dry-run", "Print the plan and how long it will take, from a few measured steps; store nothing.")
+    ] = False
+    fresh: Annotated[bool, _flag("--fresh", "Repeat runs that are already stored.")] = False
+    retry: Annotated[bool, _flag("--retry", "Repeat stored runs that did not end well.")] = False
+    breakdown: Annotated[bool, _flag("--breakdown", "Also find out where the time goes, in short runs apart.")] = False
+    progress: Annotated[
+        str, typer.Option("--progress", help="bar, or json: one object per line on standard error.", metavar="FORM")
+    ] = "bar"
+    list_studies: Annotated[bool, _flag("--list", "List the built-in studies.")] = False
+
+    def set_environment(self) -> None:
+        """Hands worker processes the data folder and the power of a busy core; refuses a power that is none."""
+        if self.data_dir is not None:
+            os.environ["PACELINE_DATA"] = str(self.data_dir.resolve())
+        if self.watts is not None:
+            os.environ[WATTS_VARIABLE] = str(self.watts)
+        watts_per_core()
+
+    def described_study(self) -> Study:
+        """The named study with the options in place of its fields, or a study made of the options alone."""
+        fields = study_fields(self)
+        if self.study is None and not fields:
+            raise UserError(
+                "nothing to run was named; give a study (paceline run quick), or options such as --strategy torch-ddp"
+            )
+        tables = {"knobs": parse_pairs(self.knob, "--knob"), "options": parse_pairs(self.option, "--option"),
+                  "optimizer": parse_pairs(self.optimizer, "--optimizer")}  # fmt: skip
+        named = None if self.study is None else Study.load(self.study)
+        study = named or Study(name="command-line", fixed=missing_defaults(fields))
+        study = study.with_fields(fields).with_tables(tables)
+        if self.scale is not None:
+            study = shrink(study, self.scale, kept=fields)
+        if self.repeats is not None:
+            study = Study.parse({**study.model_dump(), "repeats": self.repeats}, "--repeats")
+        return study
