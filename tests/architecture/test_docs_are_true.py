@@ -1,4 +1,4 @@
-"""Generated docs are up to date, and what the README says of the tree is so."""
+"""Generated docs are up to date, ARCHITECTURE's tree is the real one, links lead somewhere, the README stays short."""
 
 import importlib.util
 import re
@@ -9,8 +9,8 @@ import pytest
 from architecture.conftest import PACKAGE, ROOT
 from paceline.cli.app import COMMANDS
 
-BEGIN, END = "<!-- strategies -->", "<!-- /strategies -->"
-README = ROOT / "README.md"
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+README_LINES = 150
 FENCED = re.compile(r"^#+ [^\n]*\btree\b[^\n]*$.*?^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
@@ -40,8 +40,9 @@ def test_the_reference_of_commands_is_what_make_docs_writes(write_docs: ModuleTy
     assert (ROOT / "docs" / "cli.md").read_text() == write_docs.cli_reference()
 
 
-def test_the_strategy_table_of_the_readme_is_what_make_docs_writes(write_docs: ModuleType) -> None:
-    between = README.read_text().partition(BEGIN)[2].partition(END)[0]
+def test_the_table_of_strategies_is_what_make_docs_writes(write_docs: ModuleType) -> None:
+    begin, end = write_docs.STRATEGIES
+    between = (ROOT / "docs" / "strategies.md").read_text().partition(begin)[2].partition(end)[0]
     assert between.strip() == write_docs.strategy_table().strip()
 
 
@@ -66,23 +67,39 @@ def tree_paths(block: str) -> list[str]:
     return found
 
 
-def test_every_path_of_the_readmes_tree_exists() -> None:
-    blocks = FENCED.findall(README.read_text())
-    assert blocks, "README has no fenced block after a heading with the word tree"
-    paths = tree_paths(blocks[0])
-    assert len(paths) > 20
-    assert [path for path in paths if not list(ROOT.glob(path.rstrip("/")))] == []
+@pytest.fixture(scope="module")
+def drawn_paths() -> list[str]:
+    """The paths of the tree that ARCHITECTURE.md draws."""
+    blocks = FENCED.findall(ARCHITECTURE.read_text())
+    assert blocks, "ARCHITECTURE.md has no fenced block after a heading with the word tree"
+    return tree_paths(blocks[0])
 
 
-def test_every_part_of_the_package_stands_in_the_readmes_tree() -> None:
-    named = {path.rstrip("/") for path in tree_paths(FENCED.findall(README.read_text())[0])}
+def test_every_path_of_the_tree_exists(drawn_paths: list[str]) -> None:
+    assert len(drawn_paths) > 20
+    assert [path for path in drawn_paths if not list(ROOT.glob(path.rstrip("/")))] == []
+
+
+def test_every_part_of_the_package_stands_in_the_tree(drawn_paths: list[str]) -> None:
     parts = {path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     shown = {f"src/paceline/{path.name}" for path in parts if not path.name.startswith("__")}
-    assert shown <= named
+    assert sorted(shown - {path.rstrip("/") for path in drawn_paths}) == []
+
+
+def test_every_room_of_the_package_stands_in_the_tree(drawn_paths: list[str]) -> None:
+    """A strategy's own package is a member of its room and not a room."""
+    rooms = {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE}
+    strategies = {path for folder in (PACKAGE / "strategies").iterdir() if folder.is_dir() for path in folder.iterdir()}
+    shown = {path.relative_to(ROOT).as_posix() for path in rooms - strategies}
+    assert sorted(shown - {path.rstrip("/") for path in drawn_paths}) == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
 
 
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *sorted(
-    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))])  # fmt: skip
+    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))])  # fmt: skip
 def test_links_inside_the_project_lead_somewhere(name: str) -> None:
     page = ROOT / name
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
