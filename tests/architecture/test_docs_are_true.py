@@ -12,6 +12,8 @@ from paceline.cli.app import COMMANDS
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 README_LINES = 150
 FENCED = re.compile(r"^#+ [^\n]*\btree\b[^\n]*$.*?^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+# A command in a block or between backticks, with what follows it up to the end of the line or of the code.
+COMMAND_LINE = re.compile(r"(?:^\$? *|`|-m |&& )paceline ([a-z]+)([^`\n&]*)", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
 
@@ -98,8 +100,22 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *sorted(
-    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))])  # fmt: skip
+PAGES = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+PAGES += sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_links_inside_the_project_lead_somewhere(name: str) -> None:
     page = ROOT / name
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_on_a_page_exist_and_have_the_options_it_gives_them(name: str) -> None:
+    sections = (ROOT / "docs" / "cli.md").read_text().split("\n## paceline ")[1:]
+    options = {section.split("\n")[0]: set(re.findall(r"--[a-z-]+", section)) for section in sections}
+    lines = COMMAND_LINE.findall((ROOT / name).read_text())
+    wrong = {(command, option) for command, rest in lines for option in re.findall(r"--[a-z-]+", rest)
+             if option not in options.get(command, {"--help"})}  # fmt: skip
+    assert wrong == set()
+    assert {command for command, _ in lines} - set(options) == set()
