@@ -14,6 +14,8 @@ README_LINES = 150
 FENCED = re.compile(r"^#+ [^\n]*\btree\b[^\n]*$.*?^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 # A command in a block or between backticks, with what follows it up to the end of the line or of the code.
 COMMAND_LINE = re.compile(r"(?:^\$? *|`|-m |&& )paceline ([a-z]+)([^`\n&]*)", re.MULTILINE)
+# A file of the project between backticks, from its root or from that of the package.
+CODE_PATH = re.compile(r"`((?:[\w-]+/)+[\w-]+\.(?:py|toml|json|txt|sh))`")
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
 
@@ -108,6 +110,13 @@ PAGES += sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rg
 def test_links_inside_the_project_lead_somewhere(name: str) -> None:
     page = ROOT / name
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_files_that_a_page_names_exist(name: str) -> None:
+    """A file called something is the reader's to write."""
+    paths = {path for path in CODE_PATH.findall((ROOT / name).read_text()) if "something" not in path}
+    assert [path for path in sorted(paths) if not any((place / path).exists() for place in (ROOT, PACKAGE))] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
