@@ -21,12 +21,13 @@ DEMO_NAMES := $(foreach name,$(subst $(COMMA), ,$(FRAMEWORKS)),$(or $(DEMO_$(nam
 SPACE := $(subst ,, )
 DEMO_CHOICE := $(if $(FRAMEWORKS),--strategy $(subst $(SPACE),$(COMMA),$(DEMO_NAMES)))
 
-.PHONY: demo demo-plan test check format docs clean
+.PHONY: demo test check format docs clean
 
 demo: demo-plan $(DEMO_STAMP)
 	$(BIN)/paceline run quick $(DEMO_CHOICE) --db demo/paceline.db
 	$(BIN)/paceline report --db demo/paceline.db --study quick --out demo/report.html
 
+.PHONY: demo-plan
 demo-plan:
 	@echo "make demo installs $(if $(FRAMEWORKS),$(FRAMEWORKS),PyTorch, TensorFlow and JAX) into $(VENV) (some minutes, the first time only),"
 	@echo "trains a small CNN on real digits with one worker and with two, three times each (about a minute for each framework),"
