@@ -8,11 +8,30 @@ BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
 # The interpreter may be called python3 where python3.11 is not on the path.
 FOUND := $(shell command -v $(PYTHON) || command -v python3)
 
+# `make demo FRAMEWORKS=torch` (or torch,jax) installs and tries only these; its stamp is its own, so that a later
+# `make test` still installs the rest.
+FRAMEWORKS ?=
+COMMA := ,
+DEMO_STAMP := $(VENV)/$(if $(FRAMEWORKS),demo-$(subst $(COMMA),-,$(FRAMEWORKS)),all)
+DEMO_torch := torch-ddp
+DEMO_tensorflow := tf-mirrored
+DEMO_jax := jax-data
+DEMO_NAMES := $(foreach name,$(subst $(COMMA), ,$(FRAMEWORKS)),$(or $(DEMO_$(name)),$(error FRAMEWORKS=$(FRAMEWORKS): \
+  $(name) is not one of torch, tensorflow, jax)))
+SPACE := $(subst ,, )
+DEMO_CHOICE := $(if $(FRAMEWORKS),--strategy $(subst $(SPACE),$(COMMA),$(DEMO_NAMES)))
+
 .PHONY: demo test check format docs clean
 
-demo: $(VENV)/all
-	$(BIN)/paceline run quick --db demo/paceline.db
+demo: demo-plan $(DEMO_STAMP)
+	$(BIN)/paceline run quick $(DEMO_CHOICE) --db demo/paceline.db
 	$(BIN)/paceline report --db demo/paceline.db --study quick --out demo/report.html
+
+.PHONY: demo-plan
+demo-plan:
+	@echo "make demo installs $(if $(FRAMEWORKS),$(FRAMEWORKS),PyTorch, TensorFlow and JAX) into $(VENV) (some minutes, the first time only),"
+	@echo "trains a small CNN on real digits with one worker and with two, three times each (about a minute for each framework),"
+	@echo "and ends with a table and the path of a report. It writes into $(VENV) and demo/ only; stopped, it goes on where it was."
 
 test: check
 	$(BIN)/pytest $(BESIDE) -m "not alone" tests/contract tests/integration tests/browser
@@ -37,6 +56,11 @@ $(VENV)/all: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) with PyTorch, TensorFlow and JAX (about 3 GB); this takes some minutes, once"
 	$(FOUND) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,tensorflow,jax,dev]'
+	touch $@
+
+$(VENV)/demo-%: pyproject.toml constraints.txt
+	$(FOUND) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(FRAMEWORKS)]'
 	touch $@
 
 clean:

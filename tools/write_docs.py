@@ -1,4 +1,4 @@
-"""Writes the generated parts of the docs: `docs/cli.md`, the README's strategies, the figures. `make docs` runs it.
+"""Writes the generated docs: the commands, the table of strategies, the table of figures. `make docs` runs it.
 
 A test fails when what it would write differs from what is there.
 """
@@ -16,7 +16,7 @@ from paceline.strategies import strategies
 from paceline.typical import WORKERS, typical_cost
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- strategies -->", "<!-- /strategies -->"
+STRATEGIES = "<!-- strategies -->", "<!-- /strategies -->"
 FIGURES = "<!-- figures -->", "<!-- /figures -->"
 
 
@@ -81,7 +81,7 @@ def strategy_table() -> str:
         )
     lines += [
         "",
-        f"In multiples of the model and messages, on {WORKERS} workers with Adam (the small CNN); activations aside.",
+        f"Multiples and messages are those of `mnist-small` on {WORKERS} workers with Adam, activations left out.",
     ]
     return "\n".join(lines)
 
@@ -103,7 +103,9 @@ def with_table(text: str, marks: tuple[str, str], table: str) -> str:
 
 if __name__ == "__main__":
     (ROOT / "docs/cli.md").write_text(cli_reference())
-    readme = ROOT / "README.md"
-    readme.write_text(with_table(readme.read_text(), (BEGIN, END), strategy_table()))
-    page = ROOT / "docs/figures.md"
-    page.write_text(with_table(page.read_text(), FIGURES, figure_table()))
+    for name, marks, table in (
+        ("strategies.md", STRATEGIES, strategy_table()),
+        ("figures.md", FIGURES, figure_table()),
+    ):
+        page = ROOT / "docs" / name
+        page.write_text(with_table(page.read_text(), marks, table))
