@@ -14,7 +14,7 @@ from paceline.contract.strategy import Knob, Strategy, Testing, on_cores, on_one
 from paceline.contract.traits import Search, Traits, group_sizes_within_a_node
 from paceline.costs import jax as costs
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, all_gather, all_reduce, exchange
-from paceline.costs.splits import Rows, tensor_footprint, why_not_split
+from paceline.costs.splits import Rows, tensor_footprint, tensor_messages, why_not_split
 from paceline.frameworks.jax import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -38,16 +38,18 @@ def rows_of(spec: RunSpec) -> Rows:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A part of every split layer, activations exchanged in the row, gradients averaged between rows."""
-    rows, scatter = rows_of(spec), partial(costs.scattered_reduction, spec)
-    (worker,) = costs.with_one_counter(tensor_footprint(spec, rows, model, scatter), spec).groups
-    return Footprint((replace(worker, messages=_as_laid_out(worker.messages, spec, rows, model)),))
+    rows = rows_of(spec)
+    (worker,) = costs.with_one_counter(tensor_footprint(spec, rows, model), spec).groups
+    averages = (message for message in worker.messages if message.hidden)
+    return Footprint((replace(worker, messages=(*_as_laid_out(spec, rows, model), *averages)),))
 
 
-def _as_laid_out(messages: Iterable[Message], spec: RunSpec, rows: Rows, model: ModelFacts) -> tuple[Message, ...]:
-    """What a layout map adds: it divides whole dimensions of variables only, not heads or channels inside of one."""
+def _as_laid_out(spec: RunSpec, rows: Rows, model: ModelFacts) -> list[Message]:
+    """A layout map divides whole dimensions of variables only, not heads or channels inside of one: that adds some."""
     splits, ways, samples = rows.split(model), rows.ways, spec.samples_per_step // rows.count
-    joined = {f"output of {split.layer.name}" for split in splits if split.gathers_output}
-    exchanged = [message for message in messages if message.name not in joined]
+    # The last layer's output stays divided.
+    apart = [replace(split, gathers_output=False) for split in splits]
+    exchanged = [*tensor_messages(apart, ways, samples, partial(costs.scattered_reduction, spec))]
     channels = 0
     for split in splits:
         name, shapes = split.layer.name, dict(split.layer.arrays)
@@ -67,7 +69,7 @@ def _as_laid_out(messages: Iterable[Message], spec: RunSpec, rows: Rows, model: 
             exchanged += [replace(message, count=SUMS_OF_SOFTMAX) for message in sums]
         if shapes:
             channels = shapes["kernel"][-1] if split.part == "channels" else 0
-    return tuple(exchanged)
+    return exchanged
 
 
 def _both_ways(messages: Iterable[Message]) -> list[Message]:
