@@ -65,7 +65,7 @@ def test_more_workers_than_cores_are_a_finding_with_both_numbers_and_a_hint(make
     assert finding.code == "oversubscribed"
     assert finding.text == "4 workers of 1 core each want 4 cores; this machine has 2"
     assert "oversubscribed machine" in finding.hint
-    assert "scaling efficiency leaves it out" in finding.hint
+    assert "scaling efficiency leaves them out" in finding.hint
 
 
 def test_cores_per_worker_and_every_role_count(make_spec):
