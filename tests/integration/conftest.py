@@ -1,6 +1,7 @@
 """The command line as users start it: real processes, each test in a folder and with a temporary folder of its own.
 
-Whatever a test does to the tool, afterwards no worker may be running and no run's folder may be left.
+Whatever a test does to the tool, afterwards no worker may be running and no run's folder may be left. Commands that run
+to their end are forked from a process that has imported the tool; those that are stopped on the way are started afresh.
 """
 
 import os
@@ -14,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from interpreters import Interpreter
 from paceline.record import Record
-from paceline.runs.template import Templates, templates
 from paceline.store import Store
 
 # Long enough for any single command of these tests on a slow and busy machine; only a hang takes longer.
@@ -23,11 +24,12 @@ PATIENCE_SECONDS = 180.0
 POLL_SECONDS = 0.02
 SCRIPT = Path(sysconfig.get_path("scripts")) / "paceline"
 WORKER = "paceline.runs.worker"
+IMPORTED = ("paceline.cli", "paceline.execute", "paceline.cli.show")
 # What would change the tool's words or what its workers see.
 UNWANTED = ("FORCE_COLOR", "PACELINE_DATA", "MASTER_PORT", "RANK", "WORLD_SIZE")
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     """Returns as soon as the condition holds; says what was waited for when it never does."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -67,6 +69,8 @@ class Tool:
     """`paceline` in one folder."""
 
     folder: Path
+    # What runs a command to its end.
+    script: Path = SCRIPT
     more: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -82,7 +86,7 @@ class Tool:
     def __call__(self, *words: str | Path) -> Ended:
         """Runs a command to its end."""
         ended = subprocess.run(
-            [SCRIPT, *words], cwd=self.folder, env=self.environment, capture_output=True, text=True,
+            [self.script, *words], cwd=self.folder, env=self.environment, capture_output=True, text=True,
             timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
         return Ended(ended.returncode, ended.stdout, ended.stderr)
@@ -155,30 +159,31 @@ class Started:
         return Ended(code, self.out.read_text(), self.err.read_text())
 
 
-def _open_tool(folder: Path) -> Iterator[Tool]:
-    tool = Tool(folder)
+def _open_tool(folder: Path, script: Path) -> Iterator[Tool]:
+    tool = Tool(folder, script)
     tool.temporary.mkdir()
     yield tool
     assert tool.running_workers() == []
     assert tool.left_folders() == []
 
 
+@pytest.fixture(scope="session")
+def imported() -> Iterator[Interpreter]:
+    """A Python that has imported what most commands need."""
+    interpreter = Interpreter(*IMPORTED, environment={"OPENBLAS_NUM_THREADS": "1"})
+    yield interpreter
+    interpreter.close()
+
+
 @pytest.fixture
-def tool(tmp_path: Path) -> Iterator[Tool]:
+def tool(tmp_path: Path, imported: Interpreter) -> Iterator[Tool]:
     """The command line in an empty folder."""
     folder = tmp_path / "here"
     folder.mkdir()
-    yield from _open_tool(folder)
+    yield from _open_tool(folder, imported.command(SCRIPT))
 
 
 @pytest.fixture(scope="module")
-def shared_tool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
+def shared_tool(tmp_path_factory: pytest.TempPathFactory, imported: Interpreter) -> Iterator[Tool]:
     """The same for a whole file of tests, where one run serves many of them."""
-    yield from _open_tool(tmp_path_factory.mktemp("shared"))
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Templates]:
-    """Processes with their framework imported, for tests of many short runs."""
-    with templates() as started:
-        yield started
+    yield from _open_tool(tmp_path_factory.mktemp("shared"), imported.command(SCRIPT))
