@@ -1,7 +1,13 @@
-"""Real runs for the contract: each configuration is trained once per session and shared by the tests."""
+"""Real runs for the contract: each configuration is trained once per session and shared by the tests.
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+Also by those that other processes of the session run: what a run came to is kept in a file.
+"""
+
+import fcntl
+import os
+import pickle
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +16,11 @@ import numpy as np
 import pytest
 
 from paceline.plan import PlannedRun, complete, refusal
-from paceline.record import Record
+from paceline.record import Record, Status
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
-from paceline.runs.template import ForkStarter, templates
+from paceline.runs.processes import Inherited, RunProcess
+from paceline.runs.template import ForkStarter, Templates
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -33,25 +40,20 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 class Trained:
     record: Record
     weights: dict[str, np.ndarray]
+    # What all its processes printed.
+    log: str
 
     @property
     def losses(self) -> np.ndarray:
         return np.array(self.record.losses, dtype=float)
 
 
-@pytest.fixture(scope="session")
-def template_stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 class Trainer:
     """Trains a configuration, or hands out what it came to before; skips what this machine cannot run."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, made: Templates) -> None:
+        self._folder, self._templates = folder, made
         self._done: dict[str, Trained] = {}
-        self._templates = stack.enter_context(templates())
 
     def __call__(self, workload: str, **fields: Any) -> Trained:
         return self.again(complete(RunSpec.parse({"steps": STEPS, **WORKLOADS[workload], **fields}, "contract")))
@@ -65,14 +67,65 @@ class Trainer:
             reason = refusal(spec, local_system(), probe)
             if reason is not None:
                 pytest.skip(reason)
-            weights_file, run = self._folder / f"{key}.npz", PlannedRun(spec, 0)
-            start = self.starter(spec)
-            record = launch(run, "contract", local_system(), lambda _event: None, weights_to=weights_file, start=start)
-            assert record.ok, f"{record.reason}\n{record.log_tail}"
-            self._done[key] = Trained(record, dict(np.load(weights_file)) if weights_file.exists() else {})
+            self._done[key] = self._shared(key, spec)
         return self._done[key]
+
+    def _shared(self, key: str, spec: RunSpec) -> Trained:
+        """From the file of the run, which whoever comes first makes."""
+        with (self._folder / f"{key}.run").open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            if not (kept := file.read()):
+                kept = pickle.dumps(self._train(spec))
+                file.write(kept)
+        found: Trained = pickle.loads(kept)
+        return found
+
+    def _train(self, spec: RunSpec) -> Trained:
+        found = self._try(spec)
+        # A machine too busy for a run is no fault of the run; what it came to when it ended is never asked twice.
+        if found.record.status is Status.TIMED_OUT:
+            sys.stderr.write(f"trained anew: {spec.strategy} x{spec.workers} {found.record.reason}\n")
+            found = self._try(spec)
+        assert found.record.ok, f"{found.record.reason}\n{found.record.log_tail}"
+        return found
+
+    def _try(self, spec: RunSpec) -> Trained:
+        with tempfile.TemporaryDirectory(prefix="paceline-test-") as place:
+            weights, start = Path(place) / "weights.npz", Keeping(Path(place), self.starter(spec))
+            run = PlannedRun(spec, 0)
+            record = launch(run, "contract", local_system(), lambda _event: None, weights_to=weights, start=start)
+            log = "".join(path.read_text(errors="replace") for path in sorted(Path(place).glob("*.log")))
+            return Trained(record, dict(np.load(weights)) if weights.exists() else {}, log)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Starts processes and keeps their logs, which go with the folder of their run."""
+
+    folder: Path
+    start: ForkStarter
+
+    def prepare(self, environments: list[dict[str, str]]) -> None:
+        self.start.prepare(environments)
+
+    def cpu_seconds(self) -> float:
+        return self.start.cpu_seconds()
+
+    def __call__(self, folder: Path, rank: int, env: dict[str, str], log: Path, inherited: Inherited) -> RunProcess:
+        log.touch()
+        os.link(log, self.folder / log.name)
+        return self.start(folder, rank, env, log, inherited)
+
+
+@pytest.fixture(autouse=True)
+def probing(probing_without_imports: None) -> None:
+    """In all tests here."""
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, template_stack: ExitStack) -> Trainer:
-    return Trainer(tmp_path_factory.mktemp("weights"), template_stack)
+def trained(tmp_path_factory: pytest.TempPathFactory, made: Templates) -> Trainer:
+    beside = "PYTEST_XDIST_WORKER" in os.environ
+    folder = tmp_path_factory.getbasetemp().parent / "runs" if beside else tmp_path_factory.mktemp("runs")
+    folder.mkdir(exist_ok=True)
+    return Trainer(folder, made)
