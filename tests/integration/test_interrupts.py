@@ -64,7 +64,7 @@ def test_a_tool_killed_at_any_moment_leaves_no_worker_and_loses_no_finished_run(
 ) -> None:
     ended = stop_in_second_run(tool, signal.SIGKILL, later_seconds).end()
     assert ended.code == -signal.SIGKILL
-    wait_until(lambda: tool.running_workers() == [], "the workers to die with their tool", seconds=30)
+    wait_until(lambda: tool.running_workers() == [], "the workers to die with their tool")
     assert [record.status for record in tool.records()] == [Status.OK]
     finish(tool)
     assert tool.left_folders() == []
