@@ -26,6 +26,8 @@ from paceline.strategies import strategy
 from paceline.systems import local_system
 
 STEPS = 20
+# For a run and for each of its transfers on a slow and busy machine; only a hang takes longer.
+PATIENCE = {"timeout_seconds": 240.0, "collective_timeout_seconds": 240.0}
 # Small enough to train in a second, large enough for a loss that falls.
 WORKLOADS: dict[str, dict[str, Any]] = {
     "mnist-small": {"workload": "mnist-small", "dataset": "mnist-5k", "train_samples": 1024, "global_batch": 64},
@@ -93,7 +95,7 @@ class Trainer:
     def _try(self, spec: RunSpec) -> Trained:
         with tempfile.TemporaryDirectory(prefix="paceline-test-") as place:
             weights, start = Path(place) / "weights.npz", Keeping(Path(place), self.starter(spec))
-            run = PlannedRun(spec, 0)
+            run = PlannedRun(spec.model_copy(update=PATIENCE), 0)
             record = launch(run, "contract", local_system(), lambda _event: None, weights_to=weights, start=start)
             log = "".join(path.read_text(errors="replace") for path in sorted(Path(place).glob("*.log")))
             return Trained(record, dict(np.load(weights)) if weights.exists() else {}, log)
