@@ -81,7 +81,7 @@ def look(tmp_path_factory: pytest.TempPathFactory, interpreters: Any) -> Callabl
             script = str(Path(__file__).parent / "jax_shards.py")
             command = [interpreters["jax"].python, script, spec.model_dump_json(), str(tmp_path_factory.mktemp("look"))]
             env = process_environment(spec, process, os.environ)
-            ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=200)
+            ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=280)
             assert ended.returncode == 0, ended.stderr
             known[spec.key()] = json.loads(ended.stdout.splitlines()[-1])
         return known[spec.key()]

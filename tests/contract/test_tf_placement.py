@@ -26,7 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-FOLDER, SHARE, REPLICAS, PATIENCE_SECONDS = Path({folder!r}), {share}, {replicas}, 60
+FOLDER, SHARE, REPLICAS, PATIENCE_SECONDS = Path({folder!r}), {share}, {replicas}, 200
 
 
 def build():

@@ -5,6 +5,7 @@ to their end are forked from a process that has imported the tool; those that ar
 """
 
 import os
+import pkgutil
 import subprocess
 import sysconfig
 import time
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from interpreters import Interpreter
+from paceline import cli
 from paceline.record import Record
 from paceline.store import Store
 
@@ -24,7 +26,7 @@ PATIENCE_SECONDS = 180.0
 POLL_SECONDS = 0.02
 SCRIPT = Path(sysconfig.get_path("scripts")) / "paceline"
 WORKER = "paceline.runs.worker"
-IMPORTED = ("paceline.cli", "paceline.execute", "paceline.cli.show")
+IMPORTED = [f"paceline.cli.{module.name}" for module in pkgutil.iter_modules(cli.__path__)]
 # What would change the tool's words or what its workers see.
 UNWANTED = ("FORCE_COLOR", "PACELINE_DATA", "MASTER_PORT", "RANK", "WORLD_SIZE")
 
