@@ -15,13 +15,13 @@ WEIGHT_TOLERANCE = 2e-4
 
 
 def is_repeat(strategy: Strategy, workers: int, workload: str) -> bool:
-    """Whether fewer workers show the same: more than two make another picture only in groups, rows and servers.
+    """Whether two workers show the same: more of them make a stage in the middle, groups, rows and a server's crowd.
 
-    Blocks take TensorFlow and XLA seconds to compile, and are of one form for any number of workers.
+    One workload is enough for that where blocks take long to compile.
     """
-    return workers > 2 and (
-        strategy.family not in ("hybrid", "server") or (strategy.framework != "torch" and workload == "transformer")
-    )
+    differs = strategy.family in ("model", "hybrid", "server")
+    on_both = strategy.framework == "torch" and strategy.family != "model"
+    return workers > 2 and not (differs and (workload == "mnist-small" or on_both))
 
 
 def cases(chosen: list[Strategy], workers: tuple[int, ...]) -> list[Any]:

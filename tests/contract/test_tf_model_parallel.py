@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from contract.conftest import STEPS as SHARED_STEPS
 from contract.conftest import WORKLOADS
 from paceline.contract.context import spec_facts
 from paceline.plan import PlannedRun, complete, refusal
@@ -136,7 +137,7 @@ def test_forward_and_backward_of_each_stage_run_on_its_own_device(microbatches: 
 
 @pytest.mark.parametrize("workload", ["mnist-small", pytest.param("transformer", marks=pytest.mark.soak)])
 def test_stages_have_their_variables_on_their_own_devices(workload: str, trained: Any) -> None:
-    spec = spec_of(workload, "tf-layers", 4)
+    spec = spec_of(workload, "tf-layers", 4, steps=SHARED_STEPS)
     (rank,) = trained.again(spec).record.ranks
     stages = rank.details["stages"]
     for number, stage in enumerate(stages):
