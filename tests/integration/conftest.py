@@ -22,7 +22,7 @@ from paceline.record import Record
 from paceline.store import Store
 
 # Long enough for any single command of these tests on a slow and busy machine; only a hang takes longer.
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 POLL_SECONDS = 0.02
 SCRIPT = Path(sysconfig.get_path("scripts")) / "paceline"
 WORKER = "paceline.runs.worker"
@@ -74,6 +74,7 @@ class Tool:
     # What runs a command to its end.
     script: Path = SCRIPT
     more: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def temporary(self) -> Path:
@@ -97,14 +98,19 @@ class Tool:
         """Starts a command and does not wait for it."""
         out, err = self.temporary / "out", self.temporary / "err"
         with out.open("w") as to_out, err.open("w") as to_err:
-            return Started(
-                subprocess.Popen(
-                    [SCRIPT, *words], cwd=self.folder, env=self.environment,
-                    stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err,
-                ),
-                out,
-                err,
+            process = subprocess.Popen(
+                [SCRIPT, *words], cwd=self.folder, env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err,
             )  # fmt: skip
+        self.started.append(process)
+        return Started(process, out, err)
+
+    def end_started(self) -> None:
+        """Stops what a test that failed has left running, so that the next one does not suffer from it."""
+        for process in self.started:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(timeout=PATIENCE_SECONDS)
 
     def write(self, name: str, text: str) -> Path:
         """A file in the tool's folder."""
@@ -165,6 +171,7 @@ def _open_tool(folder: Path, script: Path) -> Iterator[Tool]:
     tool = Tool(folder, script)
     tool.temporary.mkdir()
     yield tool
+    tool.end_started()
     assert tool.running_workers() == []
     assert tool.left_folders() == []
 
