@@ -2,8 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-# Two files of tests at a time: most of a test is starting processes and waiting for them. Not those with most tests
-# first: a file of few and long ones would come last, by itself.
+# Two files of tests at a time, in the order of tests/conftest.py: the longest first, not those with most tests.
 BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
 # The interpreter may be called python3 where python3.11 is not on the path.
 FOUND := $(shell command -v $(PYTHON) || command -v python3)
@@ -21,7 +20,7 @@ DEMO_NAMES := $(foreach name,$(subst $(COMMA), ,$(FRAMEWORKS)),$(or $(DEMO_$(nam
 SPACE := $(subst ,, )
 DEMO_CHOICE := $(if $(FRAMEWORKS),--strategy $(subst $(SPACE),$(COMMA),$(DEMO_NAMES)))
 
-.PHONY: demo test check format docs clean
+.PHONY: demo test soak check format docs clean
 
 demo: demo-plan $(DEMO_STAMP)
 	$(BIN)/paceline run quick $(DEMO_CHOICE) --db demo/paceline.db
@@ -34,8 +33,11 @@ demo-plan:
 	@echo "and ends with a table and the path of a report. It writes into $(VENV) and demo/ only; stopped, it goes on where it was."
 
 test: check
-	$(BIN)/pytest $(BESIDE) -m "not alone" tests/contract tests/integration tests/browser
-	$(BIN)/pytest -m alone tests/contract tests/integration
+	$(BIN)/pytest $(BESIDE) -m "not alone and not soak" tests/contract tests/integration tests/browser
+	$(BIN)/pytest -m "alone and not soak" tests/contract tests/integration
+
+soak: $(VENV)/all
+	$(BIN)/pytest $(BESIDE) -m soak tests/contract tests/integration
 
 check: $(VENV)/all
 	$(BIN)/ruff format --check src tests benchmarks tools

@@ -26,6 +26,10 @@ if __name__ == "__main__":
     chosen = strategy(spec.strategy)
     process = lay_out(chosen.needs.roles(spec), local_system().cores, spec.cores_per_worker)[0]
     pin(process)
+    # Read when JAX is imported, which it may have been before this process was forked.
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", int(os.environ["JAX_NUM_CPU_DEVICES"]))
     job = chosen.open_job(Context(spec, process, Rendezvous("127.0.0.1", 0, None, RunFolder(folder))))
     job.start_epoch(0)
     for number in range(STEPS):
@@ -36,7 +40,6 @@ if __name__ == "__main__":
         "parts": job.parts(),
         "collectives": Counter(COLLECTIVES.findall(text)),
         "rows": Counter(re.findall(r"= f32\[(\d+)[,\]]", text)),
-        "held_bytes": job.details()["held_bytes"],
     }
     print(json.dumps(found), flush=True)  # noqa: T201
     os._exit(0)

@@ -89,9 +89,11 @@ def test_an_own_keras_model_is_divided_as_its_plan_says_or_by_columns(own_file: 
     ('{".*hidden/kernel": "wide"}', 'give "columns" or "rows"'),
     ('["hidden"]', "must return"),
 ])  # fmt: skip
-def test_a_plan_that_matches_nothing_is_an_error_and_not_silence(plan: str, words: str, own_file: Any) -> None:
+def test_a_plan_that_matches_nothing_is_an_error_and_not_silence(
+    plan: str, words: str, own_file: Any, trained: Any
+) -> None:
     fields = own_file(f"{OWN}\ndef plan(model):\n    return {plan}\n")
     spec = spec_of("mnist-small", strategy=KERAS, workers=2, global_batch=16, **fields)
-    record = launch(PlannedRun(spec, 0), "plans", local_system(), lambda _event: None)
+    record = launch(PlannedRun(spec, 0), "plans", local_system(), lambda _event: None, launcher=trained.launcher(spec))
     assert not record.ok
     assert words in str(record.reason)

@@ -91,7 +91,7 @@ def assert_same(found: Any, reference: Any, tolerance: float = EXACT) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
+@pytest.mark.parametrize("workload", ["mnist-small", pytest.param("transformer", marks=pytest.mark.soak)])
 def test_no_setting_changes_what_is_learned(
     name: str, workers: int, knobs: dict[str, Any], workload: str, trained: Any
 ) -> None:
@@ -141,12 +141,20 @@ def test_an_optimizer_means_what_it_means_in_torch(settings: dict[str, Any], tra
     assert_same(trained("mnist-small", strategy="tf-mirrored", workers=2, optimizer=settings), single)
 
 
-@pytest.mark.parametrize("text", [ODD, SUBCLASSED], ids=["odd", "subclassed"])
-@pytest.mark.parametrize(
-    ("name", "knobs"),
-    [("tf-mirrored", {}), ("tf-mirrored", {"loop": "fit"}), ("tf-central", {}), ("tf-multiworker", {})],
-    ids=str,
-)
+def own_cases() -> list[Any]:
+    """Each model once in a loop of ours and once in Keras's, each strategy once; the rest is left to the long tests."""
+    texts = {"odd": ODD, "subclassed": SUBCLASSED}
+    ways = {"mirrored": ("tf-mirrored", {}), "fit": ("tf-mirrored", {"loop": "fit"}), "central": ("tf-central", {}),
+            "multiworker": ("tf-multiworker", {})}  # fmt: skip
+    usual = {("odd", "fit"), ("odd", "multiworker"), ("subclassed", "fit"), ("subclassed", "central")}
+    return [
+        pytest.param(texts[text], *ways[way], id=f"{way}-{text}", marks=[pytest.mark.soak] * ((text, way) not in usual))
+        for text in texts
+        for way in ways
+    ]
+
+
+@pytest.mark.parametrize(("text", "name", "knobs"), own_cases())
 def test_a_model_of_ones_own_learns_the_same(
     text: str, name: str, knobs: dict[str, Any], tmp_path: Path, trained: Any
 ) -> None:

@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from contract.conftest import STEPS as SHARED_STEPS
 from contract.conftest import WORKLOADS
 from paceline.contract.context import spec_facts
 from paceline.plan import PlannedRun, complete, refusal
@@ -107,10 +107,10 @@ def assert_follows_one_worker(trained: Any, spec: RunSpec) -> Any:
     return spread
 
 
-def kernels_by_device(spec: RunSpec) -> dict[str, dict[str, int]]:
+def kernels_by_device(spec: RunSpec, python: Path) -> dict[str, dict[str, int]]:
     """What ran on each device, without the names that faster libraries give to the same kernels."""
     env = {**os.environ, **strategy(spec.strategy).needs.environment(spec, None), "CUDA_VISIBLE_DEVICES": ""}  # type: ignore[arg-type]
-    command = [sys.executable, "-c", KERNELS, spec.model_dump_json()]
+    command = [python, "-c", KERNELS, spec.model_dump_json()]
     told = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=240).stdout
     found: dict[str, dict[str, int]] = {}
     for key, count in json.loads(told.strip().splitlines()[-1]).items():
@@ -122,8 +122,9 @@ def kernels_by_device(spec: RunSpec) -> dict[str, dict[str, int]]:
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_forward_and_backward_of_each_stage_run_on_its_own_device(microbatches: int) -> None:
-    found = kernels_by_device(spec_of("mnist-small", "tf-layers", 2, knobs={"microbatches": microbatches}))
+def test_forward_and_backward_of_each_stage_run_on_its_own_device(microbatches: int, interpreters: Any) -> None:
+    spec = spec_of("mnist-small", "tf-layers", 2, knobs={"microbatches": microbatches})
+    found = kernels_by_device(spec, interpreters["tensorflow"].python)
     first, second = found["CPU:0"], found["CPU:1"]
     of_convolution = ("Conv2D", "Conv2DBackpropFilter", "MaxPool", "MaxPoolGrad")
     assert [first.get(kernel) for kernel in of_convolution] == [microbatches] * 4
@@ -134,9 +135,9 @@ def test_forward_and_backward_of_each_stage_run_on_its_own_device(microbatches: 
     assert (first["ResourceApplyAdam"], second["ResourceApplyAdam"]) == (2, 4)
 
 
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
+@pytest.mark.parametrize("workload", ["mnist-small", pytest.param("transformer", marks=pytest.mark.soak)])
 def test_stages_have_their_variables_on_their_own_devices(workload: str, trained: Any) -> None:
-    spec = spec_of(workload, "tf-layers", 4)
+    spec = spec_of(workload, "tf-layers", 4, steps=SHARED_STEPS)
     (rank,) = trained.again(spec).record.ranks
     stages = rank.details["stages"]
     for number, stage in enumerate(stages):
@@ -151,8 +152,11 @@ def test_stages_have_their_variables_on_their_own_devices(workload: str, trained
     assert len([stage for stage in stages if stage["parameters"]]) >= 3
 
 
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
-@pytest.mark.parametrize("knobs", [{"microbatches": 4}, {"microbatches": 2, "steps_per_execution": 4}], ids=str)
+@pytest.mark.parametrize(("workload", "knobs"), [
+    ("mnist-small", {"microbatches": 2, "steps_per_execution": 4}), ("transformer", {"microbatches": 4}),
+    pytest.param("mnist-small", {"microbatches": 4}, marks=pytest.mark.soak),
+    pytest.param("transformer", {"microbatches": 2, "steps_per_execution": 4}, marks=pytest.mark.soak),
+], ids=str)  # fmt: skip
 def test_micro_batches_and_several_steps_per_call_change_nothing(
     workload: str, knobs: dict[str, Any], trained: Any
 ) -> None:
@@ -205,8 +209,12 @@ def test_wrong_stages_are_named(words: str, tmp_path: Path, trained: Any) -> Non
     assert words in str(record.reason)
 
 
-@pytest.mark.parametrize(("workers", "tensor"), [(2, 2), (4, 2), (4, 4)])
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
+@pytest.mark.parametrize(("workload", "workers", "tensor"), [
+    ("mnist-small", 2, 2), ("mnist-small", 4, 2), ("transformer", 4, 2),
+    pytest.param("mnist-small", 4, 4, marks=pytest.mark.soak),
+    pytest.param("transformer", 2, 2, marks=pytest.mark.soak),
+    pytest.param("transformer", 4, 4, marks=pytest.mark.soak),
+])  # fmt: skip
 def test_every_shape_of_the_mesh_gives_the_same(workload: str, workers: int, tensor: int, trained: Any) -> None:
     assert_follows_one_worker(trained, spec_of(workload, "tf-dtensor", workers, knobs={"tensor": tensor}))
 

@@ -179,8 +179,9 @@ def test_how_ddp_sends_gradients_does_not_change_them(workload: str, knobs: dict
     assert_follows_one_worker(trained(workload, strategy="torch-ddp", workers=2, knobs=knobs), trained)
 
 
-@pytest.mark.parametrize("view", [True, False])
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize(
+    ("view", "workers"), [(True, 2), (False, 2), (True, 4), pytest.param(False, 4, marks=pytest.mark.soak)]
+)
 def test_zero_divides_the_optimizer_state_as_the_footprint_says(view: bool, workers: int, trained: Any) -> None:
     knobs = {"parameters_as_bucket_view": view}
     spread = trained("mnist-small", strategy="torch-zero", workers=workers, knobs=knobs)
@@ -208,7 +209,7 @@ def test_what_fsdp_gathers_and_when_does_not_change_the_result(
     assert held(spread.record) == foretold(spread.record)
 
 
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
+@pytest.mark.parametrize("workload", ["mnist-small", pytest.param("transformer", marks=pytest.mark.soak)])
 def test_fsdp_in_two_groups_of_two_holds_each_half_twice(workload: str, trained: Any) -> None:
     spread = trained(workload, strategy="torch-fsdp", workers=4, knobs={"hsdp_replicas": 2})
     assert_follows_one_worker(spread, trained)
@@ -283,18 +284,20 @@ def test_the_outer_step_of_local_sgd_is_nesterov_momentum_on_what_the_workers_mo
         torch.testing.assert_close(row, expected.detach())
 
 
-@pytest.mark.parametrize(
-    ("name", "knobs"),
-    [
-        ("torch-ddp", {}),
-        ("torch-ddp", {"accumulation": 2}),
-        ("torch-zero", {}),
-        ("torch-fsdp", {}),
-        ("torch-fsdp", {"wrap": "whole", "reshard_after_forward": False}),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("text", [RESNET, RESNET + OWN_OPTIMIZER], ids=["run's optimizer", "own optimizer"])
+def own_cases() -> list[Any]:
+    """Every strategy and setting with one of the two optimizers; the rest is left to the long tests."""
+    ways = [("torch-ddp", {}), ("torch-ddp", {"accumulation": 2}), ("torch-zero", {}), ("torch-fsdp", {}),
+            ("torch-fsdp", {"wrap": "whole", "reshard_after_forward": False})]  # fmt: skip
+    found = []
+    for number, (name, knobs) in enumerate(ways):
+        for has_own in (True, False):
+            soak = [pytest.mark.soak] * (has_own == bool(number % 2))
+            text, whose = (RESNET + OWN_OPTIMIZER, "own") if has_own else (RESNET, "run's")
+            found.append(pytest.param(text, name, knobs, id=f"{whose} optimizer-{name}-{knobs}", marks=soak))
+    return found
+
+
+@pytest.mark.parametrize(("text", "name", "knobs"), own_cases())
 def test_a_model_of_ones_own_follows_one_worker(
     text: str, name: str, knobs: dict[str, Any], own: Callable[..., Any], trained: Any
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from contract.conftest import STEPS as SHARED_STEPS
 from contract.conftest import WORKLOADS
 from paceline.contract.context import spec_facts
 from paceline.plan import PlannedRun, complete, refusal
@@ -116,18 +117,14 @@ def spec_of(workload: str, name: str, workers: int = 2, **fields: Any) -> RunSpe
     return complete(RunSpec.parse(values, "contract"))
 
 
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"schedule": "1f1b"},
-        {"schedule": "interleaved"},
-        {"microbatches": 2},
-        {"microbatches": 8, "schedule": "1f1b"},
-        {"balance": "measured"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("workload", "knobs"), [
+    ("mnist-small", {"schedule": "1f1b"}), ("mnist-small", {"schedule": "interleaved"}),
+    ("mnist-small", {"microbatches": 2}), ("mnist-small", {"balance": "measured"}),
+    ("transformer", {"schedule": "interleaved"}), ("transformer", {"microbatches": 8, "schedule": "1f1b"}),
+    pytest.param("mnist-small", {"microbatches": 8, "schedule": "1f1b"}, marks=pytest.mark.soak),
+    *(pytest.param("transformer", knobs, marks=pytest.mark.soak)
+      for knobs in ({"schedule": "1f1b"}, {"microbatches": 2}, {"balance": "measured"})),
+], ids=str)  # fmt: skip
 def test_every_schedule_and_cut_gives_the_same(workload: str, knobs: dict[str, Any], trained: Any) -> None:
     assert_follows_one_worker(trained, spec_of(workload, "torch-pipeline", knobs=knobs))
 
@@ -135,7 +132,7 @@ def test_every_schedule_and_cut_gives_the_same(workload: str, knobs: dict[str, A
 @pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
 @pytest.mark.parametrize("name", ["torch-ddp-pipeline", "torch-ddp-tensor", "torch-fsdp-tensor"])
 def test_two_by_two_workers_end_with_the_weights_of_one(workload: str, name: str, trained: Any) -> None:
-    assert_follows_one_worker(trained, spec_of(workload, name, workers=4))
+    assert_follows_one_worker(trained, spec_of(workload, name, workers=4, steps=SHARED_STEPS))
 
 
 @pytest.mark.parametrize("name", [*STAGED, *SPLIT])
@@ -174,10 +171,12 @@ def test_a_sequence_of_the_users_can_be_cut_by_measured_time(models: dict[str, P
     assert_follows_one_worker(trained, own_spec(models["sequence"], strategy="torch-pipeline", knobs=knobs))
 
 
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
-@pytest.mark.parametrize("name", [*STAGED, *SPLIT])
+@pytest.mark.parametrize(("workload", "name"), [
+    *(("mnist-small", name) for name in (*STAGED, *SPLIT)), *(("transformer", name) for name in SPLIT),
+    *(pytest.param("transformer", name, marks=pytest.mark.soak) for name in STAGED),
+])  # fmt: skip
 def test_four_workers_hold_exactly_what_the_footprint_says(workload: str, name: str, trained: Any) -> None:
-    record = trained.again(spec_of(workload, name, workers=4)).record
+    record = trained.again(spec_of(workload, name, workers=4, steps=SHARED_STEPS)).record
     groups = strategy(name).footprint(record.spec, spec_facts(record.spec)).groups
     promised = [(group.parameter_bytes, group.optimizer_bytes) for group in groups for _ in range(group.ranks)]
     held = [rank.details["held_bytes"] for rank in record.ranks]
@@ -195,7 +194,7 @@ def test_stages_share_the_parameters_among_them(name: str, trained: Any) -> None
 
 @pytest.mark.parametrize("name", SPLIT)
 def test_what_is_not_split_stays_the_same_on_every_worker(name: str, trained: Any) -> None:
-    ranks = trained.again(spec_of("transformer", name, workers=4)).record.ranks
+    ranks = trained.again(spec_of("transformer", name, workers=4, steps=SHARED_STEPS)).record.ranks
     assert [rank.details["replicated_drift"] for rank in ranks] == [0.0] * 4
     whole = spec_facts(spec_of("transformer", name)).parameter_bytes
     assert all(rank.details["held_bytes"]["parameters"] < 0.7 * whole for rank in ranks)

@@ -26,11 +26,22 @@ def spec_of(strategy: Strategy, workers: int) -> RunSpec:
     return complete(RunSpec.parse({**fields, "strategy": strategy.name, "workers": workers}, "contract"))
 
 
+def is_repeat(strategy: Strategy, workers: int) -> bool:
+    """Whether another strategy of its framework shows the same: one process with one device has nobody to send to."""
+    in_one_process = strategy.framework in ("tensorflow", "jax") and strategy.family != "server"
+    return (
+        workers == 1 and in_one_process and strategy.name not in ("tf-single", "tf-mirrored", "jax-single", "jax-data")
+    )
+
+
 def cases(*worker_counts: int) -> list[Any]:
     """Every strategy that can be taken apart with so many workers."""
     return [
         pytest.param(
-            strategy, workers, id=f"{strategy.name}-{workers}", marks=getattr(pytest.mark, str(strategy.framework))
+            strategy,
+            workers,
+            id=f"{strategy.name}-{workers}",
+            marks=[getattr(pytest.mark, str(strategy.framework))] + [pytest.mark.soak] * is_repeat(strategy, workers),
         )
         for strategy in STRATEGIES
         for workers in worker_counts

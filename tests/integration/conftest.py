@@ -1,9 +1,11 @@
 """The command line as users start it: real processes, each test in a folder and with a temporary folder of its own.
 
-Whatever a test does to the tool, afterwards no worker may be running and no run's folder may be left.
+Whatever a test does to the tool, afterwards no worker may be running and no run's folder may be left. Commands that run
+to their end are forked from a process that has imported the tool; those that are stopped on the way are started afresh.
 """
 
 import os
+import pkgutil
 import subprocess
 import sysconfig
 import time
@@ -14,20 +16,22 @@ from pathlib import Path
 import psutil
 import pytest
 
+from interpreters import Interpreter
+from paceline import cli
 from paceline.record import Record
-from paceline.runs.starters import ForkServers, fork_servers
 from paceline.store import Store
 
 # Long enough for any single command of these tests on a slow and busy machine; only a hang takes longer.
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 POLL_SECONDS = 0.02
 SCRIPT = Path(sysconfig.get_path("scripts")) / "paceline"
 WORKER = "paceline.runs.worker"
+IMPORTED = [f"paceline.cli.{module.name}" for module in pkgutil.iter_modules(cli.__path__)]
 # What would change the tool's words or what its workers see.
 UNWANTED = ("FORCE_COLOR", "PACELINE_DATA", "MASTER_PORT", "RANK", "WORLD_SIZE")
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     """Returns as soon as the condition holds; says what was waited for when it never does."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -67,7 +71,10 @@ class Tool:
     """`paceline` in one folder."""
 
     folder: Path
+    # What runs a command to its end.
+    script: Path = SCRIPT
     more: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def temporary(self) -> Path:
@@ -82,7 +89,7 @@ class Tool:
     def __call__(self, *words: str | Path) -> Ended:
         """Runs a command to its end."""
         ended = subprocess.run(
-            [SCRIPT, *words], cwd=self.folder, env=self.environment, capture_output=True, text=True,
+            [self.script, *words], cwd=self.folder, env=self.environment, capture_output=True, text=True,
             timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
         return Ended(ended.returncode, ended.stdout, ended.stderr)
@@ -91,14 +98,19 @@ class Tool:
         """Starts a command and does not wait for it."""
         out, err = self.temporary / "out", self.temporary / "err"
         with out.open("w") as to_out, err.open("w") as to_err:
-            return Started(
-                subprocess.Popen(
-                    [SCRIPT, *words], cwd=self.folder, env=self.environment,
-                    stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err,
-                ),
-                out,
-                err,
+            process = subprocess.Popen(
+                [SCRIPT, *words], cwd=self.folder, env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err,
             )  # fmt: skip
+        self.started.append(process)
+        return Started(process, out, err)
+
+    def end_started(self) -> None:
+        """Stops what a test that failed has left running, so that the next one does not suffer from it."""
+        for process in self.started:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(timeout=PATIENCE_SECONDS)
 
     def write(self, name: str, text: str) -> Path:
         """A file in the tool's folder."""
@@ -155,30 +167,32 @@ class Started:
         return Ended(code, self.out.read_text(), self.err.read_text())
 
 
-def _open_tool(folder: Path) -> Iterator[Tool]:
-    tool = Tool(folder)
+def _open_tool(folder: Path, script: Path) -> Iterator[Tool]:
+    tool = Tool(folder, script)
     tool.temporary.mkdir()
     yield tool
+    tool.end_started()
     assert tool.running_workers() == []
     assert tool.left_folders() == []
 
 
+@pytest.fixture(scope="session")
+def imported() -> Iterator[Interpreter]:
+    """A Python that has imported what most commands need."""
+    interpreter = Interpreter(*IMPORTED, environment={"OPENBLAS_NUM_THREADS": "1"})
+    yield interpreter
+    interpreter.close()
+
+
 @pytest.fixture
-def tool(tmp_path: Path) -> Iterator[Tool]:
+def tool(tmp_path: Path, imported: Interpreter) -> Iterator[Tool]:
     """The command line in an empty folder."""
     folder = tmp_path / "here"
     folder.mkdir()
-    yield from _open_tool(folder)
+    yield from _open_tool(folder, imported.command(SCRIPT))
 
 
 @pytest.fixture(scope="module")
-def shared_tool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
+def shared_tool(tmp_path_factory: pytest.TempPathFactory, imported: Interpreter) -> Iterator[Tool]:
     """The same for a whole file of tests, where one run serves many of them."""
-    yield from _open_tool(tmp_path_factory.mktemp("shared"))
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[ForkServers]:
-    """Processes with their framework imported, for tests of many short runs."""
-    with fork_servers() as started:
-        yield started
+    yield from _open_tool(tmp_path_factory.mktemp("shared"), imported.command(SCRIPT))

@@ -9,7 +9,7 @@ from integration.conftest import Tool
 from paceline.calibrate.trials import timed_strategies
 from paceline.systems.files import load_hardware
 
-pytestmark = [pytest.mark.torch, pytest.mark.alone]
+pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 # Looking at the model, and all training but the first with this many samples, goes well.
@@ -37,6 +37,7 @@ def build():
 MODEL = ("--model", "mine.py:build", "--input-shape", "3x8x8", "--classes", "10")
 
 
+@pytest.mark.alone
 def test_a_model_of_the_users_is_calibrated_with_and_predicted(tool: Tool) -> None:
     tool.write("mine.py", MINE)
     ended = tool("calibrate", *MODEL, "--frameworks", "torch")

@@ -1,16 +1,16 @@
 """Run after run ends without a word: no abort after the work is done, nothing leaked, nothing left in shared memory.
 
-`PACELINE_EXITS=50 pytest tests/integration/test_clean_exits.py` makes 50 runs of each strategy in a row; without it,
-a few.
+`PACELINE_EXITS=50 make soak` makes 50 runs of each strategy in a row; without it, a few. Contract tests hold every
+strategy's usual run to the same words once.
 """
 
 import os
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from contract.test_usual_runs import UNCLEAN
 from paceline.plan import PlannedRun, complete, refusal
 from paceline.runs.launch import launch
 from paceline.runs.launchers.local import LocalLauncher
@@ -21,7 +21,6 @@ from paceline.strategies import Strategy, strategies
 from paceline.systems import local_system
 
 RUNS = int(os.environ.get("PACELINE_EXITS", "3"))
-UNCLEAN = re.compile(r"terminate called|leaked|resource_tracker|Traceback|SIGABRT|core dumped|Fatal Python error", re.I)
 
 
 def short_run(chosen: Strategy) -> RunSpec:
@@ -31,14 +30,19 @@ def short_run(chosen: Strategy) -> RunSpec:
         "global_batch": 32,
         "train_samples": 128,
     }
-    return complete(RunSpec.model_validate({**fields, "steps": 3, "timeout_seconds": 120}))
+    return complete(RunSpec.model_validate({**fields, "steps": 3, "timeout_seconds": 300}))
 
 
+# Processes that talk in a ring, to a server, and as devices of one process.
+USUAL = ("torch-ddp", "tf-ps", "jax-data")
 HERE = [
-    pytest.param(chosen, id=chosen.name, marks=getattr(pytest.mark, chosen.framework))
+    pytest.param(
+        chosen, id=chosen.name,
+        marks=[getattr(pytest.mark, chosen.framework)] + [pytest.mark.soak] * (chosen.name not in USUAL),
+    )
     for chosen in strategies().values()
     if chosen.framework is not None and refusal(short_run(chosen), local_system(), probe) is None
-]
+]  # fmt: skip
 
 
 @dataclass

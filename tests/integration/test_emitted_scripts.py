@@ -1,20 +1,22 @@
 """Emitted scripts run as their docstrings say, from the weights of Paceline's run, and lose what it loses.
 
-Nothing of Paceline can be imported while they run.
+Nothing of Paceline can be imported while they run. Of each framework one script is started by the real commands; for
+the others the same commands find programs that need not import the framework again.
 """
 
 import ast
 import os
 import re
 import subprocess
-import sys
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from interpreters import Interpreter
 from paceline.contract.context import spec_layers
 from paceline.plan import PlannedRun, complete
 from paceline.recommend.scripts import emit, scripts
@@ -29,12 +31,21 @@ from paceline.systems import local_system
 from paceline.workloads.base import Weights, initial_weights, named_layers
 from paceline.workloads.layers import Block
 
+pytestmark = pytest.mark.usefixtures("probing_without_imports")
+
 STEPS = 12
 PATIENCE_SECONDS = 240.0
 TOLERANCE = 1e-4
 # Two rows of two.
 WORKERS = {"torch-fsdp-tensor": 4}
-WITH_TRANSFORMER = ("torch-single", "torch-tensor", "torch-fsdp", "torch-fsdp-tensor", "tf-single", "jax-data")
+# Each strategy has one built-in model at least, and each framework both; the rest is left to the long tests.
+WITH_TRANSFORMER = ("torch-fsdp-tensor", "tf-single", "jax-single")
+MORE_WITH_TRANSFORMER = ("torch-single", "torch-tensor", "torch-fsdp", "jax-data")
+WITH_MNIST = tuple(name for name in scripts() if name not in WITH_TRANSFORMER)
+# Started as a user does: as several processes by torchrun, and as one with several devices.
+REALLY_STARTED = ("torch-ddp", "tf-mirrored", "jax-data")
+# What a script does with a model file of the user's depends on how the strategy takes a model apart.
+WITH_OWN_MODEL = ("torch-fsdp", "torch-pipeline", "torch-tensor", "tf-single", "jax-fsdp")
 LINE = re.compile(r"^step (\d+): loss ([\d.]+),", re.MULTILINE)
 # Stands in the way of the real one wherever a script's processes look for it.
 NO_PACELINE = "raise ImportError('a script must not import paceline')\n"
@@ -185,16 +196,17 @@ def case(name: str, *values: Any) -> Any:
     return pytest.param(name, *values, marks=getattr(pytest.mark, str(strategy(name).framework)))
 
 
-def cases() -> list[Any]:
-    """Every script."""
-    return [case(name) for name in scripts()]
+def cases(usual: Iterable[str], more: Iterable[str]) -> list[Any]:
+    """Those that are always run, and those that are left to the long tests."""
+    left = [case(name) for name in more if name not in usual]
+    return [*map(case, usual), *(pytest.param(*found.values, marks=[*found.marks, pytest.mark.soak]) for found in left)]
 
 
 class Bench:
     """Makes Paceline's run and the script's of one spec, and gives the losses of both."""
 
-    def __init__(self, folder: Path, servers: ForkServers) -> None:
-        self.folder, self._servers = folder, servers
+    def __init__(self, folder: Path, servers: ForkServers, interpreters: dict[str, Interpreter]) -> None:
+        self.folder, self._servers, self._interpreters = folder, servers, interpreters
         (folder / "blocked" / "paceline").mkdir(parents=True)
         (folder / "blocked" / "paceline" / "__init__.py").write_text(NO_PACELINE)
 
@@ -219,10 +231,10 @@ class Bench:
         (self.folder / "train.py").write_text(text)
         return text
 
-    def run(self, command: list[str]) -> str:
-        """A command in the folder of the script, where no Paceline can be imported."""
-        programs = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": programs, "PYTHONPATH": str(self.folder / "blocked")}
+    def run(self, command: list[str], framework: str | None) -> str:
+        """A command in the folder of the script, where no Paceline can be imported, with or without an import made."""
+        programs = self._interpreters[framework].programs if framework else sysconfig.get_path("scripts")
+        environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": f"{self.folder}/blocked"}
         ended = subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
             check=False,
@@ -230,20 +242,21 @@ class Bench:
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
-    def scripted(self, spec: RunSpec, *more: str) -> tuple[list[float], str]:
+    def scripted(self, spec: RunSpec, *more: str, really: bool = False) -> tuple[list[float], str]:
         """Starts the script with the commands of its docstring and reads its losses."""
         told = ast.get_docstring(ast.parse(self.write_script(spec))) or ""
         commands = "\n".join(re.findall(r"^    (.*)$", told, re.MULTILINE))
         assert commands.endswith("train.py")
-        said = self.run(["bash", "-c", " ".join([commands, *more])])
+        framework = None if really else str(strategy(spec.strategy).framework)
+        said = self.run(["bash", "-c", " ".join([commands, *more])], framework)
         losses = {int(step): float(loss) for step, loss in LINE.findall(said)}
         assert list(losses) == list(range(1, STEPS + 1)), said
         return list(losses.values()), said
 
 
 @pytest.fixture
-def bench(tmp_path: Path, servers: ForkServers) -> Bench:
-    return Bench(tmp_path, servers)
+def bench(tmp_path: Path, servers: ForkServers, interpreters: dict[str, Interpreter]) -> Bench:
+    return Bench(tmp_path, servers, interpreters)
 
 
 def start(bench: Bench, spec: RunSpec) -> str:
@@ -285,7 +298,7 @@ def start_keras(bench: Bench, spec: RunSpec, weights: Weights) -> str:
         arrays += [weights[f"{name}.{part}"] for part in parts]
     np.savez(bench.folder / "start.npz", *arrays)
     bench.write_script(spec)
-    bench.run([sys.executable, "-c", SAVE_KERAS_WEIGHTS])
+    bench.run(["python", "-c", SAVE_KERAS_WEIGHTS], "tensorflow")
     return "start.weights.h5"
 
 
@@ -301,10 +314,10 @@ def start_jax(bench: Bench, spec: RunSpec, weights: Weights) -> str:
 STARTS = {"torch": start_torch, "tensorflow": start_keras, "jax": start_jax}
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", cases(WITH_MNIST, scripts()))
 def test_a_script_loses_what_pacelines_run_of_a_built_in_model_loses(bench: Bench, name: str) -> None:
     spec = bench.spec(name, **MNIST)
-    losses, said = bench.scripted(spec, "--initial-weights", start(bench, spec))
+    losses, said = bench.scripted(spec, "--initial-weights", start(bench, spec), really=name in REALLY_STARTED)
     assert losses == pytest.approx(bench.measured(spec), rel=TOLERANCE)
     assert losses[-1] < losses[0]
     checkpoint = CHECKPOINTS[str(strategy(name).framework)]
@@ -312,7 +325,7 @@ def test_a_script_loses_what_pacelines_run_of_a_built_in_model_loses(bench: Benc
     assert (bench.folder / checkpoint).is_file()
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", cases(WITH_OWN_MODEL, scripts()))
 def test_a_script_loses_what_pacelines_run_of_the_users_model_loses(bench: Bench, name: str) -> None:
     own = bench.own(str(strategy(name).framework))
     spec = bench.spec(name, model=own, global_batch=16, steps=STEPS)
@@ -329,7 +342,7 @@ def test_a_script_with_other_settings_still_loses_what_pacelines_run_loses(
     assert losses == pytest.approx(bench.measured(spec), rel=VARIANT_TOLERANCES.get(variant, TOLERANCE))
 
 
-@pytest.mark.parametrize("name", [case(name) for name in WITH_TRANSFORMER])
+@pytest.mark.parametrize("name", cases(WITH_TRANSFORMER, MORE_WITH_TRANSFORMER))
 def test_a_script_loses_what_pacelines_run_of_the_transformer_loses(bench: Bench, name: str) -> None:
     spec = bench.spec(name, **TRANSFORMER)
     losses, _ = bench.scripted(spec, "--initial-weights", start(bench, spec))

@@ -6,8 +6,6 @@ import pytest
 
 from integration.conftest import Tool
 
-pytestmark = pytest.mark.alone
-
 SOURCES = {"estimated", "rapl"}
 RUN = ("run", "--strategy", "fake", "--epochs", "2", "--workers", "2", "--watts-per-core", "10")
 

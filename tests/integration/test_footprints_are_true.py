@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 
 from paceline.contract.context import Context, Process, Rendezvous, spec_facts
-from paceline.plan import PlannedRun, complete, refusal
-from paceline.runs.launch import launch
-from paceline.runs.launchers.local import LocalLauncher
+from paceline.plan import complete, refusal
 from paceline.runs.probe import probe
-from paceline.runs.starters import ForkServers
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.systems import local_system
@@ -97,34 +94,6 @@ def test_bytes_sent_between_processes_are_what_the_link_carried(chosen: Strategy
     promised, seen = chosen.footprint(spec, spec_facts(spec)).sent_bytes, carried[f"{chosen.name}:{IN_PROCESSES}"]
     assert isinstance(seen, float), seen
     assert seen == pytest.approx(promised, rel=ROOM_FOR_HEADERS)
-
-
-def per_process(chosen: Strategy, spec: RunSpec) -> list[tuple[float, float]]:
-    """Parameter and optimizer bytes of each process: the sum over the workers that it drives."""
-    ranks = iter(
-        (group.parameter_bytes, group.optimizer_bytes)
-        for group in chosen.footprint(spec, spec_facts(spec)).groups
-        for _ in range(group.ranks)
-    )
-    each = [role.workers_each for role in chosen.needs.roles(spec) for _ in range(role.processes)]
-    shares = [[next(ranks) for _ in range(workers)] for workers in each]
-    return [(sum(share[0] for share in mine), sum(share[1] for share in mine)) for mine in shares]
-
-
-@pytest.mark.parametrize("chosen", cases([one for one in REAL if runs_here(one)]))
-def test_bytes_held_are_exactly_those_of_the_tensors(chosen: Strategy, servers: ForkServers) -> None:
-    spec = spec_of(chosen)
-    record = launch(
-        PlannedRun(spec, 0),
-        "held",
-        local_system(),
-        lambda _event: None,
-        launcher=LocalLauncher(servers.starter(chosen)),
-    )
-    assert record.ok, f"{record.reason}\n{record.log_tail}"
-    promised = per_process(chosen, spec)
-    held = [rank.details["held_bytes"] for rank in record.ranks]
-    assert [(part["parameters"], part["optimizer"]) for part in held] == promised
 
 
 @pytest.mark.torch

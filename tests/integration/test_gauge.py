@@ -9,10 +9,11 @@ from paceline.calibrate.measurements import transfer_curve
 from paceline.errors import UserError
 from paceline.systems.local import local_system
 
-pytestmark = [pytest.mark.torch, pytest.mark.alone]
+pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
+@pytest.mark.alone
 @undisturbed
 def test_more_bytes_take_longer_and_every_kind_of_transfer_is_timed() -> None:
     with gauging(local_system().cores) as gauge:

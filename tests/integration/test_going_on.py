@@ -2,7 +2,7 @@
 
 import pytest
 
-from integration.conftest import Tool
+from integration.conftest import SCRIPT, Tool
 from paceline.record import Status
 
 SMALL = """
@@ -98,6 +98,7 @@ def test_a_run_that_another_study_made_belongs_to_both(tool: Tool) -> None:
 @pytest.mark.parametrize("name", ["random.py", "types.py", "numpy.py"])
 def test_files_in_the_users_folder_do_not_stand_in_for_modules_of_the_same_name(tool: Tool, name: str) -> None:
     tool.write(name, "raise RuntimeError('the wrong file was imported')\n")
+    tool.script = SCRIPT
     ended = tool("run", "--strategy", "fake", "--steps", "2")
     assert ended.code == 0, ended.err
     assert tool.records()[0].ok

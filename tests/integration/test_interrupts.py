@@ -8,14 +8,14 @@ import pytest
 from integration.conftest import Started, Tool, wait_until
 from paceline.record import Status
 
-# Three runs of two seconds and more each, so that a signal meets the second one in the middle of its steps.
+# Three runs of three seconds and more each, so that a signal meets the second one in the middle of its steps.
 SLOW = """
 name = "slow"
 [fixed]
 strategy = "fake"
 workers = 2
 global_batch = 64
-steps = 20
+steps = 15
 knobs = { real_time = true, step_ms = 200.0 }
 [factors]
 seed = [0, 1, 2]
@@ -58,13 +58,13 @@ def test_an_interrupted_study_keeps_what_is_finished_exits_with_130_and_goes_on_
     finish(tool)
 
 
-@pytest.mark.parametrize("later_seconds", [0.0, MIDDLE_SECONDS])
+@pytest.mark.parametrize("later_seconds", [pytest.param(0.0, marks=pytest.mark.soak), MIDDLE_SECONDS])
 def test_a_tool_killed_at_any_moment_leaves_no_worker_and_loses_no_finished_run(
     tool: Tool, later_seconds: float
 ) -> None:
     ended = stop_in_second_run(tool, signal.SIGKILL, later_seconds).end()
     assert ended.code == -signal.SIGKILL
-    wait_until(lambda: tool.running_workers() == [], "the workers to die with their tool", seconds=30)
+    wait_until(lambda: tool.running_workers() == [], "the workers to die with their tool")
     assert [record.status for record in tool.records()] == [Status.OK]
     finish(tool)
     assert tool.left_folders() == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from integration.conftest import Tool
+from integration.conftest import SCRIPT, Tool
 from paceline.record import Record
 
 pytestmark = pytest.mark.torch
@@ -53,6 +53,8 @@ COMMAND = ("run", "--model", "mine.py", "--strategy", "torch-single,torch-ddp", 
 @pytest.fixture(scope="module")
 def trained(shared_tool: Tool) -> list[Record]:
     """The file trained on one worker and on two, in a folder with files that are named like modules."""
+    # Started afresh, as what is imported before cannot be imported wrongly any more.
+    shared_tool.script = SCRIPT
     shared_tool.write("mine.py", WHOLE)
     shared_tool.write("neighbour.py", "WIDTH = 6\n")
     for name in SHADOWS:

@@ -51,6 +51,16 @@ class Server:
 
 @pytest.fixture
 def server(tool: Tool) -> Iterator[Server]:
+    yield from _open_server(tool)
+
+
+@pytest.fixture(scope="module")
+def shared_server(shared_tool: Tool) -> Iterator[Server]:
+    """For tests that leave it as it is."""
+    yield from _open_server(shared_tool)
+
+
+def _open_server(tool: Tool) -> Iterator[Server]:
     started = tool.start("serve", "--port", "0")
     wait_until(lambda: "http://" in started.out.read_text() or started.process.poll() is not None, "an address")
     yield Server(tool, started, started.out.read_text().split()[-1].rstrip("/"))
@@ -68,20 +78,20 @@ def test_a_study_of_the_form_runs_as_the_command_would_and_its_results_appear(se
     assert "Fastest here: fake with 2 workers" in server.get("/results")
 
 
-def test_wrong_input_is_told_with_the_words_of_the_terminal(server: Server) -> None:
-    server.post("/start", {"strategy": "fake", "workers": "4", "global_batch": "30"})
-    server.wait_for("refused")
-    (job,) = server.jobs()
+def test_wrong_input_is_told_with_the_words_of_the_terminal(shared_server: Server) -> None:
+    shared_server.post("/start", {"strategy": "fake", "workers": "4", "global_batch": "30"})
+    shared_server.wait_for("refused")
+    (job,) = shared_server.jobs()
     assert "global_batch 30 does not divide over 4 workers; use a multiple of 4" in str(job["messages"])
     assert job["form"] == "/start?strategy=fake&workers=4&global_batch=30"
 
 
-def test_a_plan_is_shown_without_running_anything(server: Server) -> None:
-    said = server.post("/start/plan", SHORT)
+def test_a_plan_is_shown_without_running_anything(shared_server: Server) -> None:
+    said = shared_server.post("/start/plan", SHORT)
     assert "2 runs to make" in said
-    assert server.tool.listing() == []
+    assert shared_server.tool.listing() == []
     with pytest.raises(urllib.error.HTTPError) as refused:
-        server.post("/start/plan", {"strategy": "fkae"})
+        shared_server.post("/start/plan", {"strategy": "fkae"})
     with refused.value as answer:
         assert "did you mean 'fake'?" in answer.read().decode()
 
@@ -146,9 +156,9 @@ def test_another_address_prints_a_token_and_wants_it(tool: Tool) -> None:
     assert started.end().code == 0
 
 
-def test_a_port_that_is_taken_is_said(server: Server) -> None:
-    port = server.address.rsplit(":", 1)[1]
-    ended = server.tool("serve", "--port", port)
+def test_a_port_that_is_taken_is_said(shared_server: Server) -> None:
+    port = shared_server.address.rsplit(":", 1)[1]
+    ended = shared_server.tool("serve", "--port", port)
     assert ended.code == 2
     assert f"127.0.0.1:{port} cannot be listened on: Address already in use; choose another" in ended.said
 

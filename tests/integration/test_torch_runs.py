@@ -23,8 +23,9 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 # Far less than the hour that a hang would take, far more than a slow machine needs.
-HANG_SECONDS = 60.0
-COLLECTIVE_SECONDS = 5.0
+HANG_SECONDS = 150.0
+# Longer than a transfer takes on a busy machine.
+COLLECTIVE_SECONDS = 12.0
 TINY = {
     "workload": "mnist-small",
     "dataset": "mnist-5k",
@@ -82,8 +83,9 @@ def test_a_worker_that_stands_still_holds_the_others_no_longer_than_the_collecti
     assert record.reason.startswith("rank 0 (worker): ")
 
 
+@pytest.mark.parametrize("repeats", [2, pytest.param(5, marks=pytest.mark.soak)])
 def test_runs_end_cleanly_also_where_another_launcher_left_its_variables(
-    results_file: Path, monkeypatch: pytest.MonkeyPatch
+    results_file: Path, monkeypatch: pytest.MonkeyPatch, repeats: int
 ) -> None:
     logs: list[str] = []
 
@@ -99,9 +101,9 @@ def test_runs_end_cleanly_also_where_another_launcher_left_its_variables(
         monkeypatch.setenv("LOCAL_RANK", "7")
         monkeypatch.setenv("WORLD_SIZE", "8")
         monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')
-        results = run(Study(repeats=5, fixed={**TINY, "steps": 2}), results_file)
-    assert [record.status for record in results.records] == [Status.OK] * 5
-    assert len(logs) == 10
+        results = run(Study(repeats=repeats, fixed={**TINY, "steps": 2}), results_file)
+    assert [record.status for record in results.records] == [Status.OK] * repeats
+    assert len(logs) == 2 * repeats
     assert not [log for log in logs if "terminate called" in log or "Traceback" in log]
 
 

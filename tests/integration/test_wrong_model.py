@@ -1,8 +1,11 @@
 """A model file of the user's that does not do what is asked of it: refused before any run, with the line to mend."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from integration.conftest import Tool
+from integration.conftest import SCRIPT, Tool
+from interpreters import Interpreter
 
 GOOD = """
 from torch import nn
@@ -97,8 +100,23 @@ def test_a_model_file_that_is_wrong_at_a_glance_is_refused(tool: Tool, case: str
     assert_refused(tool, *AT_A_GLANCE[case])
 
 
+@pytest.fixture
+def looking_tool(tool: Tool, imported: Interpreter, interpreters: dict[str, Interpreter]) -> Iterator[Tool]:
+    """The command line, which looks at a model in a process forked from one that has imported PyTorch."""
+    tool.script = imported.command(SCRIPT, interpreters["torch"].python)
+    yield tool
+    imported.command(SCRIPT)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("case", WHEN_BUILT)
-def test_a_model_that_is_wrong_when_built_is_refused_before_any_run(tool: Tool, case: str) -> None:
+def test_a_model_that_is_wrong_when_built_is_refused_before_any_run(looking_tool: Tool, case: str) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    assert_refused(tool, *WHEN_BUILT[case])
+    assert_refused(looking_tool, *WHEN_BUILT[case])
+
+
+@pytest.mark.torch
+def test_a_wrong_model_is_refused_by_a_tool_that_imports_all_by_itself(tool: Tool) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    tool.script = SCRIPT
+    assert_refused(tool, *WHEN_BUILT["other shape"])

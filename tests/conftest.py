@@ -1,0 +1,102 @@
+"""What all tests share: programs that XLA compiled once, frameworks imported once, and the order of files."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from interpreters import Interpreter
+from paceline.runs import probe
+from paceline.runs.starters import ForkServers, fork_servers
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+
+# Where JAX keeps what XLA compiled: most of a short run is compiling the same few programs again.
+COMPILED = {
+    "JAX_COMPILATION_CACHE_DIR": "",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+MADE_HERE = pytest.StashKey[str]()
+# The longest first, so that none of them is left over at the end for one process alone.
+LONGEST = (
+    "test_emitted_scripts.py", "test_loss_follows_one_worker.py", "test_footprints_are_true.py",
+    "test_jax_placement.py", "test_torch_model_parallel.py", "test_torch_data_parallel_knobs.py",
+    "test_tf_data_parallel_knobs.py", "test_tf_model_parallel.py", "test_traced_steps.py", "test_keras_placement.py",
+    "test_any_process_may_die.py", "test_shared_imports.py", "test_interrupts.py", "test_web_app.py",
+    "test_frameworks_agree.py", "test_tf_ps.py", "test_serve.py", "test_examples.py",
+)  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One folder for all processes of a session: those that run tests beside this one inherit its variables."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        config.stash[MADE_HERE] = tempfile.mkdtemp(prefix="paceline-test-xla-")
+        os.environ.update({**COMPILED, "JAX_COMPILATION_CACHE_DIR": config.stash[MADE_HERE]})
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Compiled programs are of this session only."""
+    if MADE_HERE in config.stash:
+        shutil.rmtree(config.stash[MADE_HERE], ignore_errors=True)
+        for name in COMPILED:
+            del os.environ[name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files in the order in which processes are to take them up."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[ForkServers]:
+    """Processes with their framework imported, for tests of many short runs."""
+    with fork_servers() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def interpreters() -> Iterator[dict[str, Interpreter]]:
+    """By framework: a Python that has it imported."""
+    opened = Interpreters()
+    yield opened
+    for interpreter in opened.values():
+        interpreter.close()
+
+
+class Interpreters(dict[str, Interpreter]):
+    """Each is started when first asked for."""
+
+    MODULES = {
+        "torch": (
+            "torch", "torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.pipelining",
+            "torch.distributed.tensor.parallel", "torch.distributed.checkpoint.state_dict",
+        ),
+        "tensorflow": ("tensorflow", "keras"),
+        "jax": ("jax", "jax.numpy", "keras"),
+    }  # fmt: skip
+
+    def __missing__(self, framework: str) -> Interpreter:
+        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environment["KERAS_BACKEND"] = "jax" if framework == "jax" else "tensorflow"
+        self[framework] = Interpreter(*self.MODULES[framework], environment=environment)
+        return self[framework]
+
+
+@pytest.fixture(scope="session")
+def probing_without_imports(interpreters: dict[str, Interpreter]) -> Iterator[None]:
+    """Looks at models of users are taken in processes forked from an interpreter that has the framework."""
+    ask = probe._ask
+
+    def forked(spec: RunSpec) -> object:
+        python = interpreters[strategy(spec.strategy).framework or "torch"].python
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(probe, "sys", SimpleNamespace(executable=str(python)))
+            return ask(spec)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe, "_ask", forked)
+        yield
