@@ -30,15 +30,11 @@ class OwnFacts:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "OwnFacts":
-        """As another process told it."""
-        layers = tuple(LayerFacts(**{**layer, "arrays": _shapes(layer["arrays"])}) for layer in values.pop("layers"))
+        """As another process sent it."""
+        layers = tuple(LayerFacts.from_json(layer) for layer in values.pop("layers"))
         return cls(**{**values, "cuts": tuple(values["cuts"])}, layers=layers)
 
     @property
     def model(self) -> ModelFacts | None:
         """What footprints are made of, if it is known."""
         return ModelFacts(self.layers, self.input_elements) if self.layers else None
-
-
-def _shapes(arrays: list[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((name, tuple(shape)) for name, shape in arrays)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 # A device's speed is calibrated for each of these; "shape" stands for layers without parameters.
 LayerKind = Literal["attention", "convolution", "dense", "other", "shape"]
@@ -53,6 +53,11 @@ class LayerFacts:
         if self.splits is None:
             usual = _USUAL_SPLITS.get(str(self.kind), {}) if "kernel" in dict(self.arrays) else {}
             object.__setattr__(self, "splits", usual)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "LayerFacts":
+        """As another process sent it: JSON has lists where shapes are tuples."""
+        return cls(**{**values, "arrays": tuple((name, tuple(shape)) for name, shape in values["arrays"])})
 
     @property
     def kept(self) -> int:
