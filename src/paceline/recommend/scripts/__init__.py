@@ -54,11 +54,11 @@ def emit(spec: RunSpec, *, file_name: str = FILE_NAME, why: str = "", probe: Pro
 
 def script_of(name: str) -> Script:
     """The script of a strategy, or a `SpecError` that names those that have one."""
-    script = direct("paceline.recommend.scripts", "SCRIPT", Script, name) or scripts().get(name)
-    if script is None:
+    found = direct("paceline.recommend.scripts", "SCRIPT", Script, name) or scripts().get(name)
+    if found is None:
         strategy(name)  # a misspelt name is told as such
         raise SpecError(f"there is no script for {name}; there are scripts for {', '.join(sorted(scripts()))}")
-    return script
+    return found
 
 
 def _check(spec: RunSpec, script: Script, probe: Probe) -> None:

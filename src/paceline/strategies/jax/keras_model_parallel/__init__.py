@@ -46,27 +46,27 @@ def _as_laid_out(messages: Iterable[Message], spec: RunSpec, rows: Rows, model: 
     """What a layout map adds: it divides whole dimensions of variables only, not heads or channels inside of one."""
     splits, ways, samples = rows.split(model), rows.ways, spec.samples_per_step // rows.count
     joined = {f"output of {split.layer.name}" for split in splits if split.gathers_output}
-    exchanged = [message for message in messages if message.name not in joined]
+    found = [message for message in messages if message.name not in joined]
     channels = 0
     for split in splits:
         name, shapes = split.layer.name, dict(split.layer.arrays)
         if split.part == "heads":
             payload = QUERY_KEY_VALUE * split.layer.output_elements * samples * FLOAT_BYTES
-            exchanged += _both_ways(all_gather(f"queries, keys and values of {name}", payload, ways))
+            found += _both_ways(all_gather(f"queries, keys and values of {name}", payload, ways))
         if split.part == "rows" and channels:
             # Divided by channels before, by rows of pixels after; where those do not divide, everything is gathered.
             payload, name = split.input_elements * samples * FLOAT_BYTES, f"input of {name}"
             moved = payload / ways * (ways - 1) / ways
             divides = split.input_elements // channels % ways == 0
-            exchanged += _both_ways((exchange(name, moved, moved),) if divides else all_gather(name, payload, ways))
+            found += _both_ways((exchange(name, moved, moved),) if divides else all_gather(name, payload, ways))
         if split.gathers_output:
             # Softmax of divided outputs: the largest, the sum, and two more numbers for each position.
             positions = split.layer.output_elements // shapes["kernel"][-1]
             sums = all_reduce("softmax", positions * samples * FLOAT_BYTES, ways)
-            exchanged += [replace(message, count=SUMS_OF_SOFTMAX) for message in sums]
+            found += [replace(message, count=SUMS_OF_SOFTMAX) for message in sums]
         if shapes:
             channels = shapes["kernel"][-1] if split.part == "channels" else 0
-    return tuple(exchanged)
+    return tuple(found)
 
 
 def _both_ways(messages: Iterable[Message]) -> list[Message]:

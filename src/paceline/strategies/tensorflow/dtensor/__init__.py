@@ -37,7 +37,7 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """Tensor parallelism in rows; optimizer state is divided as the arrays are, and Adam keeps one step counter."""
+    """As with tensor parallelism in rows; what the optimizer keeps lies as the arrays do, and Adam counts its steps."""
     (worker,) = tensor_footprint(spec, Rows.of(spec, split_knobs(spec)), model).groups
     beside = costs.optimizer_bytes(spec.optimizer, worker.parameter_bytes / FLOAT_BYTES) - costs.COUNTER_BYTES
     return Footprint((replace(worker, optimizer_bytes=beside + (FLOAT_BYTES if spec.optimizer.name == "adam" else 0)),))
