@@ -24,7 +24,7 @@ from paceline.costs.footprint import (
     reduce_scatter,
     training_flops,
 )
-from paceline.costs.layers import ArraySplit, LayerFacts, LayerKind, LayerSplit
+from paceline.costs.layers import ArraySplit, LayerFacts, LayerSplit
 from paceline.spec import RunSpec, Scalar
 
 Collective = Callable[[str, float, int], tuple[Message, ...]]
@@ -48,8 +48,8 @@ class Split:
 
     @property
     def gathers_input(self) -> bool:
-        """Whether its input must be put together first: only dense layers work on parts of it."""
-        return self.takes_split and self.layer.kind not in ("dense", "shape")
+        """Whether its input must be put together first, because the layer cannot work on a part of the features."""
+        return self.takes_split and self.layer.kind != "shape" and "rows" not in self.layer.splits
 
     @property
     def sums(self) -> int:
@@ -75,7 +75,7 @@ def split_layers(model: ModelFacts, ways: int, split_convolutions: bool) -> tupl
     splits: list[Split] = []
     elements, is_split, trained = model.input_elements, False, False
     for index, layer in enumerate(model.layers):
-        following = next((after.kind for after in model.layers[index + 1 :] if after.arrays), None)
+        following = next((after for after in model.layers[index + 1 :] if after.arrays), None)
         part = _part(layer, ways, is_split, following, split_convolutions)
         ends_here = following is None and part in ("columns", "channels")
         leaves_split = is_split if layer.kind == "shape" else part in ("columns", "channels") and not ends_here
@@ -85,7 +85,7 @@ def split_layers(model: ModelFacts, ways: int, split_convolutions: bool) -> tupl
 
 
 def _part(
-    layer: LayerFacts, ways: int, is_split: bool, following: LayerKind | None, split_convolutions: bool
+    layer: LayerFacts, ways: int, is_split: bool, following: LayerFacts | None, split_convolutions: bool
 ) -> LayerSplit:
     """The way that a layer is split, among those that it declares."""
     if ways == 1:
@@ -97,7 +97,8 @@ def _part(
     if "rows" in layer.splits and is_split:
         return "rows"
     # Columns pay when rows follow, which need no exchange in between, or at the end, where little is put together.
-    if "columns" in layer.splits and following in ("dense", None) and _divides(layer, "columns", ways):
+    pays = following is None or "rows" in following.splits
+    if "columns" in layer.splits and pays and _divides(layer, "columns", ways):
         return "columns"
     return "whole"
 
