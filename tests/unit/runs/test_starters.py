@@ -38,5 +38,5 @@ def test_variables_that_only_the_first_use_of_a_gpu_reads_may_come_after_the_for
 
 
 def test_a_strategy_without_a_framework_imports_only_what_it_needs():
-    assert imports_of(strategy("fake")) == strategy("fake").needs
+    assert imports_of(strategy("fake")) == strategy("fake").needs.packages
     assert "torch" in imports_of(strategy("torch-ddp"))

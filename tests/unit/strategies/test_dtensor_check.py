@@ -32,9 +32,9 @@ def layers(_options: Mapping[str, Scalar], _shape: Shape, classes: int) -> Layer
 
 def test_a_layer_that_is_not_written_out_for_dtensor_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = complete(RunSpec(strategy="tf-dtensor", workers=2, global_batch=8, steps=1))
-    assert strategy("tf-dtensor").check(spec, local_system()) is None
+    assert strategy("tf-dtensor").needs.check(spec, local_system()) is None
     monkeypatch.setattr("paceline.contract.context.workload", lambda name: Workload(name, "", "mnist-5k", layers))
-    reason = strategy("tf-dtensor").check(spec, local_system())
+    reason = strategy("tf-dtensor").needs.check(spec, local_system())
     assert reason == (
         "tf-dtensor has no Gate layer, which mnist-small needs; use another workload here, or keras-model-parallel"
     )
