@@ -101,7 +101,7 @@ def test_no_setting_changes_what_is_learned(
     assert found.record.ranks[0].details["steps_per_execution"] == knobs.get("steps_per_execution", 1)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_fit_that_is_taken_apart_trains_the_same_and_adds_up(workers: int, trained: Any) -> None:
     fields = {"strategy": "tf-mirrored", "workers": workers, "knobs": {"loop": "fit"}}
     # Of one epoch that is shorter than the instrumented run.

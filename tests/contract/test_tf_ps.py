@@ -126,7 +126,10 @@ def test_several_steps_in_one_call_use_each_share_once_too(trained: Any) -> None
     assert of_role(record, "server")[0].details["updates"] == 40
 
 
-@pytest.mark.parametrize("optimizer", ["", OWN_OPTIMIZER], ids=["the run's optimizer", "its own optimizer"])
+@pytest.mark.parametrize("optimizer", [
+    pytest.param("", id="the run's optimizer"),
+    pytest.param(OWN_OPTIMIZER, id="its own optimizer", marks=pytest.mark.soak),
+])  # fmt: skip
 def test_a_model_of_the_users_is_served(optimizer: str, tmp_path: Path, trained: Any) -> None:
     file = tmp_path / "mine.py"
     file.write_text(OWN_MODEL + optimizer)
@@ -137,7 +140,10 @@ def test_a_model_of_the_users_is_served(optimizer: str, tmp_path: Path, trained:
     assert of_role(run.record, "server")[0].details["updates"] == 2 * 30
 
 
-@pytest.mark.parametrize("optimizer", ["", OWN_OPTIMIZER], ids=["the run's optimizer", "its own optimizer"])
+@pytest.mark.parametrize("optimizer", [
+    pytest.param("", id="the run's optimizer", marks=pytest.mark.soak),
+    pytest.param(OWN_OPTIMIZER, id="its own optimizer"),
+])  # fmt: skip
 def test_a_share_that_is_taken_apart_trains_as_a_whole_one(optimizer: str, tmp_path: Path, trained: Any) -> None:
     file = tmp_path / "mine.py"
     file.write_text(OWN_MODEL + optimizer)

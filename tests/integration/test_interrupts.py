@@ -8,17 +8,17 @@ import pytest
 from integration.conftest import Started, Tool, wait_until
 from paceline.record import Status
 
-# Three runs of three seconds and more each, so that a signal meets the second one in the middle of its steps.
+# The second of three runs takes eight seconds and more, so that a signal meets it in the middle of its steps.
 SLOW = """
 name = "slow"
+order_seed = 3
 [fixed]
 strategy = "fake"
 workers = 2
 global_batch = 64
-steps = 15
 knobs = { real_time = true, step_ms = 200.0 }
 [factors]
-seed = [0, 1, 2]
+steps = [3, 40, 4]
 """
 # After its workers were started, a run is past its imports and has not come to its end.
 MIDDLE_SECONDS = 1.0
