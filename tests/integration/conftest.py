@@ -6,6 +6,7 @@ to their end are forked from a process that has imported the tool; those that ar
 
 import os
 import pkgutil
+import signal
 import subprocess
 import sysconfig
 import time
@@ -37,6 +38,11 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = PATI
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
         time.sleep(POLL_SECONDS)
+
+
+def _hear_interrupts() -> None:
+    """As at a terminal, also where the tests themselves run in the background and no interrupt reaches them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def workers_of(pid: int) -> list[int]:
@@ -100,7 +106,7 @@ class Tool:
         with out.open("w") as to_out, err.open("w") as to_err:
             process = subprocess.Popen(
                 [SCRIPT, *words], cwd=self.folder, env=self.environment,
-                stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err,
+                stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, preexec_fn=_hear_interrupts,  # noqa: PLW1509
             )  # fmt: skip
         self.started.append(process)
         return Started(process, out, err)
