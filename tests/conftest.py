@@ -89,7 +89,7 @@ class Interpreters(dict[str, Interpreter]):
 @pytest.fixture(scope="session")
 def probing_without_imports(interpreters: dict[str, Interpreter]) -> Iterator[None]:
     """Looks at models of users are taken in processes forked from an interpreter that has the framework."""
-    ask = probe._ask
+    ask = probe._probe_in_new_process
 
     def forked(spec: RunSpec) -> object:
         python = interpreters[strategy(spec.strategy).framework or "torch"].python
@@ -98,5 +98,5 @@ def probing_without_imports(interpreters: dict[str, Interpreter]) -> Iterator[No
             return ask(spec)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe, "_ask", forked)
+        patch.setattr(probe, "_probe_in_new_process", forked)
         yield
