@@ -1,0 +1,35 @@
+"""A results file that the version before wrote shows the numbers that it showed then.
+
+`before.db` has runs of `fake`, `torch-ddp` and `torch-ps-sync`, timed and instrumented; `before.json` is what
+`paceline show --json` of that version printed of it.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Printed = Callable[..., str]
+STORED = Path(__file__).parent / "stored"
+
+
+@pytest.fixture
+def old_store(tmp_path: Path) -> Path:
+    """A copy: opening a results file may leave files beside it."""
+    return Path(shutil.copy(STORED / "before.db", tmp_path))
+
+
+def test_every_row_of_an_old_store_has_the_numbers_that_it_had(printed: Printed, old_store: Path) -> None:
+    rows = json.loads(printed("show", "--db", old_store, "--json"))["rows"]
+    assert rows == json.loads((STORED / "before.json").read_text())["rows"]
+
+
+def test_an_old_store_has_its_breakdowns_and_timelines(printed: Printed, old_store: Path, tmp_path: Path) -> None:
+    text = printed("show", "--db", old_store, "--breakdown")
+    assert "torch-ddp x2        0  19.1 0.1  2.9   9.4   3.6   1.9   0.8   0.4  5.0" in text
+    printed("timeline", "torch-ddp:workers=2", "--db", old_store, "--out", tmp_path / "timeline.json")
+    events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+    assert {"forward", "backward", "optimizer"} <= {event.get("cat") for event in events}
