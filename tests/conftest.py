@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[ForkServers]:
+def forking() -> Iterator[ForkServers]:
     """Processes with their framework imported, for tests of many short runs."""
     with fork_servers() as started:
         yield started

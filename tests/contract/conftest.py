@@ -53,8 +53,8 @@ class Trained:
 class Trainer:
     """Trains a configuration, or hands out what it came to before; skips what this machine cannot run."""
 
-    def __init__(self, folder: Path, servers: ForkServers) -> None:
-        self._folder, self._servers = folder, servers
+    def __init__(self, folder: Path, forking: ForkServers) -> None:
+        self._folder, self._servers = folder, forking
         self._done: dict[str, Trained] = {}
 
     def __call__(self, workload: str, **fields: Any) -> Trained:
@@ -134,8 +134,8 @@ def probing(probing_without_imports: None) -> None:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, servers: ForkServers) -> Trainer:
+def trained(tmp_path_factory: pytest.TempPathFactory, forking: ForkServers) -> Trainer:
     beside = "PYTEST_XDIST_WORKER" in os.environ
     folder = tmp_path_factory.getbasetemp().parent / "runs" if beside else tmp_path_factory.mktemp("runs")
     folder.mkdir(exist_ok=True)
-    return Trainer(folder, servers)
+    return Trainer(folder, forking)

@@ -53,7 +53,8 @@ def workers_of(pid: int) -> list[int]:
             words = child.cmdline()
         except psutil.Error:
             continue
-        if WORKER in words:
+        # A fork server names the module too, among those that it imports.
+        if words[2:4] == ["-m", WORKER]:
             found[int(words[words.index(WORKER) + 2])] = child.pid
     return [found[rank] for rank in sorted(found)]
 

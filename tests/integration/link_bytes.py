@@ -58,11 +58,11 @@ if __name__ == "__main__":
     # Sending the last segment again soon, in case it was lost, is the most frequent of them and can be turned off.
     Path("/proc/sys/net/ipv4/tcp_early_retrans").write_text("0")
     carried: dict[str, float | str] = {}
-    with fork_servers() as servers:
+    with fork_servers() as forking:
         for word in sys.argv[2:]:
             name, _, knob = word.partition(":")
             knobs = {key: json.loads(value) for key, value in (knob.split("="),)} if knob else {}
-            launcher = LocalLauncher(servers.starter(strategy(name)))
+            launcher = LocalLauncher(forking.starter(strategy(name)))
             totals = []
             for steps in (SHORT, LONG):
                 fields = {"workers": int(sys.argv[1]), "global_batch": 64, "steps": steps, "train_samples": 2048}

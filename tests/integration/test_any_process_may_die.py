@@ -73,9 +73,9 @@ class PidKeeper:
 
 @pytest.mark.parametrize(("chosen", "rank", "role"), victims())
 def test_a_killed_process_ends_the_run_and_is_named(
-    chosen: Strategy, rank: int, role: str, servers: ForkServers
+    chosen: Strategy, rank: int, role: str, forking: ForkServers
 ) -> None:
-    shared_before, keeper = set(Path("/dev/shm").iterdir()), PidKeeper(servers.starter(chosen))
+    shared_before, keeper = set(Path("/dev/shm").iterdir()), PidKeeper(forking.starter(chosen))
 
     def kill_on_third_news(_event: StepEvent | EpochEvent, news: list[int] = [0]) -> None:  # noqa: B006
         news[0] += 1

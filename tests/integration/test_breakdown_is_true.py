@@ -48,9 +48,9 @@ tensorflow_only = pytest.mark.tensorflow
 
 
 @undisturbed
-def test_a_breakdown_of_made_up_times_is_exact(servers: ForkServers) -> None:
+def test_a_breakdown_of_made_up_times_is_exact(forking: ForkServers) -> None:
     knobs = {"step_ms": 30.0, "send_ms": 4.0, "late_ms": 6.0}
-    first, last = traced({**SMALL, "strategy": "fake", "workload": "mlp", "knobs": knobs}, servers=servers)
+    first, last = traced({**SMALL, "strategy": "fake", "workload": "mlp", "knobs": knobs}, forking=forking)
     # Milliseconds: half a batch each, a third of it forward; then 4 of transfer, and 6 for the one that comes late.
     exact = {"step": 25, "input": 0, "forward": 5, "optimizer": 0, "other": 0, "exposed": 4}
     for rank, own in ((first, {"backward": 10, "waiting": 6}), (last, {"backward": 16, "waiting": 0})):
@@ -60,14 +60,14 @@ def test_a_breakdown_of_made_up_times_is_exact(servers: ForkServers) -> None:
 @torch_only
 @undisturbed
 def test_a_breakdown_calls_the_delay_of_one_rank_waiting_in_the_other_and_not_transfer(
-    tmp_path: Path, servers: ForkServers
+    tmp_path: Path, forking: ForkServers
 ) -> None:
     pytest.importorskip("torch")
     model = tmp_path / "late.py"
     found = {}
     for late in (0.0, LATE_SECONDS):
         model.write_text(LATE.format(late=late))
-        found[late] = traced({**SMALL, "model": str(model), "dataset": "mnist-5k"}, servers=servers)
+        found[late] = traced({**SMALL, "model": str(model), "dataset": "mnist-5k"}, forking=forking)
     calm, held_up = found[0.0][0], found[LATE_SECONDS][0]
     assert held_up["waiting"] - calm["waiting"] == pytest.approx(LATE_SECONDS, rel=0.15)
     assert held_up["exposed"] - calm["exposed"] < 0.1 * LATE_SECONDS
@@ -79,14 +79,14 @@ def test_a_breakdown_calls_the_delay_of_one_rank_waiting_in_the_other_and_not_tr
 @tensorflow_only
 @undisturbed
 def test_a_breakdown_of_served_workers_finds_the_delay_of_one_in_its_own_pass(
-    tmp_path: Path, servers: ForkServers
+    tmp_path: Path, forking: ForkServers
 ) -> None:
     pytest.importorskip("tensorflow")
     model, found = tmp_path / "late.py", {}
     for late in (0.0, LATE_SECONDS):
         model.write_text(LATE_WORKER.format(late_microseconds=round(late * 1e6)))
         fields = {**SERVED, "model": str(model), "dataset": "mnist-5k", "train_samples": 4096}
-        found[late] = traced(fields, servers=servers)
+        found[late] = traced(fields, forking=forking)
     (calm, calm_late), (beside, late_one) = found[0.0], found[LATE_SECONDS]
     assert late_one["forward"] - calm_late["forward"] == pytest.approx(LATE_SECONDS, rel=0.2)
     for name in ("backward", "exposed"):
@@ -119,21 +119,21 @@ def slow_link() -> Iterator[str]:
 
 
 def with_and_without(
-    link: str, fields: dict[str, Any], servers: ForkServers
+    link: str, fields: dict[str, Any], forking: ForkServers
 ) -> Iterator[tuple[float, dict[str, float], dict[str, float]]]:
     """Of each rank: the seconds that the link should take, the breakdown on a fast one and on this one."""
     spec = complete(RunSpec.model_validate(fields))
     # Both ways of the loopback share its queue, so all that is sent goes through it one after another.
     expected = strategy(spec.strategy).footprint(spec, spec_facts(spec)).sent_bytes * 8 / RATE_BITS
-    for fast, slow in zip(traced(fields, servers=servers), traced(fields, "ip", "netns", "exec", link), strict=True):
+    for fast, slow in zip(traced(fields, forking=forking), traced(fields, "ip", "netns", "exec", link), strict=True):
         yield expected, fast, slow
 
 
 @torch_only
 @undisturbed
-def test_a_breakdown_finds_the_transfer_that_a_slow_link_makes(slow_link: str, servers: ForkServers) -> None:
+def test_a_breakdown_finds_the_transfer_that_a_slow_link_makes(slow_link: str, forking: ForkServers) -> None:
     pytest.importorskip("torch")
-    for expected, before, after in with_and_without(slow_link, SMALL, servers):
+    for expected, before, after in with_and_without(slow_link, SMALL, forking):
         assert after["communication"] == pytest.approx(expected, rel=0.2)
         assert after["communication"] > 3 * before["communication"]
         # The other rank comes no later than before: what the link costs is not called waiting.
@@ -143,10 +143,10 @@ def test_a_breakdown_finds_the_transfer_that_a_slow_link_makes(slow_link: str, s
 @tensorflow_only
 @undisturbed
 def test_a_breakdown_of_served_workers_finds_what_a_slow_link_makes_of_fetch_and_push(
-    slow_link: str, servers: ForkServers
+    slow_link: str, forking: ForkServers
 ) -> None:
     pytest.importorskip("tensorflow")
-    for expected, before, after in with_and_without(slow_link, SERVED, servers):
+    for expected, before, after in with_and_without(slow_link, SERVED, forking):
         # The workers share the link and each has one share of a step, give or take a few.
         assert after["exposed"] == pytest.approx(expected, rel=0.2)
         for name in ("input", "forward", "backward", "waiting"):
@@ -155,9 +155,9 @@ def test_a_breakdown_of_served_workers_finds_what_a_slow_link_makes_of_fetch_and
 
 @torch_only
 @undisturbed
-def test_a_breakdown_adds_up_to_the_step(servers: ForkServers) -> None:
+def test_a_breakdown_adds_up_to_the_step(forking: ForkServers) -> None:
     pytest.importorskip("torch")
-    for rank in traced(SMALL, servers=servers):
+    for rank in traced(SMALL, forking=forking):
         assert sum(rank[part] for part in PARTS) == pytest.approx(rank["step"], rel=0.02)
         assert min(rank[part] for part in PARTS) >= 0
         assert rank["other"] < 0.2 * rank["step"]

@@ -66,14 +66,14 @@ def loss(outputs, targets):
 )
 @undisturbed
 def test_a_breakdown_calls_the_delay_of_one_process_waiting_in_the_other(
-    text: str, fields: dict[str, Any], tmp_path: Path, servers: ForkServers
+    text: str, fields: dict[str, Any], tmp_path: Path, forking: ForkServers
 ) -> None:
     pytest.importorskip("tensorflow" if "tf-" in fields["strategy"] else "jax")
     model, found = tmp_path / "late.py", {}
     for late in (0.0, LATE_SECONDS):
         model.write_text(text.format(late=late))
         run = {"workers": 2, "global_batch": 64, "epochs": 1, "train_samples": 640, "dataset": "mnist-5k"}
-        found[late] = traced({**fields, **run, "model": str(model)}, servers=servers)
+        found[late] = traced({**fields, **run, "model": str(model)}, forking=forking)
     (calm, calm_late), (held_up, late_one) = found[0.0], found[LATE_SECONDS]
     assert held_up["waiting"] - calm["waiting"] == pytest.approx(LATE_SECONDS, rel=0.2)
     assert held_up["exposed"] - calm["exposed"] < 0.2 * LATE_SECONDS

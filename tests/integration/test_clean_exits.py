@@ -68,8 +68,8 @@ class LogKeeper:
 
 @pytest.mark.timeout(60 + 30 * RUNS)
 @pytest.mark.parametrize("chosen", HERE)
-def test_many_runs_in_a_row_end_clean(chosen: Strategy, servers: ForkServers, tmp_path: Path) -> None:
-    shared_before, keeper = set(Path("/dev/shm").iterdir()), LogKeeper(servers.starter(chosen), tmp_path)
+def test_many_runs_in_a_row_end_clean(chosen: Strategy, forking: ForkServers, tmp_path: Path) -> None:
+    shared_before, keeper = set(Path("/dev/shm").iterdir()), LogKeeper(forking.starter(chosen), tmp_path)
     for number in range(RUNS):
         run, launcher = PlannedRun(short_run(chosen), number), LocalLauncher(keeper)
         record = launch(run, "exits", local_system(), lambda _event: None, launcher=launcher)

@@ -205,8 +205,8 @@ def cases(usual: Iterable[str], more: Iterable[str]) -> list[Any]:
 class Bench:
     """Makes Paceline's run and the script's of one spec, and gives the losses of both."""
 
-    def __init__(self, folder: Path, servers: ForkServers, interpreters: dict[str, Interpreter]) -> None:
-        self.folder, self._servers, self._interpreters = folder, servers, interpreters
+    def __init__(self, folder: Path, forking: ForkServers, interpreters: dict[str, Interpreter]) -> None:
+        self.folder, self._servers, self._interpreters = folder, forking, interpreters
         (folder / "blocked" / "paceline").mkdir(parents=True)
         (folder / "blocked" / "paceline" / "__init__.py").write_text(NO_PACELINE)
 
@@ -255,8 +255,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, servers: ForkServers, interpreters: dict[str, Interpreter]) -> Bench:
-    return Bench(tmp_path, servers, interpreters)
+def bench(tmp_path: Path, forking: ForkServers, interpreters: dict[str, Interpreter]) -> Bench:
+    return Bench(tmp_path, forking, interpreters)
 
 
 def start(bench: Bench, spec: RunSpec) -> str:

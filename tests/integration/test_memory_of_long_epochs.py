@@ -20,12 +20,12 @@ ROOM = 1.4
 
 
 @pytest.mark.parametrize(("name", "workers"), [("torch-single", 1), ("torch-layers", 2)])
-def test_steps_leave_nothing_behind_that_others_must_go_around(name: str, workers: int, servers: ForkServers) -> None:
+def test_steps_leave_nothing_behind_that_others_must_go_around(name: str, workers: int, forking: ForkServers) -> None:
     peaks = []
     for steps in (SHORT, LONG):
         fields = {"workload": "transformer", "options": {"depth": 2}, "global_batch": BATCH, "epochs": 1}
         spec = complete(RunSpec(strategy=name, workers=workers, train_samples=BATCH * steps, **fields))
-        launcher = LocalLauncher(servers.starter(strategy(name)))
+        launcher = LocalLauncher(forking.starter(strategy(name)))
         record = launch(PlannedRun(spec, 0), "long", local_system(), lambda _event: None, launcher=launcher)
         assert record.ok, f"{record.reason}\n{record.log_tail}"
         peaks.append(peak_above_framework(record) or 0.0)

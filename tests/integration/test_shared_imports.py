@@ -40,8 +40,8 @@ def started_afresh(name: str) -> Record:
 
 
 @pytest.mark.parametrize("name", SINGLES)
-def test_nothing_passes_from_a_run_to_the_next(name: str, servers: ForkServers) -> None:
-    alone, start = started_afresh(name), servers.starter(strategy(name))
+def test_nothing_passes_from_a_run_to_the_next(name: str, forking: ForkServers) -> None:
+    alone, start = started_afresh(name), forking.starter(strategy(name))
     before = trained(name, start)
     other = trained(name, start, seed=7, global_batch=64, optimizer={"name": "sgd", "lr": 0.1}, workload="mlp")
     after = trained(name, start)
@@ -51,8 +51,8 @@ def test_nothing_passes_from_a_run_to_the_next(name: str, servers: ForkServers) 
 
 
 @pytest.mark.parametrize("name", SINGLES)
-def test_a_shared_import_is_made_once_and_the_record_says_so(name: str, servers: ForkServers) -> None:
-    alone, start = started_afresh(name), servers.starter(strategy(name))
+def test_a_shared_import_is_made_once_and_the_record_says_so(name: str, forking: ForkServers) -> None:
+    alone, start = started_afresh(name), forking.starter(strategy(name))
     shared = trained(name, start), trained(name, start)
     assert alone.startup is not None and not alone.startup.forked
     first, second = (record.startup for record in shared)
@@ -80,10 +80,10 @@ def build():
 
 
 @pytest.mark.torch
-def test_garbage_is_not_looked_for_among_what_a_framework_imported(tmp_path: Path, servers: ForkServers) -> None:
+def test_garbage_is_not_looked_for_among_what_a_framework_imported(tmp_path: Path, forking: ForkServers) -> None:
     file = tmp_path / "counting.py"
     file.write_text(COUNTING)
-    start, model = servers.starter(strategy("torch-single")), ModelFile.from_text(f"{file}:build")
+    start, model = forking.starter(strategy("torch-single")), ModelFile.from_text(f"{file}:build")
     trained("torch-single", start, model=model, dataset="mnist-5k")
     # All of PyTorch: a quarter of a second for each run that lets go of its model. One more process only looks at it.
     assert max(map(int, file.with_suffix(".txt").read_text().split())) > 100_000

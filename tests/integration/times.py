@@ -17,10 +17,10 @@ TRIES = 3
 P = ParamSpec("P")
 
 
-def traced(fields: dict[str, Any], *around: str, servers: ForkServers | None = None) -> list[dict[str, float]]:
+def traced(fields: dict[str, Any], *around: str, forking: ForkServers | None = None) -> list[dict[str, float]]:
     """The breakdown of every rank of an instrumented run: made here, or by a command around it."""
-    if servers is not None:
-        return breakdown(fields, servers)
+    if forking is not None:
+        return breakdown(fields, forking)
     command = [*around, sys.executable, str(SCRIPT), json.dumps(fields)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     if done.returncode:  # Not an assertion: a run that fails is not made anew.

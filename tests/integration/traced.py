@@ -37,12 +37,12 @@ def build():
 """
 
 
-def breakdown(fields: dict[str, Any], servers: ForkServers) -> list[dict[str, float]]:
+def breakdown(fields: dict[str, Any], forking: ForkServers) -> list[dict[str, float]]:
     """Of every rank of a run with these fields."""
     if "model" in fields:
         fields = {**fields, "model": ModelFile.from_text(fields["model"])}
     spec = complete(RunSpec.model_validate({**fields, "instrumented": True}))
-    start = servers.starter(strategy(spec.strategy))
+    start = forking.starter(strategy(spec.strategy))
     record = launch(PlannedRun(spec, 0), "traced", local_system(), lambda _event: None, launcher=LocalLauncher(start))
     if not record.ok:  # Not an assertion: a run that fails is not made anew.
         raise RuntimeError(f"{record.reason}\n{record.log_tail}")
