@@ -24,10 +24,7 @@ FILES = {
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
+MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 TRAIN_SAMPLES = 60_000
 # The idx format: two zero bytes, a type (8 is unsigned byte), the number of dimensions, then their sizes.
 IDX_UNSIGNED_BYTE = 8

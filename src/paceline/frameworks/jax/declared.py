@@ -37,11 +37,7 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
     if spec.device == "cpu":
         devices = 1 if in_processes(spec) else spec.workers
         # NPROC is the size of XLA's thread pool.
-        return {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "NPROC": str(max(1, len(process.cores))),
-        }
+        return {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "NPROC": str(max(1, len(process.cores)))}
     # JAX would take three quarters of the GPU's memory at once, and memory could not be compared between strategies.
     return {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 

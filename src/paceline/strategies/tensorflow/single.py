@@ -52,6 +52,6 @@ STRATEGY = Strategy(
     needs=replace(declared.NEEDS, fixed_workers=1),
     testing=Testing(
         # Other kernels than PyTorch's add in another order; the differences grow over 20 steps of Adam.
-        tolerance=1e-3,
+        tolerance=1e-3
     ),
 )

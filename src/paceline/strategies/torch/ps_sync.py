@@ -54,12 +54,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
 def open_job(context: Context) -> Job | Service:
     """A worker or a server."""
     from paceline.frameworks.torch.group import join_group
-    from paceline.frameworks.torch.servers.server import (
-        Shard,
-        SynchronousServer,
-        elementwise_optimizer,
-        serving_order,
-    )
+    from paceline.frameworks.torch.servers.server import Shard, SynchronousServer, elementwise_optimizer, serving_order
 
     join_group(context, backend="gloo")
     cut, order = cut_of(context.spec), serving_order(context)

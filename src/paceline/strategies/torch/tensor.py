@@ -52,9 +52,6 @@ STRATEGY = Strategy(
     knobs=KNOBS,
     needs=replace(declared.NEEDS_OF_PARTS, cut_by="plan", check=check),
     traits=Traits(
-        replicas=one_replica,
-        splits_layers=always,
-        timed_on=("mlp", "transformer"),
-        calibrated_like=("torch-pipeline",),
+        replicas=one_replica, splits_layers=always, timed_on=("mlp", "transformer"), calibrated_like=("torch-pipeline",)
     ),
 )

@@ -103,12 +103,7 @@ def one_batch(context: Context, local: LocalStages, samples: int) -> Train:
 
 def in_microbatches(context: Context, local: LocalStages, pipeline: Pipeline) -> Train:
     """Micro-batches on one of PyTorch's schedules."""
-    from torch.distributed.pipelining import (
-        PipelineStage,
-        Schedule1F1B,
-        ScheduleGPipe,
-        ScheduleInterleaved1F1B,
-    )
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
     count, loss_of = pipeline.microbatches, loss_function(context)
     size = pipeline.samples // count

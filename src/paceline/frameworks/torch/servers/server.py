@@ -149,10 +149,7 @@ class SynchronousServer:
 
     def details(self) -> dict[str, Any]:
         """What it held and did."""
-        return {
-            "held_bytes": self._shard.held_bytes(),
-            "updates": self._updates,
-        }
+        return {"held_bytes": self._shard.held_bytes(), "updates": self._updates}
 
     def close(self) -> None:
         """The last parameters have arrived: workers are done only after that."""

@@ -116,12 +116,7 @@ STRATEGY = Strategy(
     open_job=open_job,
     knobs=KNOBS,
     needs=replace(
-        declared.NEEDS,
-        devices=("cpu",),
-        executions=("eager",),
-        roles=roles,
-        environment=environment,
-        check=check,
+        declared.NEEDS, devices=("cpu",), executions=("eager",), roles=roles, environment=environment, check=check
     ),
     testing=Testing(must_reach_loss=0.8),
 )

@@ -210,10 +210,7 @@ class SliceServer:
 
     def details(self) -> dict[str, Any]:
         """What it held and did."""
-        return {
-            "held_bytes": self._slice.held_bytes,
-            "updates": self._moves,
-        }
+        return {"held_bytes": self._slice.held_bytes, "updates": self._moves}
 
     def close(self) -> None:
         """Whatever was sent has arrived: workers are done only after that."""
