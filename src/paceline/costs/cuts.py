@@ -20,8 +20,7 @@ from paceline.costs.footprint import (
     during,
     exchange,
     in_groups,
-    optimizer_bytes,
-    training_flops,
+    trainer,
 )
 from paceline.costs.layers import LayerFacts
 from paceline.spec import RunSpec, Scalar
@@ -210,15 +209,14 @@ def _worker(
         all_reduce("gradients", held.parameter_bytes, pipeline.replicas) if held.parameters else (),
         "backward", hidden=True, apart=pipeline.workers, piece_bytes=BUCKET_BYTES,
     )  # fmt: skip
-    return RankFootprint(
-        role="worker",
+    return trainer(
+        spec,
+        held,
+        (*_messages(pipeline, stage_numbers, stages), *average),
+        samples=pipeline.samples,
         ranks=1,
-        flops=training_flops(held, pipeline.samples),
-        messages=(*_messages(pipeline, stage_numbers, stages), *average),
-        parameter_bytes=held.parameter_bytes,
         # Gradients are averaged between replicas in buckets beside them.
         gradient_bytes=held.parameter_bytes * (2 if average else 1),
-        optimizer_bytes=optimizer_bytes(spec.optimizer, held.parameters, held.tensors),
         activation_bytes=held.activation_bytes * pipeline.passes_kept(worker) * per_microbatch + received_bytes,
     )
 

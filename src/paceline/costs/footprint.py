@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from paceline.costs.layers import LayerFacts
-from paceline.spec import Optimizer
+from paceline.spec import Optimizer, RunSpec
 
 FLOAT_BYTES = 4
 # A backward pass computes gradients for inputs and for weights: about twice the forward's work.
@@ -81,12 +81,12 @@ class RankFootprint:
 
     role: str
     ranks: int
-    flops: float
-    messages: tuple[Message, ...]
-    parameter_bytes: float
-    gradient_bytes: float
-    optimizer_bytes: float
-    activation_bytes: float
+    flops: float = 0
+    messages: tuple[Message, ...] = ()
+    parameter_bytes: float = 0
+    gradient_bytes: float = 0
+    optimizer_bytes: float = 0
+    activation_bytes: float = 0
 
     @property
     def sent_bytes(self) -> float:
@@ -168,6 +168,21 @@ def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int) -> flo
         case "lbfgs":
             # Pairs of vectors, and the last direction and gradient.
             return (2 * settings.history + 2) * parameters * FLOAT_BYTES
+
+
+def trainer(
+    spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...] = (), *, samples: int | None = None, **fields: Any
+) -> RankFootprint:
+    """Workers that each hold all of `model` and train it on a share of the batch; `fields` say what is otherwise."""
+    samples = spec.samples_per_step // spec.workers if samples is None else samples
+    usual: dict[str, Any] = {
+        "ranks": spec.workers,
+        "parameter_bytes": model.parameter_bytes,
+        "gradient_bytes": model.parameter_bytes,
+        "optimizer_bytes": optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
+        "activation_bytes": model.activation_bytes * samples,
+    }
+    return RankFootprint("worker", flops=training_flops(model, samples), messages=messages, **usual | fields)
 
 
 def all_reduce(name: str, payload_bytes: float, ranks: int, **fields: Any) -> tuple[Message, ...]:

@@ -2,16 +2,7 @@
 
 from dataclasses import replace
 
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    RankFootprint,
-    all_reduce,
-    reduce_scatter,
-    training_flops,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, all_reduce, reduce_scatter, trainer
 from paceline.spec import Optimizer, RunSpec
 
 
@@ -41,19 +32,15 @@ def worker_footprint(
     spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...], held: float, gathered_bytes: float = 0
 ) -> Footprint:
     """Equal workers that each train on their share of the batch and hold `held` of the parameters."""
-    local = spec.samples_per_step // spec.workers
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(model, local),
-        messages=messages,
+    usual = trainer(
+        spec,
+        model,
+        messages,
         parameter_bytes=held * FLOAT_BYTES,
-        gradient_bytes=model.parameter_bytes,
         optimizer_bytes=optimizer_bytes(spec.optimizer, held),
-        # Gathered parameters come and go within a step as activations do.
-        activation_bytes=model.activation_bytes * local + gathered_bytes,
     )
-    return Footprint((worker,))
+    # Gathered parameters come and go within a step as activations do.
+    return Footprint((replace(usual, activation_bytes=usual.activation_bytes + gathered_bytes),))
 
 
 def with_one_counter(footprint: Footprint, spec: RunSpec) -> Footprint:

@@ -11,7 +11,7 @@ from paceline.costs.footprint import (
     RankFootprint,
     exchange,
     optimizer_bytes,
-    training_flops,
+    trainer,
 )
 from paceline.spec import Optimizer, RunSpec
 
@@ -68,23 +68,15 @@ class Traffic:
 
 def served_footprint(spec: RunSpec, model: ModelFacts, cut: Cut, settings: Optimizer, traffic: Traffic) -> Footprint:
     """Workers hold the model and no optimizer; each server holds its part of both, and a gradient of every worker."""
-    size, local = model.parameter_bytes, spec.samples_per_step // spec.workers
+    size = model.parameter_bytes
     leaving: dict[str, Any] = {"phase": "backward", "hidden": True, "piece_bytes": cut.most * FLOAT_BYTES}
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(model, local),
-        messages=(
-            replace(exchange("gradients", size, 0, traffic.pushes), **leaving),
-            exchange("parameters", 0, size, traffic.fetches),
-            exchange("words", WORD_BYTES * cut.servers, 0, traffic.words, control=True),
-            exchange("answers", 0, WORD_BYTES * cut.servers, traffic.answers, control=True),
-        ),
-        parameter_bytes=size,
-        gradient_bytes=size,
-        optimizer_bytes=0,
-        activation_bytes=model.activation_bytes * local,
+    messages = (
+        replace(exchange("gradients", size, 0, traffic.pushes), **leaving),
+        exchange("parameters", 0, size, traffic.fetches),
+        exchange("words", WORD_BYTES * cut.servers, 0, traffic.words, control=True),
+        exchange("answers", 0, WORD_BYTES * cut.servers, traffic.answers, control=True),
     )
+    worker = trainer(spec, model, messages, optimizer_bytes=0)
     servers = (_server(*part, spec.workers, settings, traffic) for part in _parts_of(cut, model.parameters))
     return Footprint((worker, *servers))
 
@@ -115,5 +107,4 @@ def _server(pieces: int, elements: int, workers: int, settings: Optimizer, traff
         gradient_bytes=size * workers,
         # Each piece has an optimizer of its own, which counts its steps.
         optimizer_bytes=optimizer_bytes(settings, elements, pieces),
-        activation_bytes=0,
     )

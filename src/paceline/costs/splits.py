@@ -16,13 +16,11 @@ from paceline.costs.footprint import (
     Message,
     ModelFacts,
     Phase,
-    RankFootprint,
     all_gather,
     all_reduce,
     during,
-    optimizer_bytes,
     reduce_scatter,
-    training_flops,
+    trainer,
 )
 from paceline.costs.layers import ArraySplit, LayerFacts, LayerSplit
 from paceline.spec import RunSpec, Scalar
@@ -178,16 +176,13 @@ def tensor_footprint(spec: RunSpec, rows: Rows, model: ModelFacts, scatter: Coll
         all_reduce("gradients", held.parameter_bytes, rows.count), "backward", hidden=True, apart=rows.ways,
         piece_bytes=BUCKET_BYTES,
     )  # fmt: skip
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(held, samples),
-        messages=(*tensor_messages(splits, rows.ways, samples, scatter), *average),
-        parameter_bytes=held.parameter_bytes,
+    worker = trainer(
+        spec,
+        held,
+        (*tensor_messages(splits, rows.ways, samples, scatter), *average),
+        samples=samples,
         # Gradients are averaged between rows in buckets beside them.
         gradient_bytes=held.parameter_bytes * (2 if average else 1),
-        optimizer_bytes=optimizer_bytes(spec.optimizer, held.parameters, held.tensors),
-        activation_bytes=held.activation_bytes * samples,
     )
     return Footprint((worker,))
 

@@ -148,7 +148,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """The footprint of a data-parallel strategy with a ring all-reduce."""
     size, flops = model.parameter_bytes, training_flops(model, spec.samples_per_step / spec.workers)
     messages = all_reduce("gradients", size, spec.workers)
-    return Footprint((RankFootprint("worker", spec.workers, flops, messages, size, size, 0, 0),))
+    return Footprint((RankFootprint("worker", spec.workers, flops, messages, size, size),))
 
 
 def open_job(context: Context) -> Job:

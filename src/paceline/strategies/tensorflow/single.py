@@ -6,24 +6,14 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is here and nothing is sent."""
-    worker = RankFootprint(
-        role="worker",
-        ranks=1,
-        flops=training_flops(model, spec.samples_per_step),
-        messages=(),
-        parameter_bytes=model.parameter_bytes,
-        gradient_bytes=model.parameter_bytes,
-        optimizer_bytes=costs.optimizer_bytes(spec.optimizer, model.parameters),
-        activation_bytes=model.activation_bytes * spec.samples_per_step,
-    )
-    return Footprint((worker,))
+    return Footprint((costs.trainer(spec, model, samples=spec.samples_per_step, ranks=1),))
 
 
 def open_job(context: Context) -> Job:

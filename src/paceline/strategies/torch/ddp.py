@@ -12,16 +12,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, batch_parts
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    RankFootprint,
-    all_reduce,
-    optimizer_bytes,
-    training_flops,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, all_reduce, trainer
 from paceline.costs.torch import Array, arrays_of
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -71,16 +62,14 @@ def check(spec: RunSpec, system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is on every worker; the gradients go around once."""
-    size, local, knobs = model.parameter_bytes, spec.samples_per_step // spec.workers, STRATEGY.knob_values(spec)
+    size, knobs = model.parameter_bytes, STRATEGY.knob_values(spec)
     beside, messages = _sending(spec, model, knobs)
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(model, local),
-        messages=messages,
-        parameter_bytes=size,
+    local = spec.samples_per_step // spec.workers
+    worker = trainer(
+        spec,
+        model,
+        messages,
         gradient_bytes=(size if knobs["gradient_as_bucket_view"] else 2 * size) + beside,
-        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
         activation_bytes=model.activation_bytes * local / int(knobs["accumulation"]),
     )
     return Footprint((worker,))

@@ -16,13 +16,12 @@ from paceline.costs.footprint import (
     Footprint,
     Message,
     ModelFacts,
-    RankFootprint,
     all_gather,
     all_reduce,
     during,
     in_groups,
     optimizer_bytes,
-    training_flops,
+    trainer,
 )
 from paceline.costs.torch import Array, arrays_of, scattered_reduction, shard_runs
 from paceline.frameworks.torch import declared
@@ -59,11 +58,11 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     gathered = 0 if shards == 1 else max(whole) if knobs["reshard_after_forward"] else sum(whole)
     messages = tuple(message for name, unit in units.items() for message in unit_messages(spec, name, unit, shards))
     return in_groups(
-        RankFootprint(
-            role="worker",
+        trainer(
+            spec,
+            model,
+            messages,
             ranks=ranks,
-            flops=training_flops(model, local),
-            messages=messages,
             parameter_bytes=held * FLOAT_BYTES,
             gradient_bytes=held * FLOAT_BYTES + max(whole),
             optimizer_bytes=optimizer_bytes(spec.optimizer, held, len(arrays)),

@@ -16,12 +16,11 @@ from paceline.costs.footprint import (
     Footprint,
     Message,
     ModelFacts,
-    RankFootprint,
     all_gather,
     during,
     in_groups,
     optimizer_bytes,
-    training_flops,
+    trainer,
 )
 from paceline.costs.splits import Rows, tensor_messages, why_not_split, worker_model
 from paceline.costs.torch import arrays_of, scattered_reduction, shard_runs
@@ -47,15 +46,17 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     part = worker_model(splits, rows.ways)
     arrays = arrays_of(part.layers)
     largest = max(sum(array.padded(rows.count) for array in arrays_of([layer])) for layer in part.layers) * FLOAT_BYTES
+    messages = (
+        *tensor_messages(splits, rows.ways, samples, partial(scattered_reduction, spec)),
+        *_exchanged_between_rows(spec, part, rows),
+    )
     return in_groups(
-        RankFootprint(
-            role="worker",
+        trainer(
+            spec,
+            part,
+            messages,
+            samples=samples,
             ranks=ranks * rows.ways,
-            flops=training_flops(part, samples),
-            messages=(
-                *tensor_messages(splits, rows.ways, samples, partial(scattered_reduction, spec)),
-                *_exchanged_between_rows(spec, part, rows),
-            ),
             parameter_bytes=held * FLOAT_BYTES,
             gradient_bytes=held * FLOAT_BYTES + largest,
             optimizer_bytes=optimizer_bytes(spec.optimizer, held, part.tensors),

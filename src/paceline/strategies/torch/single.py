@@ -5,24 +5,14 @@ from dataclasses import replace
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, trainer
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is here and nothing is sent."""
-    worker = RankFootprint(
-        role="worker",
-        ranks=1,
-        flops=training_flops(model, spec.samples_per_step),
-        messages=(),
-        parameter_bytes=model.parameter_bytes,
-        gradient_bytes=model.parameter_bytes,
-        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
-        activation_bytes=model.activation_bytes * spec.samples_per_step,
-    )
-    return Footprint((worker,))
+    return Footprint((trainer(spec, model, samples=spec.samples_per_step, ranks=1),))
 
 
 def open_job(context: Context) -> Job:

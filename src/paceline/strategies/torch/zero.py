@@ -16,12 +16,10 @@ from paceline.costs.footprint import (
     Footprint,
     Message,
     ModelFacts,
-    RankFootprint,
     all_reduce,
-    during,
     in_groups,
     optimizer_bytes,
-    training_flops,
+    trainer,
 )
 from paceline.costs.torch import broadcast, greedy_partition
 from paceline.frameworks.torch import declared
@@ -49,25 +47,17 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Data parallel, after which each worker's updated parameters go to all others."""
-    size, workers = model.parameter_bytes, spec.workers
-    local = spec.samples_per_step // workers
-    parts = greedy_partition(model, workers)
+    workers, parts = spec.workers, greedy_partition(model, spec.workers)
     held = [sum(array.size for array in part) for part in parts]
     by_place = [broadcast(spec, "parameters", 1, workers, place) for place in range(workers)]
     folded = _broadcasts(held, workers // 2, by_place) if workers > MOST_TOLD_APART else ()
+    averages = all_reduce("gradients", model.parameter_bytes, workers, phase="backward", hidden=True, **BUCKETS)
+    usual = trainer(spec, model, ranks=1)
     return in_groups(
-        RankFootprint(
-            role="worker",
-            ranks=1,
-            flops=training_flops(model, local),
-            messages=(
-                *during(all_reduce("gradients", size, workers), "backward", hidden=True, **BUCKETS),
-                *(folded or _broadcasts(held, rank, by_place)),
-            ),
-            parameter_bytes=size,
-            gradient_bytes=size,
+        replace(
+            usual,
+            messages=(*averages, *(folded or _broadcasts(held, rank, by_place))),
             optimizer_bytes=optimizer_bytes(spec.optimizer, held[rank], len(parts[rank])),
-            activation_bytes=model.activation_bytes * local,
         )
         for rank in range(workers)
     )

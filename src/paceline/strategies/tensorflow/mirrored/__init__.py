@@ -11,7 +11,7 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker, one_process_for_all_workers
 from paceline.contract.traits import Traits
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, Message, ModelFacts, RankFootprint, all_reduce, exchange, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, all_reduce, exchange
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -43,24 +43,11 @@ def check(spec: RunSpec, system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is on every device; the gradients go around once, or to the first device and back."""
-    size, workers, local = model.parameter_bytes, spec.workers, spec.samples_per_step // spec.workers
-
-    def device(ranks: int, messages: tuple[Message, ...]) -> RankFootprint:
-        return RankFootprint(
-            role="worker",
-            ranks=ranks,
-            flops=training_flops(model, local),
-            messages=messages,
-            parameter_bytes=size,
-            gradient_bytes=size,
-            optimizer_bytes=costs.optimizer_bytes(spec.optimizer, model.parameters),
-            activation_bytes=model.activation_bytes * local,
-        )
-
+    size, workers = model.parameter_bytes, spec.workers
     if STRATEGY.knob_values(spec)["cross_device_ops"] == "one_device" and workers > 1:
-        first = device(1, (exchange("gradients", size, size, workers - 1),))
-        return Footprint((first, device(workers - 1, (exchange("gradients", size, size),))))
-    return Footprint((device(workers, all_reduce("gradients", size, workers)),))
+        first = costs.trainer(spec, model, (exchange("gradients", size, size, workers - 1),), ranks=1)
+        return Footprint((first, costs.trainer(spec, model, (exchange("gradients", size, size),), ranks=workers - 1)))
+    return Footprint((costs.trainer(spec, model, all_reduce("gradients", size, workers)),))
 
 
 def open_job(context: Context) -> Job:

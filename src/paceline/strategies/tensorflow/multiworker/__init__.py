@@ -10,7 +10,7 @@ from paceline.contract.context import Context, Process
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, all_reduce
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -35,18 +35,8 @@ def check(spec: RunSpec, system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is on every worker; the gradients go around once."""
-    size, local = model.parameter_bytes, spec.samples_per_step // spec.workers
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(model, local),
-        messages=all_reduce("gradients", size, spec.workers),
-        parameter_bytes=size,
-        gradient_bytes=size,
-        optimizer_bytes=costs.optimizer_bytes(spec.optimizer, model.parameters),
-        activation_bytes=model.activation_bytes * local,
-    )
-    return Footprint((worker,))
+    averages = all_reduce("gradients", model.parameter_bytes, spec.workers)
+    return Footprint((costs.trainer(spec, model, averages),))
 
 
 def environment(spec: RunSpec, process: Process) -> dict[str, str]:

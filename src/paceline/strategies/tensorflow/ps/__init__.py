@@ -10,7 +10,7 @@ from paceline.contract.context import Context, Process
 from paceline.contract.job import Job, Service
 from paceline.contract.strategy import Knob, Role, Strategy, Testing
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, exchange, training_flops
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, exchange
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.strategies.tensorflow.ps.placement import ANSWER_BYTES, INDEX_BYTES, server_bytes
@@ -41,27 +41,17 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A worker fetches the whole model and pushes all gradients for each share; a step is one share for each worker."""
     workers, size, local = spec.workers, model.parameter_bytes, spec.samples_per_step // spec.workers
-    chief = RankFootprint(
-        role="chief",
-        ranks=1,
-        flops=0,
-        messages=(exchange("shares and losses", local * INDEX_BYTES, ANSWER_BYTES, workers, control=True),),
-        parameter_bytes=0,
-        gradient_bytes=0,
-        optimizer_bytes=0,
-        activation_bytes=0,
-    )
-    worker = RankFootprint(
-        role="worker",
-        ranks=workers,
-        flops=training_flops(model, local),
-        messages=(
+    shares = exchange("shares and losses", local * INDEX_BYTES, ANSWER_BYTES, workers, control=True)
+    chief = RankFootprint("chief", 1, messages=(shares,))
+    worker = costs.trainer(
+        spec,
+        model,
+        (
             exchange("parameters", 0, size),
             exchange("gradients", size, 0),
             exchange("shares and losses", ANSWER_BYTES, local * INDEX_BYTES, control=True),
         ),
         parameter_bytes=0,
-        gradient_bytes=size,
         optimizer_bytes=0,
         # The parameters that it fetched are there for the length of the step.
         activation_bytes=model.activation_bytes * local + size,
@@ -82,7 +72,6 @@ def _server(spec: RunSpec, size: int, number: int) -> RankFootprint:
         parameter_bytes=size,
         gradient_bytes=size * spec.workers,
         optimizer_bytes=beside if number == 0 else beside - costs.COUNTER_BYTES,
-        activation_bytes=0,
     )
 
 

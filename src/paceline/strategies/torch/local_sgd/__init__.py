@@ -10,7 +10,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing
 from paceline.contract.traits import Traits
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, optimizer_bytes, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, all_reduce, optimizer_bytes, trainer
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -38,19 +38,15 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """The model goes around once in `every` steps: messages are those of an average step, the warm-up aside."""
-    size, local, knobs = model.parameter_bytes, spec.samples_per_step // spec.workers, STRATEGY.knob_values(spec)
-    messages = all_reduce("models", size, spec.workers)
+    size, knobs = model.parameter_bytes, STRATEGY.knob_values(spec)
     outer = 2 * size if knobs["outer_momentum"] else 0
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(model, local),
-        messages=tuple(replace(message, count=1 / int(knobs["every"])) for message in messages),
-        parameter_bytes=size,
+    worker = trainer(
+        spec,
+        model,
+        all_reduce("models", size, spec.workers, count=1 / int(knobs["every"])),
         # Beside the gradients, the row of numbers in which models and gradients are averaged.
         gradient_bytes=2 * size,
         optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors) + outer,
-        activation_bytes=model.activation_bytes * local,
     )
     return Footprint((worker,))
 

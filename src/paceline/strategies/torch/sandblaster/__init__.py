@@ -19,6 +19,7 @@ from paceline.costs.footprint import (
     RankFootprint,
     exchange,
     optimizer_bytes,
+    trainer,
     training_flops,
 )
 from paceline.costs.servers import WORD_BYTES, Cut, Piece
@@ -69,16 +70,14 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     # A worker asks for each portion and brings it, and asks once more when there are none.
     words = (2 * portions + workers) * WORD_BYTES
     told, measured = _command_bytes(spec), reply_length(settings_of(spec).history) * WORD_BYTES
-    worker = RankFootprint(
-        role="worker",
-        ranks=workers,
+    messages = (
+        exchange("gradients", size, 0, portions / workers),
+        exchange("parameters", 0, size),
+        exchange("words", WORKER_WORD * words / workers, ANSWER * words / workers, control=True),
+    )
+    worker = replace(
+        trainer(spec, model, messages),
         flops=training_flops(model, spec.samples_per_step / workers),
-        messages=(
-            exchange("gradients", size, 0, portions / workers),
-            exchange("parameters", 0, size),
-            exchange("words", WORKER_WORD * words / workers, ANSWER * words / workers, control=True),
-        ),
-        parameter_bytes=size,
         # Of the portion in work, and of the one on its way.
         gradient_bytes=2 * size,
         optimizer_bytes=0,
@@ -86,7 +85,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     )
     pieces = Cut(servers_of(spec), model.parameters).pieces(model.parameters)
     sent, received = ANSWER * words + told * len(pieces), WORKER_WORD * words + measured * len(pieces)
-    coordinator = RankFootprint("coordinator", 1, 0, (exchange("words", sent, received, control=True),), 0, 0, 0, 0)
+    coordinator = RankFootprint("coordinator", 1, 0, (exchange("words", sent, received, control=True),))
     servers = (_server(piece, spec, exchange("words", measured, told, control=True)) for piece in pieces)
     return Footprint((worker, coordinator, *servers))
 
@@ -113,7 +112,6 @@ def _server(piece: Piece, spec: RunSpec, words: Message) -> RankFootprint:
         # The sum, and two portions on their way.
         gradient_bytes=3 * size,
         optimizer_bytes=optimizer_bytes(settings, piece.elements, 1),
-        activation_bytes=0,
     )
 
 
