@@ -117,11 +117,11 @@ class Strategy:
     name: str
     family: Family
     framework: str | None
-    synchronous: bool
     about: str
     use_when: str
     footprint: Callable[[RunSpec, ModelFacts], Footprint]
     open_job: Callable[[Context], Job | Service]
+    synchronous: bool = True
     knobs: tuple[Knob, ...] = ()
     needs: Needs = field(default_factory=Needs)
     traits: Traits = field(default_factory=Traits)

@@ -160,7 +160,6 @@ STRATEGY = Strategy(
     name="fake",
     family="fake",
     framework=None,
-    synchronous=True,
     about="pretends to train: no framework, exact times, faults on demand",
     use_when="trying out Paceline itself",
     footprint=footprint,

@@ -35,7 +35,6 @@ STRATEGY = Strategy(
     name="jax-data",
     family="data",
     framework="jax",
-    synchronous=True,
     about="each device holds the whole model; XLA averages the gradients of a divided batch",
     use_when="the model fits on one device and computation outweighs sending its gradients",
     footprint=footprint,

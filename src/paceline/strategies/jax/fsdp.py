@@ -53,7 +53,6 @@ STRATEGY = Strategy(
     name="jax-fsdp",
     family="data",
     framework="jax",
-    synchronous=True,
     about="parameters and optimizer state are divided over the devices and gathered in each step",
     use_when="the model with its gradients and optimizer state does not fit on one device",
     footprint=footprint,

@@ -30,7 +30,6 @@ STRATEGY = Strategy(
     name="jax-single",
     family="single",
     framework="jax",
-    synchronous=True,
     about="one worker, no communication; every step compiled by XLA",
     use_when="the model is small, or as the baseline of the other JAX strategies",
     footprint=footprint,

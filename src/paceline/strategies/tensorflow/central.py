@@ -50,7 +50,6 @@ STRATEGY = Strategy(
     name="tf-central",
     family="data",
     framework="tensorflow",
-    synchronous=True,
     about="one process: variables in one place, every device computes on its share of the batch",
     use_when="variables do not fit on each GPU beside its activations, and the host's memory is near",
     footprint=footprint,

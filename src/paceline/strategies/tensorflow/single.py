@@ -33,7 +33,6 @@ STRATEGY = Strategy(
     name="tf-single",
     family="single",
     framework="tensorflow",
-    synchronous=True,
     about="one worker, no communication, the step as a traced function",
     use_when="the model is small, or as the baseline of every TensorFlow comparison",
     footprint=footprint,

@@ -29,17 +29,6 @@ POWERSGD_LEAST_GAIN = 2
 # 2^-11 (fp16) or 2^-8 (bf16) of its size; PowerSGD leaves out what its rank cannot hold and adds it in later steps.
 TOLERANCES = {"none": 1e-4, "fp16": 2e-3, "bf16": 5e-3, "powersgd": 0.3}
 
-KNOBS = (
-    Knob("bucket_mb", DEFAULT_BUCKET_MB, "size of a gradient bucket in MiB; PyTorch's default is 25, the first 1"),
-    Knob("gradient_as_bucket_view", True, "gradients live inside the buckets: saves a copy and their memory"),
-    Knob("static_graph", False, "promise that the same parameters are used in each step"),
-    Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
-    Knob("compression", "none", "how gradients are made smaller before they are sent", tuple(TOLERANCES)),
-    Knob("powersgd_rank", 4, "rank of the factors that PowerSGD sends in place of a gradient"),
-    Knob("accumulation", 1, "micro-batches per step; gradients are sent with the last of them"),
-    Knob("algorithm", "auto", "all-reduce algorithm of NCCL; gloo has just one", ("auto", "ring", "tree")),
-)
-
 
 def check(spec: RunSpec, system: System) -> str | None:
     """Knobs that do not fit the batch or the backend."""
@@ -170,12 +159,20 @@ STRATEGY: Strategy = Strategy(
     name="torch-ddp",
     family="data",
     framework="torch",
-    synchronous=True,
     about="each worker holds the whole model; gradients are averaged by all-reduce",
     use_when="the model fits on one device and computation outweighs sending its gradients",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("bucket_mb", DEFAULT_BUCKET_MB, "size of a gradient bucket in MiB; PyTorch's default is 25, the first 1"),
+        Knob("gradient_as_bucket_view", True, "gradients live inside the buckets: saves a copy and their memory"),
+        Knob("static_graph", False, "promise that the same parameters are used in each step"),
+        Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
+        Knob("compression", "none", "how gradients are made smaller before they are sent", tuple(TOLERANCES)),
+        Knob("powersgd_rank", 4, "rank of the factors that PowerSGD sends in place of a gradient"),
+        Knob("accumulation", 1, "micro-batches per step; gradients are sent with the last of them"),
+        Knob("algorithm", "auto", "all-reduce algorithm of NCCL; gloo has just one", ("auto", "ring", "tree")),
+    ),
     needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, check=check),
     traits=Traits(
         passes=lambda spec: int(STRATEGY.knob_values(spec)["accumulation"]),

@@ -65,7 +65,6 @@ STRATEGY = Strategy(
     name="torch-dp",
     family="data",
     framework="torch",
-    synchronous=True,
     about="one process: the model is copied to every device for each batch",
     use_when="several GPUs in one machine, one script, and no second process is wanted",
     footprint=footprint,

@@ -28,12 +28,6 @@ from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob("wrap", "layers", "what is gathered at a time; whole works with any module", ("layers", "whole")),
-    Knob("reshard_after_forward", True, "free gathered parameters after the forward pass (ZeRO 3) or not (ZeRO 2)"),
-    Knob("hsdp_replicas", 1, "groups of workers that each hold the whole model; 1 divides it over all workers"),
-)
-
 
 def check(spec: RunSpec, system: System) -> str | None:
     """Groups of equal size, and an optimizer that works on parts."""
@@ -121,12 +115,15 @@ STRATEGY = Strategy(
     name="torch-fsdp",
     family="data",
     framework="torch",
-    synchronous=True,
     about="parameters, gradients and optimizer state are divided over the workers (ZeRO stage 2 and 3)",
     use_when="the model with its gradients and optimizer state does not fit on one device",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("wrap", "layers", "what is gathered at a time; whole works with any module", ("layers", "whole")),
+        Knob("reshard_after_forward", True, "free gathered parameters after the forward pass (ZeRO 3) or not (ZeRO 2)"),
+        Knob("hsdp_replicas", 1, "groups of workers that each hold the whole model; 1 divides it over all workers"),
+    ),
     needs=replace(declared.NEEDS, executions=("eager",), check=check),
     traits=Traits(
         searched=(Search("hsdp_replicas", one_group_per_node),),

@@ -28,16 +28,6 @@ from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob("tensor", 2, "workers that split each layer between them; the others form further rows"),
-    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
-)
-
-
-def replicas(spec: RunSpec) -> int:
-    """Rows that share the batch."""
-    return Rows.of(spec, STRATEGY.knob_values(spec)).count
-
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A shard of a part of everything is here for good, one layer's part for a while."""
@@ -95,19 +85,21 @@ def open_job(context: Context) -> Job:
     return ShardedTensorJob(context, split)
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="torch-fsdp-tensor",
     family="hybrid",
     framework="torch",
-    synchronous=True,
     about="rows of workers split each layer, and each part is divided over the rows",
     use_when="neither splitting layers nor dividing the model makes it fit alone",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("tensor", 2, "workers that split each layer between them; the others form further rows"),
+        Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+    ),
     needs=replace(declared.NEEDS_OF_PARTS, cut_by="plan", check=check),
     traits=Traits(
-        replicas=replicas,
+        replicas=lambda spec: Rows.of(spec, STRATEGY.knob_values(spec)).count,
         splits_layers=always,
         searched=(Search("tensor", group_sizes_within_a_node(other_than=2)),),
         calibrated_like=("torch-tensor",),

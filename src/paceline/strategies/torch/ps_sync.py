@@ -16,11 +16,6 @@ from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob("servers", 1, "processes that keep the parameters, an equal part each"),
-    Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
-)
-
 
 def cut_of(spec: RunSpec) -> Cut:
     """How the knobs ask for parameters to be cut over servers."""
@@ -72,12 +67,14 @@ STRATEGY = Strategy(
     name="torch-ps-sync",
     family="server",
     framework="torch",
-    synchronous=True,
     about="workers push gradients to servers, which update the parameters that workers pull",
     use_when="workers have no memory for optimizer state, or fast links to a few hosts but not to each other",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("servers", 1, "processes that keep the parameters, an equal part each"),
+        Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
+    ),
     needs=replace(declared.NEEDS, roles=roles, check=check),
     traits=Traits(timed_on=("mlp",)),
 )

@@ -33,7 +33,6 @@ STRATEGY = Strategy(
     name="torch-single",
     family="single",
     framework="torch",
-    synchronous=True,
     about="one worker, no communication",
     use_when="the model is small, or as the baseline of every comparison",
     footprint=footprint,

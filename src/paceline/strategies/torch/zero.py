@@ -32,11 +32,6 @@ BUCKETS = {"piece_bytes": 25 * (1 << 20), "first_piece_bytes": 1 << 20}
 # Beyond so many workers all send what one in the middle does: who sends how often then hardly differs.
 MOST_TOLD_APART = 64
 
-KNOBS = (
-    Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
-    Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
-)
-
 
 def check(spec: RunSpec, _system: System) -> str | None:
     """L-BFGS weighs all gradients against each other."""
@@ -106,12 +101,14 @@ STRATEGY = Strategy(
     name="torch-zero",
     family="data",
     framework="torch",
-    synchronous=True,
     about="data parallel with the optimizer state divided over the workers (ZeRO stage 1)",
     use_when="the model fits on one device but not together with its optimizer state",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
+        Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
+    ),
     needs=replace(declared.NEEDS, check=check),
     traits=Traits(timed_on=("mlp",), calibrated_like=("torch-ddp", "torch-fsdp")),
 )

@@ -22,14 +22,6 @@ from paceline.workloads.layers import QUERY_KEY_VALUE
 
 SUMS_OF_SOFTMAX = 4
 
-KNOBS = (
-    Knob(
-        "tensor", 2, "workers along the model side of the mesh, which split layers; the rest are along the batch side"
-    ),
-    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
-    declared.STEPS_PER_EXECUTION,
-)
-
 
 def rows_of(spec: RunSpec) -> Rows:
     """The mesh: its model side, its batch side."""
@@ -102,12 +94,19 @@ STRATEGY = Strategy(
     name="keras-model-parallel",
     family="hybrid",
     framework="jax",
-    synchronous=True,
     about="Keras divides variables over a mesh of devices by a layout map, and batches over its other side",
     use_when="a Keras model is too large for one device and is to stay a Keras model",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob(
+            "tensor",
+            2,
+            "workers along the model side of the mesh, which split layers; the rest are along the batch side",
+        ),
+        Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(
         declared.NEEDS,
         devices=("cpu", "cuda"),

@@ -18,12 +18,6 @@ from paceline.frameworks.jax import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
-    declared.STEPS_PER_EXECUTION,
-    declared.PROCESSES,
-)
-
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A part of every split layer, and activations exchanged between them."""
@@ -52,12 +46,15 @@ STRATEGY = Strategy(
     name="jax-tensor",
     family="model",
     framework="jax",
-    synchronous=True,
     about="each layer is split over all devices, which exchange activations between layers",
     use_when="single layers are too large for one device and the devices share a very fast link",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+        declared.STEPS_PER_EXECUTION,
+        declared.PROCESSES,
+    ),
     needs=replace(
         declared.NEEDS,
         cut_by="plan",

@@ -21,10 +21,6 @@ from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, MaxPoo
 
 # The layers that `model.py` writes out in plain TensorFlow.
 LAYERS = (Conv, MaxPool, Flatten, Dense, Embed, Norm, Block)
-KNOBS = (
-    Knob("tensor", 1, "devices that split each layer between them; the others are replicas of those"),
-    declared.STEPS_PER_EXECUTION,
-)
 
 
 def split_knobs(spec: RunSpec) -> Mapping[str, Scalar]:
@@ -80,12 +76,14 @@ STRATEGY = Strategy(
     name="tf-dtensor",
     family="hybrid",
     framework="tensorflow",
-    synchronous=True,
     about="one process: a mesh of devices that divides the batch, and with knob tensor the layers too",
     use_when="built-in models, to see what one program with layouts makes of a batch and a model dimension",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("tensor", 1, "devices that split each layer between them; the others are replicas of those"),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(
         declared.NEEDS,
         precisions=("fp32",),

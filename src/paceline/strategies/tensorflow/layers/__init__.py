@@ -17,11 +17,6 @@ from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob("microbatches", 1, "parts of the batch that follow one another through the devices"),
-    declared.STEPS_PER_EXECUTION,
-)
-
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A pipeline in which each device that has parameters has an optimizer of its own."""
@@ -62,12 +57,14 @@ STRATEGY = Strategy(
     name="tf-layers",
     family="model",
     framework="tensorflow",
-    synchronous=True,
     about="one process: each device holds a stretch of the layers, placed there by tf.device",
     use_when="a Keras model must fit that no device of the machine holds alone",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("microbatches", 1, "parts of the batch that follow one another through the devices"),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(
         declared.NEEDS,
         precisions=("fp32",),

@@ -16,17 +16,6 @@ from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob(
-        "cross_device_ops",
-        "auto",
-        "how gradients are summed; auto is what TensorFlow chooses for the devices",
-        ("auto", "nccl", "hierarchical_copy", "one_device"),
-    ),
-    Knob("loop", "custom", "a loop of one's own, or Keras' fit as the studies used it", ("custom", "fit")),
-    declared.STEPS_PER_EXECUTION,
-)
-
 
 def check(spec: RunSpec, system: System) -> str | None:
     """Knobs that do not fit the device or each other."""
@@ -76,12 +65,20 @@ STRATEGY = Strategy(
     name="tf-mirrored",
     family="data",
     framework="tensorflow",
-    synchronous=True,
     about="one process: variables copied to every device, gradients summed between them",
     use_when="several GPUs in one machine and TensorFlow or Keras as the framework",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob(
+            "cross_device_ops",
+            "auto",
+            "how gradients are summed; auto is what TensorFlow chooses for the devices",
+            ("auto", "nccl", "hierarchical_copy", "one_device"),
+        ),
+        Knob("loop", "custom", "a loop of one's own, or Keras' fit as the studies used it", ("custom", "fit")),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(declared.NEEDS, roles=one_process_for_all_workers, check=check),
     traits=Traits(usual_on_several_devices=True),
     testing=Testing(reference=on_one_worker("tf-single")),

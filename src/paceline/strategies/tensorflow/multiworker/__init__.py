@@ -15,16 +15,6 @@ from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob(
-        "communication",
-        "auto",
-        "who sums the gradients: TensorFlow's ring over gRPC, or NCCL",
-        ("auto", "ring", "nccl"),
-    ),
-    declared.STEPS_PER_EXECUTION,
-)
-
 
 def check(spec: RunSpec, system: System) -> str | None:
     """NCCL is for GPUs."""
@@ -75,12 +65,19 @@ STRATEGY = Strategy(
     name="tf-multiworker",
     family="data",
     framework="tensorflow",
-    synchronous=True,
     about="one process per worker: variables in each, gradients summed by collective operations",
     use_when="several machines, and TensorFlow or Keras as the framework",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob(
+            "communication",
+            "auto",
+            "who sums the gradients: TensorFlow's ring over gRPC, or NCCL",
+            ("auto", "ring", "nccl"),
+        ),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(declared.NEEDS, environment=environment, check=check),
     testing=Testing(reference=on_one_worker("tf-single")),
 )

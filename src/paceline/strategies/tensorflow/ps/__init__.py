@@ -16,12 +16,6 @@ from paceline.spec import RunSpec
 from paceline.strategies.tensorflow.ps.placement import ANSWER_BYTES, INDEX_BYTES, server_bytes
 from paceline.systems import System
 
-KNOBS = (
-    Knob("servers", 1, "processes that keep the variables; each variable is on one of them, large ones dealt first"),
-    Knob("ahead", 4, "steps handed out before the oldest is back; as far as workers can be apart"),
-    declared.STEPS_PER_EXECUTION,
-)
-
 
 def knob(spec: RunSpec, name: str) -> int:
     """One of the counts above."""
@@ -103,7 +97,13 @@ STRATEGY = Strategy(
     use_when="workers differ in speed or come and go, and TensorFlow is given",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob(
+            "servers", 1, "processes that keep the variables; each variable is on one of them, large ones dealt first"
+        ),
+        Knob("ahead", 4, "steps handed out before the oldest is back; as far as workers can be apart"),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(
         declared.NEEDS, devices=("cpu",), executions=("eager",), roles=roles, environment=environment, check=check
     ),

@@ -17,17 +17,6 @@ from paceline.frameworks.torch import declared
 from paceline.spec import Optimizer, RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob("n_push", 1, "steps whose gradients a worker adds up before it pushes them"),
-    Knob("n_fetch", 1, "steps from one fetch of the parameters to the next"),
-    Knob("servers", 1, "processes that keep the parameters, an equal part each"),
-    Knob("server_optimizer", "adagrad", "what the servers update with", ("adagrad", "adam", "sgd")),
-    Knob("lr", 0.01, "its learning rate"),
-    Knob("warm_up_updates", 20, "updates over which its learning rate rises to full"),
-    Knob("local_lr", 0.01, "step of a worker on its own copy between fetches, when n_fetch is above 1"),
-    Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
-)
-
 
 def cut_of(spec: RunSpec) -> Cut:
     """How the knobs ask for parameters to be cut over servers."""
@@ -98,7 +87,16 @@ STRATEGY = Strategy(
     use_when="workers differ in speed or come and go, and stale gradients are a fair price",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("n_push", 1, "steps whose gradients a worker adds up before it pushes them"),
+        Knob("n_fetch", 1, "steps from one fetch of the parameters to the next"),
+        Knob("servers", 1, "processes that keep the parameters, an equal part each"),
+        Knob("server_optimizer", "adagrad", "what the servers update with", ("adagrad", "adam", "sgd")),
+        Knob("lr", 0.01, "its learning rate"),
+        Knob("warm_up_updates", 20, "updates over which its learning rate rises to full"),
+        Knob("local_lr", 0.01, "step of a worker on its own copy between fetches, when n_fetch is above 1"),
+        Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
+    ),
     needs=replace(declared.NEEDS, roles=roles, check=check),
     traits=Traits(calibrated_like=("torch-ps-sync",)),
     testing=Testing(must_reach_loss=0.8),

@@ -18,13 +18,6 @@ from paceline.systems import System
 # Steps between averagings that no run reaches.
 NEVER = 10**9
 
-KNOBS = (
-    Knob("every", 8, "steps between two averagings of the models"),
-    Knob("warmup_steps", 8, "first steps, in which gradients are averaged as in data parallel training"),
-    Knob("outer_momentum", 0.0, "Nesterov momentum of the averaged movement, 0.9 in DiLoCo; 0 is plain averaging"),
-    Knob("outer_lr", 0.7, "how much of the averaged movement is taken; of effect with outer_momentum only"),
-)
-
 
 def check(spec: RunSpec, _system: System) -> str | None:
     """Knobs out of range."""
@@ -84,7 +77,12 @@ STRATEGY = Strategy(
     use_when="the link is slow and training can bear models that drift apart for some steps",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("every", 8, "steps between two averagings of the models"),
+        Knob("warmup_steps", 8, "first steps, in which gradients are averaged as in data parallel training"),
+        Knob("outer_momentum", 0.0, "Nesterov momentum of the averaged movement, 0.9 in DiLoCo; 0 is plain averaging"),
+        Knob("outer_lr", 0.7, "how much of the averaged movement is taken; of effect with outer_momentum only"),
+    ),
     needs=replace(declared.NEEDS, check=check),
     traits=Traits(
         calibrated_like=("torch-ddp", "torch-zero", "torch-fsdp"), independent_with={"every": NEVER, "warmup_steps": 0}

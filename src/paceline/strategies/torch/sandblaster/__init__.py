@@ -28,14 +28,6 @@ from paceline.spec import Optimizer, RunSpec
 from paceline.strategies.torch.sandblaster.messages import ANSWER, WORKER_WORD, command_length, reply_length
 from paceline.systems import System
 
-KNOBS = (
-    Knob("portions_per_worker", 4, "portions that the batch is cut into, per worker"),
-    Knob("history", 10, "pairs of steps and gradient changes that L-BFGS remembers"),
-    Knob("lr", 1.0, "how far to go along the direction, as there is no line search"),
-    Knob("servers", 1, "processes that keep the parameters and the history, an equal part each"),
-    Knob("slow_rank_ms", 0.0, "milliseconds that the last worker sleeps in each portion, for trying out stragglers"),
-)
-
 
 def servers_of(spec: RunSpec) -> int:
     """How many processes keep the parameters."""
@@ -150,12 +142,19 @@ STRATEGY = Strategy(
     name="torch-sandblaster",
     family="server",
     framework="torch",
-    synchronous=True,
     about="L-BFGS on large batches: workers compute portions on demand, servers keep its history",
     use_when="batches are large, workers differ in speed, and a second-order method suits the model",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("portions_per_worker", 4, "portions that the batch is cut into, per worker"),
+        Knob("history", 10, "pairs of steps and gradient changes that L-BFGS remembers"),
+        Knob("lr", 1.0, "how far to go along the direction, as there is no line search"),
+        Knob("servers", 1, "processes that keep the parameters and the history, an equal part each"),
+        Knob(
+            "slow_rank_ms", 0.0, "milliseconds that the last worker sleeps in each portion, for trying out stragglers"
+        ),
+    ),
     needs=replace(declared.NEEDS, roles=roles, check=check),
     traits=Traits(
         # Workers take whatever portion comes next, so the batch need not divide over them.
