@@ -203,6 +203,11 @@ def reduce_scatter(name: str, payload_bytes: float, ranks: int) -> tuple[Message
     return _unless_alone(Message(name, "reduce-scatter", payload_bytes, moved, moved, ranks=ranks), ranks)
 
 
+def scattered_reduction(spec: RunSpec, name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """A reduce-scatter; on CPU neither gloo nor XLA has one: all is summed everywhere and each keeps its part."""
+    return (all_reduce if spec.device == "cpu" else reduce_scatter)(name, payload_bytes, ranks)
+
+
 def exchange(
     name: str, sent_bytes: float, received_bytes: float, count: float = 1, *, control: bool = False
 ) -> Message:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, all_reduce, reduce_scatter, trainer
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, trainer
 from paceline.spec import Optimizer, RunSpec
 
 
@@ -21,11 +21,6 @@ def divided_dimension(shape: tuple[int, ...], ways: int) -> int | None:
     """The largest dimension that divides over the devices; None if none does or there is nothing to divide."""
     sizes = [size if size % ways == 0 and size >= ways else 0 for size in shape]
     return sizes.index(max(sizes)) if ways > 1 and any(sizes) else None
-
-
-def scattered_reduction(spec: RunSpec, name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
-    """A reduce-scatter; for CPU devices XLA makes none: it sums everything everywhere and each keeps its part."""
-    return (all_reduce if spec.device == "cpu" else reduce_scatter)(name, payload_bytes, ranks)
 
 
 def worker_footprint(

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from paceline.frameworks.keras import optimizer as keras_optimizer
 from paceline.frameworks.keras.optimizer import TorchOptimizer
-from paceline.spec import Optimizer as OptimizerSettings
 
 # What updates of one variable by several workers at once come to is undefined without a lock; it costs one nothing.
 LOCKING = True
@@ -82,8 +81,3 @@ class Adagrad(keras_optimizer.Adagrad):
 
 
 KINDS: dict[str, type[TorchOptimizer]] = {"adam": Adam, "sgd": Sgd, "adagrad": Adagrad}
-
-
-def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
-    """The run's optimizer."""
-    return KINDS[settings.name](settings)

@@ -10,7 +10,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing, on_one_worker
 from paceline.costs import jax as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, all_gather, all_reduce
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, all_gather, all_reduce, scattered_reduction
 from paceline.frameworks.jax import declared
 from paceline.spec import RunSpec
 
@@ -23,7 +23,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     whole = model.parameters - divided
     messages = (
         *all_gather("parameters", divided * FLOAT_BYTES, ways),
-        *costs.scattered_reduction(spec, "gradients", divided * FLOAT_BYTES, ways),
+        *scattered_reduction(spec, "gradients", divided * FLOAT_BYTES, ways),
         *all_reduce("gradients of arrays that do not divide", whole * FLOAT_BYTES, ways if whole else 1),
     )
     return costs.worker_footprint(

@@ -21,9 +21,10 @@ from paceline.costs.footprint import (
     during,
     in_groups,
     optimizer_bytes,
+    scattered_reduction,
     trainer,
 )
-from paceline.costs.torch import Array, arrays_of, scattered_reduction, shard_runs
+from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System

@@ -5,7 +5,6 @@ torchtitan (Liang et al., ICLR 2025). Nothing that is split is held twice.
 """
 
 from dataclasses import replace
-from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
@@ -20,10 +19,11 @@ from paceline.costs.footprint import (
     during,
     in_groups,
     optimizer_bytes,
+    scattered_reduction,
     trainer,
 )
 from paceline.costs.splits import Rows, tensor_messages, why_not_split, worker_model
-from paceline.costs.torch import arrays_of, scattered_reduction, shard_runs
+from paceline.costs.torch import arrays_of, shard_runs
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -37,7 +37,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     arrays = arrays_of(part.layers)
     largest = max(sum(array.padded(rows.count) for array in arrays_of([layer])) for layer in part.layers) * FLOAT_BYTES
     messages = (
-        *tensor_messages(splits, rows.ways, samples, partial(scattered_reduction, spec)),
+        *tensor_messages(spec, splits, rows.ways, samples),
         *_exchanged_between_rows(spec, part, rows),
     )
     return in_groups(

@@ -4,7 +4,6 @@ Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models U
 """
 
 from dataclasses import replace
-from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
@@ -12,15 +11,13 @@ from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Traits, always, one_replica
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
-from paceline.costs.torch import scattered_reduction
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A part of every split layer, and activations exchanged between them."""
-    rows = Rows.of(spec, STRATEGY.knob_values(spec))
-    return tensor_footprint(spec, rows, model, partial(scattered_reduction, spec))
+    return tensor_footprint(spec, Rows.of(spec, STRATEGY.knob_values(spec)), model)
 
 
 def open_job(context: Context) -> Job:

@@ -6,7 +6,6 @@ JAX Keras accepts a distribution and does nothing.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 
 from paceline.contract.context import Context, Process, spec_facts
 from paceline.contract.job import Job
@@ -41,7 +40,7 @@ def _as_laid_out(spec: RunSpec, rows: Rows, model: ModelFacts) -> list[Message]:
     splits, ways, samples = rows.split(model), rows.ways, spec.samples_per_step // rows.count
     # The last layer's output stays divided.
     apart = [replace(split, gathers_output=False) for split in splits]
-    exchanged = [*tensor_messages(apart, ways, samples, partial(costs.scattered_reduction, spec))]
+    exchanged = [*tensor_messages(spec, apart, ways, samples)]
     channels = 0
     for split in splits:
         name, shapes = split.layer.name, dict(split.layer.arrays)

@@ -5,7 +5,6 @@ as shardings of parameters and activations (Xu et al., "GSPMD", 2021).
 """
 
 from dataclasses import replace
-from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
@@ -22,7 +21,7 @@ from paceline.systems import System
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A part of every split layer, and activations exchanged between them."""
     rows = Rows.of(spec, STRATEGY.knob_values(spec))
-    return costs.with_one_counter(tensor_footprint(spec, rows, model, partial(costs.scattered_reduction, spec)), spec)
+    return costs.with_one_counter(tensor_footprint(spec, rows, model), spec)
 
 
 def check(spec: RunSpec, system: System) -> str | None:

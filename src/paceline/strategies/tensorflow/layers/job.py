@@ -14,7 +14,7 @@ import tensorflow as tf
 from paceline.contract.context import Context
 from paceline.frameworks.keras.optimizer import optimizer_for
 from paceline.frameworks.tensorflow.devices import prepare
-from paceline.frameworks.tensorflow.optimizer import make_optimizer
+from paceline.frameworks.tensorflow.optimizer import KINDS
 from paceline.frameworks.tensorflow.training import TfJob
 from paceline.strategies.tensorflow.layers.cut import cut_model
 
@@ -37,7 +37,7 @@ class Stage:
             for variable in layers.variables:
                 # Keras' own way to give a variable its value for the first time, done again elsewhere.
                 variable._initialize(variable.value.numpy())
-            optimizer = optimizer_for(context, layers, make_optimizer) if layers.trainable_variables else None
+            optimizer = optimizer_for(context, layers, KINDS) if layers.trainable_variables else None
         return cls(layers, device, optimizer)
 
 
