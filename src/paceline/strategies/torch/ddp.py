@@ -102,12 +102,11 @@ def _is_worth_factors(array: Array, rank: int) -> bool:
 
 def open_job(context: Context) -> Job:
     """Wraps the module; the loop is the same as for one worker."""
-    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from paceline.frameworks.torch.compression import AccumulatingJob, compress_gradients, make_contiguous
     from paceline.frameworks.torch.cuda_graph import GraphedJob, recording_stream
-    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
 
     device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
@@ -139,8 +138,6 @@ def open_job(context: Context) -> Job:
         wrapped,
         device,
         optimizer_for(context, module),
-        barrier=dist.barrier,
-        leave=leave_group,
         micro_batches=int(knobs["accumulation"]),
         compiled=context.spec.execution == "compiled",
     )

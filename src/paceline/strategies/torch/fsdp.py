@@ -93,9 +93,7 @@ def unit_messages(spec: RunSpec, name: str, unit: list[Array], shards: int) -> t
 
 def open_job(context: Context) -> Job:
     """Divides the module first: the optimizer must be made on the shards."""
-    import torch.distributed as dist
-
-    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.sharded import ShardedJob, shard_module
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
 
@@ -109,7 +107,7 @@ def open_job(context: Context) -> Job:
         reshard_after_forward=bool(knobs["reshard_after_forward"]),
         replicas=int(knobs["hsdp_replicas"]),
     )
-    return ShardedJob(context, module, device, optimizer_for(context, module), barrier=dist.barrier, leave=leave_group)
+    return ShardedJob(context, module, device, optimizer_for(context, module))
 
 
 STRATEGY = Strategy(

@@ -73,11 +73,10 @@ def _broadcasts(held: list[int], rank: int, by_place: list[tuple[Message, ...]])
 
 def open_job(context: Context) -> Job:
     """DDP with a divided optimizer."""
-    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from paceline.frameworks.torch.compression import make_contiguous
-    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.sharded import shard_state
     from paceline.frameworks.torch.training import TorchJob, build, optimizer_for, torch_device
 
@@ -94,7 +93,7 @@ def open_job(context: Context) -> Job:
         find_unused_parameters=bool(knobs["find_unused_parameters"]),
     )
     optimizer = shard_state(optimizer_for(context, module), in_buckets)
-    return TorchJob(context, wrapped, device, optimizer, barrier=dist.barrier, leave=leave_group)
+    return TorchJob(context, wrapped, device, optimizer)
 
 
 STRATEGY = Strategy(

@@ -16,7 +16,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.cuts import Pipeline
 from paceline.errors import ModelError
-from paceline.frameworks.torch.group import join_group, leave_group
+from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.pipeline.cut import Stage, cut_model
 from paceline.frameworks.torch.training import (
     IMAGE_DIMENSIONS,
@@ -160,10 +160,7 @@ class StageJob(TorchJob):
         optimizer = optimizer_for(context, local) if trains else None
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ModelError("L-BFGS needs all parameters in one place; use another optimizer, or torch-single")
-        super().__init__(
-            context, local, local.device, optimizer, barrier=dist.barrier, leave=leave_group,
-            share=(local.grid.row, local.grid.rows),
-        )  # fmt: skip
+        super().__init__(context, local, local.device, optimizer, share=(local.grid.row, local.grid.rows))
         self._local, self._train, self._average = local, train, average
 
     def step(self, first: int, count: int) -> None:

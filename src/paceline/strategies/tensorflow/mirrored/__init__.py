@@ -47,7 +47,7 @@ def open_job(context: Context) -> Job:
     import tensorflow as tf
 
     from paceline.frameworks.tensorflow.instrumentation import tf_job
-    from paceline.strategies.tensorflow.mirrored.instrumented_fit import fit_job
+    from paceline.strategies.tensorflow.mirrored.fit import fit_job
 
     reducers = {
         "nccl": tf.distribute.NcclAllReduce,

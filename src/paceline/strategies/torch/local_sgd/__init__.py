@@ -46,9 +46,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
 
 def open_job(context: Context) -> Job:
     """The plain loop, with averaging after the update."""
-    import torch.distributed as dist
-
-    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
     from paceline.strategies.torch.local_sgd.job import LocalSgdJob
 
@@ -60,8 +58,6 @@ def open_job(context: Context) -> Job:
         module,
         device,
         optimizer_for(context, module),
-        barrier=dist.barrier,
-        leave=leave_group,
         every=int(knobs["every"]),
         warmup_steps=int(knobs["warmup_steps"]),
         outer=(float(knobs["outer_lr"]), float(knobs["outer_momentum"])),

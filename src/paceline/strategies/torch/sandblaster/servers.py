@@ -15,7 +15,6 @@ from torch import Tensor
 
 from paceline.contract.context import Context
 from paceline.costs.servers import Cut
-from paceline.frameworks.torch.group import leave_group
 from paceline.strategies.torch.sandblaster.job import (
     ASK,
     DONE,
@@ -134,7 +133,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Workers and servers know that it is over."""
-        leave_group()
+        dist.destroy_process_group()
 
 
 class SliceServer:
@@ -214,4 +213,4 @@ class SliceServer:
 
     def close(self) -> None:
         """Whatever was sent has arrived: workers are done only after that."""
-        leave_group()
+        dist.destroy_process_group()
