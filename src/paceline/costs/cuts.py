@@ -36,8 +36,7 @@ FactsOf = Callable[[RunSpec], ModelFacts]
 def cut(costs: Sequence[float], trainable: Sequence[bool], count: int) -> tuple[range, ...]:
     """`count` stretches whose heaviest is as light as can be, and the others as even as can be.
 
-    Each has at least one layer, and the first at least one with parameters: without any there would be nothing that
-    gradients are sent back for.
+    Each has a layer, and the first one with parameters, as there must be something to send gradients back for.
     """
     head = _head(trainable)
     if count > len(costs) - head:

@@ -42,10 +42,7 @@ class Cut:
     most: int
 
     def pieces(self, elements: int) -> tuple[Piece, ...]:
-        """Stripes over all servers.
-
-        Every server has as many elements as any other, give or take one, and all are busy in every part of a pass.
-        """
+        """Stripes over all servers: each has as many elements as any other, give or take one, throughout a pass."""
         return tuple(self._pieces(elements))
 
     def _pieces(self, elements: int) -> Iterator[Piece]:

@@ -1,8 +1,7 @@
 """How single layers are split over workers for tensor parallelism, and what each worker then costs.
 
-Shoeybi et al., "Megatron-LM", 2019: a dense layer by columns, so that its output is split, then the next by rows, so
-that its partial results are summed; attention by heads; here also convolutions by output channels. What runs and what a
-footprint counts are split by the same function, so that they agree.
+Shoeybi et al., "Megatron-LM", 2019: dense layers by columns, then rows; attention by heads; here also convolutions by
+output channels. What runs and what a footprint counts are split by the same function, so that they agree.
 """
 
 import math

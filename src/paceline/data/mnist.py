@@ -1,7 +1,6 @@
 """MNIST: 60,000 training and 10,000 test images of handwritten digits (LeCun, Cortes, Burges).
 
-The four standard files are looked for in `$PACELINE_DATA` (or its `mnist` folder), then in the user's cache; if they
-are nowhere, they are downloaded into the cache from public mirrors.
+Its four files are looked for in `$PACELINE_DATA` (or `mnist` in it) and the user's cache, or downloaded into that.
 """
 
 import gzip

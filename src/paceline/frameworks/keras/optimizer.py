@@ -1,7 +1,6 @@
 """PyTorch's optimizers in Keras, for every backend: Adam adds epsilon after the bias correction, decay is an L2 term.
 
-Keras' own Adam adds epsilon before it (the "epsilon hat" of Kingma and Ba, section 2), so that the same number means
-something else there; its `weight_decay` is decoupled from the gradient.
+Keras' own Adam adds epsilon before it ("epsilon hat" of Kingma and Ba), and its `weight_decay` is decoupled.
 """
 
 from typing import Any

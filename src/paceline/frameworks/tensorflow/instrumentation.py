@@ -1,9 +1,7 @@
 """TensorFlow's training step taken apart for instrumented runs: batch, passes, sum of gradients and update in turn.
 
-Each is a traced function of its own, which on CPU returns when all replicas of the process are done: nothing overlaps
-here, a process waits for the slowest of its own replicas within its passes, and for other processes in the sum, which
-is that of Keras' optimizers. Fetching variables that lie elsewhere (tf-central) is within the passes. Several steps in
-one call (steps_per_execution) are taken one by one.
+Each is a traced function, which on CPU returns when all replicas of the process are done, so nothing overlaps here.
+Fetching variables that lie elsewhere (tf-central) is within the passes; the sum is that of Keras' optimizers.
 """
 
 import math

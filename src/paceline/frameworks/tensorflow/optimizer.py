@@ -1,8 +1,4 @@
-"""The run's optimizer with TensorFlow's fused kernels, one pass over each variable: same meaning, less memory traffic.
-
-They are Keras optimizers, so they sum gradients over replicas and update variables under every `tf.distribute`
-strategy as Keras' own do.
-"""
+"""The run's optimizer with TensorFlow's fused kernels: same meaning, but one pass over each variable."""
 
 from typing import Any
 

@@ -1,7 +1,6 @@
 """The training loop of every TensorFlow strategy whose replicas each train on a share of the batch.
 
-A custom loop under `tf.function`: the data set lies on each replica's device, batches are gathered by index within the
-traced step, and `tf.distribute` decides what becomes of gradients and variables. One device is its default strategy.
+Data lie on each replica's device and are gathered by index within the traced step; `tf.distribute` does the rest.
 """
 
 import math

@@ -1,7 +1,6 @@
 """JAX data parallelism: the batch is divided over a mesh, parameters are on every device, gradients are all-reduced.
 
-`jax.jit` with `NamedSharding`; XLA derives the collectives. Xu et al., "GSPMD: General and Scalable Parallelization for
-ML Computation Graphs", 2021.
+`jax.jit` with `NamedSharding`; XLA derives the collectives (Xu et al., "GSPMD", 2021).
 """
 
 from paceline.contract.context import Context

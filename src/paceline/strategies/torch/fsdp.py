@@ -1,8 +1,7 @@
 """PyTorch FSDP2: parameters, gradients and optimizer state are divided over the workers, and gathered where needed.
 
-Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023. Freed after the forward pass
-and gathered again for the backward one it is ZeRO stage 3, kept in between stage 2 (Rajbhandari et al., SC 2020). With
-replicas it is HSDP: divided within groups of workers, and gradients averaged across them.
+Zhao et al., "PyTorch FSDP", VLDB 2023. Gathered once for each pass it is ZeRO stage 3, kept in between stage 2
+(Rajbhandari et al., SC 2020). With replicas it is HSDP: divided within groups, gradients averaged across them.
 """
 
 from dataclasses import replace

@@ -1,7 +1,6 @@
 """FSDP and tensor parallelism: rows of workers split each layer, and each worker's parts are divided over the rows.
 
-Zhao et al., "PyTorch FSDP", VLDB 2023, on top of Shoeybi et al., "Megatron-LM", 2019; the two-dimensional layout of
-torchtitan (Liang et al., ICLR 2025). Nothing that is split is held twice.
+The two-dimensional layout of torchtitan (Liang et al., ICLR 2025). Nothing that is split is held twice.
 """
 
 from dataclasses import replace

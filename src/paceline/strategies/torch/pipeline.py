@@ -1,7 +1,6 @@
 """Pipeline parallelism: each worker holds some stages, and micro-batches of the batch are in flight at the same time.
 
-Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019 (1F1B), and "Efficient Large-Scale
-Language Model Training on GPU Clusters Using Megatron-LM", SC 2021 (interleaved).
+"GPipe", NeurIPS 2019; "PipeDream", SOSP 2019 (1F1B); Narayanan et al., "Megatron-LM", SC 2021 (interleaved).
 """
 
 from dataclasses import replace

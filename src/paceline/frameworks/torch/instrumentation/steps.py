@@ -1,7 +1,6 @@
 """Records what a PyTorch job does: batches read, forward and backward passes, updates; and what a GPU ran.
 
-Nothing of it is in the training step itself. Modules, optimizer and data are wrapped from outside, so it works for
-every job alike, and timed runs have none of it.
+Modules, optimizer and data are wrapped from outside, so it works for every job and timed runs have none of it.
 """
 
 import json

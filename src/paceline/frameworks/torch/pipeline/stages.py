@@ -1,8 +1,4 @@
-"""Training a model that is cut into stages: one batch at a time through all of them, or micro-batches on a schedule.
-
-Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019 (1F1B), and "Efficient Large-Scale
-Language Model Training on GPU Clusters Using Megatron-LM", SC 2021 (interleaved).
-"""
+"""Training a model that is cut into stages: one batch at a time through all of them, or micro-batches on a schedule."""
 
 from collections.abc import Callable, Sequence
 from inspect import signature

@@ -1,7 +1,6 @@
 """A worker's side of parameter servers: gradients leave and parameters come back while the backward pass still runs.
 
-It takes the place of an optimizer. Words, gradients and parameters are plain point-to-point messages of a gloo group:
-whole tensors from and to their own memory, no pickling.
+It takes the place of an optimizer. All messages are whole tensors from and to their own memory over a gloo group.
 """
 
 from functools import partial

@@ -1,7 +1,6 @@
 """Keras 3 ModelParallel on JAX: variables divided over one side of a mesh by a layout map, batches over the other.
 
-`keras.distribution.ModelParallel`, the ModelParallelStrategy of Bhilegaonkar, Hoskote and Nale; on other backends than
-JAX Keras accepts a distribution and does nothing.
+The ModelParallelStrategy of Bhilegaonkar, Hoskote and Nale; with other backends than JAX, Keras does nothing for it.
 """
 
 from collections.abc import Iterable

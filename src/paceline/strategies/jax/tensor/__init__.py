@@ -1,7 +1,6 @@
 """JAX tensor parallelism: every layer that divides is split over the devices; XLA sums or gathers activations.
 
-Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019, written
-as shardings of parameters and activations (Xu et al., "GSPMD", 2021).
+Shoeybi et al., "Megatron-LM", 2019, written as shardings of parameters and activations (Xu et al., "GSPMD", 2021).
 """
 
 from dataclasses import replace

@@ -1,7 +1,6 @@
 """Training on a DTensor mesh: samples divided along one dimension, layers along the other, one traced function.
 
-TensorFlow's DTensor, https://www.tensorflow.org/guide/dtensor_overview: variables and batches have layouts, and the
-function is expanded into one per device with the collectives between them.
+Variables and batches have layouts; TensorFlow expands the function into one per device, with collectives between.
 """
 
 import math

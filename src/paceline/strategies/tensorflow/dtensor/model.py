@@ -1,8 +1,7 @@
 """Neutral layers as plain TensorFlow functions of arrays that may be split over a mesh of devices.
 
-Keras 3 does not run on DTensor, so the layers are written out. A function is written as for one device; TensorFlow adds
-the collectives that the arrays' layouts ask for. Heads, columns and rows are divided as Shoeybi et al., "Megatron-LM",
-2019.
+Keras 3 does not run on DTensor, so the layers are written out, each as for one device; TensorFlow adds the collectives
+that the arrays' layouts ask for. Heads, columns and rows are divided as in Megatron-LM (Shoeybi et al., 2019).
 """
 
 import math

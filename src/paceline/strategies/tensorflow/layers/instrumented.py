@@ -1,9 +1,7 @@
 """The step of a Keras model in stages, taken apart for instrumented runs: stage after stage, forward and back.
 
-Activations and their gradients go to the next device in a call by itself; on CPU each call returns when it is done.
-TensorFlow has other, slower kernels for gradients whose forward pass was another function. So each stage but the last
-makes its forward pass again where it goes back; that time counts as neither pass and is found under other. For a whole
-batch at a time: micro-batches would be in several stages at once.
+Each call, also a transfer to the next device, ends before the next starts. TensorFlow's kernels for gradients are slow
+where the forward pass was another function, so each stage but the last makes it again there, which counts as other.
 """
 
 import math

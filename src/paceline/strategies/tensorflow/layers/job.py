@@ -1,7 +1,6 @@
 """Training a Keras model whose stages are on different devices, in one process and one traced function.
 
-Operations that a gradient tape adds ignore the device that the forward pass had. So each stage has a tape of its own,
-and its gradients are taken within its device's scope.
+A tape's own operations ignore the forward pass's device, so each stage has a tape, used within its device's scope.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """TensorFlow MirroredStrategy: one process, a copy of every variable on each device, gradients summed between them.
 
-The strategy of both studies, which trained with Keras' `fit`; `loop` chooses between that and a loop of one's own. On
-CPU the devices are logical ones, a core each.
+The strategy of both studies, which trained with Keras' `fit` (knob `loop`). On CPU devices are logical, a core each.
 """
 
 from dataclasses import replace

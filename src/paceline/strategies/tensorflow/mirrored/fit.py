@@ -1,8 +1,7 @@
 """Training through Keras' `fit`, on the same batches in the same order as a loop of one's own.
 
-One call of `fit` makes the whole training, as in a script: each call builds its input pipeline anew (seconds under
-a `tf.distribute` strategy); it runs in a thread of its own and waits between epochs. Data come as most scripts bring
-them: a `tf.data` pipeline that hands out global batches, which Keras divides over the replicas.
+One call, in a thread that waits between epochs, makes the whole training, because each call builds its input anew. Data
+come as most scripts bring them: a `tf.data` pipeline of global batches, which Keras divides over the replicas.
 """
 
 import math
@@ -153,9 +152,8 @@ class InstrumentedTurns(Turns):
 class InstrumentedFitJob(FitJob, InstrumentedTfJob):
     """The same training, slower, with everything on the recorder.
 
-    Keras asks a function of its model for each batch; here that is one which takes the batch from Keras' iterator, then
-    makes the passes, the sum and the update one after another. A step goes from the end of one batch to the end of the
-    next, so that what Keras does between them is in it.
+    For each batch Keras calls a function that takes it and makes passes, sum and update one after another. A step goes
+    from the end of one batch to the end of the next, so that what Keras does between them is in it.
     """
 
     turns = InstrumentedTurns

@@ -1,7 +1,6 @@
 """TensorFlow MultiWorkerMirroredStrategy: one process per worker, gradients summed by collective operations.
 
-RING sends over gRPC, on CPU and GPU; NCCL is for GPUs. Keras' `fit` fails under it with Keras 3, so the loop is a
-custom one.
+RING sends over gRPC; NCCL is for GPUs. The loop is a custom one, as Keras 3's `fit` fails under this strategy.
 """
 
 from dataclasses import replace

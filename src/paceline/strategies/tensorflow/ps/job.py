@@ -1,8 +1,7 @@
 """TensorFlow's parameter servers: the chief hands out shares of each batch, workers train on whatever comes next.
 
-Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; `ParameterServerStrategy` and
-`ClusterCoordinator` of TensorFlow. Every variable and what the optimizer keeps beside it live on a server; a worker
-reads them, computes gradients and has them applied there, without regard for what other workers did meanwhile.
+Variables and what the optimizer keeps beside them live on servers; a worker reads them, computes gradients and has them
+applied there, without regard for what other workers did meanwhile.
 """
 
 import json

@@ -100,10 +100,7 @@ class DownpourJob(ServedJob):
 
 
 class AsynchronousServer:
-    """One thread attends to each worker, so that all are served at once; a piece is updated by one at a time.
-
-    A fetch promises no more than in the paper: pieces, and numbers within a piece, may differ by updates of others.
-    """
+    """One thread attends to each worker; a piece is updated by one at a time, but a fetch may see others' updates."""
 
     def __init__(self, shard: Shard, lr: float, warm_up_updates: int) -> None:
         self._shard, self._lr, self._warm_up_updates = shard, lr, warm_up_updates

@@ -1,7 +1,6 @@
 """Sandblaster's coordinator, which hands out portions and runs L-BFGS on numbers, and the servers that it commands.
 
-All that a server does, the coordinator told it to, in one row of commands; so nothing has to be agreed on between
-servers, and the same portions in the same order make the same gradient whoever computed them.
+Servers do all in the order of its commands, so the same portions make the same gradient whoever computed them.
 """
 
 from datetime import timedelta
