@@ -9,20 +9,9 @@ from functools import cache
 from itertools import accumulate
 from typing import Literal, cast
 
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    RankFootprint,
-    Stages,
-    all_reduce,
-    during,
-    exchange,
-    in_groups,
-    trainer,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages, in_groups, trainer
 from paceline.costs.layers import LayerFacts
+from paceline.costs.messages import Message, all_reduce, during, exchange
 from paceline.spec import RunSpec, Scalar
 from paceline.units import format_count
 

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, trainer
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
+from paceline.costs.messages import Message
 from paceline.spec import Optimizer, RunSpec
 
 

@@ -4,15 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    ModelFacts,
-    RankFootprint,
-    exchange,
-    optimizer_bytes,
-    trainer,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, optimizer_bytes, trainer
+from paceline.costs.messages import exchange
 from paceline.spec import Optimizer, RunSpec
 
 # Numbers that say what comes next travel in 64 bits.

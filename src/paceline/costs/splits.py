@@ -10,19 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from paceline.costs.cuts import BUCKET_BYTES, FactsOf
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    Phase,
-    all_gather,
-    all_reduce,
-    during,
-    scattered_reduction,
-    trainer,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
 from paceline.costs.layers import ArraySplit, LayerFacts, LayerSplit
+from paceline.costs.messages import Message, Phase, all_gather, all_reduce, during, scattered_reduction
 from paceline.spec import RunSpec, Scalar
 
 # What a backend makes of a reduce-scatter in a run, given its name, bytes and ranks.

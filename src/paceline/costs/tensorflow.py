@@ -3,7 +3,8 @@
 from typing import Any
 
 from paceline.costs import footprint
-from paceline.costs.footprint import FLOAT_BYTES, Message, ModelFacts, RankFootprint
+from paceline.costs.footprint import FLOAT_BYTES, ModelFacts, RankFootprint
+from paceline.costs.messages import Message
 from paceline.spec import Optimizer, RunSpec
 
 # Keras optimizers count steps in one int64 and keep the learning rate in a variable.

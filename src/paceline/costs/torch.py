@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count, pairwise, takewhile
 
-from paceline.costs.footprint import Message, ModelFacts
+from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
+from paceline.costs.messages import Message
 from paceline.spec import RunSpec
 
 

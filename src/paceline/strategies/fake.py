@@ -12,7 +12,8 @@ from typing import Any
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation, Job
 from paceline.contract.strategy import Knob, Needs, Strategy
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, training_flops
+from paceline.costs.messages import all_reduce
 from paceline.errors import UserError
 from paceline.spans import Span, SpanRecorder
 from paceline.spec import RunSpec

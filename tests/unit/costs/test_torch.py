@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from paceline.costs.footprint import ModelFacts, scattered_reduction
+from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
+from paceline.costs.messages import scattered_reduction
 from paceline.costs.torch import Array, arrays_of, broadcast, greedy_partition
 from paceline.spec import RunSpec
 

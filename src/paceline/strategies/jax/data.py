@@ -8,7 +8,8 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing, on_one_worker
 from paceline.contract.traits import Traits
 from paceline.costs import jax as costs
-from paceline.costs.footprint import Footprint, ModelFacts, all_reduce
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.messages import all_reduce
 from paceline.frameworks.jax import declared
 from paceline.spec import RunSpec
 

@@ -10,7 +10,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing, on_one_worker
 from paceline.costs import jax as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, all_gather, all_reduce, scattered_reduction
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.costs.messages import all_gather, all_reduce, scattered_reduction
 from paceline.frameworks.jax import declared
 from paceline.spec import RunSpec
 

@@ -9,7 +9,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing, on_one_worker, one_process_for_all_workers
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, ModelFacts, exchange
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.messages import exchange
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System

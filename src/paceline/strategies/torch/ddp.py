@@ -12,7 +12,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, batch_parts
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, all_reduce, trainer
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
+from paceline.costs.messages import Message, all_reduce
 from paceline.costs.torch import Array, arrays_of
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec

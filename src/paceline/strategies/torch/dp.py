@@ -10,7 +10,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, one_process_for_all_workers
 from paceline.contract.traits import Traits
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, exchange, trainer
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
+from paceline.costs.messages import exchange
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System

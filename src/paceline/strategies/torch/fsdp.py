@@ -10,19 +10,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, one_group_per_node
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    all_gather,
-    all_reduce,
-    during,
-    in_groups,
-    optimizer_bytes,
-    scattered_reduction,
-    trainer,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.messages import Message, all_gather, all_reduce, during, scattered_reduction
 from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec

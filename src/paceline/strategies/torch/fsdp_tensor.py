@@ -9,18 +9,8 @@ from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, always, group_sizes_within_a_node
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    all_gather,
-    during,
-    in_groups,
-    optimizer_bytes,
-    scattered_reduction,
-    trainer,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.messages import Message, all_gather, during, scattered_reduction
 from paceline.costs.splits import Rows, tensor_messages, why_not_split, worker_model
 from paceline.costs.torch import arrays_of, shard_runs
 from paceline.frameworks.torch import declared

@@ -11,16 +11,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Traits
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    all_reduce,
-    in_groups,
-    optimizer_bytes,
-    trainer,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.messages import Message, all_reduce
 from paceline.costs.torch import broadcast, greedy_partition
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec

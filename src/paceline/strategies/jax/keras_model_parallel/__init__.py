@@ -11,7 +11,8 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_cores, on_one_worker, one_process_for_all_workers
 from paceline.contract.traits import Search, Traits, group_sizes_within_a_node
 from paceline.costs import jax as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, all_gather, all_reduce, exchange
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.costs.messages import Message, all_gather, all_reduce, exchange
 from paceline.costs.splits import Rows, tensor_footprint, tensor_messages, why_not_split
 from paceline.frameworks.jax import declared
 from paceline.spec import RunSpec

@@ -12,7 +12,8 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker, one_process_for_all_workers
 from paceline.contract.traits import Search, Traits, group_sizes_within_a_node
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, reduce_scatter
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.costs.messages import reduce_scatter
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec, Scalar

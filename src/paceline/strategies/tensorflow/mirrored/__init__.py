@@ -10,7 +10,8 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker, one_process_for_all_workers
 from paceline.contract.traits import Traits
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, ModelFacts, all_reduce, exchange
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.messages import all_reduce, exchange
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System

@@ -9,7 +9,8 @@ from paceline.contract.context import Context, Process
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, ModelFacts, all_reduce
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.messages import all_reduce
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System

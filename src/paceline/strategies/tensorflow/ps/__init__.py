@@ -10,7 +10,8 @@ from paceline.contract.context import Context, Process
 from paceline.contract.job import Job, Service
 from paceline.contract.strategy import Knob, Role, Strategy, Testing
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, exchange
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
+from paceline.costs.messages import exchange
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.strategies.tensorflow.ps.placement import ANSWER_BYTES, INDEX_BYTES, server_bytes

@@ -10,7 +10,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing
 from paceline.contract.traits import Traits
-from paceline.costs.footprint import Footprint, ModelFacts, all_reduce, optimizer_bytes, trainer
+from paceline.costs.footprint import Footprint, ModelFacts, optimizer_bytes, trainer
+from paceline.costs.messages import all_reduce
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System

@@ -14,14 +14,13 @@ from paceline.contract.traits import Traits, one_replica
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
-    Message,
     ModelFacts,
     RankFootprint,
-    exchange,
     optimizer_bytes,
     trainer,
     training_flops,
 )
+from paceline.costs.messages import Message, exchange
 from paceline.costs.servers import WORD_BYTES, Cut, Piece
 from paceline.frameworks.torch import declared
 from paceline.spec import Optimizer, RunSpec
