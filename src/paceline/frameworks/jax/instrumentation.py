@@ -15,17 +15,18 @@ from jax.sharding import PartitionSpec
 
 from paceline.contract.context import Context
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.jax.declared import steps_per_call
 from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.training import JaxJob, Layout, Network, held_bytes
 
 
 def jax_job(
-    context: Context, layout: Layout, stride: int = 1,
+    context: Context, layout: Layout,
     *, network: Network | None = None, optimizer: Transformation | None = None, divided: bool = False,
 ) -> JaxJob:  # fmt: skip
     """The usual job; in an instrumented run one in separate calls, or watched whole where layers are `divided`."""
     if context.recorder is None:
-        return JaxJob(context, layout, stride, network=network, optimizer=optimizer)
+        return JaxJob(context, layout, steps_per_call(context.spec), network=network, optimizer=optimizer)
     if divided:
         from paceline.frameworks.jax.profile import WholeStepJob
 

@@ -11,15 +11,14 @@ import tensorflow as tf
 
 from paceline.contract.context import Context
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.tensorflow.declared import steps_per_call
 from paceline.frameworks.tensorflow.training import TfJob
 
 
-def tf_job(
-    context: Context, strategy: tf.distribute.Strategy, devices: list[str], *, stride: int, **fields: Any
-) -> TfJob:
+def tf_job(context: Context, strategy: tf.distribute.Strategy, devices: list[str], **fields: Any) -> TfJob:
     """The usual job; in an instrumented run, one whose steps are noted."""
     if context.recorder is None:
-        return TfJob(context, strategy, devices, stride=stride, **fields)
+        return TfJob(context, strategy, devices, stride=steps_per_call(context.spec), **fields)
     return InstrumentedTfJob(context, strategy, devices, **fields)
 
 

@@ -164,17 +164,12 @@ class TorchJob:
             self._instrument(context.recorder)
 
     def _instrument(self, recorder: SpanRecorder) -> None:
-        from paceline.frameworks.torch.instrumentation.steps import (
-            InstrumentedData,
-            record_backward,
-            record_forward,
-            record_updates,
-        )
+        from paceline.frameworks.torch.instrumentation import steps
 
-        record_forward(self._model, recorder)
-        record_backward(recorder)
-        record_updates(self._optimizer, recorder)
-        self._data = InstrumentedData(self._data, recorder)  # type: ignore[assignment]
+        steps.record_forward(self._model, recorder)
+        steps.record_backward(recorder)
+        steps.record_updates(self._optimizer, recorder)
+        self._data = steps.InstrumentedData(self._data, recorder)  # type: ignore[assignment]
 
     def align(self) -> None:
         """All processes of the run."""

@@ -27,8 +27,7 @@ def open_job(context: Context) -> Job:
     from paceline.frameworks.jax.training import Layout
 
     join(context)
-    knobs = STRATEGY.knob_values(context.spec)
-    return jax_job(context, Layout(mesh_of(context), batch_side=WORKERS), stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, Layout(mesh_of(context), batch_side=WORKERS))
 
 
 STRATEGY = Strategy(

@@ -45,9 +45,8 @@ def open_job(context: Context) -> Job:
         return PartitionSpec() if dimension is None else PartitionSpec(*[None] * dimension, WORKERS)
 
     join(context)
-    knobs = STRATEGY.knob_values(context.spec)
     layout = Layout(mesh_of(context), batch_side=WORKERS, part=part, gathers=True)
-    return jax_job(context, layout, stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, layout)
 
 
 STRATEGY = Strategy(

@@ -22,8 +22,7 @@ def open_job(context: Context) -> Job:
     from paceline.frameworks.jax.instrumentation import jax_job
     from paceline.frameworks.jax.training import Layout
 
-    knobs = STRATEGY.knob_values(context.spec)
-    return jax_job(context, Layout(mesh_of(context), batch_side=None), stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, Layout(mesh_of(context), batch_side=None))
 
 
 STRATEGY = Strategy(

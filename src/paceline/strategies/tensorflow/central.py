@@ -44,7 +44,7 @@ def open_job(context: Context) -> Job:
     from paceline.frameworks.tensorflow.instrumentation import tf_job
 
     strategy = tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/cpu:0")
-    return tf_job(context, strategy, devices, stride=int(STRATEGY.knob_values(context.spec)["steps_per_execution"]))
+    return tf_job(context, strategy, devices)
 
 
 STRATEGY = Strategy(

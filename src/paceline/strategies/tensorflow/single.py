@@ -25,8 +25,7 @@ def open_job(context: Context) -> Job:
 
     from paceline.frameworks.tensorflow.instrumentation import tf_job
 
-    stride = int(STRATEGY.knob_values(context.spec)["steps_per_execution"])
-    return tf_job(context, tf.distribute.get_strategy(), devices, stride=stride)
+    return tf_job(context, tf.distribute.get_strategy(), devices)
 
 
 STRATEGY = Strategy(

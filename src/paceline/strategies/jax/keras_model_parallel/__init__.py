@@ -85,8 +85,7 @@ def open_job(context: Context) -> Job:
     """Keras builds and places the model; the step is that of the other JAX strategies."""
     from paceline.strategies.jax.keras_model_parallel.job import open_parallel
 
-    knobs = STRATEGY.knob_values(context.spec)
-    return open_parallel(context, rows_of(context.spec), int(knobs["steps_per_execution"]))
+    return open_parallel(context, rows_of(context.spec))
 
 
 STRATEGY = Strategy(

@@ -35,9 +35,8 @@ def open_job(context: Context) -> Job:
     from paceline.strategies.jax.tensor.placement import split_layout
 
     join(context)
-    knobs = STRATEGY.knob_values(context.spec)
-    layout = split_layout(context, Rows.of(context.spec, knobs), mesh_of(context))
-    return jax_job(context, layout, stride=int(knobs["steps_per_execution"]), divided=True)
+    rows = Rows.of(context.spec, STRATEGY.knob_values(context.spec))
+    return jax_job(context, split_layout(context, rows, mesh_of(context)), divided=True)
 
 
 STRATEGY = Strategy(

@@ -70,7 +70,7 @@ def open_job(context: Context) -> Job:
     """All devices in one process."""
     from paceline.strategies.tensorflow.dtensor.instrumented import dtensor_job
 
-    return dtensor_job(context, rows_of(context.spec), int(STRATEGY.knob_values(context.spec)["steps_per_execution"]))
+    return dtensor_job(context, rows_of(context.spec), declared.steps_per_call(context.spec))
 
 
 STRATEGY = Strategy(

@@ -44,8 +44,7 @@ def open_job(context: Context) -> Job:
     """All devices in one process."""
     from paceline.strategies.tensorflow.layers.instrumented import layers_job
 
-    knobs = STRATEGY.knob_values(context.spec)
-    return layers_job(context, int(knobs["microbatches"]), int(knobs["steps_per_execution"]))
+    return layers_job(context, int(STRATEGY.knob_values(context.spec)["microbatches"]))
 
 
 def can_be_instrumented(spec: RunSpec) -> bool:

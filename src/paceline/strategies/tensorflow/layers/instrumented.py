@@ -13,13 +13,18 @@ import tensorflow as tf
 
 from paceline.contract.context import Context
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.tensorflow.declared import steps_per_call
 from paceline.spans import Span
 from paceline.strategies.tensorflow.layers.job import LayersJob, Stage
 
 
-def layers_job(context: Context, microbatches: int, stride: int) -> LayersJob:
+def layers_job(context: Context, microbatches: int) -> LayersJob:
     """The usual job; in an instrumented run, one whose steps are noted one by one."""
-    return LayersJob(context, microbatches, stride) if context.recorder is None else InstrumentedLayersJob(context)
+    return (
+        LayersJob(context, microbatches, steps_per_call(context.spec))
+        if context.recorder is None
+        else InstrumentedLayersJob(context)
+    )
 
 
 class InstrumentedLayersJob(LayersJob):

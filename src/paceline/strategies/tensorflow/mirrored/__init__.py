@@ -58,7 +58,7 @@ def open_job(context: Context) -> Job:
     strategy = tf.distribute.MirroredStrategy(devices, cross_device_ops=reducer)
     if knobs["loop"] == "fit":
         return fit_job(context, strategy, devices)
-    return tf_job(context, strategy, devices, stride=int(knobs["steps_per_execution"]))
+    return tf_job(context, strategy, devices)
 
 
 STRATEGY = Strategy(

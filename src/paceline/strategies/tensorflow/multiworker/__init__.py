@@ -51,14 +51,7 @@ def open_job(context: Context) -> Job:
     )
     with cluster(context):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    return tf_job(
-        context,
-        strategy,
-        devices,
-        stride=int(knobs["steps_per_execution"]),
-        barrier=Barrier(strategy),
-        leave=lambda: part(context),
-    )
+    return tf_job(context, strategy, devices, barrier=Barrier(strategy), leave=lambda: part(context))
 
 
 STRATEGY = Strategy(
