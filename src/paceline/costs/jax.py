@@ -41,9 +41,5 @@ def worker_footprint(
 
 def with_one_counter(footprint: Footprint, spec: RunSpec) -> Footprint:
     """A footprint with the optimizer state as it is in JAX."""
-    return Footprint(
-        tuple(
-            replace(group, optimizer_bytes=optimizer_bytes(spec.optimizer, group.parameter_bytes / FLOAT_BYTES))
-            for group in footprint.groups
-        )
-    )
+    held = ((group, group.parameter_bytes / FLOAT_BYTES) for group in footprint.groups)
+    return Footprint(tuple(replace(group, optimizer_bytes=optimizer_bytes(spec.optimizer, n)) for group, n in held))

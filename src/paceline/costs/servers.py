@@ -1,12 +1,12 @@
 """How parameters are cut over servers, in numbers alone: footprints and processes count with the same cut."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, optimizer_bytes, trainer
 from paceline.costs.messages import exchange
-from paceline.spec import Optimizer, RunSpec
+from paceline.spec import Optimizer, RunSpec, Scalar
 
 # Numbers that say what comes next travel in 64 bits.
 WORD_BYTES = 8
@@ -33,6 +33,11 @@ class Cut:
 
     servers: int
     most: int
+
+    @classmethod
+    def of(cls, knobs: Mapping[str, Scalar]) -> "Cut":
+        """The cut that knobs `servers` and `piece_kib` ask for."""
+        return cls(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
 
     def pieces(self, elements: int) -> tuple[Piece, ...]:
         """Stripes over all servers: each has as many elements as any other, give or take one, throughout a pass."""

@@ -21,18 +21,10 @@ from paceline.systems import System
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A pipeline in which each device that has parameters has an optimizer of its own."""
     pipeline = pipeline_footprint(spec, STRATEGY.knob_values(spec), model)
-    return Footprint(
-        tuple(
-            replace(
-                group,
-                optimizer_bytes=costs.optimizer_bytes(spec.optimizer, group.parameter_bytes / FLOAT_BYTES)
-                if group.parameter_bytes
-                else 0,
-            )
-            for group in pipeline.groups
-        ),
-        pipeline.stages,
-    )
+    held = [group.parameter_bytes / FLOAT_BYTES for group in pipeline.groups]
+    beside = [costs.optimizer_bytes(spec.optimizer, parameters) if parameters else 0 for parameters in held]
+    groups = zip(pipeline.groups, beside, strict=True)
+    return replace(pipeline, groups=tuple(replace(group, optimizer_bytes=size) for group, size in groups))
 
 
 def check(spec: RunSpec, system: System) -> str | None:

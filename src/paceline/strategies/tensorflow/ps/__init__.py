@@ -72,10 +72,7 @@ def _server(spec: RunSpec, size: int, number: int) -> RankFootprint:
 
 def check(spec: RunSpec, system: System) -> str | None:
     """Counts below one have no meaning."""
-    for name in ("servers", "ahead"):
-        if knob(spec, name) < 1:
-            return f"knob {name} of tf-ps is {knob(spec, name)}; it must be at least 1"
-    return declared.check(spec, system)
+    return STRATEGY.knob_below_one(spec, "servers", "ahead") or declared.check(spec, system)
 
 
 def open_job(context: Context) -> Job | Service:

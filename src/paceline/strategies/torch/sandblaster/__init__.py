@@ -107,14 +107,10 @@ def _server(piece: Piece, spec: RunSpec, words: Message) -> RankFootprint:
 
 
 def check(spec: RunSpec, _system: System) -> str | None:
-    """Counts below one have no meaning."""
-    knobs = STRATEGY.knob_values(spec)
-    for name in ("portions_per_worker", "history", "servers"):
-        if int(knobs[name]) < 1:
-            return f"knob {name} of torch-sandblaster is {knobs[name]}; it must be at least 1"
-    if float(knobs["lr"]) <= 0:
-        return f"knob lr of torch-sandblaster is {knobs['lr']}; it must be more than 0"
-    return None
+    """Counts below one have no meaning, nor has a learning rate of nothing."""
+    rate = STRATEGY.knob_values(spec)["lr"]
+    refusal = None if float(rate) > 0 else f"knob lr of torch-sandblaster is {rate}; it must be more than 0"
+    return STRATEGY.knob_below_one(spec, "portions_per_worker", "history", "servers") or refusal
 
 
 def open_job(context: Context) -> Job | Service:
