@@ -6,14 +6,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.footprint import Footprint
 from paceline.frameworks.tensorflow import declared
-from paceline.spec import RunSpec
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """Everything is here and nothing is sent."""
-    return Footprint((costs.trainer(spec, model, samples=spec.samples_per_step, ranks=1),))
 
 
 def open_job(context: Context) -> Job:
@@ -34,7 +28,7 @@ STRATEGY = Strategy(
     framework="tensorflow",
     about="one worker, no communication, the step as a traced function",
     use_when="the model is small, or as the baseline of every TensorFlow comparison",
-    footprint=footprint,
+    footprint=lambda spec, model: Footprint((costs.trainer(spec, model, samples=spec.samples_per_step, ranks=1),)),
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION,),
     needs=replace(declared.NEEDS, fixed_workers=1),

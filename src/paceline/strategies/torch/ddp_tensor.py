@@ -9,15 +9,8 @@ from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, always, group_sizes_within_a_node
-from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.frameworks.torch import declared
-from paceline.spec import RunSpec
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """A part of every split layer, activations exchanged in the row, gradients averaged between rows."""
-    return tensor_footprint(spec, Rows.of(spec, STRATEGY.knob_values(spec)), model)
 
 
 def open_job(context: Context) -> Job:
@@ -35,7 +28,7 @@ STRATEGY: Strategy = Strategy(
     framework="torch",
     about="rows of workers split each layer; gradients are averaged between rows",
     use_when="layers must be split, but only over the devices that share a very fast link",
-    footprint=footprint,
+    footprint=lambda spec, model: tensor_footprint(spec, Rows.of(spec, STRATEGY.knob_values(spec)), model),
     open_job=open_job,
     knobs=(
         Knob("tensor", 2, "workers that split a model between them; the others form further rows"),

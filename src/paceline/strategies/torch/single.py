@@ -5,14 +5,8 @@ from dataclasses import replace
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy
-from paceline.costs.footprint import Footprint, ModelFacts, trainer
+from paceline.costs.footprint import Footprint, trainer
 from paceline.frameworks.torch import declared
-from paceline.spec import RunSpec
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """Everything is here and nothing is sent."""
-    return Footprint((trainer(spec, model, samples=spec.samples_per_step, ranks=1),))
 
 
 def open_job(context: Context) -> Job:
@@ -35,7 +29,7 @@ STRATEGY = Strategy(
     framework="torch",
     about="one worker, no communication",
     use_when="the model is small, or as the baseline of every comparison",
-    footprint=footprint,
+    footprint=lambda spec, model: Footprint((trainer(spec, model, samples=spec.samples_per_step, ranks=1),)),
     open_job=open_job,
     needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, fixed_workers=1, check=declared.check_graph),
 )

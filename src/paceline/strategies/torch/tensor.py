@@ -9,15 +9,8 @@ from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Traits, always, one_replica
-from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.frameworks.torch import declared
-from paceline.spec import RunSpec
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """A part of every split layer, and activations exchanged between them."""
-    return tensor_footprint(spec, Rows.of(spec, STRATEGY.knob_values(spec)), model)
 
 
 def open_job(context: Context) -> Job:
@@ -33,7 +26,7 @@ STRATEGY: Strategy = Strategy(
     framework="torch",
     about="each layer is split over all workers, which exchange activations between layers",
     use_when="single layers are too large for one device and the devices share a very fast link",
-    footprint=footprint,
+    footprint=lambda spec, model: tensor_footprint(spec, Rows.of(spec, STRATEGY.knob_values(spec)), model),
     open_job=open_job,
     knobs=(
         Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),

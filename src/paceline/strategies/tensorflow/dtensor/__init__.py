@@ -68,7 +68,7 @@ def _unknown_layer(spec: RunSpec) -> str | None:
 
 def open_job(context: Context) -> Job:
     """All devices in one process."""
-    from paceline.strategies.tensorflow.dtensor.instrumented import dtensor_job
+    from paceline.strategies.tensorflow.dtensor.job import dtensor_job
 
     return dtensor_job(context, rows_of(context.spec), declared.steps_per_call(context.spec))
 
