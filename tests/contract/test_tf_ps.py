@@ -16,7 +16,7 @@ from paceline.runs.probe import probe
 from paceline.runs.processes import held_port
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
-from paceline.strategies.tensorflow.ps.chief_connection import (
+from paceline.strategies.tensorflow.ps.job import (
     accept_members,
     connect_to_chief,
     receive_details,

@@ -6,11 +6,7 @@ from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
 
 # What a function for an own model can return, by the name that strategies and probes use.
-MODEL_KINDS = {
-    "torch": "a torch.nn.Module",
-    "keras": "a Keras model",
-    "jax": "a pair of functions (init, apply)",
-}
+MODEL_KINDS = {"torch": "a torch.nn.Module", "keras": "a Keras model", "jax": "a pair of functions (init, apply)"}
 
 
 @dataclass(frozen=True)

@@ -117,11 +117,11 @@ class Strategy:
     name: str
     family: Family
     framework: str | None
-    synchronous: bool
     about: str
     use_when: str
     footprint: Callable[[RunSpec, ModelFacts], Footprint]
     open_job: Callable[[Context], Job | Service]
+    synchronous: bool = True
     knobs: tuple[Knob, ...] = ()
     needs: Needs = field(default_factory=Needs)
     traits: Traits = field(default_factory=Traits)
@@ -135,3 +135,9 @@ class Strategy:
     def knob_values(self, spec: RunSpec) -> dict[str, Scalar]:
         """All knobs, with the run's own values in their place."""
         return {knob.name: spec.knobs.get(knob.name, knob.default) for knob in self.knobs}
+
+    def knob_below_one(self, spec: RunSpec, *names: str) -> str | None:
+        """Why a run is refused that has one of these knobs, which count something, below one; None if it has not."""
+        values = self.knob_values(spec)
+        low = next((name for name in names if int(values[name]) < 1), None)
+        return f"knob {low} of {self.name} is {values[low]}; it must be at least 1" if low else None

@@ -9,21 +9,9 @@ from functools import cache
 from itertools import accumulate
 from typing import Literal, cast
 
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    RankFootprint,
-    Stages,
-    all_reduce,
-    during,
-    exchange,
-    in_groups,
-    optimizer_bytes,
-    training_flops,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages, in_groups, trainer
 from paceline.costs.layers import LayerFacts
+from paceline.costs.messages import Message, all_reduce, during, exchange
 from paceline.spec import RunSpec, Scalar
 from paceline.units import format_count
 
@@ -37,8 +25,7 @@ FactsOf = Callable[[RunSpec], ModelFacts]
 def cut(costs: Sequence[float], trainable: Sequence[bool], count: int) -> tuple[range, ...]:
     """`count` stretches whose heaviest is as light as can be, and the others as even as can be.
 
-    Each has at least one layer, and the first at least one with parameters: without any there would be nothing that
-    gradients are sent back for.
+    Each has a layer, and the first one with parameters, as there must be something to send gradients back for.
     """
     head = _head(trainable)
     if count > len(costs) - head:
@@ -210,15 +197,14 @@ def _worker(
         all_reduce("gradients", held.parameter_bytes, pipeline.replicas) if held.parameters else (),
         "backward", hidden=True, apart=pipeline.workers, piece_bytes=BUCKET_BYTES,
     )  # fmt: skip
-    return RankFootprint(
-        role="worker",
+    return trainer(
+        spec,
+        held,
+        (*_messages(pipeline, stage_numbers, stages), *average),
+        samples=pipeline.samples,
         ranks=1,
-        flops=training_flops(held, pipeline.samples),
-        messages=(*_messages(pipeline, stage_numbers, stages), *average),
-        parameter_bytes=held.parameter_bytes,
         # Gradients are averaged between replicas in buckets beside them.
         gradient_bytes=held.parameter_bytes * (2 if average else 1),
-        optimizer_bytes=optimizer_bytes(spec.optimizer, held.parameters, held.tensors),
         activation_bytes=held.activation_bytes * pipeline.passes_kept(worker) * per_microbatch + received_bytes,
     )
 

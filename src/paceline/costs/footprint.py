@@ -3,18 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from paceline.costs.layers import LayerFacts
-from paceline.spec import Optimizer
+from paceline.costs.messages import Message
+from paceline.spec import Optimizer, RunSpec
 
 FLOAT_BYTES = 4
 # A backward pass computes gradients for inputs and for weights: about twice the forward's work.
 BACKWARD_OVER_FORWARD = 2
-
-MessageKind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "send"]
-# The part of a step that a message belongs to; an update comes after the backward pass.
-Phase = Literal["forward", "backward", "update"]
 
 
 @dataclass(frozen=True)
@@ -51,42 +48,17 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
-class Message:
-    """One kind of transfer that a rank takes part in, `count` times in a step."""
-
-    name: str
-    kind: MessageKind
-    payload_bytes: float
-    sent_bytes: float
-    received_bytes: float
-    count: float = 1
-    # Ranks that take part, and how far apart their numbers are: neighbours unless it says otherwise.
-    ranks: int = 2
-    apart: int = 1
-    phase: Phase = "update"
-    # Whether the rank goes on computing while it is under way.
-    hidden: bool = False
-    # The layer whose passes need it or make it; none where it is about the model as a whole.
-    layer: str | None = None
-    # Where it is cut into pieces that leave as the backward pass fills them: most bytes of a piece, and of the first.
-    piece_bytes: float | None = None
-    first_piece_bytes: float | None = None
-    # Whether it carries no part of the model: a request, an answer, a share of work.
-    control: bool = False
-
-
-@dataclass(frozen=True)
 class RankFootprint:
     """One step of `ranks` processes that do the same."""
 
     role: str
     ranks: int
-    flops: float
-    messages: tuple[Message, ...]
-    parameter_bytes: float
-    gradient_bytes: float
-    optimizer_bytes: float
-    activation_bytes: float
+    flops: float = 0
+    messages: tuple[Message, ...] = ()
+    parameter_bytes: float = 0
+    gradient_bytes: float = 0
+    optimizer_bytes: float = 0
+    activation_bytes: float = 0
 
     @property
     def sent_bytes(self) -> float:
@@ -170,36 +142,16 @@ def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int) -> flo
             return (2 * settings.history + 2) * parameters * FLOAT_BYTES
 
 
-def all_reduce(name: str, payload_bytes: float, ranks: int, **fields: Any) -> tuple[Message, ...]:
-    """On a ring each rank sends 2 (n - 1) / n of the payload (Patarasuk and Yuan, 2009)."""
-    moved = 2 * (ranks - 1) / ranks * payload_bytes
-    return _unless_alone(Message(name, "all-reduce", payload_bytes, moved, moved, ranks=ranks, **fields), ranks)
-
-
-def all_gather(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
-    """Each rank passes on every part of the whole but one."""
-    moved = (ranks - 1) / ranks * payload_bytes
-    return _unless_alone(Message(name, "all-gather", payload_bytes, moved, moved, ranks=ranks), ranks)
-
-
-def reduce_scatter(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
-    """Half of a ring all-reduce."""
-    moved = (ranks - 1) / ranks * payload_bytes
-    return _unless_alone(Message(name, "reduce-scatter", payload_bytes, moved, moved, ranks=ranks), ranks)
-
-
-def exchange(
-    name: str, sent_bytes: float, received_bytes: float, count: float = 1, *, control: bool = False
-) -> Message:
-    """Plain sends and receives between two ranks."""
-    payload_bytes = max(sent_bytes, received_bytes)
-    return Message(name, "send", payload_bytes, sent_bytes, received_bytes, count, control=control)
-
-
-def during(messages: Iterable[Message], phase: Phase, **fields: Any) -> tuple[Message, ...]:
-    """The same messages in a part of the step, with other fields where they are given."""
-    return tuple(replace(message, phase=phase, **fields) for message in messages)
-
-
-def _unless_alone(message: Message, ranks: int) -> tuple[Message, ...]:
-    return (message,) if ranks > 1 else ()
+def trainer(
+    spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...] = (), *, samples: int | None = None, **fields: Any
+) -> RankFootprint:
+    """Workers that each hold all of `model` and train it on a share of the batch; `fields` say what is otherwise."""
+    samples = spec.samples_per_step // spec.workers if samples is None else samples
+    usual: dict[str, Any] = {
+        "ranks": spec.workers,
+        "parameter_bytes": model.parameter_bytes,
+        "gradient_bytes": model.parameter_bytes,
+        "optimizer_bytes": optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
+        "activation_bytes": model.activation_bytes * samples,
+    }
+    return RankFootprint("worker", flops=training_flops(model, samples), messages=messages, **usual | fields)

@@ -2,16 +2,8 @@
 
 from dataclasses import replace
 
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    RankFootprint,
-    all_reduce,
-    reduce_scatter,
-    training_flops,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
+from paceline.costs.messages import Message
 from paceline.spec import Optimizer, RunSpec
 
 
@@ -32,35 +24,22 @@ def divided_dimension(shape: tuple[int, ...], ways: int) -> int | None:
     return sizes.index(max(sizes)) if ways > 1 and any(sizes) else None
 
 
-def scattered_reduction(spec: RunSpec, name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
-    """A reduce-scatter; for CPU devices XLA makes none: it sums everything everywhere and each keeps its part."""
-    return (all_reduce if spec.device == "cpu" else reduce_scatter)(name, payload_bytes, ranks)
-
-
 def worker_footprint(
     spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...], held: float, gathered_bytes: float = 0
 ) -> Footprint:
     """Equal workers that each train on their share of the batch and hold `held` of the parameters."""
-    local = spec.samples_per_step // spec.workers
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(model, local),
-        messages=messages,
+    usual = trainer(
+        spec,
+        model,
+        messages,
         parameter_bytes=held * FLOAT_BYTES,
-        gradient_bytes=model.parameter_bytes,
         optimizer_bytes=optimizer_bytes(spec.optimizer, held),
-        # Gathered parameters come and go within a step as activations do.
-        activation_bytes=model.activation_bytes * local + gathered_bytes,
     )
-    return Footprint((worker,))
+    # Gathered parameters come and go within a step as activations do.
+    return Footprint((replace(usual, activation_bytes=usual.activation_bytes + gathered_bytes),))
 
 
 def with_one_counter(footprint: Footprint, spec: RunSpec) -> Footprint:
     """A footprint with the optimizer state as it is in JAX."""
-    return Footprint(
-        tuple(
-            replace(group, optimizer_bytes=optimizer_bytes(spec.optimizer, group.parameter_bytes / FLOAT_BYTES))
-            for group in footprint.groups
-        )
-    )
+    held = ((group, group.parameter_bytes / FLOAT_BYTES) for group in footprint.groups)
+    return Footprint(tuple(replace(group, optimizer_bytes=optimizer_bytes(spec.optimizer, n)) for group, n in held))

@@ -1,19 +1,12 @@
 """How parameters are cut over servers, in numbers alone: footprints and processes count with the same cut."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    ModelFacts,
-    RankFootprint,
-    exchange,
-    optimizer_bytes,
-    training_flops,
-)
-from paceline.spec import Optimizer, RunSpec
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, optimizer_bytes, trainer
+from paceline.costs.messages import exchange
+from paceline.spec import Optimizer, RunSpec, Scalar
 
 # Numbers that say what comes next travel in 64 bits.
 WORD_BYTES = 8
@@ -41,11 +34,13 @@ class Cut:
     servers: int
     most: int
 
-    def pieces(self, elements: int) -> tuple[Piece, ...]:
-        """Stripes over all servers.
+    @classmethod
+    def of(cls, knobs: Mapping[str, Scalar]) -> "Cut":
+        """The cut that knobs `servers` and `piece_kib` ask for."""
+        return cls(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
 
-        Every server has as many elements as any other, give or take one, and all are busy in every part of a pass.
-        """
+    def pieces(self, elements: int) -> tuple[Piece, ...]:
+        """Stripes over all servers: each has as many elements as any other, give or take one, throughout a pass."""
         return tuple(self._pieces(elements))
 
     def _pieces(self, elements: int) -> Iterator[Piece]:
@@ -68,23 +63,15 @@ class Traffic:
 
 def served_footprint(spec: RunSpec, model: ModelFacts, cut: Cut, settings: Optimizer, traffic: Traffic) -> Footprint:
     """Workers hold the model and no optimizer; each server holds its part of both, and a gradient of every worker."""
-    size, local = model.parameter_bytes, spec.samples_per_step // spec.workers
+    size = model.parameter_bytes
     leaving: dict[str, Any] = {"phase": "backward", "hidden": True, "piece_bytes": cut.most * FLOAT_BYTES}
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(model, local),
-        messages=(
-            replace(exchange("gradients", size, 0, traffic.pushes), **leaving),
-            exchange("parameters", 0, size, traffic.fetches),
-            exchange("words", WORD_BYTES * cut.servers, 0, traffic.words, control=True),
-            exchange("answers", 0, WORD_BYTES * cut.servers, traffic.answers, control=True),
-        ),
-        parameter_bytes=size,
-        gradient_bytes=size,
-        optimizer_bytes=0,
-        activation_bytes=model.activation_bytes * local,
+    messages = (
+        replace(exchange("gradients", size, 0, traffic.pushes), **leaving),
+        exchange("parameters", 0, size, traffic.fetches),
+        exchange("words", WORD_BYTES * cut.servers, 0, traffic.words, control=True),
+        exchange("answers", 0, WORD_BYTES * cut.servers, traffic.answers, control=True),
     )
+    worker = trainer(spec, model, messages, optimizer_bytes=0)
     servers = (_server(*part, spec.workers, settings, traffic) for part in _parts_of(cut, model.parameters))
     return Footprint((worker, *servers))
 
@@ -115,5 +102,4 @@ def _server(pieces: int, elements: int, workers: int, settings: Optimizer, traff
         gradient_bytes=size * workers,
         # Each piece has an optimizer of its own, which counts its steps.
         optimizer_bytes=optimizer_bytes(settings, elements, pieces),
-        activation_bytes=0,
     )

@@ -1,33 +1,22 @@
 """How single layers are split over workers for tensor parallelism, and what each worker then costs.
 
-Shoeybi et al., "Megatron-LM", 2019: a dense layer by columns, so that its output is split, then the next by rows, so
-that its partial results are summed; attention by heads; here also convolutions by output channels. What runs and what a
-footprint counts are split by the same function, so that they agree.
+Shoeybi et al., "Megatron-LM", 2019: dense layers by columns, then rows; attention by heads; here also convolutions by
+output channels. What runs and what a footprint counts are split by the same function, so that they agree.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from paceline.costs.cuts import BUCKET_BYTES, FactsOf
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    Phase,
-    RankFootprint,
-    all_gather,
-    all_reduce,
-    during,
-    optimizer_bytes,
-    reduce_scatter,
-    training_flops,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
 from paceline.costs.layers import ArraySplit, LayerFacts, LayerSplit
+from paceline.costs.messages import Message, Phase, all_gather, all_reduce, during, scattered_reduction
 from paceline.spec import RunSpec, Scalar
 
-Collective = Callable[[str, float, int], tuple[Message, ...]]
+# What a backend makes of a reduce-scatter in a run, given its name, bytes and ranks.
+Scatter = Callable[[RunSpec, str, float, int], tuple[Message, ...]]
 PASSES: tuple[Phase, Phase] = ("forward", "backward")
 
 
@@ -170,7 +159,7 @@ def _held(split: Split, ways: int) -> LayerFacts:
     )
 
 
-def tensor_footprint(spec: RunSpec, rows: Rows, model: ModelFacts, scatter: Collective = reduce_scatter) -> Footprint:
+def tensor_footprint(spec: RunSpec, rows: Rows, model: ModelFacts, scatter: Scatter = scattered_reduction) -> Footprint:
     """Each worker has its part of every layer; gradients are averaged between rows."""
     splits, samples = rows.split(model), spec.samples_per_step // rows.count
     held = worker_model(splits, rows.ways)
@@ -178,27 +167,21 @@ def tensor_footprint(spec: RunSpec, rows: Rows, model: ModelFacts, scatter: Coll
         all_reduce("gradients", held.parameter_bytes, rows.count), "backward", hidden=True, apart=rows.ways,
         piece_bytes=BUCKET_BYTES,
     )  # fmt: skip
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(held, samples),
-        messages=(*tensor_messages(splits, rows.ways, samples, scatter), *average),
-        parameter_bytes=held.parameter_bytes,
+    worker = trainer(
+        spec,
+        held,
+        (*tensor_messages(spec, splits, rows.ways, samples, scatter), *average),
+        samples=samples,
         # Gradients are averaged between rows in buckets beside them.
         gradient_bytes=held.parameter_bytes * (2 if average else 1),
-        optimizer_bytes=optimizer_bytes(spec.optimizer, held.parameters, held.tensors),
-        activation_bytes=held.activation_bytes * samples,
     )
     return Footprint((worker,))
 
 
 def tensor_messages(
-    splits: Sequence[Split], ways: int, samples: int, scatter: Collective = reduce_scatter
+    spec: RunSpec, splits: Sequence[Split], ways: int, samples: int, scatter: Scatter = scattered_reduction
 ) -> tuple[Message, ...]:
-    """What the workers of a row exchange in a step: sums and pieces of activations and of their gradients.
-
-    `scatter` is what a backend makes of a reduce-scatter.
-    """
+    """What the workers of a row exchange in a step: sums and pieces of activations and of their gradients."""
     messages: list[Message] = []
     for split in splits:
         name, scale = split.layer.name, samples * FLOAT_BYTES
@@ -210,7 +193,7 @@ def tensor_messages(
         if split.gathers_input:
             messages += during(all_gather(f"input of {name}", input_bytes, ways), "forward")
         if split.part in ("columns", "channels") and split.sends_back:
-            back = scatter if split.gathers_input else all_reduce
+            back = partial(scatter, spec) if split.gathers_input else all_reduce
             messages += during(back(f"gradient of {name}'s input", input_bytes, ways), "backward")
         if split.part == "rows":
             messages += during(all_reduce(f"output of {name}", output_bytes, ways), "forward")

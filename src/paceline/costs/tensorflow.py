@@ -1,7 +1,11 @@
 """What a replica of a TensorFlow model holds: pure numbers, TensorFlow is not imported."""
 
-from paceline.costs.footprint import FLOAT_BYTES
-from paceline.spec import Optimizer
+from typing import Any
+
+from paceline.costs import footprint
+from paceline.costs.footprint import FLOAT_BYTES, ModelFacts, RankFootprint
+from paceline.costs.messages import Message
+from paceline.spec import Optimizer, RunSpec
 
 # Keras optimizers count steps in one int64 and keep the learning rate in a variable.
 COUNTER_BYTES = 8 + FLOAT_BYTES
@@ -11,3 +15,9 @@ def optimizer_bytes(settings: Optimizer, parameters: float) -> float:
     """Slots beside the parameters, the step counter and the learning rate; each replica has its own of all of them."""
     slots = {"adam": 2, "adagrad": 1, "sgd": 1 if settings.momentum else 0}
     return slots.get(settings.name, 0) * parameters * FLOAT_BYTES + COUNTER_BYTES
+
+
+def trainer(spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...] = (), **fields: Any) -> RankFootprint:
+    """Workers that each hold the whole model, with Keras' optimizer; `fields` say what is otherwise."""
+    beside = {"optimizer_bytes": optimizer_bytes(spec.optimizer, model.parameters)}
+    return footprint.trainer(spec, model, messages, **beside | fields)

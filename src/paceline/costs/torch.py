@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count, pairwise, takewhile
 
-from paceline.costs.footprint import Message, ModelFacts, all_reduce, reduce_scatter
+from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
+from paceline.costs.messages import Message
 from paceline.spec import RunSpec
 
 
@@ -70,11 +71,6 @@ def greedy_partition(model: ModelFacts, ranks: int) -> list[list[Array]]:
         parts[emptiest].append(array)
         sizes[emptiest] += array.size
     return parts
-
-
-def scattered_reduction(spec: RunSpec, name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
-    """A reduce-scatter; gloo has none, so PyTorch makes an all-reduce there and keeps a part of the result."""
-    return (all_reduce if spec.device == "cpu" else reduce_scatter)(name, payload_bytes, ranks)
 
 
 def broadcast(spec: RunSpec, name: str, payload_bytes: float, ranks: int, place: int) -> tuple[Message, ...]:

@@ -1,7 +1,6 @@
 """MNIST: 60,000 training and 10,000 test images of handwritten digits (LeCun, Cortes, Burges).
 
-The four standard files are looked for in `$PACELINE_DATA` (or its `mnist` folder), then in the user's cache; if they
-are nowhere, they are downloaded into the cache from public mirrors.
+Its four files are looked for in `$PACELINE_DATA` (or `mnist` in it) and the user's cache, or downloaded into that.
 """
 
 import gzip
@@ -24,10 +23,7 @@ FILES = {
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
+MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 TRAIN_SAMPLES = 60_000
 # The idx format: two zero bytes, a type (8 is unsigned byte), the number of dimensions, then their sizes.
 IDX_UNSIGNED_BYTE = 8

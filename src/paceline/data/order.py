@@ -1,8 +1,7 @@
-"""Which samples are in which batch: one permutation for every framework and strategy.
+"""Which samples are in which batch: one permutation for every framework and strategy, another in each epoch.
 
-The rule for remainders, the same everywhere: an epoch has `samples // global_batch` steps and the samples left over are
-dropped; the permutation differs in each epoch, so other samples are dropped each time. Copies of the data set are
-repeated indices, not repeated memory.
+An epoch has `samples // global_batch` steps and drops the samples left over. Copies of the data set are repeated
+indices, not repeated memory.
 """
 
 from collections.abc import Iterator

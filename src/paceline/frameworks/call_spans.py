@@ -1,8 +1,7 @@
 """Spans of a step that is taken apart into calls, each of which ends before the next one starts.
 
-Forward and backward pass are one compiled function, so their border cannot be seen: both together are timed, and the
-stretch is divided as a forward pass alone and both together were to each other at set-up. A transfer starts when this
-process asks for it and ends when its result is there; the training thread stands still all the while.
+Forward and backward pass are one compiled function; its time is divided as a forward pass alone and both together were
+to each other at set-up. During a transfer, from asking to its result, the training thread stands still.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,7 @@
 """A port for each process of a run, for frameworks whose processes all listen: chosen by the system, held until used.
 
-The launcher holds one port for the whole run (`Rendezvous`). Where each process needs a port, it binds one here,
-publishes its number, and keeps it bound until the framework's server has bound it too; both set SO_REUSEPORT, so no
-other program can get in between.
+Each process binds a port, publishes its number and keeps it bound until the framework's server has bound it too; both
+set SO_REUSEPORT, so no other program can get in between.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Spans of a compiled step, device by device, from what XLA's profiler saw.
 
-The text of the program says to which pass each operation belongs: JAX writes into its name whether it is part of the
-derivative (`transpose`), of the forward pass (`jvp`), or of what our step calls input and update. The n-th call of a
-collective is the same transfer on every device that takes part.
+Names of operations tell their pass: JAX writes `transpose` for the derivative and `jvp` for the forward pass, our step
+marks input and update. The n-th call of a collective is the same transfer on every device that takes part.
 """
 
 import re

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, RankFootprint, Stages
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages
+from paceline.costs.messages import Message
 from paceline.predict.compute import Passes
 from paceline.predict.simulate import Served, Task, largest_of, overlap, pipeline_order, serve, simulate
 from paceline.predict.transfers import Costs

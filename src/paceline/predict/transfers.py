@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, log2
 
-from paceline.costs.footprint import MessageKind
+from paceline.costs.messages import MessageKind
 from paceline.systems.hardware import Collective, Hardware
 
 # Passes of the whole payload over a ring: an all-reduce is a reduce-scatter and then an all-gather.

@@ -12,7 +12,8 @@ from typing import Any
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation, Job
 from paceline.contract.strategy import Knob, Needs, Strategy
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, training_flops
+from paceline.costs.messages import all_reduce
 from paceline.errors import UserError
 from paceline.spans import Span, SpanRecorder
 from paceline.spec import RunSpec
@@ -148,7 +149,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """The footprint of a data-parallel strategy with a ring all-reduce."""
     size, flops = model.parameter_bytes, training_flops(model, spec.samples_per_step / spec.workers)
     messages = all_reduce("gradients", size, spec.workers)
-    return Footprint((RankFootprint("worker", spec.workers, flops, messages, size, size, 0, 0),))
+    return Footprint((RankFootprint("worker", spec.workers, flops, messages, size, size),))
 
 
 def open_job(context: Context) -> Job:
@@ -160,7 +161,6 @@ STRATEGY = Strategy(
     name="fake",
     family="fake",
     framework=None,
-    synchronous=True,
     about="pretends to train: no framework, exact times, faults on demand",
     use_when="trying out Paceline itself",
     footprint=footprint,

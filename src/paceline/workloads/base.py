@@ -53,10 +53,7 @@ def named_layers(layers: Layers, shape: Shape) -> list[tuple[str, Layer, Shape]]
 
 
 def relu_places(layers: Layers, shape: Shape) -> dict[str, str]:
-    """Names of the layers after which ReLU is applied ─► the layer that the ReLU belongs to.
-
-    A layer that is pooled has its ReLU after the pooling: the result is the same and the work a fraction.
-    """
+    """Names of the layers after which ReLU is applied, behind any pooling, ─► the layer that the ReLU belongs to."""
     places: dict[str, str] = {}
     waiting: str | None = None
     steps = named_layers(layers, shape)

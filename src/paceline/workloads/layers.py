@@ -45,8 +45,8 @@ class Layer:
     relu: bool = False
 
     def output(self, shape: Shape) -> Shape:
-        """The shape of its output."""
-        raise NotImplementedError
+        """The shape of its output; that of its input unless it says so."""
+        return shape
 
     def weights(self, shape: Shape) -> dict[str, Weight]:
         """Its trainable arrays by name; none unless it says so."""
@@ -57,8 +57,8 @@ class Layer:
         raise NotImplementedError
 
     def kept(self, shape: Shape) -> int:
-        """Numbers of four bytes that stay for the backward pass of one sample, its input aside."""
-        raise NotImplementedError
+        """Numbers of four bytes that stay for the backward pass of one sample, its input aside: usually its output."""
+        return math.prod(self.output(shape))
 
     def kept_unsplit(self, shape: Shape) -> int:
         """Of `kept`, the numbers that every worker keeps in full when the layer is split."""
@@ -73,6 +73,7 @@ class Conv(Layer):
     kernel: int = 3
     kind = "convolution"
     splits = CONVOLUTION_SPLITS
+    # In place, so that nothing more is kept.
     relu = True
 
     def output(self, shape: Shape) -> Shape:
@@ -88,10 +89,6 @@ class Conv(Layer):
     def flops(self, shape: Shape) -> int:
         """A multiply and an add per kernel element and output element."""
         return 2 * self.kernel**2 * shape[0] * math.prod(self.output(shape))
-
-    def kept(self, shape: Shape) -> int:
-        """Its output; ReLU works in place."""
-        return math.prod(self.output(shape))
 
 
 @dataclass(frozen=True)
@@ -158,10 +155,6 @@ class Dense(Layer):
         """A multiply and an add per weight and position."""
         return 2 * math.prod(shape) * self.units
 
-    def kept(self, shape: Shape) -> int:
-        """Its output; ReLU works in place."""
-        return math.prod(self.output(shape))
-
 
 @dataclass(frozen=True)
 class Embed(Layer):
@@ -194,10 +187,6 @@ class Embed(Layer):
 class Norm(Layer):
     """Layer normalisation over the last dimension."""
 
-    def output(self, shape: Shape) -> Shape:
-        """Unchanged."""
-        return shape
-
     def weights(self, shape: Shape) -> dict[str, Weight]:
         """Scale and shift."""
         return {"scale": Weight((shape[-1],), constant=1.0), "shift": Weight((shape[-1],))}
@@ -228,10 +217,6 @@ class Block(Layer):
             "down_kernel": "rows",
         }
     }
-
-    def output(self, shape: Shape) -> Shape:
-        """Unchanged."""
-        return shape
 
     def weights(self, shape: Shape) -> dict[str, Weight]:
         """Two norms and four dense layers."""

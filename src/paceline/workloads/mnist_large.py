@@ -12,12 +12,7 @@ WORKLOAD = Workload(
     about="3 convolutions, 3 dense layers; 4,104,202 parameters on MNIST",
     dataset="mnist-5k",
     layers=lambda _options, _shape, classes: (
-        Conv(128),
-        MaxPool(),
-        Conv(256),
-        MaxPool(),
-        Conv(512),
-        MaxPool(),
+        *(layer for channels in (128, 256, 512) for layer in (Conv(channels), MaxPool())),
         Flatten(),
         Dense(512, relu=True),
         Dense(512, relu=True),

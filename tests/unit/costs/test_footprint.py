@@ -2,19 +2,9 @@
 
 import pytest
 
-from paceline.costs.footprint import (
-    Footprint,
-    Message,
-    ModelFacts,
-    RankFootprint,
-    all_gather,
-    all_reduce,
-    exchange,
-    optimizer_bytes,
-    reduce_scatter,
-    training_flops,
-)
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
 from paceline.costs.layers import LayerFacts
+from paceline.costs.messages import Message, all_gather, all_reduce, exchange, reduce_scatter
 from paceline.spec import Optimizer
 
 MODEL = ModelFacts((LayerFacts("first", 100, 2_000, 30), LayerFacts("second", 11, 500, 7)))

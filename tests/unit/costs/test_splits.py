@@ -11,6 +11,8 @@ from paceline.plan import complete
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 
+SPEC = RunSpec(workload="mnist-small", global_batch=8, steps=1)
+
 
 def model(workload: str, **options: Any) -> ModelFacts:
     return spec_facts(complete(RunSpec(workload=workload, global_batch=8, steps=1, options=options)))
@@ -62,13 +64,15 @@ def test_workers_hold_equal_parts_and_copies_of_what_is_whole() -> None:
 
 def test_a_block_sums_four_activations_in_a_step() -> None:
     facts = model("transformer", depth=1)
-    block = [message for message in tensor_messages(split_layers(facts, 2, True), 2, 3) if "1_block" in message.name]
+    block = [
+        message for message in tensor_messages(SPEC, split_layers(facts, 2, True), 2, 3) if "1_block" in message.name
+    ]
     assert sum(message.count for message in block) == 4
     assert {message.payload_bytes for message in block} == {3 * 64 * 128 * 4}
 
 
 def test_the_images_gradient_is_not_wanted() -> None:
-    names = [message.name for message in tensor_messages(split_layers(model("mnist-small"), 2, True), 2, 8)]
+    names = [message.name for message in tensor_messages(SPEC, split_layers(model("mnist-small"), 2, True), 2, 8)]
     assert names == ["output of 3_dense", "gradient of 4_dense's input", "output of 4_dense"]
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
-from paceline.costs.torch import Array, arrays_of, broadcast, greedy_partition, scattered_reduction
+from paceline.costs.messages import scattered_reduction
+from paceline.costs.torch import Array, arrays_of, broadcast, greedy_partition
 from paceline.spec import RunSpec
 
 

@@ -11,13 +11,18 @@ STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "optimizer steps in one cal
 PROCESSES = Knob("processes", False, "a process for each worker (jax.distributed) instead of one that drives all")
 
 
+def steps_per_call(spec: RunSpec) -> int:
+    """Optimizer steps in one call of the compiled function."""
+    return int(spec.knobs.get(STEPS_PER_EXECUTION.name, STEPS_PER_EXECUTION.default))
+
+
 def check(spec: RunSpec, _system: System) -> str | None:
     """Fields that no JAX strategy can honour."""
     if spec.memory_format == "contiguous":
         return "JAX strategies keep images channels-last (memory_format channels_last) and have no other format"
     if spec.optimizer.name == "lbfgs":
         return f"{spec.strategy} offers adam, sgd and adagrad; L-BFGS is offered by torch-single"
-    if int(spec.knobs.get("steps_per_execution", 1)) < 1:
+    if steps_per_call(spec) < 1:
         return f"steps_per_execution of {spec.strategy} must be at least 1"
     return None
 
@@ -37,11 +42,7 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
     if spec.device == "cpu":
         devices = 1 if in_processes(spec) else spec.workers
         # NPROC is the size of XLA's thread pool.
-        return {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "NPROC": str(max(1, len(process.cores))),
-        }
+        return {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "NPROC": str(max(1, len(process.cores)))}
     # JAX would take three quarters of the GPU's memory at once, and memory could not be compared between strategies.
     return {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 

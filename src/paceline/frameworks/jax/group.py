@@ -1,7 +1,6 @@
 """The devices of a JAX run as a mesh, and the processes that drive them: one, or one for each worker.
 
-Several processes meet through `jax.distributed`: the first one runs a coordination service on a port that it holds from
-before the others hear of it; collectives between CPU processes go over gloo.
+Several meet through `jax.distributed`, at a port that the first one holds; on CPU their collectives go over gloo.
 """
 
 from functools import partial

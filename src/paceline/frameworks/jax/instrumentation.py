@@ -1,9 +1,8 @@
 """The JAX training step taken apart for instrumented runs: batch, passes, sum of gradients and update in turn.
 
-Each is a compiled function of its own whose results are waited for, so nothing overlaps here, and a process waits for
-the slowest of its own devices within its passes. Where batches are divided, every device takes the gradients of its
-share without a word to the others (`shard_map`), as losses are means over equal shares; what XLA would send within the
-step is then a function by itself. Layers that are divided send in the middle of their passes: see `profile.py`.
+Each is a compiled function whose results are waited for, so nothing overlaps here. Where batches are divided, every
+device takes the gradients of its share by itself (`shard_map`); what XLA would send within the step is then a function
+of its own. Layers that are divided send in the middle of their passes: see `profile.py`.
 """
 
 from typing import Any
@@ -16,20 +15,18 @@ from jax.sharding import PartitionSpec
 
 from paceline.contract.context import Context
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.jax.declared import steps_per_call
 from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.training import JaxJob, Layout, Network, held_bytes
 
 
 def jax_job(
-    context: Context, layout: Layout, stride: int = 1,
+    context: Context, layout: Layout,
     *, network: Network | None = None, optimizer: Transformation | None = None, divided: bool = False,
 ) -> JaxJob:  # fmt: skip
-    """The usual job, or one of the two that record spans in an instrumented run.
-
-    With `divided` layers, workers exchange in the middle of their passes, so the step cannot be taken apart.
-    """
+    """The usual job; in an instrumented run one in separate calls, or watched whole where layers are `divided`."""
     if context.recorder is None:
-        return JaxJob(context, layout, stride, network=network, optimizer=optimizer)
+        return JaxJob(context, layout, steps_per_call(context.spec), network=network, optimizer=optimizer)
     if divided:
         from paceline.frameworks.jax.profile import WholeStepJob
 

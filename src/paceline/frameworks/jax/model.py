@@ -1,7 +1,6 @@
-"""Neutral layers as a pure function of parameters and inputs.
+"""Neutral layers as a pure function of parameters, which have JAX's own layouts (NHWC, HWIO), and inputs.
 
-Parameters are a dict with the neutral names and layouts, which are JAX's own (NHWC, HWIO). A strategy that divides
-layers may store a kernel with one of its dimensions taken apart (`fold`); the function works on either form.
+A strategy may store a kernel with one of its dimensions taken apart (`fold`); the function works on either form.
 """
 
 from collections.abc import Callable, Mapping

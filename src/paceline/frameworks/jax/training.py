@@ -1,7 +1,6 @@
 """The pieces of a JAX run that strategies put together: parameters, resident data, loss, and the compiled step.
 
-Every strategy is the same step under `jax.jit`; what differs is on which devices of a mesh arrays lie (`Layout`), from
-which XLA derives what each device computes and sends.
+Every strategy is the same step; from where arrays lie (`Layout`) XLA derives what each device computes and sends.
 """
 
 import os

@@ -6,19 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from paceline.workloads.layers import (
-    MLP_OVER_WIDTH,
-    NORM_EPSILON,
-    Block,
-    Conv,
-    Dense,
-    Embed,
-    Flatten,
-    Layer,
-    MaxPool,
-    Norm,
-    Shape,
-)
+from paceline.workloads import layers as neutral
+from paceline.workloads.layers import MLP_OVER_WIDTH, NORM_EPSILON, Layer, Shape
 
 # What a masked score is lowered by: its softmax is zero in every precision, and no infinities meet.
 MASKED = -1e9
@@ -86,21 +75,21 @@ def _dense(units: int, name: str) -> keras.layers.Layer:
 def keras_layer(name: str, layer: Layer, shape: Shape) -> keras.layers.Layer:  # noqa: PLR0911 - one per kind of layer
     """The Keras layer, under this name, of a neutral one whose input has this shape."""
     match layer:
-        case Conv(channels, kernel):
+        case neutral.Conv(channels, kernel):
             return keras.layers.Conv2D(
                 channels, kernel, padding="same", data_format="channels_last", kernel_initializer="zeros", name=name
             )
-        case MaxPool(size):
+        case neutral.MaxPool(size):
             return keras.layers.MaxPooling2D(size, data_format="channels_last", name=name)
-        case Flatten():
+        case neutral.Flatten():
             return keras.layers.Flatten(data_format="channels_last", name=name)
-        case Dense(units):
+        case neutral.Dense(units):
             return _dense(units, name)
-        case Embed(vocabulary, width):
+        case neutral.Embed(vocabulary, width):
             return EmbedLayer(vocabulary, width, name=name)
-        case Norm():
+        case neutral.Norm():
             return _norm(name)
-        case Block(heads):
+        case neutral.Block(heads):
             return BlockLayer(shape[-1], heads, name=name)
     raise TypeError(f"no Keras layer for {type(layer).__name__}")
 

@@ -1,7 +1,6 @@
 """Neutral layers as a Keras 3 model, for whichever backend Keras runs on, and a user's own Keras model beside them.
 
-The model is a `keras.Sequential` whose layers carry the neutral layers' names, so that it can be cut anywhere. Images
-are channels-last, which makes the neutral weights fit as they are.
+A `keras.Sequential` with the neutral layers' names and weights, which fit as they are: images are channels-last.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,6 @@
 """PyTorch's optimizers in Keras, for every backend: Adam adds epsilon after the bias correction, decay is an L2 term.
 
-Keras' own Adam adds epsilon before it (the "epsilon hat" of Kingma and Ba, section 2), so that the same number means
-something else there; its `weight_decay` is decoupled from the gradient.
+Keras' own Adam adds epsilon before it ("epsilon hat" of Kingma and Ba), and its `weight_decay` is decoupled.
 """
 
 from typing import Any
@@ -92,16 +91,13 @@ class Adagrad(TorchOptimizer):
 KINDS: dict[str, type[TorchOptimizer]] = {"adam": Adam, "sgd": Sgd, "adagrad": Adagrad}
 
 
-def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
-    """The run's optimizer."""
-    return KINDS[settings.name](settings)
-
-
-def optimizer_for(context: Context, model: keras.Model, make: Any = make_optimizer) -> keras.optimizers.Optimizer:
-    """The user's optimizer, or the run's settings; with its variables made."""
+def optimizer_for(
+    context: Context, model: keras.Model, kinds: dict[str, type[TorchOptimizer]] = KINDS
+) -> keras.optimizers.Optimizer:
+    """The user's optimizer, or the one of these kinds that the run asks for; with its variables made."""
     user_model = context.model.own
     variables = model.trainable_variables
     chosen = user_model.optimizer(variables) if user_model is not None and user_model.optimizer is not None else None
-    optimizer = chosen if chosen is not None else make(context.spec.optimizer)
+    optimizer = chosen if chosen is not None else kinds[context.spec.optimizer.name](context.spec.optimizer)
     optimizer.build(variables)
     return optimizer

@@ -10,6 +10,11 @@ PRELOAD = ("tensorflow", "keras", "paceline.frameworks.tensorflow.training")
 STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "training steps in one call of the traced function")
 
 
+def steps_per_call(spec: RunSpec) -> int:
+    """Training steps in one call of the traced function."""
+    return int(spec.knobs.get(STEPS_PER_EXECUTION.name, STEPS_PER_EXECUTION.default))
+
+
 def environment(_spec: RunSpec, _process: object) -> dict[str, str]:
     """Keras on TensorFlow, whatever the user's own settings say."""
     return {"KERAS_BACKEND": "tensorflow"}
@@ -21,7 +26,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
         return "optimizer lbfgs is not there in TensorFlow; use adam, sgd or adagrad, or a PyTorch strategy"
     if spec.memory_format == "contiguous":
         return "TensorFlow on CPU has convolutions for channels_last images only; leave out memory_format contiguous"
-    if int(spec.knobs.get(STEPS_PER_EXECUTION.name, 1)) < 1:
+    if steps_per_call(spec) < 1:
         return f"knob steps_per_execution of {spec.strategy} must be at least 1"
     return None
 

@@ -1,9 +1,7 @@
 """TensorFlow's training step taken apart for instrumented runs: batch, passes, sum of gradients and update in turn.
 
-Each is a traced function of its own, which on CPU returns when all replicas of the process are done: nothing overlaps
-here, a process waits for the slowest of its own replicas within its passes, and for other processes in the sum, which
-is that of Keras' optimizers. Fetching variables that lie elsewhere (tf-central) is within the passes. Several steps in
-one call (steps_per_execution) are taken one by one.
+Each is a traced function, which on CPU returns when all replicas of the process are done, so nothing overlaps here.
+Fetching variables that lie elsewhere (tf-central) is within the passes; the sum is that of Keras' optimizers.
 """
 
 import math
@@ -13,15 +11,14 @@ import tensorflow as tf
 
 from paceline.contract.context import Context
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.tensorflow.declared import steps_per_call
 from paceline.frameworks.tensorflow.training import TfJob
 
 
-def tf_job(
-    context: Context, strategy: tf.distribute.Strategy, devices: list[str], *, stride: int, **fields: Any
-) -> TfJob:
+def tf_job(context: Context, strategy: tf.distribute.Strategy, devices: list[str], **fields: Any) -> TfJob:
     """The usual job; in an instrumented run, one whose steps are noted."""
     if context.recorder is None:
-        return TfJob(context, strategy, devices, stride=stride, **fields)
+        return TfJob(context, strategy, devices, stride=steps_per_call(context.spec), **fields)
     return InstrumentedTfJob(context, strategy, devices, **fields)
 
 

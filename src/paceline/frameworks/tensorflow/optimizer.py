@@ -1,8 +1,4 @@
-"""The run's optimizer with TensorFlow's fused kernels, one pass over each variable: same meaning, less memory traffic.
-
-They are Keras optimizers, so they sum gradients over replicas and update variables under every `tf.distribute`
-strategy as Keras' own do.
-"""
+"""The run's optimizer with TensorFlow's fused kernels: same meaning, but one pass over each variable."""
 
 from typing import Any
 
@@ -11,7 +7,6 @@ import tensorflow as tf
 
 from paceline.frameworks.keras import optimizer as keras_optimizer
 from paceline.frameworks.keras.optimizer import TorchOptimizer
-from paceline.spec import Optimizer as OptimizerSettings
 
 # What updates of one variable by several workers at once come to is undefined without a lock; it costs one nothing.
 LOCKING = True
@@ -82,8 +77,3 @@ class Adagrad(keras_optimizer.Adagrad):
 
 
 KINDS: dict[str, type[TorchOptimizer]] = {"adam": Adam, "sgd": Sgd, "adagrad": Adagrad}
-
-
-def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
-    """The run's optimizer."""
-    return KINDS[settings.name](settings)

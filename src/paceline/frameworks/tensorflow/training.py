@@ -1,7 +1,6 @@
 """The training loop of every TensorFlow strategy whose replicas each train on a share of the batch.
 
-A custom loop under `tf.function`: the data set lies on each replica's device, batches are gathered by index within the
-traced step, and `tf.distribute` decides what becomes of gradients and variables. One device is its default strategy.
+Data lie on each replica's device and are gathered by index within the traced step; `tf.distribute` does the rest.
 """
 
 import math
@@ -17,7 +16,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.frameworks.keras.model import build_model, export_weights, keras_inputs, loss_function
 from paceline.frameworks.keras.optimizer import optimizer_for
-from paceline.frameworks.tensorflow.optimizer import make_optimizer
+from paceline.frameworks.tensorflow.optimizer import KINDS
 from paceline.workloads.base import Weights
 
 EVALUATION_BATCH = 512
@@ -49,7 +48,7 @@ class TfJob:
             raise RuntimeError(f"TensorFlow made {strategy.num_replicas_in_sync} replicas of {wanted}")
         with strategy.scope():
             self._model = build_model(context)
-            self._optimizer = optimizer_for(context, self._model, make_optimizer)
+            self._optimizer = optimizer_for(context, self._model, KINDS)
         self._variables = self._model.trainable_variables
         self._loss = loss_function(context, self._model)
         with tf.device("/cpu:0"):

@@ -1,8 +1,7 @@
 """A training step as one CUDA graph: recorded once, then replayed without the host launching its kernels one by one.
 
-The whole step is in it: its number, kept on the GPU, chooses the samples, and the loss is written beside those of other
-steps, so that a replay takes no input at all. Recording needs a few steps to settle memory; what they changed is put
-back, so the training that follows is the same as without a graph.
+A replay takes no input: the step's number, kept on the GPU, chooses the samples, and the loss is written beside the
+others. What the steps changed that settle memory before the recording is put back.
 """
 
 from collections.abc import Iterator

@@ -71,10 +71,7 @@ class FlatParameters:
             self.values.copy_(self.landing, non_blocking=True)
 
     def on_gradient(self, act: Callable[[int], None]) -> list[torch.utils.hooks.RemovableHandle]:
-        """Calls `act` with a parameter's number as soon as a backward pass has its gradient.
-
-        By then the pass has no more use for the parameter itself, so it may be overwritten.
-        """
+        """Calls `act` with a parameter's number once its gradient is there; from then on it may be overwritten."""
         return [
             parameter.register_post_accumulate_grad_hook(lambda _parameter, number=number: act(number))
             for number, parameter in enumerate(self.parameters)

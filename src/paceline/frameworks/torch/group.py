@@ -56,8 +56,3 @@ def link_bytes_per_second(ranks: int) -> float:
         torch.cuda.synchronize()
         taken.append(perf_counter() - began)
     return 2 * (ranks - 1) / ranks * PROBE_BYTES / median(taken[1:])
-
-
-def leave_group() -> None:
-    """Closes the connections of the group."""
-    dist.destroy_process_group()

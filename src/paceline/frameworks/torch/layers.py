@@ -5,19 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.workloads.layers import (
-    MLP_OVER_WIDTH,
-    NORM_EPSILON,
-    Block,
-    Conv,
-    Dense,
-    Embed,
-    Flatten,
-    Layer,
-    MaxPool,
-    Norm,
-    Shape,
-)
+from paceline.workloads import layers as neutral
+from paceline.workloads.layers import MLP_OVER_WIDTH, NORM_EPSILON, Layer, Shape
 
 # Neutral array of a layer ─► parameter of its module, where they have different names.
 _PARAMETERS = {"kernel": "weight", "scale": "weight", "shift": "bias", "tokens": "tokens.weight"}
@@ -70,26 +59,26 @@ class BlockModule(nn.Module):
 def layer_module(layer: Layer, shape: Shape, channels_last: bool) -> nn.Module:  # noqa: PLR0911 - one per kind of layer
     """The module of a layer whose input has this shape."""
     match layer:
-        case Conv(channels, kernel):
+        case neutral.Conv(channels, kernel):
             return nn.Conv2d(shape[0], channels, kernel, padding="same")
-        case MaxPool(size):
+        case neutral.MaxPool(size):
             return nn.MaxPool2d(size)
-        case Flatten():
+        case neutral.Flatten():
             return ChannelsFastestFlatten() if channels_last else nn.Flatten()
-        case Dense(units):
+        case neutral.Dense(units):
             return nn.Linear(shape[-1], units)
-        case Embed(vocabulary, width):
+        case neutral.Embed(vocabulary, width):
             return EmbedModule(vocabulary, width, shape[0])
-        case Norm():
+        case neutral.Norm():
             return nn.LayerNorm(shape[-1], NORM_EPSILON)
-        case Block(heads):
+        case neutral.Block(heads):
             return BlockModule(shape[-1], heads)
     raise TypeError(f"no PyTorch module for {type(layer).__name__}")
 
 
 def parameter_name(layer: Layer, array: str) -> str:
     """The name of a neutral array among the parameters of the layer's module."""
-    if isinstance(layer, Block):
+    if isinstance(layer, neutral.Block):
         module, _, array = array.rpartition("_")
         return f"{module}.{_PARAMETERS.get(array, array)}"
     return _PARAMETERS.get(array, array)

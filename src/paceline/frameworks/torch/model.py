@@ -1,8 +1,7 @@
-"""Neutral layers as a PyTorch module, and weights between the two layouts.
+"""Neutral layers as a PyTorch module, an `nn.Sequential` with their names, and weights between the two layouts.
 
-The module is an `nn.Sequential` whose children carry the neutral layers' names, so that it can be cut anywhere. With
-`channels_last` the flattening keeps channels fastest, which is the neutral order; otherwise the rows of the first dense
-layer are rearranged instead.
+With `channels_last` the flattening keeps channels fastest, which is the neutral order; otherwise the rows of the first
+dense layer are rearranged instead.
 """
 
 from collections import OrderedDict

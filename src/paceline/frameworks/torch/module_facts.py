@@ -1,7 +1,6 @@
 """Facts of each layer of a user's PyTorch module: parameters, operations, what its backward pass keeps.
 
-The module runs on the meta device, where tensors have shapes and no numbers, so that it can be of any size; a module
-whose code looks at numbers runs with the samples themselves.
+It runs on the meta device, so that it can be of any size; one whose code looks at numbers runs with real samples.
 """
 
 import copy

@@ -1,7 +1,6 @@
 """The run's optimizer in PyTorch.
 
-PyTorch imports its compiler (over a second) the first time an optimizer is made, even if nothing is ever compiled.
-For eager runs `lean` makes a subclass that uses the same methods without the decorator that does so.
+Making one imports PyTorch's compiler (over a second); for eager runs `lean` makes a subclass that does not.
 """
 
 from collections.abc import Iterable

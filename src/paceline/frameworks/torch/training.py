@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -68,7 +69,7 @@ def torch_device(context: Context) -> torch.device:
     device = torch.device("cuda", context.process.index if context.spec.device == "cuda" else 0)
     torch.cuda.set_device(device)
     if context.recorder is not None:
-        from paceline.frameworks.torch.instrumentation.profile import profile_gpu
+        from paceline.frameworks.torch.instrumentation.steps import profile_gpu
 
         profile_gpu(context.recorder)
     return device
@@ -136,19 +137,23 @@ class TorchJob:
         model: nn.Module,
         device: torch.device,
         optimizer: torch.optim.Optimizer,
-        barrier: Callable[[], None] = lambda: None,
-        leave: Callable[[], None] = lambda: None,
+        barrier: Callable[[], Any] | None = None,
+        leave: Callable[[], None] | None = None,
         share: tuple[int, int] | None = None,
         compiled: bool | None = None,
     ) -> None:
         # `share` is (which, of how many equal parts) of each global batch and of the test set; the usual one is the
         # worker's own. `compiled` is whether to compile the whole of the model; usually as the run's execution says.
+        # `barrier` and `leave` are usually those of the process group, where one has been joined.
         spec = context.spec
         self._context, self._device = context, device
         self._module, self._optimizer = model, optimizer
         compiled = "compiled" in spec.execution if compiled is None else compiled
         self._model = torch.compile(model) if compiled else model
-        self._loss, self._barrier, self._leave = loss_function(context), barrier, leave
+        self._loss = loss_function(context)
+        in_group = dist.is_initialized()
+        self._barrier = barrier or (dist.barrier if in_group else lambda: None)
+        self._leave = leave or (dist.destroy_process_group if in_group else lambda: None)
         self._precision = set_precision(spec)
         self._data = ResidentData.load(context.data, device, spec.memory_format == "channels_last")
         self._replica, self._replicas = share or (context.process.index, spec.workers)
@@ -159,17 +164,12 @@ class TorchJob:
             self._instrument(context.recorder)
 
     def _instrument(self, recorder: SpanRecorder) -> None:
-        from paceline.frameworks.torch.instrumentation.steps import (
-            InstrumentedData,
-            record_backward,
-            record_forward,
-            record_updates,
-        )
+        from paceline.frameworks.torch.instrumentation import steps
 
-        record_forward(self._model, recorder)
-        record_backward(recorder)
-        record_updates(self._optimizer, recorder)
-        self._data = InstrumentedData(self._data, recorder)  # type: ignore[assignment]
+        steps.record_forward(self._model, recorder)
+        steps.record_backward(recorder)
+        steps.record_updates(self._optimizer, recorder)
+        self._data = steps.InstrumentedData(self._data, recorder)  # type: ignore[assignment]
 
     def align(self) -> None:
         """All processes of the run."""

@@ -1,17 +1,17 @@
-"""Training scripts for a run, in the framework's own words and without Paceline: a file and a template per strategy."""
+"""Training scripts for a run, in the framework's own words and without Paceline: a template per strategy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from paceline.catalogue import discover, load_named
 from paceline.errors import SpecError
 from paceline.plan import Probe, complete, refusal
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.jax_text import jax_values
 from paceline.recommend.scripts.keras_text import keras_values
 from paceline.recommend.scripts.layout import without_unused_imports
+from paceline.recommend.scripts.table import SCRIPTS
 from paceline.recommend.scripts.torch_text import torch_values
 from paceline.recommend.scripts.values import values_of
 from paceline.runs.probe import probe as look_at_model
@@ -30,10 +30,9 @@ _OF_FRAMEWORK: dict[str | None, Callable[[Source], Mapping[str, Any]]] = {
 }
 
 
-@cache
 def scripts() -> dict[str, Script]:
     """Every script by the name of its strategy."""
-    return discover("paceline.recommend.scripts", "SCRIPT", Script)
+    return SCRIPTS
 
 
 def emit(spec: RunSpec, *, file_name: str = FILE_NAME, why: str = "", probe: Probe = look_at_model) -> str:
@@ -49,16 +48,15 @@ def emit(spec: RunSpec, *, file_name: str = FILE_NAME, why: str = "", probe: Pro
         **_OF_FRAMEWORK[strategy(spec.strategy).framework](source),
         **script.values(source),
     }
-    return without_unused_imports(_render(f"{script.name}.py.j2", values))
+    return without_unused_imports(_templates().get_template(f"{script.name}.py.j2").render(values))
 
 
 def script_of(name: str) -> Script:
     """The script of a strategy, or a `SpecError` that names those that have one."""
-    script = load_named("paceline.recommend.scripts", "SCRIPT", Script, name) or scripts().get(name)
-    if script is None:
+    if name not in SCRIPTS:
         strategy(name)  # a misspelt name is told as such
-        raise SpecError(f"there is no script for {name}; there are scripts for {', '.join(sorted(scripts()))}")
-    return script
+        raise SpecError(f"there is no script for {name}; there are scripts for {', '.join(sorted(SCRIPTS))}")
+    return SCRIPTS[name]
 
 
 def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
@@ -80,10 +78,6 @@ def _machine_with_everything(spec: RunSpec) -> System:
     """The script may be for another machine than this: only what no machine could do is refused."""
     gpus = (Gpu("any", memory_bytes=1 << 40),) * spec.workers
     return replace(local_system(), gpus=gpus, frameworks=dict.fromkeys(FRAMEWORKS, "any"))
-
-
-def _render(template: str, values: Mapping[str, Any]) -> str:
-    return str(_templates().get_template(template).render(values))
 
 
 @cache

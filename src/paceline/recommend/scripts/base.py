@@ -1,11 +1,11 @@
 """What a script is made from: `Script` says what one strategy's can do, `Source` what there is to train.
 
-A template `templates/torch-ddp.py.j2` holds the text; the file `torch_ddp.py` what is to be known about it.
+A template `templates/torch-ddp.py.j2` holds the text; its entry in `table.py` what is to be known about it.
 """
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -83,12 +83,12 @@ class Script:
     # What the script is, to follow "It is "; {workers} stands for their number.
     about: str
     # The command, given the run and the name of the file.
-    start: Callable[[RunSpec, str], str]
+    start: Callable[[RunSpec, str], str] = lambda _spec, file_name: f"python {file_name}"
     # Knobs that it heeds; one that is set and not among them is refused.
     knobs: tuple[str, ...] = ()
     # What else there is to know before it is started, in sentences.
-    notes: Callable[[RunSpec], str] = field(default=lambda _spec: "")
+    notes: Callable[[RunSpec], str] = lambda _spec: ""
     # Whether it looks at the test set in the end.
     tests: bool = True
     # What its template is given beside what all are.
-    values: Callable[[Source], Mapping[str, Any]] = field(default=lambda _source: {})
+    values: Callable[[Source], Mapping[str, Any]] = lambda _source: {}

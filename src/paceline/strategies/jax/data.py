@@ -1,7 +1,6 @@
 """JAX data parallelism: the batch is divided over a mesh, parameters are on every device, gradients are all-reduced.
 
-`jax.jit` with `NamedSharding`; XLA derives the collectives. Xu et al., "GSPMD: General and Scalable Parallelization for
-ML Computation Graphs", 2021.
+`jax.jit` with `NamedSharding`; XLA derives the collectives (Xu et al., "GSPMD", 2021).
 """
 
 from paceline.contract.context import Context
@@ -9,7 +8,8 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing, on_one_worker
 from paceline.contract.traits import Traits
 from paceline.costs import jax as costs
-from paceline.costs.footprint import Footprint, ModelFacts, all_reduce
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.messages import all_reduce
 from paceline.frameworks.jax import declared
 from paceline.spec import RunSpec
 
@@ -27,15 +27,13 @@ def open_job(context: Context) -> Job:
     from paceline.frameworks.jax.training import Layout
 
     join(context)
-    knobs = STRATEGY.knob_values(context.spec)
-    return jax_job(context, Layout(mesh_of(context), batch_side=WORKERS), stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, Layout(mesh_of(context), batch_side=WORKERS))
 
 
 STRATEGY = Strategy(
     name="jax-data",
     family="data",
     framework="jax",
-    synchronous=True,
     about="each device holds the whole model; XLA averages the gradients of a divided batch",
     use_when="the model fits on one device and computation outweighs sending its gradients",
     footprint=footprint,

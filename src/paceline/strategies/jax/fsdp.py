@@ -10,7 +10,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing, on_one_worker
 from paceline.costs import jax as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, all_gather, all_reduce
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.costs.messages import all_gather, all_reduce, scattered_reduction
 from paceline.frameworks.jax import declared
 from paceline.spec import RunSpec
 
@@ -23,7 +24,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     whole = model.parameters - divided
     messages = (
         *all_gather("parameters", divided * FLOAT_BYTES, ways),
-        *costs.scattered_reduction(spec, "gradients", divided * FLOAT_BYTES, ways),
+        *scattered_reduction(spec, "gradients", divided * FLOAT_BYTES, ways),
         *all_reduce("gradients of arrays that do not divide", whole * FLOAT_BYTES, ways if whole else 1),
     )
     return costs.worker_footprint(
@@ -44,16 +45,14 @@ def open_job(context: Context) -> Job:
         return PartitionSpec() if dimension is None else PartitionSpec(*[None] * dimension, WORKERS)
 
     join(context)
-    knobs = STRATEGY.knob_values(context.spec)
     layout = Layout(mesh_of(context), batch_side=WORKERS, part=part, gathers=True)
-    return jax_job(context, layout, stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, layout)
 
 
 STRATEGY = Strategy(
     name="jax-fsdp",
     family="data",
     framework="jax",
-    synchronous=True,
     about="parameters and optimizer state are divided over the devices and gathered in each step",
     use_when="the model with its gradients and optimizer state does not fit on one device",
     footprint=footprint,

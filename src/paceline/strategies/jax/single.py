@@ -6,14 +6,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing, one_process_per_worker
 from paceline.costs import jax as costs
-from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.frameworks.jax import declared
-from paceline.spec import RunSpec
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """Everything is here and nothing is sent."""
-    return costs.worker_footprint(spec, model, (), held=model.parameters)
 
 
 def open_job(context: Context) -> Job:
@@ -22,18 +15,16 @@ def open_job(context: Context) -> Job:
     from paceline.frameworks.jax.instrumentation import jax_job
     from paceline.frameworks.jax.training import Layout
 
-    knobs = STRATEGY.knob_values(context.spec)
-    return jax_job(context, Layout(mesh_of(context), batch_side=None), stride=int(knobs["steps_per_execution"]))
+    return jax_job(context, Layout(mesh_of(context), batch_side=None))
 
 
 STRATEGY = Strategy(
     name="jax-single",
     family="single",
     framework="jax",
-    synchronous=True,
     about="one worker, no communication; every step compiled by XLA",
     use_when="the model is small, or as the baseline of the other JAX strategies",
-    footprint=footprint,
+    footprint=lambda spec, model: costs.worker_footprint(spec, model, (), held=model.parameters),
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION,),
     needs=replace(declared.NEEDS, fixed_workers=1, roles=one_process_per_worker),

@@ -9,7 +9,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing, on_one_worker, one_process_for_all_workers
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, exchange, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.messages import exchange
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -24,28 +25,12 @@ def check(spec: RunSpec, system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """The first device's memory has the variables; the others fetch them and send gradients in every step."""
-    size, others, local = model.parameter_bytes, spec.workers - 1, spec.samples_per_step // spec.workers
+    size, others = model.parameter_bytes, spec.workers - 1
     exchanges = (("parameters", size, 0), ("gradients", 0, size))
-    first = RankFootprint(
-        role="worker",
-        ranks=1,
-        flops=training_flops(model, local),
-        messages=tuple(exchange(name, there, back, others) for name, there, back in exchanges if others),
-        parameter_bytes=size,
-        gradient_bytes=size,
-        optimizer_bytes=costs.optimizer_bytes(spec.optimizer, model.parameters),
-        activation_bytes=model.activation_bytes * local,
-    )
-    other = RankFootprint(
-        role="worker",
-        ranks=others,
-        flops=training_flops(model, local),
-        messages=tuple(exchange(name, back, there) for name, there, back in exchanges),
-        parameter_bytes=0,
-        gradient_bytes=size,
-        optimizer_bytes=0,
-        activation_bytes=model.activation_bytes * local,
-    )
+    from_first = tuple(exchange(name, there, back, others) for name, there, back in exchanges if others)
+    first = costs.trainer(spec, model, from_first, ranks=1)
+    to_first = tuple(exchange(name, back, there) for name, there, back in exchanges)
+    other = costs.trainer(spec, model, to_first, ranks=others, parameter_bytes=0, optimizer_bytes=0)
     return Footprint((first, other) if others else (first,))
 
 
@@ -59,14 +44,13 @@ def open_job(context: Context) -> Job:
     from paceline.frameworks.tensorflow.instrumentation import tf_job
 
     strategy = tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/cpu:0")
-    return tf_job(context, strategy, devices, stride=int(STRATEGY.knob_values(context.spec)["steps_per_execution"]))
+    return tf_job(context, strategy, devices)
 
 
 STRATEGY = Strategy(
     name="tf-central",
     family="data",
     framework="tensorflow",
-    synchronous=True,
     about="one process: variables in one place, every device computes on its share of the batch",
     use_when="variables do not fit on each GPU beside its activations, and the host's memory is near",
     footprint=footprint,

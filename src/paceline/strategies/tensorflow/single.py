@@ -6,24 +6,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, training_flops
+from paceline.costs.footprint import Footprint
 from paceline.frameworks.tensorflow import declared
-from paceline.spec import RunSpec
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """Everything is here and nothing is sent."""
-    worker = RankFootprint(
-        role="worker",
-        ranks=1,
-        flops=training_flops(model, spec.samples_per_step),
-        messages=(),
-        parameter_bytes=model.parameter_bytes,
-        gradient_bytes=model.parameter_bytes,
-        optimizer_bytes=costs.optimizer_bytes(spec.optimizer, model.parameters),
-        activation_bytes=model.activation_bytes * spec.samples_per_step,
-    )
-    return Footprint((worker,))
 
 
 def open_job(context: Context) -> Job:
@@ -35,23 +19,21 @@ def open_job(context: Context) -> Job:
 
     from paceline.frameworks.tensorflow.instrumentation import tf_job
 
-    stride = int(STRATEGY.knob_values(context.spec)["steps_per_execution"])
-    return tf_job(context, tf.distribute.get_strategy(), devices, stride=stride)
+    return tf_job(context, tf.distribute.get_strategy(), devices)
 
 
 STRATEGY = Strategy(
     name="tf-single",
     family="single",
     framework="tensorflow",
-    synchronous=True,
     about="one worker, no communication, the step as a traced function",
     use_when="the model is small, or as the baseline of every TensorFlow comparison",
-    footprint=footprint,
+    footprint=lambda spec, model: Footprint((costs.trainer(spec, model, samples=spec.samples_per_step, ranks=1),)),
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION,),
     needs=replace(declared.NEEDS, fixed_workers=1),
     testing=Testing(
         # Other kernels than PyTorch's add in another order; the differences grow over 20 steps of Adam.
-        tolerance=1e-3,
+        tolerance=1e-3
     ),
 )

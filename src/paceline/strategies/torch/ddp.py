@@ -12,16 +12,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, batch_parts
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    RankFootprint,
-    all_reduce,
-    optimizer_bytes,
-    training_flops,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
+from paceline.costs.messages import Message, all_reduce
 from paceline.costs.torch import Array, arrays_of
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -37,17 +29,6 @@ POWERSGD_LEAST_GAIN = 2
 # How far the losses of 20 steps may stray from those of exact gradients. Half precision rounds each gradient by up to
 # 2^-11 (fp16) or 2^-8 (bf16) of its size; PowerSGD leaves out what its rank cannot hold and adds it in later steps.
 TOLERANCES = {"none": 1e-4, "fp16": 2e-3, "bf16": 5e-3, "powersgd": 0.3}
-
-KNOBS = (
-    Knob("bucket_mb", DEFAULT_BUCKET_MB, "size of a gradient bucket in MiB; PyTorch's default is 25, the first 1"),
-    Knob("gradient_as_bucket_view", True, "gradients live inside the buckets: saves a copy and their memory"),
-    Knob("static_graph", False, "promise that the same parameters are used in each step"),
-    Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
-    Knob("compression", "none", "how gradients are made smaller before they are sent", tuple(TOLERANCES)),
-    Knob("powersgd_rank", 4, "rank of the factors that PowerSGD sends in place of a gradient"),
-    Knob("accumulation", 1, "micro-batches per step; gradients are sent with the last of them"),
-    Knob("algorithm", "auto", "all-reduce algorithm of NCCL; gloo has just one", ("auto", "ring", "tree")),
-)
 
 
 def check(spec: RunSpec, system: System) -> str | None:
@@ -71,16 +52,14 @@ def check(spec: RunSpec, system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is on every worker; the gradients go around once."""
-    size, local, knobs = model.parameter_bytes, spec.samples_per_step // spec.workers, STRATEGY.knob_values(spec)
+    size, knobs = model.parameter_bytes, STRATEGY.knob_values(spec)
     beside, messages = _sending(spec, model, knobs)
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(model, local),
-        messages=messages,
-        parameter_bytes=size,
+    local = spec.samples_per_step // spec.workers
+    worker = trainer(
+        spec,
+        model,
+        messages,
         gradient_bytes=(size if knobs["gradient_as_bucket_view"] else 2 * size) + beside,
-        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
         activation_bytes=model.activation_bytes * local / int(knobs["accumulation"]),
     )
     return Footprint((worker,))
@@ -124,12 +103,11 @@ def _is_worth_factors(array: Array, rank: int) -> bool:
 
 def open_job(context: Context) -> Job:
     """Wraps the module; the loop is the same as for one worker."""
-    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from paceline.frameworks.torch.compression import AccumulatingJob, compress_gradients, make_contiguous
     from paceline.frameworks.torch.cuda_graph import GraphedJob, recording_stream
-    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
 
     device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
@@ -161,8 +139,6 @@ def open_job(context: Context) -> Job:
         wrapped,
         device,
         optimizer_for(context, module),
-        barrier=dist.barrier,
-        leave=leave_group,
         micro_batches=int(knobs["accumulation"]),
         compiled=context.spec.execution == "compiled",
     )
@@ -181,12 +157,20 @@ STRATEGY: Strategy = Strategy(
     name="torch-ddp",
     family="data",
     framework="torch",
-    synchronous=True,
     about="each worker holds the whole model; gradients are averaged by all-reduce",
     use_when="the model fits on one device and computation outweighs sending its gradients",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("bucket_mb", DEFAULT_BUCKET_MB, "size of a gradient bucket in MiB; PyTorch's default is 25, the first 1"),
+        Knob("gradient_as_bucket_view", True, "gradients live inside the buckets: saves a copy and their memory"),
+        Knob("static_graph", False, "promise that the same parameters are used in each step"),
+        Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
+        Knob("compression", "none", "how gradients are made smaller before they are sent", tuple(TOLERANCES)),
+        Knob("powersgd_rank", 4, "rank of the factors that PowerSGD sends in place of a gradient"),
+        Knob("accumulation", 1, "micro-batches per step; gradients are sent with the last of them"),
+        Knob("algorithm", "auto", "all-reduce algorithm of NCCL; gloo has just one", ("auto", "ring", "tree")),
+    ),
     needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, check=check),
     traits=Traits(
         passes=lambda spec: int(STRATEGY.knob_values(spec)["accumulation"]),

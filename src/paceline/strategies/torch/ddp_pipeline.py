@@ -10,32 +10,7 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import MICROBATCHES_AND_SCHEDULE, Search, Traits, group_sizes
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
-from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.frameworks.torch import declared
-from paceline.spec import RunSpec
-from paceline.systems import System
-
-KNOBS = (
-    Knob("stages", 2, "workers in each pipeline; the others form further pipelines"),
-    Knob("schedule", "gpipe", "order of the micro-batches' passes", ("gpipe", "1f1b")),
-    Knob("microbatches", 4, "parts that each pipeline's share of the batch is cut into"),
-    Knob("balance", "counted", "stages of equal counted work, or of equal measured time", ("counted", "measured")),
-)
-
-
-def replicas(spec: RunSpec) -> int:
-    """Pipelines that share the batch."""
-    return Pipeline.of(spec, STRATEGY.knob_values(spec)).replicas
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """A pipeline's messages, and each stage's gradients averaged over the pipelines."""
-    return pipeline_footprint(spec, STRATEGY.knob_values(spec), model)
-
-
-def check(spec: RunSpec, _system: System) -> str | None:
-    """The workers must divide into pipelines, and each pipeline must be possible."""
-    return why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts)
 
 
 def open_job(context: Context) -> Job:
@@ -50,19 +25,27 @@ def open_job(context: Context) -> Job:
     return StageJob(context, stages, in_microbatches(context, stages, pipeline), average)
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="torch-ddp-pipeline",
     family="hybrid",
     framework="torch",
-    synchronous=True,
     about="pipelines side by side, each on its share of the batch; gradients averaged between them",
     use_when="a pipeline has as many stages as it can use and there are more devices",
-    footprint=footprint,
+    footprint=lambda spec, model: pipeline_footprint(spec, STRATEGY.knob_values(spec), model),
     open_job=open_job,
-    knobs=KNOBS,
-    needs=replace(declared.NEEDS_OF_PARTS, cut_by="stages", check=check),
+    knobs=(
+        Knob("stages", 2, "workers in each pipeline; the others form further pipelines"),
+        Knob("schedule", "gpipe", "order of the micro-batches' passes", ("gpipe", "1f1b")),
+        Knob("microbatches", 4, "parts that each pipeline's share of the batch is cut into"),
+        Knob("balance", "counted", "stages of equal counted work, or of equal measured time", ("counted", "measured")),
+    ),
+    needs=replace(
+        declared.NEEDS_OF_PARTS,
+        cut_by="stages",
+        check=lambda spec, _system: why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts),
+    ),
     traits=Traits(
-        replicas=replicas,
+        replicas=lambda spec: Pipeline.of(spec, STRATEGY.knob_values(spec)).replicas,
         searched=(Search("stages", group_sizes(other_than=2), then=(MICROBATCHES_AND_SCHEDULE,)),),
         calibrated_like=("torch-pipeline",),
     ),

@@ -4,39 +4,13 @@ Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models U
 """
 
 from dataclasses import replace
-from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, always, group_sizes_within_a_node
-from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
-from paceline.costs.torch import scattered_reduction
 from paceline.frameworks.torch import declared
-from paceline.spec import RunSpec
-from paceline.systems import System
-
-KNOBS = (
-    Knob("tensor", 2, "workers that split a model between them; the others form further rows"),
-    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
-)
-
-
-def replicas(spec: RunSpec) -> int:
-    """Rows that share the batch."""
-    return Rows.of(spec, STRATEGY.knob_values(spec)).count
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """A part of every split layer, activations exchanged in the row, gradients averaged between rows."""
-    rows = Rows.of(spec, STRATEGY.knob_values(spec))
-    return tensor_footprint(spec, rows, model, partial(scattered_reduction, spec))
-
-
-def check(spec: RunSpec, _system: System) -> str | None:
-    """The workers must divide into rows, and the model over a row."""
-    return why_not_split(spec, STRATEGY.knob_values(spec), spec_facts)
 
 
 def open_job(context: Context) -> Job:
@@ -48,19 +22,25 @@ def open_job(context: Context) -> Job:
     return TensorJob(context, split, average_over_rows(split.grid, split.module.parameters()))
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="torch-ddp-tensor",
     family="hybrid",
     framework="torch",
-    synchronous=True,
     about="rows of workers split each layer; gradients are averaged between rows",
     use_when="layers must be split, but only over the devices that share a very fast link",
-    footprint=footprint,
+    footprint=lambda spec, model: tensor_footprint(spec, Rows.of(spec, STRATEGY.knob_values(spec)), model),
     open_job=open_job,
-    knobs=KNOBS,
-    needs=replace(declared.NEEDS_OF_PARTS, cut_by="plan", check=check),
+    knobs=(
+        Knob("tensor", 2, "workers that split a model between them; the others form further rows"),
+        Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+    ),
+    needs=replace(
+        declared.NEEDS_OF_PARTS,
+        cut_by="plan",
+        check=lambda spec, _system: why_not_split(spec, STRATEGY.knob_values(spec), spec_facts),
+    ),
     traits=Traits(
-        replicas=replicas,
+        replicas=lambda spec: Rows.of(spec, STRATEGY.knob_values(spec)).count,
         splits_layers=always,
         searched=(Search("tensor", group_sizes_within_a_node(other_than=2)),),
         calibrated_like=("torch-tensor",),

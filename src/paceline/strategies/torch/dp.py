@@ -10,15 +10,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, one_process_for_all_workers
 from paceline.contract.traits import Traits
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    ModelFacts,
-    RankFootprint,
-    exchange,
-    optimizer_bytes,
-    training_flops,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
+from paceline.costs.messages import exchange
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -33,7 +26,7 @@ def check(spec: RunSpec, system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """The first device sends and receives for all others; copies of the model live for one step."""
-    size, workers, local = model.parameter_bytes, spec.workers, spec.samples_per_step // spec.workers
+    size, others, local = model.parameter_bytes, spec.workers - 1, spec.samples_per_step // spec.workers
     inputs = local * model.input_elements * FLOAT_BYTES
     outputs = local * model.layers[-1].output_elements * FLOAT_BYTES
     # The five exchanges of each batch: bytes from the first device to each of the others, and back.
@@ -44,27 +37,15 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         ("gradients of outputs", outputs, 0),
         ("gradients", 0, size),
     )
-    others = workers - 1
-    first = RankFootprint(
-        role="worker",
+    first = trainer(
+        spec,
+        model,
+        tuple(exchange(name, there, back, others) for name, there, back in exchanges if others),
         ranks=1,
-        flops=training_flops(model, local),
-        messages=tuple(exchange(name, there, back, others) for name, there, back in exchanges if others),
-        parameter_bytes=size,
-        gradient_bytes=size,
-        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
         activation_bytes=model.activation_bytes * local + others * (inputs + outputs),
     )
-    other = RankFootprint(
-        role="worker",
-        ranks=others,
-        flops=training_flops(model, local),
-        messages=tuple(exchange(name, back, there) for name, there, back in exchanges),
-        parameter_bytes=size,
-        gradient_bytes=size,
-        optimizer_bytes=0,
-        activation_bytes=model.activation_bytes * local,
-    )
+    to_first = tuple(exchange(name, back, there) for name, there, back in exchanges)
+    other = trainer(spec, model, to_first, ranks=others, optimizer_bytes=0)
     return Footprint((first, other) if others else (first,))
 
 
@@ -85,7 +66,6 @@ STRATEGY = Strategy(
     name="torch-dp",
     family="data",
     framework="torch",
-    synchronous=True,
     about="one process: the model is copied to every device for each batch",
     use_when="several GPUs in one machine, one script, and no second process is wanted",
     footprint=footprint,

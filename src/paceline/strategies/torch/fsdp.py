@@ -1,8 +1,7 @@
 """PyTorch FSDP2: parameters, gradients and optimizer state are divided over the workers, and gathered where needed.
 
-Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023. Freed after the forward pass
-and gathered again for the backward one it is ZeRO stage 3, kept in between stage 2 (Rajbhandari et al., SC 2020). With
-replicas it is HSDP: divided within groups of workers, and gradients averaged across them.
+Zhao et al., "PyTorch FSDP", VLDB 2023. Gathered once for each pass it is ZeRO stage 3, kept in between stage 2
+(Rajbhandari et al., SC 2020). With replicas it is HSDP: divided within groups, gradients averaged across them.
 """
 
 from dataclasses import replace
@@ -11,29 +10,12 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, one_group_per_node
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    RankFootprint,
-    all_gather,
-    all_reduce,
-    during,
-    in_groups,
-    optimizer_bytes,
-    training_flops,
-)
-from paceline.costs.torch import Array, arrays_of, scattered_reduction, shard_runs
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.messages import Message, all_gather, all_reduce, during, scattered_reduction
+from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
-
-KNOBS = (
-    Knob("wrap", "layers", "what is gathered at a time; whole works with any module", ("layers", "whole")),
-    Knob("reshard_after_forward", True, "free gathered parameters after the forward pass (ZeRO 3) or not (ZeRO 2)"),
-    Knob("hsdp_replicas", 1, "groups of workers that each hold the whole model; 1 divides it over all workers"),
-)
 
 
 def check(spec: RunSpec, system: System) -> str | None:
@@ -59,11 +41,11 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     gathered = 0 if shards == 1 else max(whole) if knobs["reshard_after_forward"] else sum(whole)
     messages = tuple(message for name, unit in units.items() for message in unit_messages(spec, name, unit, shards))
     return in_groups(
-        RankFootprint(
-            role="worker",
+        trainer(
+            spec,
+            model,
+            messages,
             ranks=ranks,
-            flops=training_flops(model, local),
-            messages=messages,
             parameter_bytes=held * FLOAT_BYTES,
             gradient_bytes=held * FLOAT_BYTES + max(whole),
             optimizer_bytes=optimizer_bytes(spec.optimizer, held, len(arrays)),
@@ -99,9 +81,7 @@ def unit_messages(spec: RunSpec, name: str, unit: list[Array], shards: int) -> t
 
 def open_job(context: Context) -> Job:
     """Divides the module first: the optimizer must be made on the shards."""
-    import torch.distributed as dist
-
-    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.sharded import ShardedJob, shard_module
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
 
@@ -115,19 +95,22 @@ def open_job(context: Context) -> Job:
         reshard_after_forward=bool(knobs["reshard_after_forward"]),
         replicas=int(knobs["hsdp_replicas"]),
     )
-    return ShardedJob(context, module, device, optimizer_for(context, module), barrier=dist.barrier, leave=leave_group)
+    return ShardedJob(context, module, device, optimizer_for(context, module))
 
 
 STRATEGY = Strategy(
     name="torch-fsdp",
     family="data",
     framework="torch",
-    synchronous=True,
     about="parameters, gradients and optimizer state are divided over the workers (ZeRO stage 2 and 3)",
     use_when="the model with its gradients and optimizer state does not fit on one device",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("wrap", "layers", "what is gathered at a time; whole works with any module", ("layers", "whole")),
+        Knob("reshard_after_forward", True, "free gathered parameters after the forward pass (ZeRO 3) or not (ZeRO 2)"),
+        Knob("hsdp_replicas", 1, "groups of workers that each hold the whole model; 1 divides it over all workers"),
+    ),
     needs=replace(declared.NEEDS, executions=("eager",), check=check),
     traits=Traits(
         searched=(Search("hsdp_replicas", one_group_per_node),),

@@ -1,43 +1,21 @@
 """FSDP and tensor parallelism: rows of workers split each layer, and each worker's parts are divided over the rows.
 
-Zhao et al., "PyTorch FSDP", VLDB 2023, on top of Shoeybi et al., "Megatron-LM", 2019; the two-dimensional layout of
-torchtitan (Liang et al., ICLR 2025). Nothing that is split is held twice.
+The two-dimensional layout of torchtitan (Liang et al., ICLR 2025). Nothing that is split is held twice.
 """
 
 from dataclasses import replace
-from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, always, group_sizes_within_a_node
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    RankFootprint,
-    all_gather,
-    during,
-    in_groups,
-    optimizer_bytes,
-    training_flops,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.messages import Message, all_gather, during, scattered_reduction
 from paceline.costs.splits import Rows, tensor_messages, why_not_split, worker_model
-from paceline.costs.torch import arrays_of, scattered_reduction, shard_runs
+from paceline.costs.torch import arrays_of, shard_runs
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
-
-KNOBS = (
-    Knob("tensor", 2, "workers that split each layer between them; the others form further rows"),
-    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
-)
-
-
-def replicas(spec: RunSpec) -> int:
-    """Rows that share the batch."""
-    return Rows.of(spec, STRATEGY.knob_values(spec)).count
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -47,15 +25,17 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     part = worker_model(splits, rows.ways)
     arrays = arrays_of(part.layers)
     largest = max(sum(array.padded(rows.count) for array in arrays_of([layer])) for layer in part.layers) * FLOAT_BYTES
+    messages = (
+        *tensor_messages(spec, splits, rows.ways, samples),
+        *_exchanged_between_rows(spec, part, rows),
+    )
     return in_groups(
-        RankFootprint(
-            role="worker",
+        trainer(
+            spec,
+            part,
+            messages,
+            samples=samples,
             ranks=ranks * rows.ways,
-            flops=training_flops(part, samples),
-            messages=(
-                *tensor_messages(splits, rows.ways, samples, partial(scattered_reduction, spec)),
-                *_exchanged_between_rows(spec, part, rows),
-            ),
             parameter_bytes=held * FLOAT_BYTES,
             gradient_bytes=held * FLOAT_BYTES + largest,
             optimizer_bytes=optimizer_bytes(spec.optimizer, held, part.tensors),
@@ -94,19 +74,21 @@ def open_job(context: Context) -> Job:
     return ShardedTensorJob(context, split)
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="torch-fsdp-tensor",
     family="hybrid",
     framework="torch",
-    synchronous=True,
     about="rows of workers split each layer, and each part is divided over the rows",
     use_when="neither splitting layers nor dividing the model makes it fit alone",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("tensor", 2, "workers that split each layer between them; the others form further rows"),
+        Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+    ),
     needs=replace(declared.NEEDS_OF_PARTS, cut_by="plan", check=check),
     traits=Traits(
-        replicas=replicas,
+        replicas=lambda spec: Rows.of(spec, STRATEGY.knob_values(spec)).count,
         splits_layers=always,
         searched=(Search("tensor", group_sizes_within_a_node(other_than=2)),),
         calibrated_like=("torch-tensor",),

@@ -11,20 +11,7 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy
 from paceline.contract.traits import Traits, one_replica
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
-from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.frameworks.torch import declared
-from paceline.spec import RunSpec
-from paceline.systems import System
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """Activations go from worker to worker and their gradients come back: a pipeline of one micro-batch."""
-    return pipeline_footprint(spec, {}, model)
-
-
-def check(spec: RunSpec, _system: System) -> str | None:
-    """There must be a layer for each worker."""
-    return why_not_cut(spec, {}, spec_facts)
 
 
 def open_job(context: Context) -> Job:
@@ -36,15 +23,17 @@ def open_job(context: Context) -> Job:
     return StageJob(context, stages, one_batch(context, stages, pipeline.samples))
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="torch-layers",
     family="model",
     framework="torch",
-    synchronous=True,
     about="each worker holds a stretch of the layers; one batch in flight",
     use_when="a model must fit that no device holds alone and nothing faster can cut it",
-    footprint=footprint,
+    # A pipeline of one micro-batch.
+    footprint=lambda spec, model: pipeline_footprint(spec, {}, model),
     open_job=open_job,
-    needs=replace(declared.NEEDS_OF_PARTS, cut_by="stages", check=check),
+    needs=replace(
+        declared.NEEDS_OF_PARTS, cut_by="stages", check=lambda spec, _system: why_not_cut(spec, {}, spec_facts)
+    ),
     traits=Traits(replicas=one_replica, calibrated_like=("torch-pipeline", "torch-tensor")),
 )

@@ -1,7 +1,6 @@
 """Pipeline parallelism: each worker holds some stages, and micro-batches of the batch are in flight at the same time.
 
-Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019 (1F1B), and "Efficient Large-Scale
-Language Model Training on GPU Clusters Using Megatron-LM", SC 2021 (interleaved).
+"GPipe", NeurIPS 2019; "PipeDream", SOSP 2019 (1F1B); Narayanan et al., "Megatron-LM", SC 2021 (interleaved).
 """
 
 from dataclasses import replace
@@ -11,27 +10,7 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import MICROBATCHES_AND_SCHEDULE, Traits, one_replica
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
-from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.frameworks.torch import declared
-from paceline.spec import RunSpec
-from paceline.systems import System
-
-KNOBS = (
-    Knob("schedule", "gpipe", "order of the micro-batches' passes", ("gpipe", "1f1b", "interleaved")),
-    Knob("microbatches", 4, "parts that the batch is cut into; more of them leave workers idle for less of the time"),
-    Knob("stages_per_worker", 2, "for schedule interleaved: stages that each worker holds"),
-    Knob("balance", "counted", "stages of equal counted work, or of equal measured time", ("counted", "measured")),
-)
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """Activations go from stage to stage and their gradients come back, a micro-batch at a time; cut as counted."""
-    return pipeline_footprint(spec, STRATEGY.knob_values(spec), model)
-
-
-def check(spec: RunSpec, _system: System) -> str | None:
-    """There must be a layer for each stage, and the batch must divide into micro-batches."""
-    return why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts)
 
 
 def open_job(context: Context) -> Job:
@@ -44,17 +23,27 @@ def open_job(context: Context) -> Job:
     return StageJob(context, stages, in_microbatches(context, stages, pipeline))
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="torch-pipeline",
     family="model",
     framework="torch",
-    synchronous=True,
     about="each worker holds a stage of the layers; micro-batches keep all of them busy",
     use_when="a deep model does not fit on one device and the link is slow",
-    footprint=footprint,
+    footprint=lambda spec, model: pipeline_footprint(spec, STRATEGY.knob_values(spec), model),
     open_job=open_job,
-    knobs=KNOBS,
-    needs=replace(declared.NEEDS_OF_PARTS, cut_by="stages", check=check),
+    knobs=(
+        Knob("schedule", "gpipe", "order of the micro-batches' passes", ("gpipe", "1f1b", "interleaved")),
+        Knob(
+            "microbatches", 4, "parts that the batch is cut into; more of them leave workers idle for less of the time"
+        ),
+        Knob("stages_per_worker", 2, "for schedule interleaved: stages that each worker holds"),
+        Knob("balance", "counted", "stages of equal counted work, or of equal measured time", ("counted", "measured")),
+    ),
+    needs=replace(
+        declared.NEEDS_OF_PARTS,
+        cut_by="stages",
+        check=lambda spec, _system: why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts),
+    ),
     traits=Traits(
         replicas=one_replica,
         searched=(MICROBATCHES_AND_SCHEDULE,),

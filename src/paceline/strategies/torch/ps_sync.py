@@ -11,58 +11,40 @@ from paceline.contract.job import Job, Service
 from paceline.contract.strategy import Knob, Role, Strategy
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
-from paceline.costs.servers import ELEMENTS_PER_KIB, Cut, Traffic, served_footprint
+from paceline.costs.servers import Cut, Traffic, served_footprint
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob("servers", 1, "processes that keep the parameters, an equal part each"),
-    Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
-)
-
-
-def cut_of(spec: RunSpec) -> Cut:
-    """How the knobs ask for parameters to be cut over servers."""
-    knobs = STRATEGY.knob_values(spec)
-    return Cut(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
-
 
 def roles(spec: RunSpec) -> tuple[Role, ...]:
     """Servers are processes like workers."""
-    return Role("worker", spec.workers), Role("server", cut_of(spec).servers)
+    return Role("worker", spec.workers), Role("server", int(STRATEGY.knob_values(spec)["servers"]))
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Each step every gradient goes to a server once and every parameter comes back once."""
-    return served_footprint(spec, model, cut_of(spec), spec.optimizer, Traffic())
+    return served_footprint(spec, model, Cut.of(STRATEGY.knob_values(spec)), spec.optimizer, Traffic())
 
 
 def check(spec: RunSpec, _system: System) -> str | None:
     """What servers cannot do."""
-    for name, value in STRATEGY.knob_values(spec).items():
-        if int(value) < 1:
-            return f"knob {name} of torch-ps-sync is {value}; it must be at least 1"
-    if spec.optimizer.name == "lbfgs":
+    low = STRATEGY.knob_below_one(spec, "servers", "piece_kib")
+    if low is None and spec.optimizer.name == "lbfgs":
         return (
             "torch-ps-sync updates pieces of the parameters one by one, and lbfgs needs all of them at once; "
             "use torch-sandblaster, or adam, sgd or adagrad"
         )
-    return None
+    return low
 
 
 def open_job(context: Context) -> Job | Service:
     """A worker or a server."""
     from paceline.frameworks.torch.group import join_group
-    from paceline.frameworks.torch.servers.server import (
-        Shard,
-        SynchronousServer,
-        elementwise_optimizer,
-        serving_order,
-    )
+    from paceline.frameworks.torch.servers.server import Shard, SynchronousServer, elementwise_optimizer, serving_order
 
     join_group(context, backend="gloo")
-    cut, order = cut_of(context.spec), serving_order(context)
+    cut, order = Cut.of(STRATEGY.knob_values(context.spec)), serving_order(context)
     if context.process.role == "server":
         return SynchronousServer(Shard(context, cut, elementwise_optimizer(context)), order)
     from paceline.frameworks.torch.servers.client import ServedJob, ServerClient
@@ -77,12 +59,14 @@ STRATEGY = Strategy(
     name="torch-ps-sync",
     family="server",
     framework="torch",
-    synchronous=True,
     about="workers push gradients to servers, which update the parameters that workers pull",
     use_when="workers have no memory for optimizer state, or fast links to a few hosts but not to each other",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("servers", 1, "processes that keep the parameters, an equal part each"),
+        Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
+    ),
     needs=replace(declared.NEEDS, roles=roles, check=check),
     traits=Traits(timed_on=("mlp",)),
 )

@@ -5,24 +5,8 @@ from dataclasses import replace
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
+from paceline.costs.footprint import Footprint, trainer
 from paceline.frameworks.torch import declared
-from paceline.spec import RunSpec
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """Everything is here and nothing is sent."""
-    worker = RankFootprint(
-        role="worker",
-        ranks=1,
-        flops=training_flops(model, spec.samples_per_step),
-        messages=(),
-        parameter_bytes=model.parameter_bytes,
-        gradient_bytes=model.parameter_bytes,
-        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
-        activation_bytes=model.activation_bytes * spec.samples_per_step,
-    )
-    return Footprint((worker,))
 
 
 def open_job(context: Context) -> Job:
@@ -43,10 +27,9 @@ STRATEGY = Strategy(
     name="torch-single",
     family="single",
     framework="torch",
-    synchronous=True,
     about="one worker, no communication",
     use_when="the model is small, or as the baseline of every comparison",
-    footprint=footprint,
+    footprint=lambda spec, model: Footprint((trainer(spec, model, samples=spec.samples_per_step, ranks=1),)),
     open_job=open_job,
     needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, fixed_workers=1, check=declared.check_graph),
 )

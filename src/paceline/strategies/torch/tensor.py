@@ -4,33 +4,13 @@ Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models U
 """
 
 from dataclasses import replace
-from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Traits, always, one_replica
-from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
-from paceline.costs.torch import scattered_reduction
 from paceline.frameworks.torch import declared
-from paceline.spec import RunSpec
-from paceline.systems import System
-
-KNOBS = (
-    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
-)
-
-
-def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """A part of every split layer, and activations exchanged between them."""
-    rows = Rows.of(spec, STRATEGY.knob_values(spec))
-    return tensor_footprint(spec, rows, model, partial(scattered_reduction, spec))
-
-
-def check(spec: RunSpec, _system: System) -> str | None:
-    """Heads must divide, and something must."""
-    return why_not_split(spec, STRATEGY.knob_values(spec), spec_facts)
 
 
 def open_job(context: Context) -> Job:
@@ -40,21 +20,23 @@ def open_job(context: Context) -> Job:
     return TensorJob(context, split_model(context, Rows.of(context.spec, STRATEGY.knob_values(context.spec))))
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="torch-tensor",
     family="model",
     framework="torch",
-    synchronous=True,
     about="each layer is split over all workers, which exchange activations between layers",
     use_when="single layers are too large for one device and the devices share a very fast link",
-    footprint=footprint,
+    footprint=lambda spec, model: tensor_footprint(spec, Rows.of(spec, STRATEGY.knob_values(spec)), model),
     open_job=open_job,
-    knobs=KNOBS,
-    needs=replace(declared.NEEDS_OF_PARTS, cut_by="plan", check=check),
+    knobs=(
+        Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+    ),
+    needs=replace(
+        declared.NEEDS_OF_PARTS,
+        cut_by="plan",
+        check=lambda spec, _system: why_not_split(spec, STRATEGY.knob_values(spec), spec_facts),
+    ),
     traits=Traits(
-        replicas=one_replica,
-        splits_layers=always,
-        timed_on=("mlp", "transformer"),
-        calibrated_like=("torch-pipeline",),
+        replicas=one_replica, splits_layers=always, timed_on=("mlp", "transformer"), calibrated_like=("torch-pipeline",)
     ),
 )

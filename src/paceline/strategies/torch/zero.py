@@ -11,18 +11,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Traits
-from paceline.costs.footprint import (
-    FLOAT_BYTES,
-    Footprint,
-    Message,
-    ModelFacts,
-    RankFootprint,
-    all_reduce,
-    during,
-    in_groups,
-    optimizer_bytes,
-    training_flops,
-)
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.messages import Message, all_reduce
 from paceline.costs.torch import broadcast, greedy_partition
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -34,11 +24,6 @@ BUCKETS = {"piece_bytes": 25 * (1 << 20), "first_piece_bytes": 1 << 20}
 # Beyond so many workers all send what one in the middle does: who sends how often then hardly differs.
 MOST_TOLD_APART = 64
 
-KNOBS = (
-    Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
-    Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
-)
-
 
 def check(spec: RunSpec, _system: System) -> str | None:
     """L-BFGS weighs all gradients against each other."""
@@ -49,25 +34,17 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Data parallel, after which each worker's updated parameters go to all others."""
-    size, workers = model.parameter_bytes, spec.workers
-    local = spec.samples_per_step // workers
-    parts = greedy_partition(model, workers)
+    workers, parts = spec.workers, greedy_partition(model, spec.workers)
     held = [sum(array.size for array in part) for part in parts]
     by_place = [broadcast(spec, "parameters", 1, workers, place) for place in range(workers)]
     folded = _broadcasts(held, workers // 2, by_place) if workers > MOST_TOLD_APART else ()
+    averages = all_reduce("gradients", model.parameter_bytes, workers, phase="backward", hidden=True, **BUCKETS)
+    usual = trainer(spec, model, ranks=1)
     return in_groups(
-        RankFootprint(
-            role="worker",
-            ranks=1,
-            flops=training_flops(model, local),
-            messages=(
-                *during(all_reduce("gradients", size, workers), "backward", hidden=True, **BUCKETS),
-                *(folded or _broadcasts(held, rank, by_place)),
-            ),
-            parameter_bytes=size,
-            gradient_bytes=size,
+        replace(
+            usual,
+            messages=(*averages, *(folded or _broadcasts(held, rank, by_place))),
             optimizer_bytes=optimizer_bytes(spec.optimizer, held[rank], len(parts[rank])),
-            activation_bytes=model.activation_bytes * local,
         )
         for rank in range(workers)
     )
@@ -88,11 +65,10 @@ def _broadcasts(held: list[int], rank: int, by_place: list[tuple[Message, ...]])
 
 def open_job(context: Context) -> Job:
     """DDP with a divided optimizer."""
-    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from paceline.frameworks.torch.compression import make_contiguous
-    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.sharded import shard_state
     from paceline.frameworks.torch.training import TorchJob, build, optimizer_for, torch_device
 
@@ -109,19 +85,21 @@ def open_job(context: Context) -> Job:
         find_unused_parameters=bool(knobs["find_unused_parameters"]),
     )
     optimizer = shard_state(optimizer_for(context, module), in_buckets)
-    return TorchJob(context, wrapped, device, optimizer, barrier=dist.barrier, leave=leave_group)
+    return TorchJob(context, wrapped, device, optimizer)
 
 
 STRATEGY = Strategy(
     name="torch-zero",
     family="data",
     framework="torch",
-    synchronous=True,
     about="data parallel with the optimizer state divided over the workers (ZeRO stage 1)",
     use_when="the model fits on one device but not together with its optimizer state",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
+        Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
+    ),
     needs=replace(declared.NEEDS, check=check),
     traits=Traits(timed_on=("mlp",), calibrated_like=("torch-ddp", "torch-fsdp")),
 )

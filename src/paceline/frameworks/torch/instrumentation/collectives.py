@@ -1,7 +1,6 @@
 """A PyTorch backend that records when each collective starts and ends, and when the training thread waits for it.
 
-It hands every call to gloo and works for all that goes through a process group: DDP's reducer, FSDP, DTensor,
-pipelines, parameter servers. Only instrumented runs use it.
+It hands every call to gloo, whoever makes it: DDP, FSDP, DTensor, pipelines, servers. Only instrumented runs use it.
 """
 
 from collections import Counter

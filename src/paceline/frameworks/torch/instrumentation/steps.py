@@ -1,17 +1,21 @@
-"""Records what a PyTorch job does: batches read, forward and backward passes, updates.
+"""Records what a PyTorch job does: batches read, forward and backward passes, updates; and what a GPU ran.
 
-Nothing of it is in the training step itself. Modules, optimizer and data are wrapped from outside, so it works for
-every job alike, and timed runs have none of it.
+Modules, optimizer and data are wrapped from outside, so it works for every job and timed runs have none of it.
 """
 
+import json
+import tempfile
 from collections.abc import Callable
 from functools import wraps
-from time import perf_counter_ns
+from pathlib import Path
+from time import perf_counter_ns, time_ns
 from typing import Any
 
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
+from paceline.frameworks.gpu_spans import add_kernel_spans
 from paceline.spans import Kind, Span, SpanRecorder
 
 
@@ -63,3 +67,22 @@ def record_updates(optimizer: Any, recorder: SpanRecorder) -> None:
     """Each step of the optimizer."""
     if optimizer is not None:
         optimizer.step = recorded(recorder, "optimizer", optimizer.step)
+
+
+def profile_gpu(recorder: SpanRecorder) -> None:
+    """Starts PyTorch's profiler now; what it saw goes onto the recorder when all steps are made."""
+    running = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True)
+    running.start()
+
+    def stop() -> None:
+        torch.cuda.synchronize()
+        running.stop()
+        # The profiler tells wall-clock time, the recorder a clock that never goes back.
+        ahead = time_ns() - perf_counter_ns()
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "profile.json"
+            running.export_chrome_trace(str(file))
+            seen = json.loads(file.read_text())
+        add_kernel_spans(recorder, seen["traceEvents"], int(seen.get("baseTimeNanoseconds", 0)) - ahead)
+
+    recorder.at_end.append(stop)

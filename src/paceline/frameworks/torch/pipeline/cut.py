@@ -1,7 +1,6 @@
 """A PyTorch model cut into stages: built-in models and any `nn.Sequential` by cost, others by the user's `stages`.
 
-Every process builds the whole model, cuts it in the same way and keeps its own stages. Two samples are sent through to
-learn what crosses each cut, and to be sure that the stages in a row give what the model gives.
+Every process cuts the whole model alike; two samples show what crosses each cut, and that the result is the model's.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""Training a model that is cut into stages: one batch at a time through all of them, or micro-batches on a schedule.
-
-Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019 (1F1B), and "Efficient Large-Scale
-Language Model Training on GPU Clusters Using Megatron-LM", SC 2021 (interleaved).
-"""
+"""Training a model that is cut into stages: one batch at a time through all of them, or micro-batches on a schedule."""
 
 from collections.abc import Callable, Sequence
 from inspect import signature
@@ -16,7 +12,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.cuts import Pipeline
 from paceline.errors import ModelError
-from paceline.frameworks.torch.group import join_group, leave_group
+from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.pipeline.cut import Stage, cut_model
 from paceline.frameworks.torch.training import (
     IMAGE_DIMENSIONS,
@@ -103,12 +99,7 @@ def one_batch(context: Context, local: LocalStages, samples: int) -> Train:
 
 def in_microbatches(context: Context, local: LocalStages, pipeline: Pipeline) -> Train:
     """Micro-batches on one of PyTorch's schedules."""
-    from torch.distributed.pipelining import (
-        PipelineStage,
-        Schedule1F1B,
-        ScheduleGPipe,
-        ScheduleInterleaved1F1B,
-    )
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
     count, loss_of = pipeline.microbatches, loss_function(context)
     size = pipeline.samples // count
@@ -165,10 +156,7 @@ class StageJob(TorchJob):
         optimizer = optimizer_for(context, local) if trains else None
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ModelError("L-BFGS needs all parameters in one place; use another optimizer, or torch-single")
-        super().__init__(
-            context, local, local.device, optimizer, barrier=dist.barrier, leave=leave_group,
-            share=(local.grid.row, local.grid.rows),
-        )  # fmt: skip
+        super().__init__(context, local, local.device, optimizer, share=(local.grid.row, local.grid.rows))
         self._local, self._train, self._average = local, train, average
 
     def step(self, first: int, count: int) -> None:

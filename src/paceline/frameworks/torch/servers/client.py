@@ -1,7 +1,6 @@
 """A worker's side of parameter servers: gradients leave and parameters come back while the backward pass still runs.
 
-It takes the place of an optimizer. Words, gradients and parameters are plain point-to-point messages of a gloo group:
-whole tensors from and to their own memory, no pickling.
+It takes the place of an optimizer. All messages are whole tensors from and to their own memory over a gloo group.
 """
 
 from functools import partial
@@ -14,7 +13,6 @@ from torch import nn
 from paceline.contract.context import Context
 from paceline.costs.servers import Cut, Piece
 from paceline.frameworks.torch.flat_parameters import FlatParameters
-from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.training import TorchJob
 
 # First number of a word: what the worker will do next, as a sum.
@@ -160,7 +158,7 @@ class ServedJob(TorchJob):
     def __init__(self, context: Context, module: nn.Module, device: torch.device, client: ServerClient) -> None:
         def leave() -> None:
             client.close()
-            leave_group()
+            dist.destroy_process_group()
 
         # Servers have no part in it and do not wait for it.
         workers = dist.new_group(list(range(context.spec.workers)), use_local_synchronization=True)

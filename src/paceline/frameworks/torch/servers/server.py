@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from paceline.contract.context import Context
 from paceline.costs.servers import Cut
 from paceline.errors import ModelError
-from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.frameworks.torch.servers.client import DONE, WORD_TAG, gradient_tag, value_tag
 from paceline.frameworks.torch.training import held_bytes
@@ -149,11 +148,8 @@ class SynchronousServer:
 
     def details(self) -> dict[str, Any]:
         """What it held and did."""
-        return {
-            "held_bytes": self._shard.held_bytes(),
-            "updates": self._updates,
-        }
+        return {"held_bytes": self._shard.held_bytes(), "updates": self._updates}
 
     def close(self) -> None:
         """The last parameters have arrived: workers are done only after that."""
-        leave_group()
+        dist.destroy_process_group()

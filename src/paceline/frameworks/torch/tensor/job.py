@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -15,7 +14,7 @@ from paceline.contract.job import Evaluation
 from paceline.costs.splits import Rows
 from paceline.errors import ModelError
 from paceline.frameworks.torch.compression import make_contiguous
-from paceline.frameworks.torch.group import join_group, leave_group
+from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.sharded import ShardedJob, layers
 from paceline.frameworks.torch.tensor.plan import split_own
 from paceline.frameworks.torch.tensor.split import Arrangement, drift, split_built_in
@@ -70,10 +69,7 @@ class TensorJob(TorchJob):
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ModelError("L-BFGS needs all parameters in one place; use another optimizer, or torch-single")
         _group_by_mesh(optimizer)
-        super().__init__(
-            context, split.module, split.device, optimizer, barrier=dist.barrier, leave=leave_group,
-            share=(split.grid.row, split.grid.rows),
-        )  # fmt: skip
+        super().__init__(context, split.module, split.device, optimizer, share=(split.grid.row, split.grid.rows))
         self._split, self._average = split, average
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """A user's model split over workers: as the file's `plan` says, or dense layers of an `nn.Sequential` two by two.
 
-`plan(model)` returns {"layer name": "columns" or "rows"}: a layer by columns gives each worker a part of the features,
-and a layer by rows takes such parts and gives whole features again.
+A layer by columns gives each worker a part of the features; one by rows takes such parts and gives whole features.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
 """A PyTorch model split over workers: dense layers and attention by `DTensor`, convolutions by hand.
 
 `DTensor` cannot split a convolution (PyTorch 2.13), so each worker holds a smaller one. Arrays whose parts are not
-contiguous (queries, keys and values in one array; a flattened image with channels fastest) are rearranged first, and
-put back in order when the weights are read out.
+contiguous are rearranged first, and put back in order when the weights are read out.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,19 +1,18 @@
 """Keras 3 ModelParallel on JAX: variables divided over one side of a mesh by a layout map, batches over the other.
 
-`keras.distribution.ModelParallel`, the ModelParallelStrategy of Bhilegaonkar, Hoskote and Nale; on other backends than
-JAX Keras accepts a distribution and does nothing.
+The ModelParallelStrategy of Bhilegaonkar, Hoskote and Nale; with other backends than JAX, Keras does nothing for it.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 
 from paceline.contract.context import Context, Process, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_cores, on_one_worker, one_process_for_all_workers
 from paceline.contract.traits import Search, Traits, group_sizes_within_a_node
 from paceline.costs import jax as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, Message, ModelFacts, all_gather, all_reduce, exchange
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.costs.messages import Message, all_gather, all_reduce, exchange
 from paceline.costs.splits import Rows, tensor_footprint, tensor_messages, why_not_split
 from paceline.frameworks.jax import declared
 from paceline.spec import RunSpec
@@ -21,14 +20,6 @@ from paceline.systems import System
 from paceline.workloads.layers import QUERY_KEY_VALUE
 
 SUMS_OF_SOFTMAX = 4
-
-KNOBS = (
-    Knob(
-        "tensor", 2, "workers along the model side of the mesh, which split layers; the rest are along the batch side"
-    ),
-    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
-    declared.STEPS_PER_EXECUTION,
-)
 
 
 def rows_of(spec: RunSpec) -> Rows:
@@ -49,7 +40,7 @@ def _as_laid_out(spec: RunSpec, rows: Rows, model: ModelFacts) -> list[Message]:
     splits, ways, samples = rows.split(model), rows.ways, spec.samples_per_step // rows.count
     # The last layer's output stays divided.
     apart = [replace(split, gathers_output=False) for split in splits]
-    exchanged = [*tensor_messages(apart, ways, samples, partial(costs.scattered_reduction, spec))]
+    exchanged = [*tensor_messages(spec, apart, ways, samples)]
     channels = 0
     for split in splits:
         name, shapes = split.layer.name, dict(split.layer.arrays)
@@ -94,20 +85,26 @@ def open_job(context: Context) -> Job:
     """Keras builds and places the model; the step is that of the other JAX strategies."""
     from paceline.strategies.jax.keras_model_parallel.job import open_parallel
 
-    knobs = STRATEGY.knob_values(context.spec)
-    return open_parallel(context, rows_of(context.spec), int(knobs["steps_per_execution"]))
+    return open_parallel(context, rows_of(context.spec))
 
 
 STRATEGY = Strategy(
     name="keras-model-parallel",
     family="hybrid",
     framework="jax",
-    synchronous=True,
     about="Keras divides variables over a mesh of devices by a layout map, and batches over its other side",
     use_when="a Keras model is too large for one device and is to stay a Keras model",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob(
+            "tensor",
+            2,
+            "workers along the model side of the mesh, which split layers; the rest are along the batch side",
+        ),
+        Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(
         declared.NEEDS,
         devices=("cpu", "cuda"),

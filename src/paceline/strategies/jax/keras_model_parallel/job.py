@@ -28,7 +28,7 @@ Axes = tuple[str | None, ...]
 PARTS = ("columns", "rows")
 
 
-def open_parallel(context: Context, rows: Rows, stride: int) -> JaxJob:
+def open_parallel(context: Context, rows: Rows) -> JaxJob:
     """Builds the model under the distribution and hands its variables to the compiled step."""
     if keras.backend.backend() != "jax":
         raise RuntimeError(f"Keras runs on {keras.backend.backend()}, where distributions silently do nothing")
@@ -50,7 +50,6 @@ def open_parallel(context: Context, rows: Rows, stride: int) -> JaxJob:
     job = jax_job(
         context,
         layout,
-        stride,
         network=_network(context, model, variables),
         optimizer=_own_optimizer(context, variables),
         divided=rows.ways > 1,

@@ -1,11 +1,9 @@
 """JAX tensor parallelism: every layer that divides is split over the devices; XLA sums or gathers activations.
 
-Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019, written
-as shardings of parameters and activations (Xu et al., "GSPMD", 2021).
+Shoeybi et al., "Megatron-LM", 2019, written as shardings of parameters and activations (Xu et al., "GSPMD", 2021).
 """
 
 from dataclasses import replace
-from functools import partial
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
@@ -18,17 +16,11 @@ from paceline.frameworks.jax import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
-    declared.STEPS_PER_EXECUTION,
-    declared.PROCESSES,
-)
-
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A part of every split layer, and activations exchanged between them."""
     rows = Rows.of(spec, STRATEGY.knob_values(spec))
-    return costs.with_one_counter(tensor_footprint(spec, rows, model, partial(costs.scattered_reduction, spec)), spec)
+    return costs.with_one_counter(tensor_footprint(spec, rows, model), spec)
 
 
 def check(spec: RunSpec, system: System) -> str | None:
@@ -43,21 +35,23 @@ def open_job(context: Context) -> Job:
     from paceline.strategies.jax.tensor.placement import split_layout
 
     join(context)
-    knobs = STRATEGY.knob_values(context.spec)
-    layout = split_layout(context, Rows.of(context.spec, knobs), mesh_of(context))
-    return jax_job(context, layout, stride=int(knobs["steps_per_execution"]), divided=True)
+    rows = Rows.of(context.spec, STRATEGY.knob_values(context.spec))
+    return jax_job(context, split_layout(context, rows, mesh_of(context)), divided=True)
 
 
 STRATEGY = Strategy(
     name="jax-tensor",
     family="model",
     framework="jax",
-    synchronous=True,
     about="each layer is split over all devices, which exchange activations between layers",
     use_when="single layers are too large for one device and the devices share a very fast link",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
+        declared.STEPS_PER_EXECUTION,
+        declared.PROCESSES,
+    ),
     needs=replace(
         declared.NEEDS,
         cut_by="plan",

@@ -13,6 +13,7 @@ from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker, o
 from paceline.contract.traits import Search, Traits, group_sizes_within_a_node
 from paceline.costs import tensorflow as costs
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.costs.messages import reduce_scatter
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec, Scalar
@@ -21,10 +22,6 @@ from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, MaxPoo
 
 # The layers that `model.py` writes out in plain TensorFlow.
 LAYERS = (Conv, MaxPool, Flatten, Dense, Embed, Norm, Block)
-KNOBS = (
-    Knob("tensor", 1, "devices that split each layer between them; the others are replicas of those"),
-    declared.STEPS_PER_EXECUTION,
-)
 
 
 def split_knobs(spec: RunSpec) -> Mapping[str, Scalar]:
@@ -44,7 +41,7 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Tensor parallelism in rows; optimizer state is divided as the arrays are, and Adam keeps one step counter."""
-    (worker,) = tensor_footprint(spec, rows_of(spec), model).groups
+    (worker,) = tensor_footprint(spec, rows_of(spec), model, lambda _spec, *message: reduce_scatter(*message)).groups
     beside = costs.optimizer_bytes(spec.optimizer, worker.parameter_bytes / FLOAT_BYTES) - costs.COUNTER_BYTES
     return Footprint((replace(worker, optimizer_bytes=beside + (FLOAT_BYTES if spec.optimizer.name == "adam" else 0)),))
 
@@ -71,21 +68,23 @@ def _unknown_layer(spec: RunSpec) -> str | None:
 
 def open_job(context: Context) -> Job:
     """All devices in one process."""
-    from paceline.strategies.tensorflow.dtensor.instrumented import dtensor_job
+    from paceline.strategies.tensorflow.dtensor.job import dtensor_job
 
-    return dtensor_job(context, rows_of(context.spec), int(STRATEGY.knob_values(context.spec)["steps_per_execution"]))
+    return dtensor_job(context, rows_of(context.spec), declared.steps_per_call(context.spec))
 
 
 STRATEGY = Strategy(
     name="tf-dtensor",
     family="hybrid",
     framework="tensorflow",
-    synchronous=True,
     about="one process: a mesh of devices that divides the batch, and with knob tensor the layers too",
     use_when="built-in models, to see what one program with layouts makes of a batch and a model dimension",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("tensor", 1, "devices that split each layer between them; the others are replicas of those"),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(
         declared.NEEDS,
         precisions=("fp32",),

@@ -1,8 +1,7 @@
 """Neutral layers as plain TensorFlow functions of arrays that may be split over a mesh of devices.
 
-Keras 3 does not run on DTensor, so the layers are written out. A function is written as for one device; TensorFlow adds
-the collectives that the arrays' layouts ask for. Heads, columns and rows are divided as Shoeybi et al., "Megatron-LM",
-2019.
+Keras 3 does not run on DTensor, so the layers are written out, each as for one device; TensorFlow adds the collectives
+that the arrays' layouts ask for. Heads, columns and rows are divided as in Megatron-LM (Shoeybi et al., 2019).
 """
 
 import math
@@ -15,20 +14,9 @@ from tensorflow.experimental import dtensor
 
 from paceline.costs.layers import ArraySplit
 from paceline.costs.splits import Split
+from paceline.workloads import layers as neutral
 from paceline.workloads.base import Layers, named_layers, relu_places
-from paceline.workloads.layers import (
-    NORM_EPSILON,
-    QUERY_KEY_VALUE,
-    Block,
-    Conv,
-    Dense,
-    Embed,
-    Flatten,
-    Layer,
-    MaxPool,
-    Norm,
-    Shape,
-)
+from paceline.workloads.layers import NORM_EPSILON, QUERY_KEY_VALUE, Layer, Shape
 
 BATCH, MODEL, WHOLE = "batch", "model", dtensor.UNSHARDED
 # What a masked score is lowered by: its softmax is zero, and no infinities meet.
@@ -60,7 +48,7 @@ def stored_arrays(layers: Layers, shape: Shape, splits: tuple[Split, ...]) -> di
 
 def _stored_shape(layer: Layer, array: str, shape: Shape) -> Shape:
     """The neutral shape, but with the heads of a block as a dimension of their own."""
-    if not isinstance(layer, Block):
+    if not isinstance(layer, neutral.Block):
         return shape
     heads, width = layer.heads, shape[-1] // QUERY_KEY_VALUE
     return {
@@ -98,19 +86,19 @@ class Network:
 
 def _apply(layer: Layer, arrays: Mapping[str, tf.Tensor], x: tf.Tensor) -> tf.Tensor:  # noqa: PLR0911 - one per kind
     match layer:
-        case Conv():
+        case neutral.Conv():
             return tf.nn.conv2d(x, arrays["kernel"], 1, "SAME") + arrays["bias"]
-        case MaxPool(size):
+        case neutral.MaxPool(size):
             return tf.nn.max_pool2d(x, size, size, "VALID")
-        case Flatten():
+        case neutral.Flatten():
             return tf.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
-        case Dense():
+        case neutral.Dense():
             return _dense(x, arrays["kernel"], arrays["bias"])
-        case Embed():
+        case neutral.Embed():
             return tf.gather(arrays["tokens"], x) + arrays["positions"]
-        case Norm():
+        case neutral.Norm():
             return _norm(x, arrays["scale"], arrays["shift"])
-        case Block():
+        case neutral.Block():
             return _block(arrays, x)
     raise TypeError(f"no TensorFlow function for {type(layer).__name__}")
 

@@ -1,8 +1,7 @@
 """What TensorFlow's profiler saw of a function that runs on several devices, operation by operation.
 
-The profiler tells threads, not devices. An executor's run has a number, which the thread that asked for it notes beside
-its own; every device of a mesh has such a thread to itself, though which is which is not told. An operation lies
-within a stretch of such a run. A collective is asked for there and ends elsewhere; both notes have its number.
+The profiler tells threads, not devices; but each device has a thread to itself, known by the runs that it asked for. An
+operation lies within a stretch of such a run. A collective is asked for there and ends elsewhere, under one number.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -17,27 +17,14 @@ from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob("microbatches", 1, "parts of the batch that follow one another through the devices"),
-    declared.STEPS_PER_EXECUTION,
-)
-
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A pipeline in which each device that has parameters has an optimizer of its own."""
     pipeline = pipeline_footprint(spec, STRATEGY.knob_values(spec), model)
-    return Footprint(
-        tuple(
-            replace(
-                group,
-                optimizer_bytes=costs.optimizer_bytes(spec.optimizer, group.parameter_bytes / FLOAT_BYTES)
-                if group.parameter_bytes
-                else 0,
-            )
-            for group in pipeline.groups
-        ),
-        pipeline.stages,
-    )
+    held = [group.parameter_bytes / FLOAT_BYTES for group in pipeline.groups]
+    beside = [costs.optimizer_bytes(spec.optimizer, parameters) if parameters else 0 for parameters in held]
+    groups = zip(pipeline.groups, beside, strict=True)
+    return replace(pipeline, groups=tuple(replace(group, optimizer_bytes=size) for group, size in groups))
 
 
 def check(spec: RunSpec, system: System) -> str | None:
@@ -49,8 +36,7 @@ def open_job(context: Context) -> Job:
     """All devices in one process."""
     from paceline.strategies.tensorflow.layers.instrumented import layers_job
 
-    knobs = STRATEGY.knob_values(context.spec)
-    return layers_job(context, int(knobs["microbatches"]), int(knobs["steps_per_execution"]))
+    return layers_job(context, int(STRATEGY.knob_values(context.spec)["microbatches"]))
 
 
 def can_be_instrumented(spec: RunSpec) -> bool:
@@ -62,12 +48,14 @@ STRATEGY = Strategy(
     name="tf-layers",
     family="model",
     framework="tensorflow",
-    synchronous=True,
     about="one process: each device holds a stretch of the layers, placed there by tf.device",
     use_when="a Keras model must fit that no device of the machine holds alone",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("microbatches", 1, "parts of the batch that follow one another through the devices"),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(
         declared.NEEDS,
         precisions=("fp32",),

@@ -1,7 +1,6 @@
 """A Keras model cut into stages: built-in models and any `keras.Sequential` by cost, others by the user's `stages`.
 
-Two samples are sent through to learn what crosses each cut, and to be sure that the stages in a row give what the model
-gives.
+Two samples are sent through to be sure that the stages in a row give what the model gives.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,7 @@
 """The step of a Keras model in stages, taken apart for instrumented runs: stage after stage, forward and back.
 
-Activations and their gradients go to the next device in a call by itself; on CPU each call returns when it is done.
-TensorFlow has other, slower kernels for gradients whose forward pass was another function. So each stage but the last
-makes its forward pass again where it goes back; that time counts as neither pass and is found under other. For a whole
-batch at a time: micro-batches would be in several stages at once.
+Each call, also a transfer to the next device, ends before the next starts. TensorFlow's kernels for gradients are slow
+where the forward pass was another function, so each stage but the last makes it again there, which counts as other.
 """
 
 import math
@@ -15,13 +13,18 @@ import tensorflow as tf
 
 from paceline.contract.context import Context
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
+from paceline.frameworks.tensorflow.declared import steps_per_call
 from paceline.spans import Span
 from paceline.strategies.tensorflow.layers.job import LayersJob, Stage
 
 
-def layers_job(context: Context, microbatches: int, stride: int) -> LayersJob:
+def layers_job(context: Context, microbatches: int) -> LayersJob:
     """The usual job; in an instrumented run, one whose steps are noted one by one."""
-    return LayersJob(context, microbatches, stride) if context.recorder is None else InstrumentedLayersJob(context)
+    return (
+        LayersJob(context, microbatches, steps_per_call(context.spec))
+        if context.recorder is None
+        else InstrumentedLayersJob(context)
+    )
 
 
 class InstrumentedLayersJob(LayersJob):

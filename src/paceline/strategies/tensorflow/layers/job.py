@@ -1,7 +1,6 @@
 """Training a Keras model whose stages are on different devices, in one process and one traced function.
 
-Operations that a gradient tape adds ignore the device that the forward pass had. So each stage has a tape of its own,
-and its gradients are taken within its device's scope.
+A tape's own operations ignore the forward pass's device, so each stage has a tape, used within its device's scope.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import tensorflow as tf
 from paceline.contract.context import Context
 from paceline.frameworks.keras.optimizer import optimizer_for
 from paceline.frameworks.tensorflow.devices import prepare
-from paceline.frameworks.tensorflow.optimizer import make_optimizer
+from paceline.frameworks.tensorflow.optimizer import KINDS
 from paceline.frameworks.tensorflow.training import TfJob
 from paceline.strategies.tensorflow.layers.cut import cut_model
 
@@ -37,7 +36,7 @@ class Stage:
             for variable in layers.variables:
                 # Keras' own way to give a variable its value for the first time, done again elsewhere.
                 variable._initialize(variable.value.numpy())
-            optimizer = optimizer_for(context, layers, make_optimizer) if layers.trainable_variables else None
+            optimizer = optimizer_for(context, layers, KINDS) if layers.trainable_variables else None
         return cls(layers, device, optimizer)
 
 

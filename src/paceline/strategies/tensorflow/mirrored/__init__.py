@@ -1,7 +1,6 @@
 """TensorFlow MirroredStrategy: one process, a copy of every variable on each device, gradients summed between them.
 
-The strategy of both studies, which trained with Keras' `fit`; `loop` chooses between that and a loop of one's own. On
-CPU the devices are logical ones, a core each.
+The strategy of both studies, which trained with Keras' `fit` (knob `loop`). On CPU devices are logical, a core each.
 """
 
 from dataclasses import replace
@@ -11,21 +10,11 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker, one_process_for_all_workers
 from paceline.contract.traits import Traits
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, Message, ModelFacts, RankFootprint, all_reduce, exchange, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.messages import all_reduce, exchange
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
-
-KNOBS = (
-    Knob(
-        "cross_device_ops",
-        "auto",
-        "how gradients are summed; auto is what TensorFlow chooses for the devices",
-        ("auto", "nccl", "hierarchical_copy", "one_device"),
-    ),
-    Knob("loop", "custom", "a loop of one's own, or Keras' fit as the studies used it", ("custom", "fit")),
-    declared.STEPS_PER_EXECUTION,
-)
 
 
 def check(spec: RunSpec, system: System) -> str | None:
@@ -43,24 +32,11 @@ def check(spec: RunSpec, system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is on every device; the gradients go around once, or to the first device and back."""
-    size, workers, local = model.parameter_bytes, spec.workers, spec.samples_per_step // spec.workers
-
-    def device(ranks: int, messages: tuple[Message, ...]) -> RankFootprint:
-        return RankFootprint(
-            role="worker",
-            ranks=ranks,
-            flops=training_flops(model, local),
-            messages=messages,
-            parameter_bytes=size,
-            gradient_bytes=size,
-            optimizer_bytes=costs.optimizer_bytes(spec.optimizer, model.parameters),
-            activation_bytes=model.activation_bytes * local,
-        )
-
+    size, workers = model.parameter_bytes, spec.workers
     if STRATEGY.knob_values(spec)["cross_device_ops"] == "one_device" and workers > 1:
-        first = device(1, (exchange("gradients", size, size, workers - 1),))
-        return Footprint((first, device(workers - 1, (exchange("gradients", size, size),))))
-    return Footprint((device(workers, all_reduce("gradients", size, workers)),))
+        first = costs.trainer(spec, model, (exchange("gradients", size, size, workers - 1),), ranks=1)
+        return Footprint((first, costs.trainer(spec, model, (exchange("gradients", size, size),), ranks=workers - 1)))
+    return Footprint((costs.trainer(spec, model, all_reduce("gradients", size, workers)),))
 
 
 def open_job(context: Context) -> Job:
@@ -71,7 +47,7 @@ def open_job(context: Context) -> Job:
     import tensorflow as tf
 
     from paceline.frameworks.tensorflow.instrumentation import tf_job
-    from paceline.strategies.tensorflow.mirrored.instrumented_fit import fit_job
+    from paceline.strategies.tensorflow.mirrored.fit import fit_job
 
     reducers = {
         "nccl": tf.distribute.NcclAllReduce,
@@ -82,19 +58,27 @@ def open_job(context: Context) -> Job:
     strategy = tf.distribute.MirroredStrategy(devices, cross_device_ops=reducer)
     if knobs["loop"] == "fit":
         return fit_job(context, strategy, devices)
-    return tf_job(context, strategy, devices, stride=int(knobs["steps_per_execution"]))
+    return tf_job(context, strategy, devices)
 
 
 STRATEGY = Strategy(
     name="tf-mirrored",
     family="data",
     framework="tensorflow",
-    synchronous=True,
     about="one process: variables copied to every device, gradients summed between them",
     use_when="several GPUs in one machine and TensorFlow or Keras as the framework",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob(
+            "cross_device_ops",
+            "auto",
+            "how gradients are summed; auto is what TensorFlow chooses for the devices",
+            ("auto", "nccl", "hierarchical_copy", "one_device"),
+        ),
+        Knob("loop", "custom", "a loop of one's own, or Keras' fit as the studies used it", ("custom", "fit")),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(declared.NEEDS, roles=one_process_for_all_workers, check=check),
     traits=Traits(usual_on_several_devices=True),
     testing=Testing(reference=on_one_worker("tf-single")),

@@ -1,12 +1,13 @@
 """Training through Keras' `fit`, on the same batches in the same order as a loop of one's own.
 
-One call of `fit` makes the whole training, as in a script: each call builds its input pipeline anew (seconds under
-a `tf.distribute` strategy); it runs in a thread of its own and waits between epochs. Data come as most scripts bring
-them: a `tf.data` pipeline that hands out global batches, which Keras divides over the replicas.
+One call, in a thread that waits between epochs, makes the whole training, because each call builds its input anew. Data
+come as most scripts bring them: a `tf.data` pipeline of global batches, which Keras divides over the replicas.
 """
 
+import math
 import threading
 from queue import SimpleQueue
+from time import perf_counter_ns
 from typing import Any
 
 import keras
@@ -14,11 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.contract.context import Context
+from paceline.frameworks.tensorflow.instrumentation import InstrumentedTfJob
 from paceline.frameworks.tensorflow.training import TfJob
+from paceline.spans import Span
 
 # Keras tells the mean loss since its metrics were reset. Each batch's own is the difference of two such sums, which
 # loses precision as they grow; resetting before every batch costs more than it helps.
 RESET_EVERY = 32
+# An instrumented run makes fewer steps, in as many epochs as they need, however many the run itself is of.
+ENOUGH_STEPS = 64
 
 
 class Turns(keras.callbacks.Callback):
@@ -121,3 +126,65 @@ class FitJob(TfJob):
     def details(self) -> dict[str, Any]:
         """A call is an epoch."""
         return {**super().details(), "steps_per_execution": 1, "loop": "fit"}
+
+
+class InstrumentedTurns(Turns):
+    """Also keeps when each batch ended; is told its loss, and no mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Span] = []
+        self._since = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Its turn is where the first batch begins."""
+        super().on_epoch_begin(epoch, logs)
+        self._since = perf_counter_ns()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """One more step."""
+        self._keep(batch, float((logs or {})["loss"]))
+        step = Span("step", f"step {batch + 1}", self._since, perf_counter_ns())
+        self.steps.append(step)
+        self._since = step.end
+
+
+class InstrumentedFitJob(FitJob, InstrumentedTfJob):
+    """The same training, slower, with everything on the recorder.
+
+    For each batch Keras calls a function that takes it and makes passes, sum and update one after another. A step goes
+    from the end of one batch to the end of the next, so that what Keras does between them is in it.
+    """
+
+    turns = InstrumentedTurns
+    _turns: InstrumentedTurns
+
+    def __init__(self, context: Context, strategy: tf.distribute.Strategy, devices: list[str]) -> None:
+        self._next = tf.function(_taken_from, autograph=False)
+        super().__init__(context, strategy, devices)
+        self._recorder.at_end.append(self._tell)
+
+    def _fit(self) -> None:
+        self._model.train_function = self._train_on_next
+        super()._fit()
+
+    def _epochs(self) -> list[int]:
+        return list(range(math.ceil(ENOUGH_STEPS / self._context.order.steps_per_epoch)))
+
+    def _train_on_next(self, iterator: Any) -> dict[str, tf.Tensor]:
+        with self._recorder.span("input"):
+            inputs, targets = self._next(iterator)
+        return {"loss": self._train_on(inputs, targets)[0]}
+
+    def _tell(self) -> None:
+        """Its steps in the place of epochs."""
+        self._recorder.spans[:] = [span for span in self._recorder.spans if span.kind != "step"] + self._turns.steps
+
+
+def _taken_from(iterator: Any) -> Any:
+    return next(iterator)
+
+
+def fit_job(context: Context, strategy: tf.distribute.Strategy, devices: list[str]) -> FitJob:
+    """The usual job; in an instrumented run, one whose batches are noted."""
+    return (FitJob if context.recorder is None else InstrumentedFitJob)(context, strategy, devices)

@@ -1,7 +1,6 @@
 """TensorFlow MultiWorkerMirroredStrategy: one process per worker, gradients summed by collective operations.
 
-RING sends over gRPC, on CPU and GPU; NCCL is for GPUs. Keras' `fit` fails under it with Keras 3, so the loop is a
-custom one.
+RING sends over gRPC; NCCL is for GPUs. The loop is a custom one, as Keras 3's `fit` fails under this strategy.
 """
 
 from dataclasses import replace
@@ -10,20 +9,11 @@ from paceline.contract.context import Context, Process
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.messages import all_reduce
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
-
-KNOBS = (
-    Knob(
-        "communication",
-        "auto",
-        "who sums the gradients: TensorFlow's ring over gRPC, or NCCL",
-        ("auto", "ring", "nccl"),
-    ),
-    declared.STEPS_PER_EXECUTION,
-)
 
 
 def check(spec: RunSpec, system: System) -> str | None:
@@ -35,18 +25,8 @@ def check(spec: RunSpec, system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is on every worker; the gradients go around once."""
-    size, local = model.parameter_bytes, spec.samples_per_step // spec.workers
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(model, local),
-        messages=all_reduce("gradients", size, spec.workers),
-        parameter_bytes=size,
-        gradient_bytes=size,
-        optimizer_bytes=costs.optimizer_bytes(spec.optimizer, model.parameters),
-        activation_bytes=model.activation_bytes * local,
-    )
-    return Footprint((worker,))
+    averages = all_reduce("gradients", model.parameter_bytes, spec.workers)
+    return Footprint((costs.trainer(spec, model, averages),))
 
 
 def environment(spec: RunSpec, process: Process) -> dict[str, str]:
@@ -71,26 +51,26 @@ def open_job(context: Context) -> Job:
     )
     with cluster(context):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    return tf_job(
-        context,
-        strategy,
-        devices,
-        stride=int(knobs["steps_per_execution"]),
-        barrier=Barrier(strategy),
-        leave=lambda: part(context),
-    )
+    return tf_job(context, strategy, devices, barrier=Barrier(strategy), leave=lambda: part(context))
 
 
 STRATEGY = Strategy(
     name="tf-multiworker",
     family="data",
     framework="tensorflow",
-    synchronous=True,
     about="one process per worker: variables in each, gradients summed by collective operations",
     use_when="several machines, and TensorFlow or Keras as the framework",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob(
+            "communication",
+            "auto",
+            "who sums the gradients: TensorFlow's ring over gRPC, or NCCL",
+            ("auto", "ring", "nccl"),
+        ),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(declared.NEEDS, environment=environment, check=check),
     testing=Testing(reference=on_one_worker("tf-single")),
 )

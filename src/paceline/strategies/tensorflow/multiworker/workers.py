@@ -43,10 +43,9 @@ class Barrier:
 
 
 def part(context: Context) -> None:
-    """Ends the meeting without a word of complaint from anyone.
+    """Ends the meeting: none leaves before all are done, as others may still ask it for a sum.
 
-    A process that has its sum may still be asked for it by others, so none leaves before all are done; the first one
-    also answers heartbeats, so it leaves last, once each of the others has left its report.
+    The first one also answers heartbeats, so it leaves last, once each of the others has left its report.
     """
     process, rendezvous, patience = context.process, context.rendezvous, context.spec.collective_timeout_seconds
     rendezvous.publish(DONE, process.rank)

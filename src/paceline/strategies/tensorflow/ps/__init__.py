@@ -10,17 +10,12 @@ from paceline.contract.context import Context, Process
 from paceline.contract.job import Job, Service
 from paceline.contract.strategy import Knob, Role, Strategy, Testing
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, exchange, training_flops
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
+from paceline.costs.messages import exchange
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.strategies.tensorflow.ps.placement import ANSWER_BYTES, INDEX_BYTES, server_bytes
 from paceline.systems import System
-
-KNOBS = (
-    Knob("servers", 1, "processes that keep the variables; each variable is on one of them, large ones dealt first"),
-    Knob("ahead", 4, "steps handed out before the oldest is back; as far as workers can be apart"),
-    declared.STEPS_PER_EXECUTION,
-)
 
 
 def knob(spec: RunSpec, name: str) -> int:
@@ -41,27 +36,17 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A worker fetches the whole model and pushes all gradients for each share; a step is one share for each worker."""
     workers, size, local = spec.workers, model.parameter_bytes, spec.samples_per_step // spec.workers
-    chief = RankFootprint(
-        role="chief",
-        ranks=1,
-        flops=0,
-        messages=(exchange("shares and losses", local * INDEX_BYTES, ANSWER_BYTES, workers, control=True),),
-        parameter_bytes=0,
-        gradient_bytes=0,
-        optimizer_bytes=0,
-        activation_bytes=0,
-    )
-    worker = RankFootprint(
-        role="worker",
-        ranks=workers,
-        flops=training_flops(model, local),
-        messages=(
+    shares = exchange("shares and losses", local * INDEX_BYTES, ANSWER_BYTES, workers, control=True)
+    chief = RankFootprint("chief", 1, messages=(shares,))
+    worker = costs.trainer(
+        spec,
+        model,
+        (
             exchange("parameters", 0, size),
             exchange("gradients", size, 0),
             exchange("shares and losses", ANSWER_BYTES, local * INDEX_BYTES, control=True),
         ),
         parameter_bytes=0,
-        gradient_bytes=size,
         optimizer_bytes=0,
         # The parameters that it fetched are there for the length of the step.
         activation_bytes=model.activation_bytes * local + size,
@@ -82,16 +67,12 @@ def _server(spec: RunSpec, size: int, number: int) -> RankFootprint:
         parameter_bytes=size,
         gradient_bytes=size * spec.workers,
         optimizer_bytes=beside if number == 0 else beside - costs.COUNTER_BYTES,
-        activation_bytes=0,
     )
 
 
 def check(spec: RunSpec, system: System) -> str | None:
     """Counts below one have no meaning."""
-    for name in ("servers", "ahead"):
-        if knob(spec, name) < 1:
-            return f"knob {name} of tf-ps is {knob(spec, name)}; it must be at least 1"
-    return declared.check(spec, system)
+    return STRATEGY.knob_below_one(spec, "servers", "ahead") or declared.check(spec, system)
 
 
 def open_job(context: Context) -> Job | Service:
@@ -114,14 +95,15 @@ STRATEGY = Strategy(
     use_when="workers differ in speed or come and go, and TensorFlow is given",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob(
+            "servers", 1, "processes that keep the variables; each variable is on one of them, large ones dealt first"
+        ),
+        Knob("ahead", 4, "steps handed out before the oldest is back; as far as workers can be apart"),
+        declared.STEPS_PER_EXECUTION,
+    ),
     needs=replace(
-        declared.NEEDS,
-        devices=("cpu",),
-        executions=("eager",),
-        roles=roles,
-        environment=environment,
-        check=check,
+        declared.NEEDS, devices=("cpu",), executions=("eager",), roles=roles, environment=environment, check=check
     ),
     testing=Testing(must_reach_loss=0.8),
 )

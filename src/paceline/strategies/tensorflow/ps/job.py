@@ -1,11 +1,12 @@
 """TensorFlow's parameter servers: the chief hands out shares of each batch, workers train on whatever comes next.
 
-Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; `ParameterServerStrategy` and
-`ClusterCoordinator` of TensorFlow. Every variable and what the optimizer keeps beside it live on a server; a worker
-reads them, computes gradients and has them applied there, without regard for what other workers did meanwhile.
+Variables and what the optimizer keeps beside them live on servers; a worker reads them, computes gradients and has them
+applied there, without regard for what other workers did meanwhile.
 """
 
+import json
 import math
+import os
 import socket
 from collections import deque
 from typing import Any
@@ -19,12 +20,6 @@ from paceline.frameworks.meeting import held_ports
 from paceline.frameworks.staleness import Staleness
 from paceline.frameworks.tensorflow.devices import prepare
 from paceline.frameworks.tensorflow.training import TfJob
-from paceline.strategies.tensorflow.ps.chief_connection import (
-    accept_members,
-    connect_to_chief,
-    receive_details,
-    send_details,
-)
 from paceline.strategies.tensorflow.ps.placement import ServerAssignment, shapes_of
 from paceline.workloads.base import model_facts
 
@@ -33,6 +28,7 @@ JOBS = {"chief": "chief", "worker": "worker", "server": "ps"}
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 # A kernel that counts stops at a limit; this one is never reached.
 NO_LIMIT = 2**62
+CHUNK_BYTES = 1 << 16
 
 
 def cluster(context: Context, ports: list[int]) -> tf.train.ClusterSpec:
@@ -260,3 +256,41 @@ def _connect(context: Context) -> tuple[dict[int, socket.socket], tf.distribute.
             cluster(context, ports), task_type="chief", task_id=0, rpc_layer="grpc"
         )
         return connections, tf.distribute.ParameterServerStrategy(members)
+
+
+def accept_members(context: Context) -> dict[int, socket.socket]:
+    """The chief's side: a connection to each other process, by rank."""
+    assert context.rendezvous.listen_fd is not None
+    connections: dict[int, socket.socket] = {}
+    with socket.socket(fileno=os.dup(context.rendezvous.listen_fd)) as listener:
+        listener.settimeout(context.spec.collective_timeout_seconds)
+        while len(connections) < context.process.world - 1:
+            connection, _ = listener.accept()
+            connection.settimeout(context.spec.collective_timeout_seconds)
+            connections[int(connection.recv(CHUNK_BYTES))] = connection
+    return connections
+
+
+def connect_to_chief(context: Context) -> socket.socket:
+    """The other side: TensorFlow's servers never return by themselves, so each waits for the chief to end."""
+    connection = socket.create_connection(
+        (context.rendezvous.host, context.rendezvous.port), context.spec.collective_timeout_seconds
+    )
+    connection.sendall(str(context.process.rank).encode())
+    return connection
+
+
+def send_details(connection: socket.socket, details: dict[str, Any]) -> None:
+    """Sends a process what the record should say of it."""
+    connection.sendall(json.dumps(details).encode() + b"\n")
+
+
+def receive_details(connection: socket.socket) -> dict[str, Any]:
+    """Waits until the chief has ended and returns what it sent before."""
+    connection.settimeout(None)
+    message = b""
+    while chunk := connection.recv(CHUNK_BYTES):
+        message += chunk
+    if not message.endswith(b"\n"):
+        raise ConnectionError("the chief ended before it was done")
+    return dict(json.loads(message))

@@ -1,7 +1,6 @@
 """Which server keeps which variable, in numbers alone: footprints and the chief count with the same rule.
 
-Variables stay whole, because Keras 3 does not take the sharded ones of `variable_partitioner`: one that is larger than
-all others together makes its server the heaviest, however many there are.
+Variables stay whole, however large, because Keras 3 does not take the sharded ones of `variable_partitioner`.
 """
 
 import math

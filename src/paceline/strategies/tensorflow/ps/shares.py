@@ -1,8 +1,7 @@
 """Spans of the shares that the workers of `tf-ps` trained on, for the recorder of the chief.
 
-A worker's step goes from the end of one share to the end of the next. Until the chief had handed the next one out the
-worker waits: it is as far ahead of the slowest as it may be, or the chief is late. From then on until it starts, an
-answer and an order are on their way and in the hands of TensorFlow's coordinator, which is no part of the training.
+A worker's step goes from the end of one share to the end of the next. It waits until the chief has handed the next one
+out; the way of that order to the worker is no part of the training.
 """
 
 from collections.abc import Iterable, Iterator

@@ -12,32 +12,15 @@ from paceline.contract.job import Job, Service
 from paceline.contract.strategy import Knob, Role, Strategy, Testing
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
-from paceline.costs.servers import ELEMENTS_PER_KIB, Cut, Traffic, served_footprint
+from paceline.costs.servers import Cut, Traffic, served_footprint
 from paceline.frameworks.torch import declared
 from paceline.spec import Optimizer, RunSpec
 from paceline.systems import System
 
-KNOBS = (
-    Knob("n_push", 1, "steps whose gradients a worker adds up before it pushes them"),
-    Knob("n_fetch", 1, "steps from one fetch of the parameters to the next"),
-    Knob("servers", 1, "processes that keep the parameters, an equal part each"),
-    Knob("server_optimizer", "adagrad", "what the servers update with", ("adagrad", "adam", "sgd")),
-    Knob("lr", 0.01, "its learning rate"),
-    Knob("warm_up_updates", 20, "updates over which its learning rate rises to full"),
-    Knob("local_lr", 0.01, "step of a worker on its own copy between fetches, when n_fetch is above 1"),
-    Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
-)
-
-
-def cut_of(spec: RunSpec) -> Cut:
-    """How the knobs ask for parameters to be cut over servers."""
-    knobs = STRATEGY.knob_values(spec)
-    return Cut(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
-
 
 def roles(spec: RunSpec) -> tuple[Role, ...]:
     """Servers are processes like workers."""
-    return Role("worker", spec.workers), Role("server", cut_of(spec).servers)
+    return Role("worker", spec.workers), Role("server", int(STRATEGY.knob_values(spec)["servers"]))
 
 
 def server_optimizer(spec: RunSpec) -> Optimizer:
@@ -53,18 +36,14 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     # A push and a fetch in the same step take one word; only pushes are answered, with their staleness.
     words = 1 / push + 1 / fetch - 1 / lcm(push, fetch)
     traffic = Traffic(pushes=1 / push, fetches=1 / fetch, words=words, answers=1 / push)
-    return served_footprint(spec, model, cut_of(spec), server_optimizer(spec), traffic)
+    return served_footprint(spec, model, Cut.of(knobs), server_optimizer(spec), traffic)
 
 
 def check(spec: RunSpec, _system: System) -> str | None:
-    """Counts below one have no meaning."""
-    knobs = STRATEGY.knob_values(spec)
-    for name in ("n_push", "n_fetch", "servers", "piece_kib"):
-        if int(knobs[name]) < 1:
-            return f"knob {name} of torch-downpour is {knobs[name]}; it must be at least 1"
-    if float(knobs["lr"]) <= 0:
-        return f"knob lr of torch-downpour is {knobs['lr']}; it must be more than 0"
-    return None
+    """Counts below one have no meaning, nor has a learning rate of nothing."""
+    rate = STRATEGY.knob_values(spec)["lr"]
+    refusal = None if float(rate) > 0 else f"knob lr of torch-downpour is {rate}; it must be more than 0"
+    return STRATEGY.knob_below_one(spec, "n_push", "n_fetch", "servers", "piece_kib") or refusal
 
 
 def open_job(context: Context) -> Job | Service:
@@ -73,7 +52,8 @@ def open_job(context: Context) -> Job | Service:
     from paceline.strategies.torch.downpour.job import AsynchronousServer, Downpour, DownpourJob, Rhythm
 
     join_group(context, backend="gloo")
-    cut, knobs = cut_of(context.spec), STRATEGY.knob_values(context.spec)
+    knobs = STRATEGY.knob_values(context.spec)
+    cut = Cut.of(knobs)
     if context.process.role == "server":
         from paceline.frameworks.torch.optimizer import make_optimizer
         from paceline.frameworks.torch.servers.server import Shard
@@ -98,7 +78,16 @@ STRATEGY = Strategy(
     use_when="workers differ in speed or come and go, and stale gradients are a fair price",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("n_push", 1, "steps whose gradients a worker adds up before it pushes them"),
+        Knob("n_fetch", 1, "steps from one fetch of the parameters to the next"),
+        Knob("servers", 1, "processes that keep the parameters, an equal part each"),
+        Knob("server_optimizer", "adagrad", "what the servers update with", ("adagrad", "adam", "sgd")),
+        Knob("lr", 0.01, "its learning rate"),
+        Knob("warm_up_updates", 20, "updates over which its learning rate rises to full"),
+        Knob("local_lr", 0.01, "step of a worker on its own copy between fetches, when n_fetch is above 1"),
+        Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
+    ),
     needs=replace(declared.NEEDS, roles=roles, check=check),
     traits=Traits(calibrated_like=("torch-ps-sync",)),
     testing=Testing(must_reach_loss=0.8),

@@ -13,18 +13,8 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.servers import Cut
 from paceline.frameworks.staleness import Staleness
-from paceline.frameworks.torch.group import leave_group
-from paceline.frameworks.torch.servers.client import (
-    DONE,
-    FETCH,
-    PUSH,
-    REPLY_TAG,
-    WORD_TAG,
-    ServedJob,
-    ServerClient,
-    gradient_tag,
-    value_tag,
-)
+from paceline.frameworks.torch.servers import client
+from paceline.frameworks.torch.servers.client import ServedJob, ServerClient
 from paceline.frameworks.torch.servers.server import ServedPiece, Shard
 from paceline.workloads.base import Weights
 
@@ -56,7 +46,7 @@ class Downpour(ServerClient):
             self.updates += 1
             self._replies = [torch.zeros(1, dtype=torch.int64) for _ in self.server_ranks]
             self._transfers += [
-                dist.irecv(reply, server, tag=REPLY_TAG)
+                dist.irecv(reply, server, tag=client.REPLY_TAG)
                 for reply, server in zip(self._replies, self.server_ranks, strict=True)
             ]
 
@@ -110,10 +100,7 @@ class DownpourJob(ServedJob):
 
 
 class AsynchronousServer:
-    """One thread attends to each worker, so that all are served at once; a piece is updated by one at a time.
-
-    A fetch promises no more than in the paper: pieces, and numbers within a piece, may differ by updates of others.
-    """
+    """One thread attends to each worker; a piece is updated by one at a time, but a fetch may see others' updates."""
 
     def __init__(self, shard: Shard, lr: float, warm_up_updates: int) -> None:
         self._shard, self._lr, self._warm_up_updates = shard, lr, warm_up_updates
@@ -143,32 +130,32 @@ class AsynchronousServer:
         gradients = [torch.empty_like(piece.values.data) for piece in self._shard.pieces]
         sending: list[Any] = []
         while True:
-            dist.irecv(word, worker, tag=WORD_TAG).wait(self._shard.patience)
+            dist.irecv(word, worker, tag=client.WORD_TAG).wait(self._shard.patience)
             for sent in sending:
                 sent.wait()
             wish, sending = int(word), []
-            if wish == DONE:
+            if wish == client.DONE:
                 return
-            arriving = self._receive(worker, gradients) if wish & PUSH else []
+            arriving = self._receive(worker, gradients) if wish & client.PUSH else []
             version = self._version
             for place, piece in enumerate(self._shard.pieces):
-                if wish & PUSH:
+                if wish & client.PUSH:
                     arriving[place].wait(self._shard.patience)
                     version = self._version if place == 0 else version
                     self._apply(place, gradients[place])
-                if wish & FETCH:
-                    sending.append(dist.isend(piece.values.data, worker, tag=value_tag(piece.number)))
-            if wish & PUSH:
+                if wish & client.FETCH:
+                    sending.append(dist.isend(piece.values.data, worker, tag=client.value_tag(piece.number)))
+            if wish & client.PUSH:
                 reply[0] = version - fetched
                 self._count(version - fetched)
-                sending.append(dist.isend(reply, worker, tag=REPLY_TAG))
-            if wish & FETCH:
+                sending.append(dist.isend(reply, worker, tag=client.REPLY_TAG))
+            if wish & client.FETCH:
                 # Its own update is in what it fetched; those that others made meanwhile may or may not be.
-                fetched = version + (wish & PUSH)
+                fetched = version + (wish & client.PUSH)
 
     def _receive(self, worker: int, gradients: list[Tensor]) -> list[Any]:
         return [
-            dist.irecv(gradient, worker, tag=gradient_tag(piece.number))
+            dist.irecv(gradient, worker, tag=client.gradient_tag(piece.number))
             for piece, gradient in zip(self._shard.pieces, gradients, strict=True)
         ]
 
@@ -199,4 +186,4 @@ class AsynchronousServer:
 
     def close(self) -> None:
         """Every worker has what it asked for."""
-        leave_group()
+        dist.destroy_process_group()

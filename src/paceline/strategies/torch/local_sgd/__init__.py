@@ -10,20 +10,14 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing
 from paceline.contract.traits import Traits
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, all_reduce, optimizer_bytes, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, optimizer_bytes, trainer
+from paceline.costs.messages import all_reduce
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
 # Steps between averagings that no run reaches.
 NEVER = 10**9
-
-KNOBS = (
-    Knob("every", 8, "steps between two averagings of the models"),
-    Knob("warmup_steps", 8, "first steps, in which gradients are averaged as in data parallel training"),
-    Knob("outer_momentum", 0.0, "Nesterov momentum of the averaged movement, 0.9 in DiLoCo; 0 is plain averaging"),
-    Knob("outer_lr", 0.7, "how much of the averaged movement is taken; of effect with outer_momentum only"),
-)
 
 
 def check(spec: RunSpec, _system: System) -> str | None:
@@ -38,28 +32,22 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """The model goes around once in `every` steps: messages are those of an average step, the warm-up aside."""
-    size, local, knobs = model.parameter_bytes, spec.samples_per_step // spec.workers, STRATEGY.knob_values(spec)
-    messages = all_reduce("models", size, spec.workers)
+    size, knobs = model.parameter_bytes, STRATEGY.knob_values(spec)
     outer = 2 * size if knobs["outer_momentum"] else 0
-    worker = RankFootprint(
-        role="worker",
-        ranks=spec.workers,
-        flops=training_flops(model, local),
-        messages=tuple(replace(message, count=1 / int(knobs["every"])) for message in messages),
-        parameter_bytes=size,
+    worker = trainer(
+        spec,
+        model,
+        all_reduce("models", size, spec.workers, count=1 / int(knobs["every"])),
         # Beside the gradients, the row of numbers in which models and gradients are averaged.
         gradient_bytes=2 * size,
         optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors) + outer,
-        activation_bytes=model.activation_bytes * local,
     )
     return Footprint((worker,))
 
 
 def open_job(context: Context) -> Job:
     """The plain loop, with averaging after the update."""
-    import torch.distributed as dist
-
-    from paceline.frameworks.torch.group import join_group, leave_group
+    from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
     from paceline.strategies.torch.local_sgd.job import LocalSgdJob
 
@@ -71,8 +59,6 @@ def open_job(context: Context) -> Job:
         module,
         device,
         optimizer_for(context, module),
-        barrier=dist.barrier,
-        leave=leave_group,
         every=int(knobs["every"]),
         warmup_steps=int(knobs["warmup_steps"]),
         outer=(float(knobs["outer_lr"]), float(knobs["outer_momentum"])),
@@ -88,7 +74,12 @@ STRATEGY = Strategy(
     use_when="the link is slow and training can bear models that drift apart for some steps",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("every", 8, "steps between two averagings of the models"),
+        Knob("warmup_steps", 8, "first steps, in which gradients are averaged as in data parallel training"),
+        Knob("outer_momentum", 0.0, "Nesterov momentum of the averaged movement, 0.9 in DiLoCo; 0 is plain averaging"),
+        Knob("outer_lr", 0.7, "how much of the averaged movement is taken; of effect with outer_momentum only"),
+    ),
     needs=replace(declared.NEEDS, check=check),
     traits=Traits(
         calibrated_like=("torch-ddp", "torch-zero", "torch-fsdp"), independent_with={"every": NEVER, "warmup_steps": 0}

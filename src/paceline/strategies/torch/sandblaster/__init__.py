@@ -14,26 +14,18 @@ from paceline.contract.traits import Traits, one_replica
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
-    Message,
     ModelFacts,
     RankFootprint,
-    exchange,
     optimizer_bytes,
+    trainer,
     training_flops,
 )
+from paceline.costs.messages import Message, exchange
 from paceline.costs.servers import WORD_BYTES, Cut, Piece
 from paceline.frameworks.torch import declared
 from paceline.spec import Optimizer, RunSpec
 from paceline.strategies.torch.sandblaster.messages import ANSWER, WORKER_WORD, command_length, reply_length
 from paceline.systems import System
-
-KNOBS = (
-    Knob("portions_per_worker", 4, "portions that the batch is cut into, per worker"),
-    Knob("history", 10, "pairs of steps and gradient changes that L-BFGS remembers"),
-    Knob("lr", 1.0, "how far to go along the direction, as there is no line search"),
-    Knob("servers", 1, "processes that keep the parameters and the history, an equal part each"),
-    Knob("slow_rank_ms", 0.0, "milliseconds that the last worker sleeps in each portion, for trying out stragglers"),
-)
 
 
 def servers_of(spec: RunSpec) -> int:
@@ -69,16 +61,14 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     # A worker asks for each portion and brings it, and asks once more when there are none.
     words = (2 * portions + workers) * WORD_BYTES
     told, measured = _command_bytes(spec), reply_length(settings_of(spec).history) * WORD_BYTES
-    worker = RankFootprint(
-        role="worker",
-        ranks=workers,
+    messages = (
+        exchange("gradients", size, 0, portions / workers),
+        exchange("parameters", 0, size),
+        exchange("words", WORKER_WORD * words / workers, ANSWER * words / workers, control=True),
+    )
+    worker = replace(
+        trainer(spec, model, messages),
         flops=training_flops(model, spec.samples_per_step / workers),
-        messages=(
-            exchange("gradients", size, 0, portions / workers),
-            exchange("parameters", 0, size),
-            exchange("words", WORKER_WORD * words / workers, ANSWER * words / workers, control=True),
-        ),
-        parameter_bytes=size,
         # Of the portion in work, and of the one on its way.
         gradient_bytes=2 * size,
         optimizer_bytes=0,
@@ -86,7 +76,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     )
     pieces = Cut(servers_of(spec), model.parameters).pieces(model.parameters)
     sent, received = ANSWER * words + told * len(pieces), WORKER_WORD * words + measured * len(pieces)
-    coordinator = RankFootprint("coordinator", 1, 0, (exchange("words", sent, received, control=True),), 0, 0, 0, 0)
+    coordinator = RankFootprint("coordinator", 1, 0, (exchange("words", sent, received, control=True),))
     servers = (_server(piece, spec, exchange("words", measured, told, control=True)) for piece in pieces)
     return Footprint((worker, coordinator, *servers))
 
@@ -113,19 +103,14 @@ def _server(piece: Piece, spec: RunSpec, words: Message) -> RankFootprint:
         # The sum, and two portions on their way.
         gradient_bytes=3 * size,
         optimizer_bytes=optimizer_bytes(settings, piece.elements, 1),
-        activation_bytes=0,
     )
 
 
 def check(spec: RunSpec, _system: System) -> str | None:
-    """Counts below one have no meaning."""
-    knobs = STRATEGY.knob_values(spec)
-    for name in ("portions_per_worker", "history", "servers"):
-        if int(knobs[name]) < 1:
-            return f"knob {name} of torch-sandblaster is {knobs[name]}; it must be at least 1"
-    if float(knobs["lr"]) <= 0:
-        return f"knob lr of torch-sandblaster is {knobs['lr']}; it must be more than 0"
-    return None
+    """Counts below one have no meaning, nor has a learning rate of nothing."""
+    rate = STRATEGY.knob_values(spec)["lr"]
+    refusal = None if float(rate) > 0 else f"knob lr of torch-sandblaster is {rate}; it must be more than 0"
+    return STRATEGY.knob_below_one(spec, "portions_per_worker", "history", "servers") or refusal
 
 
 def open_job(context: Context) -> Job | Service:
@@ -152,12 +137,19 @@ STRATEGY = Strategy(
     name="torch-sandblaster",
     family="server",
     framework="torch",
-    synchronous=True,
     about="L-BFGS on large batches: workers compute portions on demand, servers keep its history",
     use_when="batches are large, workers differ in speed, and a second-order method suits the model",
     footprint=footprint,
     open_job=open_job,
-    knobs=KNOBS,
+    knobs=(
+        Knob("portions_per_worker", 4, "portions that the batch is cut into, per worker"),
+        Knob("history", 10, "pairs of steps and gradient changes that L-BFGS remembers"),
+        Knob("lr", 1.0, "how far to go along the direction, as there is no line search"),
+        Knob("servers", 1, "processes that keep the parameters and the history, an equal part each"),
+        Knob(
+            "slow_rank_ms", 0.0, "milliseconds that the last worker sleeps in each portion, for trying out stragglers"
+        ),
+    ),
     needs=replace(declared.NEEDS, roles=roles, check=check),
     traits=Traits(
         # Workers take whatever portion comes next, so the batch need not divide over them.

@@ -17,7 +17,6 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.servers import Cut
 from paceline.frameworks.torch.flat_parameters import FlatParameters
-from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.training import TorchJob
 from paceline.strategies.torch.sandblaster.messages import ANSWER
 from paceline.workloads.base import Weights
@@ -57,7 +56,7 @@ class SandblasterJob(TorchJob):
         self._places = Places.of(context.spec.workers, servers)
         # Servers and the coordinator have no part in it and do not wait for it.
         workers = dist.new_group(list(self._places.workers), use_local_synchronization=True)
-        super().__init__(context, module, device, None, partial(dist.barrier, group=workers), leave_group)
+        super().__init__(context, module, device, None, partial(dist.barrier, group=workers))
         self._flat = FlatParameters(module, device)
         self._slices = Cut(servers, max(1, self._flat.elements)).pieces(self._flat.elements)
         self._pause_seconds = slow_ms / 1000 if context.process.index == len(self._places.workers) - 1 else 0.0

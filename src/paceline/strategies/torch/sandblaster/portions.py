@@ -1,7 +1,6 @@
 """Which worker computes which portion of a batch: portions are handed out on demand, and slow ones a second time.
 
-Backup tasks as in Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.2. The coordinator has a
-thread for each worker, and all threads share one scheduler.
+Backup tasks as in Dean et al., NIPS 2012, section 4.2. The coordinator's threads, one per worker, share one scheduler.
 """
 
 from collections import deque

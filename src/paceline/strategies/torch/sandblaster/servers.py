@@ -1,7 +1,6 @@
 """Sandblaster's coordinator, which hands out portions and runs L-BFGS on numbers, and the servers that it commands.
 
-All that a server does, the coordinator told it to, in one row of commands; so nothing has to be agreed on between
-servers, and the same portions in the same order make the same gradient whoever computed them.
+Servers do all in the order of its commands, so the same portions make the same gradient whoever computed them.
 """
 
 from datetime import timedelta
@@ -15,18 +14,8 @@ from torch import Tensor
 
 from paceline.contract.context import Context
 from paceline.costs.servers import Cut
-from paceline.frameworks.torch.group import leave_group
-from paceline.strategies.torch.sandblaster.job import (
-    ASK,
-    DONE,
-    GRADIENT_TAG,
-    OVER,
-    RESULT,
-    VALUE_TAG,
-    WORD_TAG,
-    Places,
-    message,
-)
+from paceline.strategies.torch.sandblaster import job
+from paceline.strategies.torch.sandblaster.job import Places, message
 from paceline.strategies.torch.sandblaster.lbfgs import HistorySlice, Numbers, Orders, Recursion
 from paceline.strategies.torch.sandblaster.messages import COMMAND_HEAD, WORKER_WORD, command_length, reply_length
 from paceline.strategies.torch.sandblaster.portions import PortionScheduler
@@ -68,22 +57,22 @@ class Coordinator:
     def _attend(self, worker: int) -> None:
         word = torch.zeros(WORKER_WORD, dtype=torch.float64)
         while True:
-            dist.irecv(word, worker, tag=WORD_TAG).wait(self._patience)
+            dist.irecv(word, worker, tag=job.WORD_TAG).wait(self._patience)
             wish, step, portion, loss = word.tolist()
-            if wish == DONE:
+            if wish == job.DONE:
                 return
-            if wish == ASK:
+            if wish == job.ASK:
                 answer = self._hand_out(worker, int(step))
-            elif wish == RESULT:
+            elif wish == job.RESULT:
                 answer = message(self._accept(worker, int(step), int(portion), loss), 0, 0)
             else:
                 answer = message(1, self._bring_up_to_date(worker, self._scheduler.step), 0)
-            dist.send(answer, worker, tag=WORD_TAG)
+            dist.send(answer, worker, tag=job.WORD_TAG)
 
     def _hand_out(self, worker: int, step: int) -> Tensor:
         portion = self._scheduler.next_portion(worker, step)
         if portion is None:
-            return message(OVER, 0, self._scheduler.step_losses[step])
+            return message(job.OVER, 0, self._scheduler.step_losses[step])
         return message(portion, self._bring_up_to_date(worker, step), 0)
 
     def _bring_up_to_date(self, worker: int, step: int) -> bool:
@@ -107,14 +96,14 @@ class Coordinator:
         command[: len(numbers)] = message(*numbers)
         with self._sending:
             for server in self._places.servers:
-                dist.send(command, server, tag=WORD_TAG)
+                dist.send(command, server, tag=job.WORD_TAG)
 
     def _move_parameters(self) -> None:
         self._send_command(MEASURE)
         largest, products = 0.0, np.zeros(reply_length(self._history) - 1)
         for server in self._places.servers:
             reply = torch.zeros(reply_length(self._history), dtype=torch.float64)
-            dist.irecv(reply, server, tag=WORD_TAG).wait(self._patience)
+            dist.irecv(reply, server, tag=job.WORD_TAG).wait(self._patience)
             largest, products = max(largest, float(reply[0])), products + reply[1:].numpy()
         orders = self._recursion.orders(products, largest)
         if orders is None:
@@ -134,7 +123,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Workers and servers know that it is over."""
-        leave_group()
+        dist.destroy_process_group()
 
 
 class SliceServer:
@@ -145,11 +134,11 @@ class SliceServer:
         self._patience = timedelta(seconds=context.spec.timeout_seconds)
         self._history = history
         elements = message(0)
-        dist.irecv(elements, 0, tag=WORD_TAG).wait(self._patience)
+        dist.irecv(elements, 0, tag=job.WORD_TAG).wait(self._patience)
         total, index = int(elements), context.process.index
         own = sum(piece.elements for piece in Cut(servers, max(1, total)).pieces(total) if piece.server == index)
         values = torch.empty(own)
-        dist.recv(values, 0, tag=VALUE_TAG)
+        dist.recv(values, 0, tag=job.VALUE_TAG)
         self._slice = HistorySlice(values, history)
         self._arriving: dict[int, tuple[Any, Tensor]] = {}
         self._spare: list[Tensor] = []
@@ -160,23 +149,23 @@ class SliceServer:
         """One command after the other."""
         command = torch.zeros(command_length(self._history), dtype=torch.float64)
         while True:
-            dist.irecv(command, self._places.coordinator, tag=WORD_TAG).wait(self._patience)
+            dist.irecv(command, self._places.coordinator, tag=job.WORD_TAG).wait(self._patience)
             kind, first, second = (int(number) for number in command[:3])
             if kind == END:
                 break
             if kind == TAKE:
                 self._take(worker=first, portion=second)
             elif kind == SEND:
-                self._leaving.append(dist.isend(self._slice.values, first, tag=VALUE_TAG))
+                self._leaving.append(dist.isend(self._slice.values, first, tag=job.VALUE_TAG))
             elif kind == MEASURE:
-                dist.send(self._measure(), self._places.coordinator, tag=WORD_TAG)
+                dist.send(self._measure(), self._places.coordinator, tag=job.WORD_TAG)
             else:
                 self._close_step(None if kind == STAY else command.numpy())
 
     def _take(self, worker: int, portion: int) -> None:
         self._add_up(leave=1)
         buffer = self._spare.pop() if self._spare else torch.empty_like(self._slice.values)
-        self._arriving[portion] = dist.irecv(buffer, worker, tag=GRADIENT_TAG), buffer
+        self._arriving[portion] = dist.irecv(buffer, worker, tag=job.GRADIENT_TAG), buffer
 
     def _add_up(self, leave: int) -> None:
         """Portions in their order, whatever order they come in; the newest ones may still be on their way."""
@@ -210,11 +199,8 @@ class SliceServer:
 
     def details(self) -> dict[str, Any]:
         """What it held and did."""
-        return {
-            "held_bytes": self._slice.held_bytes,
-            "updates": self._moves,
-        }
+        return {"held_bytes": self._slice.held_bytes, "updates": self._moves}
 
     def close(self) -> None:
         """Whatever was sent has arrived: workers are done only after that."""
-        leave_group()
+        dist.destroy_process_group()

@@ -1,0 +1,76 @@
+"""What the ranks of a run send each other in a step, and how much of it each of them sends and receives."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from paceline.spec import RunSpec
+
+MessageKind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "send"]
+# The part of a step that a message belongs to; an update comes after the backward pass.
+Phase = Literal["forward", "backward", "update"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One kind of transfer that a rank takes part in, `count` times in a step."""
+
+    name: str
+    kind: MessageKind
+    payload_bytes: float
+    sent_bytes: float
+    received_bytes: float
+    count: float = 1
+    # Ranks that take part, and how far apart their numbers are: neighbours unless it says otherwise.
+    ranks: int = 2
+    apart: int = 1
+    phase: Phase = "update"
+    # Whether the rank goes on computing while it is under way.
+    hidden: bool = False
+    # The layer whose passes need it or make it; none where it is about the model as a whole.
+    layer: str | None = None
+    # Where it is cut into pieces that leave as the backward pass fills them: most bytes of a piece, and of the first.
+    piece_bytes: float | None = None
+    first_piece_bytes: float | None = None
+    # Whether it carries no part of the model: a request, an answer, a share of work.
+    control: bool = False
+
+
+def all_reduce(name: str, payload_bytes: float, ranks: int, **fields: Any) -> tuple[Message, ...]:
+    """On a ring each rank sends 2 (n - 1) / n of the payload (Patarasuk and Yuan, 2009)."""
+    moved = 2 * (ranks - 1) / ranks * payload_bytes
+    return _unless_alone(Message(name, "all-reduce", payload_bytes, moved, moved, ranks=ranks, **fields), ranks)
+
+
+def all_gather(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """Each rank passes on every part of the whole but one."""
+    moved = (ranks - 1) / ranks * payload_bytes
+    return _unless_alone(Message(name, "all-gather", payload_bytes, moved, moved, ranks=ranks), ranks)
+
+
+def reduce_scatter(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """Half of a ring all-reduce."""
+    moved = (ranks - 1) / ranks * payload_bytes
+    return _unless_alone(Message(name, "reduce-scatter", payload_bytes, moved, moved, ranks=ranks), ranks)
+
+
+def scattered_reduction(spec: RunSpec, name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """A reduce-scatter; on CPU neither gloo nor XLA has one: all is summed everywhere and each keeps its part."""
+    return (all_reduce if spec.device == "cpu" else reduce_scatter)(name, payload_bytes, ranks)
+
+
+def exchange(
+    name: str, sent_bytes: float, received_bytes: float, count: float = 1, *, control: bool = False
+) -> Message:
+    """Plain sends and receives between two ranks."""
+    payload_bytes = max(sent_bytes, received_bytes)
+    return Message(name, "send", payload_bytes, sent_bytes, received_bytes, count, control=control)
+
+
+def during(messages: Iterable[Message], phase: Phase, **fields: Any) -> tuple[Message, ...]:
+    """The same messages in a part of the step, with other fields where they are given."""
+    return tuple(replace(message, phase=phase, **fields) for message in messages)
+
+
+def _unless_alone(message: Message, ranks: int) -> tuple[Message, ...]:
+    return (message,) if ranks > 1 else ()
