@@ -21,7 +21,7 @@ from paceline.figures.base import (
     per_setting,
     wrap_lines,
 )
-from paceline.figures.marks import RANGE_NOTE, interval, machine_shape, machine_state, oversubscribed_notes
+from paceline.figures.marks import RANGE_NOTE, interval, line_labels, machine_shape, machine_state, oversubscribed_notes
 
 COLUMNS = 3
 # Height of a line of words below the lines, as a share of the axis.
@@ -99,11 +99,7 @@ def _panel(base: altair.Chart, title: str, name: str, series: Sequence[str]) -> 
         y=y, shape=machine_shape(),
         tooltip=["strategy:N", "series:N", "batch:O", altair.Tooltip("speedup:Q", format=".3~g"), "machine:N"],
     )  # fmt: skip
-    labels = (
-        base.transform_filter("isValid(datum.label)")
-        .mark_text(align="right", dx=10, fontSize=11, fontWeight="bold")
-        .encode(y="label_at:Q", text="label:N")
-    )
+    labels = line_labels(base, "label_at", "label", align="right", dx=10)
     heading = altair.TitleParams(name, subtitle=wrap_lines(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
     return altair.layer(
         even, base.mark_line(strokeWidth=2).encode(y=y), *interval(base, "low", "high"), dots, labels

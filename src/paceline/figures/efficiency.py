@@ -5,7 +5,7 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.factors import settings_by_size
+from paceline.analysis.factors import settings_where
 from paceline.analysis.labels import series_by_speed, series_name, varying_within
 from paceline.analysis.published import published_beside
 from paceline.analysis.rows import Row
@@ -24,6 +24,7 @@ from paceline.figures.marks import (
     OWN_CORES,
     RANGE_NOTE,
     interval,
+    line_labels,
     machine_shape,
     machine_state,
     oversubscribed_notes,
@@ -68,9 +69,11 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    groups = {title: [row for row in members if row.measured] for title, members in settings_by_size(rows).items()}
-    known = {title: [row for row in members if row.speedup is not None] for title, members in groups.items()}
-    return {title: members for title, members in known.items() if any(row.spec.workers > 1 for row in members)}
+    return settings_where(
+        rows,
+        lambda row: row.measured and row.speedup is not None,
+        lambda members: any(row.spec.workers > 1 for row in members),
+    )
 
 
 def _values(rows: list[Row], varying: Sequence[str]) -> list[Value]:
@@ -139,11 +142,7 @@ def _panel(base: altair.Chart, title: str, colour: altair.Color, quantity: str) 
         y=y, shape=machine_shape(), tooltip=["series:N", "workers:O", altair.Tooltip(f"{quantity}:Q", format=".3~g"),
                                              "share:N", "share_of_time:N", "seconds:N", "machine:N"],
     )  # fmt: skip
-    labels = (
-        base.transform_filter(f"isValid(datum.{quantity}_label)")
-        .mark_text(align="left", dx=9, fontSize=11, fontWeight="bold")
-        .encode(y=f"{quantity}_at:Q", text=f"{quantity}_label:N")
-    )
+    labels = line_labels(base, f"{quantity}_at", f"{quantity}_label")
     layers = altair.layer(
         theory.mark_line(strokeDash=[4, 4], strokeWidth=1.2, color=SOFT).encode(x=x, y=y),
         base.mark_line(strokeWidth=2).encode(y=y),

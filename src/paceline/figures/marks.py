@@ -7,6 +7,7 @@ from typing import Any
 import altair
 
 from paceline.analysis.rows import Row
+from paceline.figures.base import PANEL_WIDTH
 
 OWN_CORES, OVERSUBSCRIBED = "own cores", "oversubscribed"
 OVERSUBSCRIBED_MEANING = "oversubscribed (more processes than cores)"
@@ -48,6 +49,41 @@ def machine_shape() -> altair.Shape:
     """Circles, and crosses where the machine was oversubscribed."""
     scale = altair.Scale(domain=[OWN_CORES, OVERSUBSCRIBED], range=["circle", "cross"])
     return altair.Shape("machine:N", scale=scale, legend=None)
+
+
+def line_labels(
+    base: altair.Chart, at: str, text: str, scale: altair.Scale | None = None, **options: Any
+) -> altair.Chart:
+    """The names of lines, each beside the one point of its line that has a field `at`."""
+    style = {"align": "left", "dx": 9, "fontSize": 11, "fontWeight": "bold"} | options
+    y = altair.Y(f"{at}:Q") if scale is None else altair.Y(f"{at}:Q", scale=scale)
+    labelled = base.transform_filter(f"isValid(datum.{at if text == 'series' else text})")
+    return labelled.mark_text(**style).encode(y=y, text=f"{text}:N")
+
+
+def names_axis(order: altair.EncodingSortField | None = None) -> altair.Y:
+    """The names of lying bars, in the order of the values or in this one."""
+    return altair.Y("name:N", title=None, sort=order, axis=altair.Axis(domain=False, ticks=False))
+
+
+def stacked_bars(
+    base: altair.Chart, quantity: str, title: str, parts: Mapping[str, str], columns: int, *more: str
+) -> tuple[altair.Chart, altair.Chart]:
+    """Lying bars of parts, whose colours are given, and a chart of those values that end a bar with a label."""
+    y, names = names_axis(), list(parts)
+    bars = base.mark_bar(height={"band": 0.72}).encode(
+        x=altair.X(f"{quantity}:Q", title=title, stack="zero"), y=y, order=altair.Order("place:Q"),
+        color=altair.Color("part:N", title=None, sort=names, legend=altair.Legend(orient="top", columns=columns),
+                           scale=altair.Scale(domain=names, range=list(parts.values()))),
+        tooltip=["name:N", "part:N", altair.Tooltip(f"{quantity}:Q", format=",.3~g"), *more],
+    )  # fmt: skip
+    return bars, base.transform_filter("isValid(datum.label)").encode(y=y)
+
+
+def bars_panel(layers: Sequence[altair.Chart], title: str, width: int = PANEL_WIDTH) -> altair.LayerChart:
+    """A panel as high as its lying bars need."""
+    size = {"width": width, "height": {"step": BAR_STEP}}
+    return altair.layer(*layers).properties(title=altair.TitleParams(title), **size)
 
 
 def bar_notes(bars: Iterable[int], which: str) -> list[str]:
