@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 from typer.models import OptionInfo
 
-from paceline.cli.terminal import Db, errors, output
+from paceline.cli.terminal import Db, errors, flag, output
 from paceline.errors import UserError
 from paceline.store import DEFAULT_PATH, Store
 
@@ -36,9 +36,9 @@ def serve(
         DEFAULT_PORT
     ),
     token: Annotated[
-        bool, typer.Option("--token", help="Ask for a token also on localhost: for machines that several people use.")
+        bool, flag("--token", "Ask for a token also on localhost: for machines that several people use.")
     ] = False,
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    open_it: Annotated[bool, flag("--open", "Open it in the browser.")] = False,
 ) -> None:
     """The web application: live studies, results, figures, two runs side by side, and a form that starts a study."""
     if db.is_file():

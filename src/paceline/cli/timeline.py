@@ -8,6 +8,7 @@ import typer
 
 from paceline.analysis.selection import Selector
 from paceline.analysis.timeline import chrome_timeline
+from paceline.cli.options import make_option
 from paceline.cli.terminal import Db, StudyName, output
 from paceline.errors import SpecError, UserError
 from paceline.record import Record
@@ -20,7 +21,7 @@ def timeline(
     ],
     study: StudyName = None,
     db: Db = DEFAULT_PATH,
-    out: Annotated[Path, typer.Option("--out", help="Where to write it.", metavar="FILE")] = Path("timeline.json"),
+    out: Annotated[Path, make_option("Where to write it.", "FILE")] = Path("timeline.json"),
 ) -> None:
     """A timeline of a few steps, one track per rank, that ui.perfetto.dev and chrome://tracing open."""
     selector = Selector.parse(which)
