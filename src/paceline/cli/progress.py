@@ -11,6 +11,7 @@ from rich.table import Table
 from paceline.analysis.labels import data_name
 from paceline.cli.terminal import errors, output
 from paceline.estimate import MEASURED_STEPS, Estimate
+from paceline.execute import Listener
 from paceline.plan import Plan, PlannedRun
 from paceline.record import Record, Status
 from paceline.runs.wire import EpochEvent, StepEvent
@@ -20,7 +21,7 @@ from paceline.units import format_bytes, format_rate, format_seconds
 _COLOURS = {Status.OK: "green", Status.INTERRUPTED: "yellow"}
 
 
-class Progress:
+class Progress(Listener):
     """A listener of `execute` that draws a live bar on a terminal, and prints lines elsewhere, on standard error."""
 
     def __init__(self) -> None:

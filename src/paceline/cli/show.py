@@ -7,9 +7,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.analysis.findings import GatheredFinding, gather_findings
+from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
+from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.headline import headline
-from paceline.analysis.json_csv import csv_text, json_values
 from paceline.analysis.labels import describe_unmeasured, group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import Row, SummaryOptions, summarise
 from paceline.cli.detail_tables import TABLES
@@ -53,7 +53,7 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     if as_json:
         print_json(json_values(records, rows))
     elif as_csv:
-        typer.echo(csv_text(rows), nl=False)
+        typer.echo(csv_text(flat_rows(rows)), nl=False)
     else:
         wanted = {"breakdown": breakdown, "statistics": statistics, "energy": energy or price is not None,
                   "memory": memory, "convergence": convergence or target is not None}  # fmt: skip

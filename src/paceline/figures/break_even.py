@@ -5,10 +5,10 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.break_even import pays_from
 from paceline.analysis.factors import BATCH, groups_varying, with_enough_levels
 from paceline.analysis.labels import strategies_of
 from paceline.analysis.rows import Row
+from paceline.analysis.thresholds import pays_from
 from paceline.figures.base import (
     SMALL_HEIGHT,
     SMALL_SUBTITLE_CHARACTERS,

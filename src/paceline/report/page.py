@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.answer import answer
-from paceline.analysis.findings import gather_findings
+from paceline.analysis.findings import gather_findings, json_values
+from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.headline import headline
-from paceline.analysis.json_csv import csv_text, json_values
 from paceline.analysis.labels import describe_unmeasured, group_by_setting
 from paceline.analysis.reproduction import recipes
 from paceline.analysis.rows import Row, summarise
@@ -58,12 +58,13 @@ def render(records: Sequence[Record]) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     drawn = pictures(rows)
+    moments = [record.started_at for record in records]
     return environment.from_string((folder / "page.html.j2").read_text()).render(
         style=(folder / "page.css").read_text(),
         script=(folder / "page.js").read_text(),
         library=library() if drawn else "",
         answer=answer(rows),
-        settings=_settings(rows),
+        settings=[{"title": title, "headline": headline(group)} for title, group in group_by_setting(rows).items()],
         without_result=_without_result(rows),
         table=ranking(rows),
         figures=drawn,
@@ -73,22 +74,11 @@ def render(records: Sequence[Record]) -> str:
         recipes=[(recipe, download(recipe.text, "application/toml")) for recipe in recipes(records)],
         downloads=_downloads(records, rows),
         shrunk=list(dict.fromkeys(row.spec.shrunk.text for row in rows if row.spec.shrunk)),
-        **_about(records),
+        studies=sorted({record.study for record in records}),
+        runs=sum(record.ok for record in records),
+        first=min(moments, default=""),
+        last=max(moments, default=""),
     )
-
-
-def _about(records: Sequence[Record]) -> dict[str, Any]:
-    return {
-        "studies": sorted({record.study for record in records}),
-        "runs": sum(record.ok for record in records),
-        "first": min((record.started_at for record in records), default=""),
-        "last": max((record.started_at for record in records), default=""),
-    }
-
-
-def _settings(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Setting by setting, the answer in a sentence."""
-    return [{"title": title, "headline": headline(group)} for title, group in group_by_setting(rows).items()]
 
 
 def _without_result(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
@@ -107,7 +97,7 @@ def _without_result(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
 def _downloads(records: Sequence[Record], rows: Sequence[Row]) -> list[tuple[str, str]]:
     values = json.dumps(json_values(records, rows), indent=2, allow_nan=False)
     return [
-        ("paceline-results.csv", download(csv_text(rows), "text/csv")),
+        ("paceline-results.csv", download(csv_text(flat_rows(rows)), "text/csv")),
         ("paceline-results.json", download(values, "application/json")),
     ]
 
@@ -116,11 +106,7 @@ def _environment(records: Sequence[Record]) -> list[tuple[str, str]]:
     newest = records[-1].environment if records else {}
     shown: dict[str, Callable[[Any], str]] = {
         "memory_bytes": format_bytes,
-        "frameworks": _versions,
+        "frameworks": lambda versions: ", ".join(f"{name} {version}" for name, version in versions.items()),
         "cores": lambda value: str(len(value)),
     }
     return [(name.replace("_", " "), shown.get(name, str)(value)) for name, value in newest.items() if value]
-
-
-def _versions(frameworks: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in frameworks.items())
