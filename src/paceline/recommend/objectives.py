@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.errors import SpecError, nearest
+from paceline.catalogue import choose
 from paceline.metrics import COST, ENERGY, EPOCH_TIME, PEAK_MEMORY, THROUGHPUT, Metric
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.units import format_about, format_bytes, format_seconds
@@ -53,6 +53,4 @@ OBJECTIVES = {
 
 def objective(name: str) -> Objective:
     """By name."""
-    if name not in OBJECTIVES:
-        raise SpecError(f"there is no objective {name!r}; {nearest(name, OBJECTIVES)}")
-    return OBJECTIVES[name]
+    return choose(name, OBJECTIVES, "objective")

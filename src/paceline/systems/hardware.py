@@ -208,6 +208,9 @@ class Calibration(Frozen):
     overheads: tuple[StrategyOverhead, ...] = ()
 
 
+NOT_CALIBRATED = Calibration(at="", machine="", frameworks={})
+
+
 class Hardware(Frozen):
     """A system: nodes of equal devices, the link within a node and the one between nodes."""
 
@@ -233,6 +236,11 @@ class Hardware(Frozen):
     def read(cls, values: dict[str, Any], where: str) -> Self:
         """From a system file; what is wrong becomes one sentence."""
         return cls.parse(_without_former_fields(values), f"system {where}")
+
+    @property
+    def calibrated(self) -> Calibration:
+        """Its calibration, or one in which nothing was measured."""
+        return self.calibration or NOT_CALIBRATED
 
     @property
     def measured_elsewhere(self) -> bool:
