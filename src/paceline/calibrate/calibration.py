@@ -39,16 +39,7 @@ from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.starters import ForkServers, fork_servers
 from paceline.spec import BASELINE, RunSpec
 from paceline.strategies import Strategy, baseline, strategies, strategy
-from paceline.systems.hardware import (
-    LOCAL,
-    Calibration,
-    Collective,
-    Curve,
-    Hardware,
-    LayerScratch,
-    Quantity,
-    StepCurve,
-)
+from paceline.systems.hardware import LOCAL, Calibration, Collective, Curve, Hardware, LayerScratch, Quantity, StepCurve
 from paceline.systems.local import System
 
 LOCAL_BATCHES = (16, 64, 96, 160, 256)

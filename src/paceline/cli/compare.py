@@ -21,13 +21,7 @@ from paceline.units import format_rate
 Side = Annotated[str, typer.Argument(help="A strategy, or one with fields: torch-ddp:workers=2,workload=mnist-small.")]
 
 
-def compare(
-    first: Side,
-    second: Side,
-    study: StudyName = None,
-    db: Db = DEFAULT_PATH,
-    as_json: AsJson = False,
-) -> None:
+def compare(first: Side, second: Side, study: StudyName = None, db: Db = DEFAULT_PATH, as_json: AsJson = False) -> None:
     """Two sets of runs with a rank test: which is faster, by how much, or that there is no clear difference."""
     sides = Selector.parse(first), Selector.parse(second)
     with Store.open_existing(db) as store:

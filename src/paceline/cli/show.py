@@ -7,9 +7,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.analysis.answer import headline
 from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
-from paceline.analysis.headline import headline
 from paceline.analysis.labels import describe_unmeasured, group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import Row, SummaryOptions, summarise
 from paceline.cli.detail_tables import TABLES
@@ -37,8 +37,7 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         bool, flag("--statistics", "Interval of the median, olympic mean, variation, CPU time, warm-up.")
     ] = False,
     target: Annotated[
-        float | None,
-        make_option("Such as 0.9; 95 % of what runs reach by default.", "SHARE", "--target-accuracy"),
+        float | None, make_option("Such as 0.9; 95 % of what runs reach by default.", "SHARE", "--target-accuracy")
     ] = None,
     price: Annotated[
         float | None, make_option("In any currency, for the cost.", "MONEY", "--price-per-device-hour")

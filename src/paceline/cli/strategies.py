@@ -15,8 +15,7 @@ from paceline.typical import WORKERS, typical_cost, typical_run
 
 
 def strategies(
-    knobs: Annotated[bool, flag("--knobs", "List the settings of each strategy too.")] = False,
-    as_json: AsJson = False,
+    knobs: Annotated[bool, flag("--knobs", "List the settings of each strategy too.")] = False, as_json: AsJson = False
 ) -> None:
     """The table of strategies: family, what each holds and sends, whether it runs here or why not, when to use it."""
     system = local_system()

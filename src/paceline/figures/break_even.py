@@ -91,8 +91,7 @@ def _panel(base: altair.Chart, title: str, name: str, series: Sequence[str]) -> 
     # From the same data, so that the page carries them once.
     even = base.transform_aggregate(points="count()").mark_rule(strokeDash=[4, 4], color=SOFT).encode(y=altair.datum(1))
     base = base.transform_filter(altair.FieldEqualPredicate(field="strategy", equal=name)).encode(
-        x=altair.X("batch:O", title="batch", axis=altair.Axis(labelAngle=0)),
-        color=colours(series, legend=None),
+        x=altair.X("batch:O", title="batch", axis=altair.Axis(labelAngle=0)), color=colours(series, legend=None)
     )
     y = altair.Y("speedup:Q", title="times one worker", scale=altair.Scale(zero=True))
     dots = base.mark_point(size=60, filled=True, opacity=1).encode(

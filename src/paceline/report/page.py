@@ -6,10 +6,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from paceline.analysis.answer import answer
+from paceline.analysis.answer import answer, headline
 from paceline.analysis.findings import gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
-from paceline.analysis.headline import headline
 from paceline.analysis.labels import describe_unmeasured, group_by_setting
 from paceline.analysis.reproduction import recipes
 from paceline.analysis.rows import Row, summarise

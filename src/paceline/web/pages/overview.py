@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from paceline.analysis.headline import headline
+from paceline.analysis.answer import headline
 from paceline.analysis.labels import group_by_setting
 from paceline.web.results_cache import Filters, Snapshot
 from paceline.web.site import Page, filters_of, site_of

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from paceline.analysis.answer import headline
 from paceline.analysis.cells import COLUMNS, cells, row_name, used_columns
 from paceline.analysis.findings import gather_findings
-from paceline.analysis.headline import headline
 from paceline.analysis.labels import group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.api import Results
