@@ -13,7 +13,7 @@ import typer
 from typer.models import OptionInfo
 
 from paceline.cli.terminal import Db, errors, flag, output
-from paceline.errors import UserError
+from paceline.errors import user_can_choose
 from paceline.store import DEFAULT_PATH, Store
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def _server(db: Path, token: str | None) -> "uvicorn.Server":
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    try:
+    hint = "with --host, or --port (0 takes a free one)"
+    with user_can_choose(f"{host}:{port} cannot be listened on", hint):
         family, kind, number, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -87,11 +88,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.bind(address)
         # From now on whoever comes waits until the application is there, instead of being refused.
         listening.listen()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(
-            f"{host}:{port} cannot be listened on: {reason}; choose another with --host, or --port (0 takes a free one)"
-        ) from None
     return listening
 
 

@@ -10,7 +10,7 @@ from paceline.analysis.selection import Selector
 from paceline.analysis.timeline import chrome_timeline
 from paceline.cli.options import make_option
 from paceline.cli.terminal import Db, StudyName, output
-from paceline.errors import SpecError, UserError
+from paceline.errors import SpecError, user_can_choose
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
 
@@ -31,13 +31,9 @@ def timeline(
     if not matching:
         raise SpecError(_no_timeline(selector, records))
     newest = matching[-1]
-    try:
+    with user_can_choose(f"the timeline cannot be written to {out}", "with --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(chrome_timeline(newest)))
-    except OSError as error:
-        raise UserError(
-            f"the timeline cannot be written to {out}: {error.strerror}; choose another with --out"
-        ) from None
     spec = newest.spec
     output().print(f"timeline of {spec.strategy} x{spec.workers}, {spec.workload}: {out}", soft_wrap=True)
     if len(matching) > 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from paceline.analysis.labels import flatten
 from paceline.analysis.tables import frame_of
-from paceline.errors import UserError
+from paceline.errors import user_can_choose
 from paceline.record import Record
 from paceline.spec import Scalar
 from paceline.units import format_count
@@ -109,10 +109,7 @@ def write_table(
 @contextmanager
 def writing(out: str) -> Iterator[Path]:
     """The path to write to, with its folder created; an error of the disk becomes a `UserError`."""
-    try:
+    with user_can_choose(f"{out} cannot be written", "place with --out"):
         path = Path(out)
         path.parent.mkdir(parents=True, exist_ok=True)
         yield path
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"{out} cannot be written: {reason}; choose another place with --out") from None

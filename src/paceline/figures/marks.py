@@ -112,22 +112,16 @@ def space_labels(
     bottom, top = (log(edge) for edge in span) if wide else span
     least = (top - bottom or 1.0) * LINE_HEIGHT / height
     positions = {name: log(value) if wide else value for name, value in places.items()}
+
+    def first(bundle: Sequence[str]) -> float:
+        """The position of the lowest label of a bundle."""
+        return sum(positions[name] for name in bundle) / len(bundle) - least * (len(bundle) - 1) / 2
+
     # Neighbours that would touch become a bundle, evenly spaced around the middle of its lines.
     bundles: list[list[str]] = []
     for name in sorted(positions, key=lambda name: positions[name]):
         bundles.append([name])
-        while len(bundles) > 1 and _first(bundles[-1], positions, least) - _first(
-            bundles[-2], positions, least
-        ) < least * len(bundles[-2]):
+        while len(bundles) > 1 and first(bundles[-1]) - first(bundles[-2]) < least * len(bundles[-2]):
             bundles[-2:] = [bundles[-2] + bundles[-1]]
-    moved = {
-        name: _first(bundle, positions, least) + least * number
-        for bundle in bundles
-        for number, name in enumerate(bundle)
-    }
+    moved = {name: first(bundle) + least * number for bundle in bundles for number, name in enumerate(bundle)}
     return {name: exp(at) if wide else at for name, at in moved.items()}
-
-
-def _first(bundle: Sequence[str], positions: Mapping[str, float], least: float) -> float:
-    """The position of the lowest label of a bundle."""
-    return sum(positions[name] for name in bundle) / len(bundle) - least * (len(bundle) - 1) / 2

@@ -12,7 +12,7 @@ from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import describe_unmeasured, group_by_setting
 from paceline.analysis.reproduction import recipes
 from paceline.analysis.rows import Row, summarise
-from paceline.errors import UserError
+from paceline.errors import user_can_choose
 from paceline.record import Record
 from paceline.report.embedded import download, library, pictures, script_data
 from paceline.report.table import ranking
@@ -22,13 +22,9 @@ from paceline.units import format_bytes
 def write_report(records: Sequence[Record], path: Path) -> Path:
     """Writes the page and returns its path."""
     page = render(records)
-    try:
+    with user_can_choose(f"the report cannot be written to {path}", "place with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"the report cannot be written to {path}: {error.strerror}; choose another place with --out"
-        ) from None
     return path
 
 
@@ -39,12 +35,8 @@ def write_figures(records: Sequence[Record], folder: Path) -> list[Path]:
 
     rows = summarise(records)
     chosen = [figure for figure in figures().values() if figure.applies(rows)]
-    try:
+    with user_can_choose(f"the figures cannot be written to {folder}", "folder with --figures"):
         return [path for figure in chosen for path in write_figure(figure, rows, folder)]
-    except OSError as error:
-        raise UserError(
-            f"the figures cannot be written to {folder}: {error.strerror}; choose another folder with --figures"
-        ) from None
 
 
 def render(records: Sequence[Record]) -> str:
