@@ -62,13 +62,9 @@ def why_not(chosen: Strategy, system: System) -> str | None:
 
 def _as_values(chosen: Strategy, system: System) -> dict[str, object]:
     reason, cost = why_not(chosen, system), typical_cost(chosen)
+    declared = ("name", "family", "framework", "synchronous", "about", "use_when")
     return {
-        "name": chosen.name,
-        "family": chosen.family,
-        "framework": chosen.framework,
-        "synchronous": chosen.synchronous,
-        "about": chosen.about,
-        "use_when": chosen.use_when,
+        **{name: getattr(chosen, name) for name in declared},
         "devices": list(chosen.needs.devices),
         "held_over_model": cost.held_over_model,
         "sent_over_model": cost.sent_over_model,

@@ -81,26 +81,15 @@ def _values(rows: list[Row]) -> list[Value]:
         thousand = Band(
             *(1000 * joules / last.samples for joules in (last.joules.median, last.joules.low, last.joules.high))
         )
-        star = "*" if row.oversubscribed else ""
-        bars.append(
-            {
-                "name": f"{series_name(row, varying)} x{row.spec.workers}{star}",
-                "workers": str(row.spec.workers),
-                "source": row.expense.energy_source,
-                **_fields("epoch", last.joules),
-                **_fields("thousand", thousand),
-            }
-        )
+        name = f"{series_name(row, varying)} x{row.spec.workers}{'*' if row.oversubscribed else ''}"
+        known: Value = {"name": name, "workers": str(row.spec.workers), "source": row.expense.energy_source}
+        bars.append({**known, **_fields("epoch", last.joules), **_fields("thousand", thousand)})
     return sorted(bars, key=lambda value: float(value["epoch"]))[:MOST_BARS]
 
 
 def _fields(name: str, band: Band) -> Value:
-    return {
-        name: band.median,
-        f"{name}_low": band.low,
-        f"{name}_high": band.high,
-        f"{name}_label": format_rate(band.median),
-    }
+    ends = {f"{name}_low": band.low, f"{name}_high": band.high}
+    return {name: band.median, **ends, f"{name}_label": format_rate(band.median)}
 
 
 def _panel(base: altair.Chart, title: str, quantity: str, axis: str) -> altair.LayerChart:

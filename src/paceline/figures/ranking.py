@@ -49,18 +49,12 @@ def _values(rows: list[Row]) -> list[Value]:
     ranked = sorted(rows, key=lambda row: -(row.samples_per_second or 0.0))[:MOST_BARS]
     return [
         {
-            "name": f"{series_name(row, varying)} x{row.spec.workers}",
-            "rate": row.samples_per_second,
-            "low": row.samples_per_second_low,
-            "high": row.samples_per_second_high,
-            "place": place + 1,
-            "kind": OTHER if place else BEST,
-            "machine": machine_state(row),
-            "label": label(row),
-            "runs": row.runs,
+            "name": f"{series_name(row, varying)} x{row.spec.workers}", "rate": row.samples_per_second,
+            "low": row.samples_per_second_low, "high": row.samples_per_second_high, "place": place + 1,
+            "kind": OTHER if place else BEST, "machine": machine_state(row), "label": label(row), "runs": row.runs,
         }
         for place, row in enumerate(ranked)
-    ]
+    ]  # fmt: skip
 
 
 def label(row: Row) -> str:

@@ -81,16 +81,11 @@ def _values(rows: list[Row], varying: list[str]) -> list[Value]:
 
 def _point(row: Row, series: str) -> Value:
     return {
-        "series": series,
-        "workers": row.spec.workers,
-        "rate": row.samples_per_second,
-        "low": row.samples_per_second_low,
-        "high": row.samples_per_second_high,
-        "runs": row.runs,
+        "series": series, "workers": row.spec.workers, "rate": row.samples_per_second,
+        "low": row.samples_per_second_low, "high": row.samples_per_second_high, "runs": row.runs,
         "speedup": f"{row.speedup:.2f}x" if row.speedup else "",
-        "efficiency": format_percent(row.efficiency) if row.efficiency else "",
-        "machine": machine_state(row),
-    }
+        "efficiency": format_percent(row.efficiency) if row.efficiency else "", "machine": machine_state(row),
+    }  # fmt: skip
 
 
 def _ideal(rows: list[Row]) -> list[Value]:

@@ -105,14 +105,14 @@ class Compute:
         update = by_layer.update_per_parameter * model.parameters
         wanted = max(0.0, curve.seconds.at(samples) - update)
         scale = wanted / (by_layer.total + by_layer.overhead)
-        return Passes(
-            tuple(seconds * scale for seconds in by_layer.forward),
-            tuple(seconds * scale for seconds in by_layer.backward),
-            by_layer.overhead * scale,
-            by_layer.update_per_parameter,
-            max(curve.seconds.residual / 2, self.hardware.calibrated.repeat_deviation),
-            f"steps of this model, measured {self._where}",
-            min(by_layer.least, wanted),
+        return replace(
+            by_layer,
+            forward=tuple(seconds * scale for seconds in by_layer.forward),
+            backward=tuple(seconds * scale for seconds in by_layer.backward),
+            overhead=by_layer.overhead * scale,
+            deviation=max(curve.seconds.residual / 2, self.hardware.calibrated.repeat_deviation),
+            source=f"steps of this model, measured {self._where}",
+            least=min(by_layer.least, wanted),
         )
 
     @property

@@ -156,34 +156,21 @@ class Predictor:
         passes = self.passes(chosen, spec.precision, microbatch)
         costs = self._transfers(chosen, spec)
         inputs = StepInputs(
-            hardware=self.hardware,
-            costs=costs,
-            model=self.model,
-            passes=passes,
-            crowding=self._crowding(footprint, spec, chosen),
-            synchronous=chosen.synchronous,
-            workers=spec.workers,
-            flops=training_flops(self.model, microbatch),
+            self.hardware, costs, self.model, passes, crowding=self._crowding(footprint, spec, chosen),
+            synchronous=chosen.synchronous, workers=spec.workers, flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
-            earlier_passes=0 if stages else microbatches - 1,
-            overhead=self.overhead(chosen),
-            splits_layers=chosen.traits.splits_layers(spec),
-            filled=self._filled,
-        )
+            earlier_passes=0 if stages else microbatches - 1, overhead=self.overhead(chosen),
+            splits_layers=chosen.traits.splits_layers(spec), filled=self._filled,
+        )  # fmt: skip
         parts = time_step(footprint, inputs)
         return Prediction(
-            spec=spec,
-            parts=parts,
-            deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
-            memory_bytes=self._memory(footprint, chosen, spec, microbatch),
-            memory_limit_bytes=self._memory_limit(),
+            spec, parts, deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
+            memory_bytes=self._memory(footprint, chosen, spec, microbatch), memory_limit_bytes=self._memory_limit(),
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
-            samples_per_epoch=self.samples_per_epoch,
-            source=passes.source,
-            price_per_device_hour=self.price_per_device_hour,
-            single_step_seconds=self._single(spec, chosen),
-        )
+            samples_per_epoch=self.samples_per_epoch, source=passes.source,
+            price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
+        )  # fmt: skip
 
     def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
         """Seconds of computation for a local batch in a framework."""
