@@ -53,10 +53,6 @@ class Form:
     # Whether levels of the factor are the lines, and so at least two are needed.
     by_level: bool = True
 
-    def applies(self, rows: Sequence[Row]) -> bool:
-        """When a strategy has two levels of the factor (or two epochs) and two worker counts, all else the same."""
-        return bool(self._usable(rows))
-
     def draw(self, rows: Sequence[Row]) -> altair.TopLevelMixin:
         """Draws the rows in this form."""
         usable = self._usable(rows)
@@ -77,7 +73,13 @@ class Form:
 
     def figure(self, name: str, question: str, place: int) -> Figure:
         """The figure with this name."""
-        return Figure(name, question, self.applies, self.draw, place)
+
+        def applies(rows: Sequence[Row]) -> bool:
+            return bool(self._usable(rows))
+
+        what = f"two levels of {self.factor.name} size" if self.by_level else "two epochs"
+        applies.__doc__ = f"When one strategy has {what} and two worker counts, all else the same."
+        return Figure(name, question, applies, self.draw, place)
 
     def _usable(self, rows: Sequence[Row]) -> dict[str, list[Row]]:
         return {
