@@ -27,7 +27,7 @@ from paceline.calibrate.calibration import Calibrator
 from paceline.calibrate.merge import merge_systems
 from paceline.contract.context import spec_facts
 from paceline.costs.footprint import ModelFacts
-from paceline.execute import Silent, execute
+from paceline.execute import Listener, execute
 from paceline.plan import Plan, PlannedRun, complete
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import Question
@@ -122,7 +122,7 @@ def _run(runs: list[PlannedRun], store: Store, say: Console) -> None:
     done = store.done(only_ok=True)
     left = tuple(run for run in runs if (run.spec.key(), run.repeat) not in done)
     say.print(f"[dim]{len(left)} of {len(runs)} runs to make[/]")
-    outcome = execute(Plan(STUDY, left, (), 0, tuple(run.spec.key() for run in left)), store, Silent())
+    outcome = execute(Plan(STUDY, left, (), 0, tuple(run.spec.key() for run in left)), store, Listener())
     if outcome.failures:
         say.print(f"[red]{outcome.failures} runs failed[/]")
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from paceline.execute import Silent, execute, plan_study
+from paceline.execute import Listener, execute, plan_study
 from paceline.plan import Plan, PlannedRun
 from paceline.record import Record
 from paceline.store import Store
@@ -39,7 +39,7 @@ def resident_bytes() -> int:
 
 
 @dataclass
-class Memory(Silent):
+class Memory(Listener):
     """A listener that notes the tool's memory after every run."""
 
     bar: Progress

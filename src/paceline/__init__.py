@@ -15,17 +15,12 @@ if TYPE_CHECKING:
     from paceline.spec import Optimizer, RunSpec
     from paceline.study import Study
 
-_HOME = {
-    "run": "paceline.api",
-    "load": "paceline.api",
-    "Results": "paceline.api",
-    "Study": "paceline.study",
-    "RunSpec": "paceline.spec",
-    "Optimizer": "paceline.spec",
-    "Record": "paceline.record",
-    "Finding": "paceline.record",
-    "Status": "paceline.record",
-}
+_HOME = (
+    dict.fromkeys(("run", "load", "Results"), "paceline.api")
+    | dict.fromkeys(("RunSpec", "Optimizer"), "paceline.spec")
+    | dict.fromkeys(("Record", "Finding", "Status"), "paceline.record")
+    | {"Study": "paceline.study"}
+)
 __all__ = ["Finding", "Optimizer", "Record", "Results", "RunSpec", "Status", "Study", "load", "run"]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from paceline.analysis.findings import GatheredFinding, gather_findings
 from paceline.analysis.rows import Row, summarise
 from paceline.errors import UserError
-from paceline.execute import Listener, Silent, execute, plan_study
+from paceline.execute import Listener, execute, plan_study
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
 from paceline.study import Study
@@ -97,7 +97,7 @@ def run(
 ) -> Results:
     """Makes the runs that the study still lacks and returns all its results."""
     with Store.open(Path(db)) as store:
-        outcome = execute(plan_study(study, store, fresh=fresh), store, listener or Silent())
+        outcome = execute(plan_study(study, store, fresh=fresh), store, listener or Listener())
         if outcome.interrupted:
             raise KeyboardInterrupt
         keys = set(outcome.plan.keys)

@@ -10,7 +10,8 @@ Raised at the boundary, caught once in `cli`, which prints the message and exits
 exception: it is a `Record` with a `Status` and a reason.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -32,6 +33,15 @@ class ModelError(UserError):
 
 class StoreError(UserError):
     """A results file cannot be read or written."""
+
+
+@contextmanager
+def user_can_choose(problem: str, choice: str) -> Iterator[None]:
+    """Turns an error of the disk into a `UserError` that names the problem, its reason and what to choose instead."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{problem}: {error.strerror or error}; choose another {choice}") from None
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

@@ -71,9 +71,8 @@ def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate
     measured_or_stored = dict(known)
     paces = {name: _median_pace([pace(record) for record in records]) for name, records in known.items()}
     for name in _small_batches_first([name for name in kinds if name not in known], kinds, plan.study):
-        slow = (
-            bool(paces) and _extrapolated_pace(kinds[name], paces, kinds).step_seconds * MEASURED_STEPS > STEPS_SECONDS
-        )
+        step = _extrapolated_pace(kinds[name], paces, kinds).step_seconds if paces else 0.0
+        slow = step * MEASURED_STEPS > STEPS_SECONDS
         record = measure(shortened_run(kinds[name], LEAST_STEPS if slow else MEASURED_STEPS))
         if record is not None and record.ok:
             measured_or_stored[name], paces[name] = [record], pace(record)
@@ -87,9 +86,8 @@ def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate
     paces |= {name: _extrapolated_pace(kinds[name], paces, kinds) for name in kinds if name not in measured_or_stored}
     seconds = sum(paces[kind(run.spec)].seconds(run.spec) for run in plan.to_run)
     seconds += sum(_shared_imports(plan, [record for records in measured_or_stored.values() for record in records]))
-    return Estimate(
-        seconds, len(known), len(measured_or_stored) - len(known), len(kinds) - len(measured_or_stored), failure
-    )
+    measured = len(measured_or_stored)
+    return Estimate(seconds, len(known), measured - len(known), len(kinds) - measured, failure)
 
 
 def _small_batches_first(names: list[str], kinds: dict[str, RunSpec], seed: str) -> list[str]:

@@ -5,7 +5,6 @@ The command line and the Python interface both use it.
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from paceline.data import data_source
 from paceline.plan import Plan, PlannedRun, expand_strategies, make_plan
@@ -23,8 +22,8 @@ from paceline.systems import local_system
 from paceline.workloads.own import OWN_DATA
 
 
-class Listener(Protocol):
-    """Receives what happens while a study is executed."""
+class Listener:
+    """Receives what happens while a study is executed, and by itself ignores all of it."""
 
     def planned(self, plan: Plan) -> None:
         """The plan is made; called once, before anything runs."""
@@ -40,25 +39,6 @@ class Listener(Protocol):
 
     def ended(self, record: Record) -> None:
         """A run ended and its record is stored."""
-
-
-class Silent:
-    """A listener that ignores everything."""
-
-    def planned(self, plan: Plan) -> None:
-        """Ignored."""
-
-    def fetching(self, name: str, done_bytes: int, total_bytes: int) -> None:
-        """Ignored."""
-
-    def started(self, run: PlannedRun, number: int) -> None:
-        """Ignored."""
-
-    def event(self, event: StepEvent | EpochEvent) -> None:
-        """Ignored."""
-
-    def ended(self, record: Record) -> None:
-        """Ignored."""
 
 
 @dataclass

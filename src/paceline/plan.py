@@ -133,12 +133,8 @@ def _check_shape(spec: RunSpec, dataset: str) -> None:
     source = data_source(dataset)
     for name, fixed in (("input_shape", source.shape), ("classes", source.classes)):
         wanted = getattr(spec, name)
-        if wanted is not None and fixed is not None and tuple(_as_tuple(wanted)) != tuple(_as_tuple(fixed)):
+        if wanted is not None and fixed is not None and wanted != fixed:
             raise SpecError(f"{name} {wanted} was asked for, but {dataset} has {fixed}; leave it out or use synthetic")
-
-
-def _as_tuple(value: int | tuple[int, ...]) -> tuple[int, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def canonical_knobs(chosen: Strategy, knobs: dict[str, Scalar]) -> dict[str, Scalar]:
@@ -184,20 +180,18 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     chosen = strategy(spec.strategy)
     if chosen.needs.fixed_workers is not None and spec.workers != chosen.needs.fixed_workers:
         return f"{chosen.name} always has {chosen.needs.fixed_workers} worker; {spec.workers} were asked for"
-    missing = [
-        name
-        for name in (chosen.framework, *chosen.needs.packages)
-        if name is not None and name not in system.frameworks
-    ]
+    wanted = [name for name in (chosen.framework, *chosen.needs.packages) if name is not None]
+    missing = [name for name in wanted if name not in system.frameworks]
     if missing:
         return f"{missing[0]} is not installed; install paceline[{chosen.framework}]"
     _check_batch(spec, chosen, probe)
     if spec.model is not None and chosen.trains not in (None, probe(spec).framework):
         raise SpecError(_wrong_framework(spec, chosen, probe(spec).framework))
-    if spec.model is not None and chosen.needs.cut_by and not _can_be_cut(chosen.needs.cut_by, probe(spec)):
+    cut_by = chosen.needs.cut_by
+    if spec.model is not None and cut_by and not probe(spec).sequential and cut_by not in probe(spec).cuts:
         return (
             f"{chosen.name} does not know how to cut {spec.model.label}, which is no plain sequence of layers; "
-            f"add a function {chosen.needs.cut_by} to {spec.model.path.name} (docs/workloads.md)"
+            f"add a function {cut_by} to {spec.model.path.name} (docs/workloads.md)"
         )
     # The strategy's own words come first: they say why, where the general ones only say that.
     return chosen.needs.check(spec, system) or _unsupported(spec, chosen, system)
@@ -213,10 +207,6 @@ def _wrong_framework(spec: RunSpec, chosen: Strategy, framework: str) -> str:
         f"{MODEL_KINDS[str(chosen.trains)]}; return that from {spec.model.path.name}, or use a strategy for what it "
         f"returns ({names})"
     )
-
-
-def _can_be_cut(function: str, facts: OwnFacts) -> bool:
-    return facts.sequential or function in facts.cuts
 
 
 def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:

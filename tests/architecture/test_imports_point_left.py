@@ -8,7 +8,7 @@ from architecture.conftest import PACKAGE, modules, parsed
 
 # From left to right: files and folders of the package.
 ORDER = (
-    "errors", "units", "metrics", "catalogue",
+    "errors", "units", "catalogue",
     "spans", "breakdown", "warm_up", "spec", "study", "record",
     "costs", "data", "workloads", "systems", "contract", "frameworks", "strategies",
     "plan", "typical", "scale", "runs", "store", "execute", "estimate",

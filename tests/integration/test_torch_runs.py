@@ -13,7 +13,7 @@ import pytest
 
 from integration.conftest import workers_of
 from paceline.api import run
-from paceline.execute import Silent
+from paceline.execute import Listener
 from paceline.record import Record, Status
 from paceline.runs.folder import RunFolder
 from paceline.runs.wire import EpochEvent, StepEvent
@@ -38,7 +38,7 @@ TINY = {
 ENDLESS = {**TINY, "epochs": 2000}
 
 
-class AtFirstStep(Silent):
+class AtFirstStep(Listener):
     """Does something to a run's workers once it is in the middle of its steps."""
 
     def __init__(self, act: Callable[[list[int]], None]) -> None:

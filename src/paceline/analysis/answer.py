@@ -1,4 +1,4 @@
-"""The answer of a report in three sentences: what to use, why it is fast, and how certain that is."""
+"""The answer: of a setting in one sentence, of a report in three (what to use, why it is fast, how certain that is)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -38,18 +38,46 @@ def answer(rows: Sequence[Row]) -> Answer | None:
     return Answer(title, (_what(best, members, measured, title), _why(best, members), _how_sure(best, members)))
 
 
+def headline(rows: Sequence[Row]) -> str | None:
+    """The fastest configuration of a setting in a sentence, with those that chance could make as fast; None if none."""
+    measured = [row for row in rows if row.measured]
+    if not measured:
+        return None
+    varying, best = varying_fields(measured), max(measured, key=_rate)
+    workers = format_count(best.spec.workers, "worker")
+    text = f"Fastest here: {series_name(best, varying)} with {workers}, {format_rate(_rate(best))} samples/s"
+    if best.spec.workers == 1 and any(row.spec.workers > 1 for row in measured):
+        text += "; more workers do not pay here"
+    text += _gain(best)
+    if rivals := _as_fast(best, measured):
+        others = ", ".join(f"{series_name(row, varying)} x{row.spec.workers}" for row in rivals)
+        text += f"; its repeats overlap with those of {others}, so take them as equal"
+    return text + "."
+
+
 def _rate(row: Row) -> float:
     return row.samples_per_second or 0.0
+
+
+def _gain(best: Row) -> str:
+    """What several workers gain over one; empty for one, and where one was not run."""
+    if best.spec.workers == 1 or best.speedup is None:
+        return ""
+    ideal = f" ({format_percent(best.efficiency)} of ideal)" if best.efficiency is not None else ""
+    return f", {best.speedup:.2f} times one worker{ideal}"
+
+
+def _as_fast(best: Row, rows: Sequence[Row]) -> list[Row]:
+    """Rows with a repeat that is no slower than the slowest of the best."""
+    low = best.samples_per_second_low or 0.0
+    return [row for row in rows if row is not best and (row.samples_per_second_high or 0.0) >= low]
 
 
 def _what(best: Row, rows: Sequence[Row], measured: dict[str, list[Row]], title: str) -> str:
     """Says what to use, and what it gains over one worker."""
     name, workers = series_name(best, varying_fields(rows)), format_count(best.spec.workers, "worker")
-    gain = f"{format_rate(_rate(best))} samples/s"
-    if best.spec.workers > 1 and best.speedup is not None:
-        ideal = f" ({format_percent(best.efficiency)} of ideal)" if best.efficiency is not None else ""
-        gain += f", {best.speedup:.2f} times one worker{ideal}"
-    elif best.spec.workers == 1 and any(row.spec.workers > 1 for row in rows):
+    gain = f"{format_rate(_rate(best))} samples/s{_gain(best)}"
+    if best.spec.workers == 1 and any(row.spec.workers > 1 for row in rows):
         several = max((row for row in rows if row.spec.workers > 1), key=_rate)
         gain += f"; more workers do not pay here (at most {format_rate(_rate(several))} samples/s with several)"
     if len(measured) == 1:
@@ -101,8 +129,7 @@ def _how_sure(best: Row, rows: Sequence[Row]) -> str:
     remarks = [
         f"{format_count(best.runs, 'repeat')}" + (f" within {format_percent(best.spread)}" if best.spread else "")
     ]
-    low = best.samples_per_second_low or 0.0
-    equal = [row for row in rows if row is not best and (row.samples_per_second_high or 0.0) >= low]
+    equal = _as_fast(best, rows)
     if best.runs < FEW_REPEATS:
         remarks.append(f"too few to tell chance from effect (--repeats {FEW_REPEATS})")
     elif equal:

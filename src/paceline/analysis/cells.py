@@ -31,29 +31,17 @@ class Cell:
     value: float | str | None
 
 
-def _times(value: float) -> str:
-    return f"{value:.2f}x"
-
-
-def _fine_percent(value: float) -> str:
-    return f"{value * 100:.1f} %"
-
-
-def _joules(value: float) -> str:
-    return f"{value:,.3g} J"
-
-
 # What decides comes first, so that it is seen on a narrow screen too.
 COLUMNS = (
     Column("samples/s, last epoch", lambda row: row.samples_per_second, format_rate),
-    Column("speed-up", lambda row: row.speedup, _times),
+    Column("speed-up", lambda row: row.speedup, "{:.2f}x".format),
     Column("efficiency", lambda row: row.efficiency, format_percent),
     Column("spread", lambda row: row.spread, format_percent),
     Column("samples/s, epoch 1", lambda row: row.first_epoch_samples_per_second, format_rate),
-    Column("accuracy", lambda row: row.test_accuracy, _fine_percent),
+    Column("accuracy", lambda row: row.test_accuracy, lambda share: f"{share * 100:.1f} %"),
     Column("start-up", lambda row: row.startup_seconds, format_seconds),
     Column("peak memory", lambda row: row.peak_memory_bytes, format_bytes),
-    Column("energy per epoch", lambda row: row.expense.joules_per_epoch, _joules),
+    Column("energy per epoch", lambda row: row.expense.joules_per_epoch, "{:,.3g} J".format),
     Column("runs", lambda row: row.runs, "{:.0f}".format),
 )
 

@@ -74,14 +74,8 @@ def compare(records: Sequence[Record], first: Selector, second: Selector) -> lis
     sides = [_by_setting(records, selector) for selector in (first, second)]
     comparisons = []
     for title in sides[0]:
-        if title not in sides[1] or sides[0][title] == sides[1][title]:
-            continue
-        for measure in MEASURES:
-            values = [
-                tuple(value for record in side[title] if (value := measure.of(record)) is not None) for side in sides
-            ]
-            if all(values):
-                comparisons.append(compare_values(title, measure, (str(first), str(second)), values))
+        if title in sides[1] and sides[0][title] != sides[1][title]:
+            comparisons += compare_runs(title, (str(first), str(second)), [side[title] for side in sides])
     return comparisons
 
 
@@ -95,20 +89,14 @@ def _by_setting(records: Sequence[Record], selector: Selector) -> dict[str, list
     return grouped
 
 
-def compare_values(
-    setting: str, measure: Measure, names: tuple[str, str], values: Sequence[Sequence[float]]
-) -> Comparison:
-    """Compares the values that one measure has on two sides."""
-    first, second = (tuple(side) for side in values)
-    return Comparison(
-        setting=setting,
-        measure=measure.name,
-        first=names[0],
-        second=names[1],
-        first_values=first,
-        second_values=second,
-        ratio=median(first) / median(second),
-        interval=bootstrap_ratio(first, second),
-        p_value=rank_test(first, second),
-        effect=effect_size(first, second),
-    )
+def compare_runs(setting: str, names: tuple[str, str], sides: Sequence[Sequence[Record]]) -> list[Comparison]:
+    """Compares the runs of two sides by each measure that both have."""
+    comparisons = []
+    for measure in MEASURES:
+        first, second = (tuple(v for record in side if (v := measure.of(record)) is not None) for side in sides)
+        if first and second:
+            comparisons.append(Comparison(
+                setting, measure.name, *names, first, second, median(first) / median(second),
+                bootstrap_ratio(first, second), rank_test(first, second), effect_size(first, second),
+            ))  # fmt: skip
+    return comparisons

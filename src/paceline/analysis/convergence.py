@@ -7,6 +7,7 @@ from statistics import median
 
 from paceline.analysis.statistics import median_or_none
 from paceline.record import Epoch, Record
+from paceline.spec import RunSpec
 from paceline.strategies import strategies
 
 # The default target, as a share of what synchronous runs come to: near the end, and reached by all but bad runs.
@@ -56,8 +57,8 @@ def default_target(records: Iterable[Record]) -> float | None:
 
     Without synchronous runs, the median of all runs is taken.
     """
-    finals = [(_synchronous(record), final) for record in records if (final := final_accuracy(record)) is not None]
-    chosen = [final for synchronous, final in finals if synchronous] or [final for _, final in finals]
+    finals = [(record.spec, final) for record in records if (final := final_accuracy(record)) is not None]
+    chosen = [final for spec, final in finals if is_synchronous(spec)] or [final for _, final in finals]
     # Rounded first, so that 0.95 of exactly 0.8 is 0.76 and not 0.75.
     return math.floor(round(SHARE_OF_FINAL * median(chosen) * 100, 6)) / 100 if chosen else None
 
@@ -86,6 +87,7 @@ def staleness(record: Record) -> tuple[float, float] | None:
     return mean, float(max(summary["max"] for summary in counted))
 
 
-def _synchronous(record: Record) -> bool:
-    chosen = strategies().get(record.spec.strategy)
+def is_synchronous(spec: RunSpec) -> bool:
+    """Whether the run follows the loss of one worker by design."""
+    chosen = strategies().get(spec.strategy)
     return chosen is not None and chosen.synchronous

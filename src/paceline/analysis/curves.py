@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.analysis.convergence import is_synchronous
 from paceline.analysis.rows import Row
 from paceline.spec import BASELINE
-from paceline.strategies import strategies
 
 # A picture shows no more than this many points of a line; longer curves are averaged over equal stretches.
 MOST_POINTS = 200
@@ -20,12 +20,6 @@ class Agreement:
     steps: int
     # The largest difference of any of them from the reference in any step, relative to the reference.
     largest: float
-
-
-def is_synchronous(row: Row) -> bool:
-    """Whether the run follows the loss of one worker by design."""
-    chosen = strategies().get(row.spec.strategy)
-    return chosen is not None and chosen.synchronous
 
 
 def curve(losses: Sequence[float | None]) -> list[tuple[float, float]]:
@@ -43,7 +37,7 @@ def agreement(rows: Sequence[Row]) -> Agreement | None:
     """
     sizes: dict[int, list[Row]] = {}
     for row in rows:
-        if row.losses and is_synchronous(row) and None not in row.losses:
+        if row.losses and is_synchronous(row.spec) and None not in row.losses:
             sizes.setdefault(row.spec.samples_per_step, []).append(row)
     alike = max(sizes.values(), key=len, default=[])
     if len(alike) < 2:

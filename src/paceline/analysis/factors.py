@@ -40,6 +40,14 @@ def settings_by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return _by_size(group_by_setting(rows, without={"shrunk"}))
 
 
+def settings_where(
+    rows: Sequence[Row], keep: Callable[[Row], object], enough: Callable[[list[Row]], object] = bool
+) -> dict[str, list[Row]]:
+    """The rows that `keep` accepts by setting, of settings in which there are `enough` of them."""
+    kept = {title: [row for row in members if keep(row)] for title, members in settings_by_size(rows).items()}
+    return {title: members for title, members in kept.items() if enough(members)}
+
+
 def _by_size(grouped: dict[str, list[Row]]) -> dict[str, list[Row]]:
     return dict(sorted(grouped.items(), key=lambda item: setting_size(item[1][0])))
 

@@ -1,8 +1,9 @@
 """Findings: those of single runs gathered over configurations, and those that only several runs show together."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from paceline.analysis.frame import flat_rows
 from paceline.analysis.labels import group_by_setting, series_name, shorten_titles, varying_within
 from paceline.analysis.rows import Row
 from paceline.record import Finding, Record
@@ -30,6 +31,17 @@ def gather_findings(records: Sequence[Record], rows: Sequence[Row]) -> list[Gath
     findings += _few_repeats(measured) + _wide_spread(measured)
     describe, total = _namer(rows), len(measured)
     return [GatheredFinding(finding, describe(keys), len(keys), total) for finding, keys in findings] + _unlike(records)
+
+
+def json_values(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, object]:
+    """Rows, the memory of each process and findings as values that JSON can hold."""
+    memory = [{"key": row.key, **asdict(rank)} for row in rows for rank in row.memory]
+    return {"rows": flat_rows(rows), "memory": memory, "findings": finding_values(records, rows)}
+
+
+def finding_values(records: Sequence[Record], rows: Sequence[Row]) -> list[dict[str, object]]:
+    """The findings as values that JSON can hold."""
+    return [{**item.finding.model_dump(), "where": list(item.where)} for item in gather_findings(records, rows)]
 
 
 def _namer(rows: Sequence[Row]) -> Callable[[Collection[str]], tuple[str, ...]]:

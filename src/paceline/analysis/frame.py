@@ -1,5 +1,7 @@
 """Rows as flat dictionaries, for JSON, CSV and polars."""
 
+import csv
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -39,9 +41,23 @@ def flat_row(row: Row) -> dict[str, Any]:
 
 def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """All rows with the same columns, also where only some strategies have a knob."""
-    flattened = [flat_row(row) for row in rows]
-    names = dict.fromkeys(name for values in flattened for name in values)
-    return [{name: values.get(name) for name in names} for values in flattened]
+    return same_columns([flat_row(row) for row in rows])
+
+
+def same_columns(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines, each with the columns of all of them."""
+    names = dict.fromkeys(name for line in lines for name in line)
+    return [{name: line.get(name) for name in names} for line in lines]
+
+
+def csv_text(lines: Sequence[dict[str, Any]]) -> str:
+    """Lines with the same columns as comma-separated values under a header."""
+    buffer = io.StringIO()
+    if lines:
+        writer = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    return buffer.getvalue()
 
 
 def to_frame(lines: Sequence[dict[str, Any]]) -> "polars.DataFrame":

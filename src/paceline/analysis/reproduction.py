@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from paceline.errors import UserError
@@ -11,9 +12,6 @@ from paceline.record import Record
 from paceline.scale import FULL, shrink
 from paceline.spec import RunSpec
 from paceline.study import Study, built_in_studies
-
-# Fields of a run that a study does not set.
-_OMITTED = {"instrumented"}
 
 
 @dataclass(frozen=True)
@@ -77,11 +75,8 @@ def exact_grids(specs: Sequence[RunSpec]) -> list[Grid]:
 def _grids(fields: list[dict[str, Any]]) -> list[Grid]:
     levels = {name: _distinct([field_values[name] for field_values in fields]) for name in fields[0]}
     varying = {name: values for name, values in levels.items() if len(values) > 1}
-    combinations = 1
-    for values in varying.values():
-        combinations *= len(values)
     absent = [name for name, values in varying.items() if None in values]
-    if combinations == len(fields) and not absent:
+    if prod(map(len, varying.values())) == len(fields) and not absent:
         fixed = {name: values[0] for name, values in levels.items() if len(values) == 1}
         return [({name: value for name, value in fixed.items() if value != _DEFAULTS.get(name)}, varying)]
     # Split where the parts come out simplest: where a field is absent in some, else by the fewest levels.
@@ -97,7 +92,8 @@ _DEFAULTS = {
 
 
 def _fields(spec: RunSpec) -> dict[str, Any]:
-    fields = spec.model_dump(mode="json", exclude=_OMITTED)
+    # A study does not say what is instrumented.
+    fields = spec.model_dump(mode="json", exclude={"instrumented"})
     # The label of a user's model is made from its file, and a study names the file.
     return {**fields, "workload": _DEFAULTS["workload"]} if spec.model is not None else fields
 

@@ -9,7 +9,7 @@ from paceline.analysis.energy import Expense, summarise_expense
 from paceline.analysis.epochs import EpochSummary, epoch_summaries
 from paceline.analysis.labels import setting_title
 from paceline.analysis.memory import RankMemory, rank_memory
-from paceline.analysis.statistics import Interval, bootstrap, median_or_none, olympic_mean, spread, variation
+from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.record import Epoch, Record, Status
 from paceline.spec import RunSpec
@@ -102,6 +102,7 @@ def _row(key: str, records: list[Record]) -> Row:
     good = [record for record in records if record.ok]
     newest_failure = next((record for record in reversed(records) if not record.ok), records[-1])
     rates = [epoch.samples_per_second for epoch in _steady(good)]
+    interval = bootstrap(rates)
     return Row(
         key=key,
         spec=records[0].spec,
@@ -111,7 +112,7 @@ def _row(key: str, records: list[Record]) -> Row:
         samples_per_second=median_or_none(rates),
         samples_per_second_low=min(rates, default=None),
         samples_per_second_high=max(rates, default=None),
-        samples_per_second_interval=_edges(bootstrap(rates)),
+        samples_per_second_interval=(interval.low, interval.high) if interval else None,
         samples_per_second_olympic=olympic_mean(rates),
         variation=variation(rates),
         spread=spread(rates),
@@ -120,9 +121,7 @@ def _row(key: str, records: list[Record]) -> Row:
         train_loss=_median_of(good, lambda record: record.epochs[-1].train_loss),
         test_accuracy=_median_of(good, lambda record: record.epochs[-1].test_accuracy),
         startup_seconds=_median_of(good, lambda record: record.startup.total_seconds if record.startup else None),
-        cpu_seconds_per_step=median_or_none(
-            [epoch.cpu_seconds / epoch.steps for epoch in _steady(good) if epoch.steps]
-        ),
+        cpu_seconds_per_step=median_or_none([each.cpu_seconds / each.steps for each in _steady(good) if each.steps]),
         warm_up_steps=_median_of(good, lambda record: float(record.warm_up_steps)),
         steady_step_seconds=_median_of(good, lambda record: record.steady_step_seconds),
         peak_memory_bytes=_median_of(good, lambda record: max(rank.peak_memory_bytes for rank in record.ranks)),
@@ -171,10 +170,6 @@ def _with_outcomes(rows: list[Row], groups: dict[str, list[Record]], options: Su
 
 def _any_seed(spec: RunSpec) -> str:
     return spec.model_copy(update={"seed": 0}).key()
-
-
-def _edges(interval: Interval | None) -> tuple[float, float] | None:
-    return (interval.low, interval.high) if interval else None
 
 
 def _steady(records: list[Record]) -> list[Epoch]:

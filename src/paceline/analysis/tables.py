@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.analysis.frame import flat_rows, to_frame
+from paceline.analysis.frame import flat_rows, same_columns, to_frame
 from paceline.analysis.labels import flatten
 from paceline.analysis.rows import summarise
 from paceline.catalogue import choose
@@ -23,7 +23,7 @@ def configurations(records: Sequence[Record]) -> list[Line]:
 
 def runs(records: Sequence[Record]) -> list[Line]:
     """One line per run: what ran, how it ended, its last epoch, and the remaining settings."""
-    return _same_columns([{**_identity(record), **_outcome(record), **flatten(record.spec)} for record in records])
+    return same_columns([{**_identity(record), **_outcome(record), **flatten(record.spec)} for record in records])
 
 
 def epochs(records: Sequence[Record]) -> list[Line]:
@@ -94,8 +94,3 @@ def _outcome(record: Record) -> Line:
         "peak_memory_bytes": max((rank.peak_memory_bytes for rank in record.ranks), default=None),
         "findings": ",".join(finding.code for finding in record.findings),
     }
-
-
-def _same_columns(lines: list[Line]) -> list[Line]:
-    names = dict.fromkeys(name for line in lines for name in line)
-    return [{name: line.get(name) for name in names} for line in lines]

@@ -1,6 +1,7 @@
 """Sentences that say from how many workers, which batch and which model size on a strategy paid in measured runs."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from paceline.analysis.factors import BATCH, MODEL, Factor, parameters
 from paceline.analysis.rows import Row
@@ -8,6 +9,8 @@ from paceline.units import format_count
 
 # A gain below this is called none.
 LEAST_GAIN = 1.02
+# As fast as one worker.
+EVEN = 1.0
 
 
 def _workers(row: Row) -> str:
@@ -72,3 +75,22 @@ def _name(factor: Factor, row: Row, rows: Sequence[Row]) -> str:
     if factor is not BATCH and len({other.spec.samples_per_step for other in rows}) > 1:
         details.append(f"batch {spec.global_batch or spec.local_batch:,}")
     return f"{spec.strategy} ({', '.join(details)})" if details else spec.strategy
+
+
+def crossing(points: Sequence[tuple[float, float]]) -> float | None:
+    """The last batch at which the line through (batch, speed-up) points rises through one; None if it never does."""
+    last = None
+    for (before, low), (after, high) in pairwise(points):
+        if low < EVEN <= high:
+            last = before + (after - before) * (EVEN - low) / (high - low)
+    return last
+
+
+def pays_from(points: Sequence[tuple[float, float]]) -> str:
+    """A phrase that says from which batch on more workers pay; points are (batch, speed-up) at growing batches."""
+    if not points:
+        return "not known"
+    if points[-1][1] < EVEN:
+        return "do not pay up to here"
+    place = crossing(points)
+    return f"pay from about {place:,.0f}" if place is not None else "pay throughout"

@@ -39,16 +39,7 @@ from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.starters import ForkServers, fork_servers
 from paceline.spec import BASELINE, RunSpec
 from paceline.strategies import Strategy, baseline, strategies, strategy
-from paceline.systems.hardware import (
-    LOCAL,
-    Calibration,
-    Collective,
-    Curve,
-    Hardware,
-    LayerScratch,
-    Quantity,
-    StepCurve,
-)
+from paceline.systems.hardware import LOCAL, Calibration, Collective, Curve, Hardware, LayerScratch, Quantity, StepCurve
 from paceline.systems.local import System
 
 LOCAL_BATCHES = (16, 64, 96, 160, 256)
@@ -122,19 +113,14 @@ class Calibrator:
     def _described(self, described: Hardware, fields: dict[str, Any], calibration: Calibration) -> Hardware:
         """The machine as it looks, with what was measured of its links."""
         source = f"measured by paceline calibrate, {calibration.at}"
-        device = described.device.model_copy(
-            update={
-                "name": f"one core of {self.system.cpu}",
-                "memory_bytes": Quantity(value=float(self.system.memory_bytes), source="/proc/meminfo, all cores"),
-            }
-        )
-        return described.model_copy(
-            update={
-                "name": LOCAL, "about": f"{self.system.cpu}, {len(self.system.cores)} cores",
-                "node_devices": len(self.system.cores), "device": device, "calibration": calibration,
-                **{name: Quantity(value=value, source=source) for name, value in fields.items()},
-            }
-        )  # fmt: skip
+        memory = Quantity(value=float(self.system.memory_bytes), source="/proc/meminfo, all cores")
+        device = {"name": f"one core of {self.system.cpu}", "memory_bytes": memory}
+        return described.model_copy(update={
+            "name": LOCAL, "about": f"{self.system.cpu}, {len(self.system.cores)} cores",
+            "node_devices": len(self.system.cores), "device": described.device.model_copy(update=device),
+            "calibration": calibration,
+            **{name: Quantity(value=value, source=source) for name, value in fields.items()},
+        })  # fmt: skip
 
     def _with_layers(self, calibration: Calibration, gauge: Gauge) -> Calibration:
         measured = gauge.layers(1)
@@ -144,27 +130,21 @@ class Calibrator:
         if len(self.system.cores) > 1:
             self.say(f"timing layers on {len(self.system.cores)} cores at once")
             crowding = crowding_by_kind(timings, layer_timings(gauge.layers(len(self.system.cores))["layers"]))
-        return calibration.model_copy(
-            update={
-                "layers": fit_layers("torch", timings),
-                "layer_crowding": crowding,
-                "optimizer_seconds_per_parameter": {"torch": measured["update"]},
-                "step_overhead_seconds": {"torch": measured["overhead"]},
-            }
-        )
+        return calibration.model_copy(update={
+            "layers": fit_layers("torch", timings), "layer_crowding": crowding,
+            "optimizer_seconds_per_parameter": {"torch": measured["update"]},
+            "step_overhead_seconds": {"torch": measured["overhead"]},
+        })  # fmt: skip
 
     def _with_collectives(self, calibration: Calibration, gauge: Gauge) -> tuple[Calibration, dict[str, Any]]:
         most = max(2, min(MOST_RANKS, len(self.system.cores)))
         curves: list[Collective] = []
         for ranks in sorted({2, most}):
             measured = gauge.transfers(ranks)
-            kinds: dict[str, list[dict[str, Any]]] = {}
-            for row in measured["collectives"]:
-                kinds.setdefault(row["kind"], []).append(row)
-            curves += [
-                Collective(transport="gloo", kind=kind, ranks=ranks, curve=transfer_curve(rows))
-                for kind, rows in kinds.items()
-            ]
+            rows = measured["collectives"]
+            for kind in dict.fromkeys(row["kind"] for row in rows):
+                curve = transfer_curve([row for row in rows if row["kind"] == kind])
+                curves.append(Collective(transport="gloo", kind=kind, ranks=ranks, curve=curve))
         return calibration.model_copy(update={"collectives": tuple(curves)}), {"interference": measured["interference"]}
 
     def _with_steps(self, calibration: Calibration, framework: str, hardware: Hardware) -> Calibration:
@@ -257,20 +237,17 @@ class Calibrator:
         step_seconds = max(step_seconds, 1e-6)
         epochs = _between(EPOCHS, RUN_SECONDS / step_seconds)
         steps = _between(STEPS_OF_AN_EPOCH, RUN_SECONDS / epochs / step_seconds)
-        return self.base.model_copy(
-            update={
-                "strategy": name, "workers": workers, "global_batch": batch, "local_batch": None, "epochs": epochs,
-                "steps": None, "train_samples": batch * steps, "device": "cpu", "precision": "fp32", "knobs": {},
-            }
-        )  # fmt: skip
+        return self.base.model_copy(update={
+            "strategy": name, "workers": workers, "global_batch": batch, "local_batch": None, "epochs": epochs,
+            "steps": None, "train_samples": batch * steps, "device": "cpu", "precision": "fp32", "knobs": {},
+        })  # fmt: skip
 
     def _run(self, spec: RunSpec, repeat: int) -> Record:
         assert self._servers is not None
         launcher = LocalLauncher(self._servers.starter(strategy(spec.strategy)))
         for _ in range(ATTEMPTS):
-            record = launch(
-                PlannedRun(spec, repeat), CALIBRATION_STUDY, self.system, lambda _event: None, launcher=launcher
-            )
+            run = PlannedRun(spec, repeat)
+            record = launch(run, CALIBRATION_STUDY, self.system, lambda _event: None, launcher=launcher)
             self.keep(record)
             if record.ok:
                 break
@@ -293,11 +270,8 @@ class Calibrator:
 
 def independent_workers() -> Strategy:
     """The PyTorch strategy whose workers can be told to compute side by side without ever exchanging anything."""
-    return next(
-        chosen
-        for chosen in strategies().values()
-        if chosen.framework == "torch" and chosen.traits.independent_with is not None
-    )
+    of_torch = [chosen for chosen in strategies().values() if chosen.framework == "torch"]
+    return next(chosen for chosen in of_torch if chosen.traits.independent_with is not None)
 
 
 def batches_within(step_seconds: float, seconds_per_sample: float) -> tuple[int, ...]:

@@ -50,7 +50,7 @@ class Gauge:
     def layers(self, at_once: int) -> dict[str, Any]:
         """What the first of so many processes measures that all time the same layers at the same time.
 
-        Several time some of the layers; one times all, and beside them the optimizer, input, and what layers hold.
+        Several time some of the layers; one times all, and beside them the optimizer and what layers hold.
         """
         return self._measure(at_once, [], [])
 

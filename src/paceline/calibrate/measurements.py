@@ -21,22 +21,16 @@ LEAST_DEVIATION = 0.02
 
 def layer_timings(rows: Sequence[dict[str, Any]]) -> list[LayerTiming]:
     """Of single layers, as the gauge reported them."""
-    return [
-        LayerTiming(
-            LayerFacts.from_json(row["layer"]), row["input_elements"], row["batch"], row["first"], row["cpu_seconds"]
-        )
-        for row in rows
-    ]
+    return [LayerTiming(*_case(row), row["cpu_seconds"]) for row in rows]
 
 
 def layer_scratch(rows: Sequence[dict[str, Any]]) -> list[MeasuredScratch]:
     """Of single layers, as the gauge reported them."""
-    return [
-        MeasuredScratch(
-            LayerFacts.from_json(row["layer"]), row["input_elements"], row["batch"], row["first"], row["peak_bytes"]
-        )
-        for row in rows
-    ]
+    return [MeasuredScratch(*_case(row), row["peak_bytes"]) for row in rows]
+
+
+def _case(row: dict[str, Any]) -> tuple[LayerFacts, int, int, bool]:
+    return LayerFacts.from_json(row["layer"]), row["input_elements"], row["batch"], row["first"]
 
 
 def transfer_curve(rows: Sequence[dict[str, Any]]) -> Curve:

@@ -20,6 +20,8 @@ from paceline.systems.hardware import (
 )
 
 T = TypeVar("T")
+# Fields whose values by framework are seconds, of which the shorter is the less disturbed.
+LEAST = ("optimizer_seconds_per_parameter", "step_overhead_seconds")
 
 
 def merge_systems(old: Hardware, new: Hardware) -> Hardware:
@@ -56,17 +58,9 @@ def merge_calibrations(old: Calibration, new: Calibration) -> Calibration:
                 cores: mean((old.crowding.get(cores, factor), factor)) for cores, factor in new.crowding.items()
             },
             "memory": _joined(old.memory, new.memory, lambda fit: fit.framework, _mean_memory),
-            "collectives": _joined(
-                old.collectives,
-                new.collectives,
-                lambda transfer: (transfer.transport, transfer.kind, transfer.ranks),
-                _shorter_transfers,
-            ),
+            "collectives": _joined(old.collectives, new.collectives, _transfer, _shorter_transfers),
             "overheads": _joined(old.overheads, new.overheads, lambda overhead: overhead.strategy, _mean_overheads),
-            "optimizer_seconds_per_parameter": _least(
-                old.optimizer_seconds_per_parameter, new.optimizer_seconds_per_parameter
-            ),
-            "step_overhead_seconds": _least(old.step_overhead_seconds, new.step_overhead_seconds),
+            **{name: _least(getattr(old, name), getattr(new, name)) for name in LEAST},
             "repeat_deviation": _deviation(old, new),
         }
     )
@@ -136,6 +130,10 @@ def _joined(
 
 def _step(curve: StepCurve) -> object:
     return curve.framework, curve.digest, curve.precision
+
+
+def _transfer(measured: Collective) -> object:
+    return measured.transport, measured.kind, measured.ranks
 
 
 def _shorter_steps(old: StepCurve, new: StepCurve) -> StepCurve:

@@ -1,6 +1,6 @@
-"""How fast this machine is in PyTorch: layers by kind, the optimizer, input, and collectives by bytes and ranks.
+"""How fast this machine is in PyTorch: layers by kind, the optimizer, and collectives by bytes and ranks.
 
-`measure` is what the processes do that `runs/gauge.py` asks for.
+`measure` is what the processes do that `gauge.py` asks for.
 """
 
 import json
@@ -28,8 +28,8 @@ from paceline.workloads.layers import Block, Conv, Dense, Embed, Layer, MaxPool,
 
 IMAGE_DIMENSIONS = 3
 PATIENCE = timedelta(seconds=120)
-# Each timing is repeated for so long, and at least so often; the calmest part counts.
-REPEAT_SECONDS, LEAST_REPEATS, CALM_SHARE = 0.07, 6, 1 / 4
+# Each timing is repeated for so long, and at least so often; the least disturbed part counts.
+REPEAT_SECONDS, LEAST_REPEATS, COUNTED_SHARE = 0.07, 6, 1 / 4
 MOST_REPEATS = 60
 # Layers and transfers are repeated in so many turns.
 LAYER_TURNS, TURNS = 3, 3
@@ -40,7 +40,6 @@ PRODUCT_SIZE = 192
 HIDDEN_BYTES = 1 << 24
 HIDDEN_ROUNDS = 6
 UPDATED_PARAMETERS = (1 << 20, 1 << 23)
-INPUT_ROWS, INPUT_ROW = 4096, 784
 
 
 # Newer versions of PyTorch have another name for it.
@@ -55,6 +54,12 @@ class LayerCase:
     shape: Shape
     batch: int
     first: bool = False
+
+    def values(self) -> dict[str, Any]:
+        """The counts that its time and memory are explained by."""
+        facts: ModelFacts = model_facts((self.layer,), self.shape)
+        return {"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements, "batch": self.batch,
+                "first": self.first}  # fmt: skip
 
 
 CASES: tuple[LayerCase, ...] = tuple(
@@ -100,9 +105,9 @@ SCRATCH_CASES = (
 )
 
 
-def calm_seconds(function: Callable[[], Any]) -> tuple[float, float]:
-    """Wall and CPU seconds of one call: the mean of the calmest ones."""
-    return _calm(_timed(function))
+def cpu_seconds(function: Callable[[], Any]) -> float:
+    """CPU seconds of one call: the mean of the least disturbed ones."""
+    return _least_disturbed(_timed(function))[1]
 
 
 def _timed(function: Callable[[], Any], turns: int = 1) -> list[tuple[float, float]]:
@@ -117,9 +122,9 @@ def _timed(function: Callable[[], Any], turns: int = 1) -> list[tuple[float, flo
     return taken
 
 
-def _calm(taken: list[tuple[float, float]]) -> tuple[float, float]:
-    calm = sorted(taken)[: max(1, round(len(taken) * CALM_SHARE))]
-    return sum(wall for wall, _ in calm) / len(calm), sum(cpu for _, cpu in calm) / len(calm)
+def _least_disturbed(taken: list[tuple[float, float]]) -> tuple[float, float]:
+    kept = sorted(taken)[: max(1, round(len(taken) * COUNTED_SHARE))]
+    return sum(wall for wall, _ in kept) / len(kept), sum(cpu for _, cpu in kept) / len(kept)
 
 
 def layer_timings(cases: Sequence[LayerCase]) -> list[dict[str, Any]]:
@@ -133,10 +138,8 @@ def layer_timings(cases: Sequence[LayerCase]) -> list[dict[str, Any]]:
             seconds_taken.extend(_timed(_passes(case), LAYER_TURNS))
     timings = []
     for case, seconds_taken in zip(cases, taken, strict=True):
-        facts: ModelFacts = model_facts((case.layer,), case.shape)
-        seconds, cpu = _calm(seconds_taken)
-        timings.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements, "batch": case.batch,
-                      "first": case.first, "seconds": seconds, "cpu_seconds": cpu})  # fmt: skip
+        seconds, cpu = _least_disturbed(seconds_taken)
+        timings.append({**case.values(), "seconds": seconds, "cpu_seconds": cpu})
     return timings
 
 
@@ -169,11 +172,9 @@ def scratch_peaks() -> list[dict[str, Any]]:
     _passes(LayerCase(Dense(4), (4,), 8))()
     peaks = []
     for case in SCRATCH_CASES:
-        facts: ModelFacts = model_facts((case.layer,), case.shape)
         peak = _in_a_fork(lambda case=case: _passes_peak(case))  # type: ignore[misc]
         if peak is not None:
-            peaks.append({"layer": asdict(facts.layers[0]), "input_elements": facts.input_elements,
-                          "batch": case.batch, "first": case.first, "peak_bytes": peak})  # fmt: skip
+            peaks.append({**case.values(), "peak_bytes": peak})
     return peaks
 
 
@@ -209,7 +210,7 @@ def update_seconds() -> float:
         parameter = torch.nn.Parameter(torch.randn(count))
         parameter.grad = torch.randn(count)
         optimizer = make_optimizer(Optimizer(), [parameter], eager=True)
-        slopes.append(calm_seconds(optimizer.step)[1] / count)
+        slopes.append(cpu_seconds(optimizer.step) / count)
     return sum(slopes) / len(slopes)
 
 
@@ -224,15 +225,8 @@ def step_overhead() -> float:
         cross_entropy(module(inputs[index]), targets[index]).backward()
         optimizer.step()
 
-    layers = sum(calm_seconds(_passes(LayerCase(Dense(4), (4,), 8)))[1] for _ in range(2))
-    return max(0.0, calm_seconds(step)[1] - layers)
-
-
-def input_rate() -> float:
-    """Bytes of samples that are picked from memory in a second."""
-    rows = torch.randn(INPUT_ROWS, INPUT_ROW)
-    index = torch.randperm(INPUT_ROWS)[: INPUT_ROWS // 8]
-    return float(len(index) * INPUT_ROW * rows.element_size() / calm_seconds(lambda: rows[index])[0])
+    layers = sum(cpu_seconds(_passes(LayerCase(Dense(4), (4,), 8))) for _ in range(2))
+    return max(0.0, cpu_seconds(step) - layers)
 
 
 def collective_timings(sizes: list[int], kinds: list[str]) -> list[dict[str, Any]]:
@@ -253,10 +247,10 @@ def collective_timings(sizes: list[int], kinds: list[str]) -> list[dict[str, Any
                 started, cpu = time.perf_counter(), time.process_time()
                 transfers[case]()
                 taken[case].append((time.perf_counter() - started, time.process_time() - cpu))
-    calm = {case: _calm(times) for case, times in taken.items()}
+    counted = {case: _least_disturbed(times) for case, times in taken.items()}
     return [
         {"kind": kind, "bytes": size, "seconds": wall, "cpu_seconds": spent}
-        for (kind, size), (wall, spent) in calm.items()
+        for (kind, size), (wall, spent) in counted.items()
     ]
 
 
@@ -329,7 +323,7 @@ def measure(request: GaugeRequest) -> dict[str, Any]:
         return {"layers": layer_timings(CROWDED_CASES)}
     if not request.kinds:
         return {"scratch": scratch_peaks(), "layers": layer_timings(CASES), "update": update_seconds(),
-                "overhead": step_overhead(), "input_rate": input_rate()}  # fmt: skip
+                "overhead": step_overhead()}  # fmt: skip
     store = dist.FileStore(str(request.store), request.world)
     dist.init_process_group("gloo", store=store, rank=request.rank, world_size=request.world, timeout=PATIENCE)
     try:

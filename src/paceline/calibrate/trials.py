@@ -49,11 +49,8 @@ TRIALS = (
 
 def timed_strategies(workload: str | None = None) -> list[str]:
     """Strategies whose software is timed, on this workload or on any; the traits of others say which they are like."""
-    return [
-        chosen.name
-        for chosen in strategies().values()
-        if (workload in chosen.traits.timed_on if workload else chosen.traits.timed_on)
-    ]
+    timed_on = {chosen.name: chosen.traits.timed_on for chosen in strategies().values()}
+    return [name for name, timed in timed_on.items() if (workload in timed if workload else timed)]
 
 
 @dataclass(frozen=True)
@@ -127,12 +124,6 @@ def _by_strategies(specs: Sequence[RunSpec], system: System, run: Run, say: Say,
     return runs
 
 
-def _batch(trial: Trial, cores: int) -> int:
-    """At least as many samples as are worth a step, in equal shares and micro-batches for every core."""
-    share = lcm(cores, MICROBATCHES)
-    return share * ceil(trial.batch / share)
-
-
 def _can_run(spec: RunSpec, system: System) -> bool:
     """Not every strategy divides these models over as many workers as there are cores."""
     try:
@@ -142,7 +133,9 @@ def _can_run(spec: RunSpec, system: System) -> bool:
 
 
 def _spec(trial: Trial, name: str, workers: int, cores: int) -> RunSpec:
-    batch = _batch(trial, cores)
+    # At least as many samples as are worth a step, in equal shares and micro-batches for every core.
+    share = lcm(cores, MICROBATCHES)
+    batch = share * ceil(trial.batch / share)
     return complete(
         RunSpec(
             workload=trial.workload, options=trial.options, strategy=name, workers=workers, global_batch=batch,

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.markup import escape
 
 from paceline.calibrate.calibration import Calibrator
 from paceline.calibrate.merge import merge_systems
 from paceline.cli.options import ModelOptions, command_with, make_option
 from paceline.cli.question import model_fields
-from paceline.cli.terminal import Db, errors, output
+from paceline.cli.terminal import Db, errors, flag, output
 from paceline.errors import SpecError
 from paceline.plan import refusal
 from paceline.predict.measured import was_disturbed
@@ -39,7 +38,7 @@ class CalibrateOptions(ModelOptions):
     frameworks: Annotated[str | None, make_option("Of torch, tensorflow, jax; those that are here.", "NAME,...")] = None
     out: Annotated[Path, make_option("System file to write.", "FILE")] = LOCAL_FILE
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Replace the file; else the less disturbed measurement of both is kept.")
+        bool, flag("--fresh", "Replace the file; else the less disturbed measurement of both is kept.")
     ] = False
     db: Db = DEFAULT_PATH
 
@@ -66,8 +65,8 @@ def calibrate(options: CalibrateOptions) -> None:
 
         calibrator = Calibrator(system, question.base, question.facts, say, keep, frameworks=chosen)
         measured = calibrator.calibrate(described_machine)
-    if not options.fresh:
-        measured = _merge_with_file(options.out, measured)
+    if options.out.is_file() and not options.fresh:
+        measured = merge_systems(load_hardware(str(options.out)), measured)
     options.out.write_text(HEADER + to_toml(measured.model_dump(mode="json", exclude_none=True)))
     _print(measured, options.out)
     if sum(disturbed) > len(disturbed) * MOST_DISTURBED:
@@ -92,11 +91,6 @@ def _frameworks(text: str | None, question: Question) -> list[str]:
         elif text:
             raise SpecError(f"--frameworks {name}: it cannot train {spec.workload} here; leave it out, or see doctor")
     return sorted(frameworks, key=lambda name: name != "torch")
-
-
-def _merge_with_file(out: Path, measured: Hardware) -> Hardware:
-    """The new measurements merged with those of the file: the less disturbed of each pair is kept."""
-    return merge_systems(load_hardware(str(out)), measured) if out.is_file() else measured
 
 
 def _print(hardware: Hardware, out: Path) -> None:

@@ -1,6 +1,5 @@
 """`paceline compare`: two sets of runs, and whether they really differ."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
@@ -13,7 +12,7 @@ from rich.table import Table
 from paceline.analysis.comparison import Comparison
 from paceline.analysis.comparison import compare as compare_sides
 from paceline.analysis.selection import Selector
-from paceline.cli.terminal import Db, StudyName, output
+from paceline.cli.terminal import AsJson, Db, StudyName, output, print_json
 from paceline.errors import SpecError
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
@@ -22,13 +21,7 @@ from paceline.units import format_rate
 Side = Annotated[str, typer.Argument(help="A strategy, or one with fields: torch-ddp:workers=2,workload=mnist-small.")]
 
 
-def compare(
-    first: Side,
-    second: Side,
-    study: StudyName = None,
-    db: Db = DEFAULT_PATH,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
+def compare(first: Side, second: Side, study: StudyName = None, db: Db = DEFAULT_PATH, as_json: AsJson = False) -> None:
     """Two sets of runs with a rank test: which is faster, by how much, or that there is no clear difference."""
     sides = Selector.parse(first), Selector.parse(second)
     with Store.open_existing(db) as store:
@@ -37,8 +30,7 @@ def compare(
     if not comparisons:
         raise SpecError(_nothing_to_compare(sides, records))
     if as_json:
-        values = [{**asdict(comparison), "verdict": comparison.verdict} for comparison in comparisons]
-        typer.echo(json.dumps(values, indent=2, allow_nan=False))
+        print_json([{**asdict(comparison), "verdict": comparison.verdict} for comparison in comparisons])
         return
     _print(comparisons)
 

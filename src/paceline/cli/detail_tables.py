@@ -10,7 +10,7 @@ from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import median_or_none
 from paceline.breakdown import PARTS, RankBreakdown
-from paceline.cli.terminal import output
+from paceline.cli.terminal import output, plain_table
 from paceline.units import format_money, format_percent, format_rate
 
 Value = float | None
@@ -170,11 +170,7 @@ def _table(
     """An empty table, and the name of each row in it; fields in `unnamed` are not part of names."""
     varying = [name for name in varying_fields(rows) if name not in unnamed]
     names = {row.key: escape(f"{series_name(row, varying)} x{row.spec.workers}") for row in rows}
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column(title, overflow="fold", min_width=min(least_width, max(map(len, names.values()))))
-    for name in headers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table, names
+    return plain_table(title, *headers, least_width=min(least_width, max(map(len, names.values())))), names
 
 
 def _print(table: Table, notes: Sequence[str]) -> None:

@@ -9,6 +9,8 @@ from paceline.systems import System, local_system
 from paceline.systems.local import FRAMEWORKS
 from paceline.units import format_bytes
 
+# Whether it is there, what it is, its state, and what to do about it.
+Line = tuple[bool, str, str, str]
 _EXTRA = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "jax": "jax"}
 
 
@@ -22,46 +24,36 @@ def doctor() -> None:
     output().print(table)
 
 
-def _hardware(system: System) -> list[tuple[bool, str, str, str]]:
+def _hardware(system: System) -> list[Line]:
     cores = len(system.cores)
     gpus = ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes)})" for gpu in system.gpus)
+    sliced = "device cuda-slice: several workers on one GPU" if system.no_slices is None else "not here"
+    few = "" if cores > 1 else "one core: every study is oversubscribed"
     return [
-        (
-            True,
-            "processor",
-            f"{system.cpu}, {cores} cores",
-            "" if cores > 1 else "one core: every study is oversubscribed",
-        ),
+        (True, "processor", f"{system.cpu}, {cores} cores", few),
         (True, "memory", format_bytes(system.memory_bytes), ""),
         (bool(gpus), "GPU", gpus or "none", "" if gpus else "strategies run on CPU cores; device cuda is skipped"),
-        (
-            system.no_slices is None,
-            "slices of a GPU",
-            "device cuda-slice: several workers on one GPU" if system.no_slices is None else "not here",
-            system.no_slices or "",
-        ),
+        (system.no_slices is None, "slices of a GPU", sliced, system.no_slices or ""),
     ]
 
 
-def _frameworks(system: System) -> list[tuple[bool, str, str, str]]:
+def _frameworks(system: System) -> list[Line]:
+    here = system.frameworks
     return [
-        (
-            name in system.frameworks,
-            name,
-            system.frameworks.get(name, "not installed"),
-            "" if name in system.frameworks else f"pip install 'paceline[{_EXTRA[name]}]'",
-        )
+        (True, name, here[name], "")
+        if name in here
+        else (False, name, "not installed", f"pip install 'paceline[{_EXTRA[name]}]'")
         for name in FRAMEWORKS
     ]
 
 
-def _counters(system: System) -> list[tuple[bool, str, str, str]]:
+def _counters(system: System) -> list[Line]:
     sources = [*(["nvml for GPUs"] if system.gpus else []), *(["rapl for cores"] if rapl_counter() else [])]
     estimate = "" if rapl_counter() else f"of cores: estimated from CPU seconds at {watts_per_core():g} W per busy core"
     return [(bool(sources), "energy", ", ".join(sources) or "no counter is readable here", estimate)]
 
 
-def _data() -> list[tuple[bool, str, str, str]]:
+def _data() -> list[Line]:
     from paceline.data.mnist import find_folder
 
     folder = find_folder()

@@ -4,12 +4,13 @@ import json
 import sys
 from typing import Any
 
+from paceline.execute import Listener
 from paceline.plan import Plan, PlannedRun
 from paceline.record import Record
 from paceline.runs.wire import EpochEvent, StepEvent
 
 
-class EventLines:
+class EventLines(Listener):
     """A listener of `execute` that writes events to standard error and stops the study when nobody reads them."""
 
     def __enter__(self) -> "EventLines":

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from paceline.analysis.answer import headline
 from paceline.analysis.explanation import explain as explain_row
-from paceline.analysis.headline import headline
 from paceline.analysis.labels import group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import summarise
 from paceline.analysis.selection import Selector

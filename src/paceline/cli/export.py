@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from paceline.cli.options import make_option
 from paceline.cli.terminal import Db, StudyName, errors, output
 from paceline.errors import UserError
 from paceline.store import DEFAULT_PATH, Store
@@ -14,18 +15,11 @@ def export(
         str, typer.Option("--to", help="tensorboard, mlflow, csv, parquet, json.", metavar="KIND", show_default=False)
     ],
     out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", help="File or folder to write; for mlflow also a tracking server's URI.", metavar="PLACE"
-        ),
+        str | None, make_option("File or folder to write; for mlflow also a tracking server's URI.", "PLACE")
     ] = None,
     of: Annotated[
         str | None,
-        typer.Option(
-            "--of",
-            help="Of csv and parquet, one line per: configurations (unless said), runs, epochs, steps.",
-            metavar="TABLE",
-        ),
+        make_option("Of csv and parquet, one line per: configurations (unless said), runs, epochs, steps.", "TABLE"),
     ] = None,
     study: StudyName = None,
     db: Db = DEFAULT_PATH,

@@ -1,17 +1,15 @@
 """`paceline predict`: time, memory, energy and cost of runs that were not made, with intervals."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli.options import QuestionOptions, Strategies, command_with, make_option
 from paceline.cli.question import make_question, print_warnings
-from paceline.cli.terminal import Db, output
+from paceline.cli.terminal import AsJson, Db, output, plain_table, print_json
 from paceline.errors import SpecError
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
@@ -30,7 +28,7 @@ class PredictOptions(QuestionOptions):
     strategy: Strategies = "torch-ddp"
     workers: Annotated[str, make_option("Worker counts, such as 1,2,4 or 1..8.", "N,...")] = "1,2,4,8"
     db: Db = DEFAULT_PATH
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False
+    as_json: AsJson = False
 
 
 @command_with(PredictOptions)
@@ -42,7 +40,7 @@ def predict(options: PredictOptions) -> None:
         name, reason = next(iter(refused.items()))
         raise SpecError(f"nothing can be predicted: {name}: {reason}")
     if options.as_json:
-        typer.echo(json.dumps([prediction_values(prediction) for prediction in predictions], indent=2, allow_nan=False))
+        print_json([prediction_values(prediction) for prediction in predictions])
         return
     print_warnings(question, options.db)
     _print(question, predictions, refused)
@@ -100,7 +98,7 @@ def _print(question: Question, predictions: Sequence[Prediction], refused: dict[
 def _step_table(predictions: Sequence[Prediction]) -> Table:
     """A table of steps and their parts."""
     parts = [name for name in PARTS if any(_share(prediction, name) >= LEAST_SHARE for prediction in predictions)]
-    table = _table(["step", "samples/s", "90 %", "effi-\nciency", *(PARTS[part] for part in parts)])
+    table = _table("step", "samples/s", "90 %", "effi-\nciency", *(PARTS[part] for part in parts))
     for prediction in predictions:
         table.add_row(
             *_name(prediction), format_seconds(prediction.parts.step),
@@ -114,7 +112,7 @@ def _step_table(predictions: Sequence[Prediction]) -> Table:
 def _epoch_table(predictions: Sequence[Prediction]) -> Table:
     """A table of the time, memory, energy and cost of an epoch."""
     priced = any(prediction.cost_per_epoch for prediction in predictions)
-    table = _table(["epoch", "90 %", "memory", "fits", "J per\nepoch", *(["cost per\nepoch"] if priced else [])])
+    table = _table("epoch", "90 %", "memory", "fits", "J per\nepoch", *(["cost per\nepoch"] if priced else []))
     for prediction in predictions:
         table.add_row(
             *_name(prediction), format_seconds(prediction.epoch_seconds.value),
@@ -126,12 +124,8 @@ def _epoch_table(predictions: Sequence[Prediction]) -> Table:
     return table
 
 
-def _table(headers: Sequence[str]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("strategy", overflow="fold", min_width=10)
-    for name in ("wor-\nkers", "batch", *headers):
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _table(*headers: str) -> Table:
+    return plain_table("strategy", "wor-\nkers", "batch", *headers, least_width=10)
 
 
 def _name(prediction: Prediction) -> tuple[str, str, str]:

@@ -1,6 +1,7 @@
 """What the terminal shows while runs are made: runs done and left, the current epoch and rate, the time left."""
 
 import time
+from collections import Counter
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -10,6 +11,7 @@ from rich.table import Table
 from paceline.analysis.labels import data_name
 from paceline.cli.terminal import errors, output
 from paceline.estimate import MEASURED_STEPS, Estimate
+from paceline.execute import Listener
 from paceline.plan import Plan, PlannedRun
 from paceline.record import Record, Status
 from paceline.runs.wire import EpochEvent, StepEvent
@@ -19,17 +21,13 @@ from paceline.units import format_bytes, format_rate, format_seconds
 _COLOURS = {Status.OK: "green", Status.INTERRUPTED: "yellow"}
 
 
-class Progress:
+class Progress(Listener):
     """A listener of `execute` that draws a live bar on a terminal, and prints lines elsewhere, on standard error."""
 
     def __init__(self) -> None:
         self._console = errors()
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[now]}"),
-        )
+        words, now = TextColumn("{task.description}"), TextColumn("{task.fields[now]}")
+        columns = (words, BarColumn(bar_width=20), MofNCompleteColumn(), now)
         self._bar = Bar(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._task = self._bar.add_task("runs", total=0, now="")
         self._left = self._total = 0
@@ -52,9 +50,8 @@ class Progress:
                 f"nothing to do: all {plan.done} runs of {escape(plan.study)} are stored (--fresh repeats them)"
             )
             return
-        parts = ["1 run to make" if self._total == 1 else f"{self._total} runs to make"] + (
-            [f"{plan.done} already stored"] if plan.done else []
-        )
+        parts = ["1 run to make" if self._total == 1 else f"{self._total} runs to make"]
+        parts += [f"{plan.done} already stored"] if plan.done else []
         parts += [f"{len(plan.skipped)} skipped"] if plan.skipped else []
         self._console.print(f"{escape(plan.study)}: {', '.join(parts)}")
 
@@ -67,8 +64,7 @@ class Progress:
 
     def started(self, run: PlannedRun, number: int) -> None:
         """Shows which run starts."""
-        spec = run.spec
-        self._label = run_name(spec)
+        self._label = run_name(run.spec)
         self._bar.update(self._task, now=f"{escape(self._label)}, starting{self._time_left()}")
 
     def event(self, event: StepEvent | EpochEvent) -> None:
@@ -110,10 +106,8 @@ def print_plan(plan: Plan) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("workload", "data", "strategy", "workers", "batch", "runs"):
         table.add_column(name, overflow="fold")
-    counts: dict[str, int] = {}
     specs = {run.spec.key(): run.spec for run in plan.to_run}
-    for run in plan.to_run:
-        counts[run.spec.key()] = counts.get(run.spec.key(), 0) + 1
+    counts = Counter(run.spec.key() for run in plan.to_run)
     for key, spec in sorted(specs.items(), key=_plan_order):
         batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
         table.add_row(

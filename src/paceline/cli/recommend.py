@@ -1,6 +1,5 @@
 """`paceline recommend`: which strategy, how many workers, what batch, and why."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from paceline.cli.options import QuestionOptions, command_with, make_option
 from paceline.cli.predict import prediction_values
 from paceline.cli.progress import Progress
 from paceline.cli.question import make_question, print_warnings
-from paceline.cli.terminal import Db, errors, output
+from paceline.cli.terminal import AsJson, Db, errors, output, plain_table, print_json
 from paceline.errors import SpecError
 from paceline.plan import DEFAULT_EPOCHS
 from paceline.predict.question import Question
@@ -47,7 +46,7 @@ class RecommendOptions(QuestionOptions):
     ] = None
     measure: Annotated[int | None, make_option("Run the best K here and rank again.", "K")] = None
     db: Db = DEFAULT_PATH
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False
+    as_json: AsJson = False
     emit: Annotated[
         str | None, make_option("script: print a training script for the best; the answer goes to stderr.", "script")
     ] = None
@@ -65,7 +64,7 @@ def recommend(options: RecommendOptions) -> None:
         with Store.open(options.db) as store, Progress() as progress:
             answer = try_best(answer, options.measure, store, progress)
     if options.as_json:
-        typer.echo(json.dumps(_values(answer), indent=2, allow_nan=False))
+        print_json(_values(answer))
         return
     _print(answer, errors() if options.emit else output())
     if options.emit:
@@ -144,10 +143,8 @@ def _counts(question: Question) -> str:
 
 
 def _table(answer: Answer) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("strategy", overflow="fold", min_width=20)
-    for name in ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", "effi-\nciency", "memory"):
-        table.add_column(name, justify="right", no_wrap=True)
+    headers = ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", "effi-\nciency", "memory")
+    table = plain_table("strategy", *headers, least_width=20)
     for candidate in answer.ranked[:SHOWN]:
         spec, goal = candidate.spec, answer.objective
         knobs = "".join(f" {name}={value}" for name, value in spec.knobs.items())

@@ -4,22 +4,17 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from paceline.cli.terminal import Db, StudyName, errors, output
+from paceline.cli.options import make_option
+from paceline.cli.terminal import Db, StudyName, errors, flag, output
 from paceline.store import DEFAULT_PATH, Store
 
 
 def report(
     study: StudyName = None,
     db: Db = DEFAULT_PATH,
-    out: Annotated[Path, typer.Option("--out", help="Where to write the page.", metavar="FILE")] = Path(
-        "paceline-report.html"
-    ),
-    figures: Annotated[
-        Path | None, typer.Option("--figures", help="Also write each figure as SVG, PNG and CSV there.", metavar="DIR")
-    ] = None,
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    out: Annotated[Path, make_option("Where to write the page.", "FILE")] = Path("paceline-report.html"),
+    figures: Annotated[Path | None, make_option("Also write each figure as SVG, PNG and CSV there.", "DIR")] = None,
+    open_it: Annotated[bool, flag("--open", "Open it in the browser.")] = False,
 ) -> None:
     """One self-contained HTML page: the answer, the ranking, the figures, the findings and how to repeat it."""
     from paceline.report import write_figures, write_report

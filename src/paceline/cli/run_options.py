@@ -9,7 +9,7 @@ import typer
 
 from paceline.cli.fields import parse_pairs, study_fields
 from paceline.cli.options import make_option
-from paceline.cli.terminal import Db
+from paceline.cli.terminal import Db, flag
 from paceline.errors import UserError
 from paceline.plan import missing_defaults
 from paceline.runs.meters.energy import WATTS_VARIABLE, watts_per_core
@@ -26,10 +26,6 @@ def _what(help_text: str, metavar: str) -> Any:
 
 def _how(help_text: str, metavar: str, *names: str) -> Any:
     return make_option(help_text, metavar, *names, panel=_HOW)
-
-
-def _flag(name: str, help_text: str) -> Any:
-    return typer.Option(name, help=help_text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +66,15 @@ class RunOptions:
         float | None, _how("Of a busy core, where energy can only be estimated.", "W", "--watts-per-core")
     ] = None
     db: Db = DEFAULT_PATH
-    scale: Annotated[
-        str | None, typer.Option("--scale", help="The study made smaller: tiny, small or full.", metavar="NAME")
-    ] = None
+    scale: Annotated[str | None, make_option("The study made smaller: tiny, small or full.", "NAME")] = None
     dry_run: Annotated[
-        bool, _flag("--dry-run", "Print the plan and how long it will take, from a few measured steps; store nothing.")
+        bool, flag("--dry-run", "Print the plan and how long it will take, from a few measured steps; store nothing.")
     ] = False
-    fresh: Annotated[bool, _flag("--fresh", "Repeat runs that are already stored.")] = False
-    retry: Annotated[bool, _flag("--retry", "Repeat stored runs that did not end well.")] = False
-    breakdown: Annotated[bool, _flag("--breakdown", "Also find out where the time goes, in short runs apart.")] = False
-    progress: Annotated[
-        str, typer.Option("--progress", help="bar, or json: one object per line on standard error.", metavar="FORM")
-    ] = "bar"
-    list_studies: Annotated[bool, _flag("--list", "List the built-in studies.")] = False
+    fresh: Annotated[bool, flag("--fresh", "Repeat runs that are already stored.")] = False
+    retry: Annotated[bool, flag("--retry", "Repeat stored runs that did not end well.")] = False
+    breakdown: Annotated[bool, flag("--breakdown", "Also find out where the time goes, in short runs apart.")] = False
+    progress: Annotated[str, make_option("bar, or json: one object per line on standard error.", "FORM")] = "bar"
+    list_studies: Annotated[bool, flag("--list", "List the built-in studies.")] = False
 
     def set_environment(self) -> None:
         """Hands worker processes the data folder and the power of a busy core; refuses a power that is none."""
@@ -101,8 +93,8 @@ class RunOptions:
             )
         tables = {"knobs": parse_pairs(self.knob, "--knob"), "options": parse_pairs(self.option, "--option"),
                   "optimizer": parse_pairs(self.optimizer, "--optimizer")}  # fmt: skip
-        named = None if self.study is None else Study.load(self.study)
-        study = named or Study(name="command-line", fixed=missing_defaults(fields))
+        alone = Study(name="command-line", fixed=missing_defaults(fields))
+        study = alone if self.study is None else Study.load(self.study)
         study = study.with_fields(fields).with_tables(tables)
         if self.scale is not None:
             study = shrink(study, self.scale, kept=fields)

@@ -11,7 +11,7 @@ import typer
 from paceline.cli.fields import parse_pairs
 from paceline.cli.options import command_with, make_option
 from paceline.cli.terminal import errors
-from paceline.errors import SpecError, UserError
+from paceline.errors import SpecError, user_can_choose
 from paceline.plan import missing_defaults
 from paceline.recommend.scripts import FILE_NAME, emit
 from paceline.spec import ModelFile, RunSpec, Scalar
@@ -60,7 +60,9 @@ def script(options: ScriptOptions) -> None:
     if options.out is None:
         typer.echo(text, nl=False)
     else:
-        _write(text, options.out)
+        with user_can_choose(f"the script cannot be written to {options.out}", "place with --out"):
+            options.out.write_text(text)
+        errors().print(f"wrote {options.out}; the commands that start it are at its top")
 
 
 def _spec(options: ScriptOptions) -> RunSpec:
@@ -83,13 +85,3 @@ def _one_of_each(pairs: list[str] | None, option: str) -> dict[str, Scalar]:
         if len(several) > 1:
             raise SpecError(f"{option} {name} has {len(several)} values and a script is for one run; give one of them")
     return {name: value for name, (value,) in values.items()}
-
-
-def _write(text: str, out: Path) -> None:
-    try:
-        out.write_text(text)
-    except OSError as error:
-        raise UserError(
-            f"the script cannot be written to {out}: {error.strerror}; choose another place with --out"
-        ) from None
-    errors().print(f"wrote {out}; the commands that start it are at its top")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 from typer.models import OptionInfo
 
-from paceline.cli.terminal import Db, errors, output
-from paceline.errors import UserError
+from paceline.cli.terminal import Db, errors, flag, output
+from paceline.errors import user_can_choose
 from paceline.store import DEFAULT_PATH, Store
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def serve(
         DEFAULT_PORT
     ),
     token: Annotated[
-        bool, typer.Option("--token", help="Ask for a token also on localhost: for machines that several people use.")
+        bool, flag("--token", "Ask for a token also on localhost: for machines that several people use.")
     ] = False,
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    open_it: Annotated[bool, flag("--open", "Open it in the browser.")] = False,
 ) -> None:
     """The web application: live studies, results, figures, two runs side by side, and a form that starts a study."""
     if db.is_file():
@@ -78,7 +78,8 @@ def _server(db: Path, token: str | None) -> "uvicorn.Server":
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    try:
+    hint = "with --host, or --port (0 takes a free one)"
+    with user_can_choose(f"{host}:{port} cannot be listened on", hint):
         family, kind, number, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -87,11 +88,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.bind(address)
         # From now on whoever comes waits until the application is there, instead of being refused.
         listening.listen()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(
-            f"{host}:{port} cannot be listened on: {reason}; choose another with --host, or --port (0 takes a free one)"
-        ) from None
     return listening
 
 

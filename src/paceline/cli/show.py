@@ -1,20 +1,20 @@
 """`paceline show`: results as tables, JSON or CSV."""
 
-import json
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.analysis.findings import GatheredFinding, gather_findings
-from paceline.analysis.headline import headline
-from paceline.analysis.json_csv import csv_text, json_values
+from paceline.analysis.answer import headline
+from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
+from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import describe_unmeasured, group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import Row, SummaryOptions, summarise
 from paceline.cli.detail_tables import TABLES
-from paceline.cli.terminal import Db, StudyName, output
+from paceline.cli.options import make_option
+from paceline.cli.terminal import Db, StudyName, flag, output, plain_table, print_json
 from paceline.errors import UserError
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
@@ -23,37 +23,26 @@ from paceline.units import format_percent, format_rate
 Text = Callable[[float], str]
 
 
-def _flag(name: str, about: str) -> Any:
-    return typer.Option(f"--{name}", help=about)
-
-
 def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     study: StudyName = None,
     db: Db = DEFAULT_PATH,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with findings.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, one line per configuration.")] = False,
-    logs: Annotated[
-        bool, typer.Option("--logs", help="Also the end of the log of runs that did not end well.")
-    ] = False,
-    breakdown: Annotated[
-        bool, typer.Option("--breakdown", help="Where the time of a step goes, rank by rank.")
-    ] = False,
-    energy: Annotated[bool, _flag("energy", "Joules and, with a price, money.")] = False,
-    memory: Annotated[bool, _flag("memory", "What each process held in memory.")] = False,
-    convergence: Annotated[bool, _flag("convergence", "Time to a target accuracy, spread over seeds.")] = False,
+    as_json: Annotated[bool, flag("--json", "As JSON, with findings.")] = False,
+    as_csv: Annotated[bool, flag("--csv", "As CSV, one line per configuration.")] = False,
+    logs: Annotated[bool, flag("--logs", "Also the end of the log of runs that did not end well.")] = False,
+    breakdown: Annotated[bool, flag("--breakdown", "Where the time of a step goes, rank by rank.")] = False,
+    energy: Annotated[bool, flag("--energy", "Joules and, with a price, money.")] = False,
+    memory: Annotated[bool, flag("--memory", "What each process held in memory.")] = False,
+    convergence: Annotated[bool, flag("--convergence", "Time to a target accuracy, spread over seeds.")] = False,
     statistics: Annotated[
-        bool, _flag("statistics", "Interval of the median, olympic mean, variation, CPU time, warm-up.")
+        bool, flag("--statistics", "Interval of the median, olympic mean, variation, CPU time, warm-up.")
     ] = False,
     target: Annotated[
-        float | None,
-        typer.Option("--target-accuracy", metavar="SHARE", help="Such as 0.9; 95 % of what runs reach by default."),
+        float | None, make_option("Such as 0.9; 95 % of what runs reach by default.", "SHARE", "--target-accuracy")
     ] = None,
     price: Annotated[
-        float | None, typer.Option("--price-per-device-hour", metavar="MONEY", help="In any currency, for the cost.")
+        float | None, make_option("In any currency, for the cost.", "MONEY", "--price-per-device-hour")
     ] = None,
-    oversubscribed: Annotated[
-        bool, typer.Option("--oversubscribed", help="Also give efficiency of oversubscribed runs.")
-    ] = False,
+    oversubscribed: Annotated[bool, flag("--oversubscribed", "Also give efficiency of oversubscribed runs.")] = False,
 ) -> None:
     """The results as tables: medians, spread, speed-up and scaling efficiency."""
     options = checked_options(target, price)
@@ -61,9 +50,9 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         records = store.records(study)
     rows = summarise(records, include_oversubscribed=oversubscribed, options=options)
     if as_json:
-        typer.echo(json.dumps(json_values(records, rows), indent=2, allow_nan=False))
+        print_json(json_values(records, rows))
     elif as_csv:
-        typer.echo(csv_text(rows), nl=False)
+        typer.echo(csv_text(flat_rows(rows)), nl=False)
     else:
         wanted = {"breakdown": breakdown, "statistics": statistics, "energy": energy or price is not None,
                   "memory": memory, "convergence": convergence or target is not None}  # fmt: skip
@@ -102,20 +91,17 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
 def _print_logs(records: Sequence[Record]) -> None:
     for record in records:
         if record.log_tail:
-            output().print(
-                f"\n[bold]{escape(record.spec.strategy)} x{record.spec.workers}, repeat {record.repeat + 1}[/]"
-            )
+            name = f"{escape(record.spec.strategy)} x{record.spec.workers}"
+            output().print(f"\n[bold]{name}, repeat {record.repeat + 1}[/]")
             output().print(escape(record.log_tail), soft_wrap=True)
 
 
 def _table(rows: Sequence[Row]) -> Table:
     varying = varying_fields(rows)
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     longest = max(len(series_name(row, varying)) for row in rows if row.measured)
-    table.add_column("strategy", overflow="fold", min_width=min(18, longest))
-    for name in ("wor-\nkers", "runs", "samples/s\nepoch 1", "samples/s\nlast epoch", "spread",
-                 "speed-\nup", "effi-\nciency", "accu-\nracy"):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=True)
+    headers = ("wor-\nkers", "runs", "samples/s\nepoch 1", "samples/s\nlast epoch", "spread", "speed-\nup",
+               "effi-\nciency", "accu-\nracy")  # fmt: skip
+    table = plain_table("strategy", *headers, least_width=min(18, longest))
     for row in rows:
         if row.measured:
             table.add_row(*_cells(row, varying))

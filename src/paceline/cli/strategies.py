@@ -1,13 +1,11 @@
 """`paceline strategies`: the catalogue, what each strategy costs, and which run here."""
 
-import json
 from typing import Annotated
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli.terminal import output
+from paceline.cli.terminal import AsJson, flag, output, print_json
 from paceline.plan import refusal
 from paceline.runs.probe import probe
 from paceline.strategies import Strategy
@@ -17,13 +15,12 @@ from paceline.typical import WORKERS, typical_cost, typical_run
 
 
 def strategies(
-    knobs: Annotated[bool, typer.Option("--knobs", help="List the settings of each strategy too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    knobs: Annotated[bool, flag("--knobs", "List the settings of each strategy too.")] = False, as_json: AsJson = False
 ) -> None:
     """The table of strategies: family, what each holds and sends, whether it runs here or why not, when to use it."""
     system = local_system()
     if as_json:
-        typer.echo(json.dumps([_as_values(chosen, system) for chosen in catalogue().values()], indent=2))
+        print_json([_as_values(chosen, system) for chosen in catalogue().values()])
         return
     width = max(len(name) for name in catalogue())
     for number, chosen in enumerate(catalogue().values()):
@@ -36,10 +33,8 @@ def strategies(
 
 def _table(chosen: Strategy, system: System, width: int, header: bool, knobs: bool) -> Table:
     """One strategy: a line of facts, then its description in the full width."""
-    grid, facts = (
-        Table.grid(padding=(0, 0)),
-        Table(box=None, padding=(0, 2, 0, 0), show_header=header, header_style="dim"),
-    )
+    grid = Table.grid(padding=(0, 0))
+    facts = Table(box=None, padding=(0, 2, 0, 0), show_header=header, header_style="dim")
     for name, size in (("strategy", width), ("family", 6), ("sync", 4), ("holds", 6), ("sends", 12), ("devices", 9)):
         facts.add_column(name, min_width=size, no_wrap=True)
     facts.add_column("here")
@@ -67,13 +62,9 @@ def why_not(chosen: Strategy, system: System) -> str | None:
 
 def _as_values(chosen: Strategy, system: System) -> dict[str, object]:
     reason, cost = why_not(chosen, system), typical_cost(chosen)
+    declared = ("name", "family", "framework", "synchronous", "about", "use_when")
     return {
-        "name": chosen.name,
-        "family": chosen.family,
-        "framework": chosen.framework,
-        "synchronous": chosen.synchronous,
-        "about": chosen.about,
-        "use_when": chosen.use_when,
+        **{name: getattr(chosen, name) for name in declared},
         "devices": list(chosen.needs.devices),
         "held_over_model": cost.held_over_model,
         "sent_over_model": cost.sent_over_model,

@@ -1,13 +1,15 @@
 """The consoles that commands print to, and the options that several share."""
 
+import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 @cache
@@ -26,5 +28,27 @@ def errors() -> "Console":
     return Console(stderr=True, highlight=False)
 
 
+def plain_table(first: str, *columns: str, least_width: int | None = None) -> "Table":
+    """A table without lines: names in the first column, and numbers to the right under the other headings."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column(first, overflow="fold", min_width=least_width)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def print_json(values: object) -> None:
+    """Prints values for other programs to read."""
+    typer.echo(json.dumps(values, indent=2, allow_nan=False))
+
+
+def flag(name: str, about: str) -> Any:
+    """An option that is switched on rather than given a value."""
+    return typer.Option(name, help=about)
+
+
+AsJson = Annotated[bool, flag("--json", "As JSON.")]
 Db = Annotated[Path, typer.Option("--db", help="Results file.", metavar="FILE")]
 StudyName = Annotated[str | None, typer.Option("--study", help="Only runs of this study.", metavar="NAME")]

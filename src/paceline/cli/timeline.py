@@ -8,8 +8,9 @@ import typer
 
 from paceline.analysis.selection import Selector
 from paceline.analysis.timeline import chrome_timeline
+from paceline.cli.options import make_option
 from paceline.cli.terminal import Db, StudyName, output
-from paceline.errors import SpecError, UserError
+from paceline.errors import SpecError, user_can_choose
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
 
@@ -20,7 +21,7 @@ def timeline(
     ],
     study: StudyName = None,
     db: Db = DEFAULT_PATH,
-    out: Annotated[Path, typer.Option("--out", help="Where to write it.", metavar="FILE")] = Path("timeline.json"),
+    out: Annotated[Path, make_option("Where to write it.", "FILE")] = Path("timeline.json"),
 ) -> None:
     """A timeline of a few steps, one track per rank, that ui.perfetto.dev and chrome://tracing open."""
     selector = Selector.parse(which)
@@ -30,13 +31,9 @@ def timeline(
     if not matching:
         raise SpecError(_no_timeline(selector, records))
     newest = matching[-1]
-    try:
+    with user_can_choose(f"the timeline cannot be written to {out}", "with --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(chrome_timeline(newest)))
-    except OSError as error:
-        raise UserError(
-            f"the timeline cannot be written to {out}: {error.strerror}; choose another with --out"
-        ) from None
     spec = newest.spec
     output().print(f"timeline of {spec.strategy} x{spec.workers}, {spec.workload}: {out}", soft_wrap=True)
     if len(matching) > 1:

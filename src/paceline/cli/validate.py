@@ -1,16 +1,12 @@
 """`paceline validate`: predictions beside what was measured here and what others published."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
 from rich.markup import escape
-from rich.table import Table
 
 from paceline.cli.options import Network, System
-from paceline.cli.terminal import Db, StudyName, output
+from paceline.cli.terminal import AsJson, Db, StudyName, output, plain_table, print_json
 from paceline.predict.published import PublishedRow, published_rows, summarise_published
 from paceline.predict.validate import Row, Summary, summarise, validate_records
 from paceline.store import DEFAULT_PATH, Store
@@ -23,7 +19,7 @@ def validate(
     system: System = None,
     network: Network = None,
     db: Db = DEFAULT_PATH,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Holds predictions against the runs in the results file and against published numbers, row by row."""
     hardware = load_hardware(system, network)
@@ -33,7 +29,7 @@ def validate(
             rows = validate_records(store.records(study), hardware)
     published = published_rows()
     if as_json:
-        typer.echo(json.dumps(_values(rows, published), indent=2, allow_nan=False))
+        print_json(_values(rows, published))
         return
     _print_measured(rows, calibrated=hardware.calibration is not None and not hardware.measured_elsewhere)
     _print_published(published)
@@ -59,10 +55,8 @@ def _print_measured(rows: Sequence[Row], calibrated: bool) -> None:
         what = "there are no runs of this machine to compare with" if calibrated else "this machine is not calibrated"
         console.print(f"[dim]{what}; paceline calibrate, then paceline run, give some[/]")
         return
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("measured here", overflow="fold")
-    for name in ("by", "predicted", "90 %", "measured", "error", "in-\nside", "peak\nmemory"):
-        table.add_column(name, justify="right", no_wrap=True)
+    headers = ("by", "predicted", "90 %", "measured", "error", "in-\nside", "peak\nmemory")
+    table = plain_table("measured here", *headers)
     for row in sorted(rows, key=lambda row: (row.used_to_calibrate, row.spec.workload, row.spec.strategy)):
         ends = f"{format_seconds(row.predicted.low)} – {format_seconds(row.predicted.high)}"
         table.add_row(
@@ -95,10 +89,7 @@ def _sentence(total: Summary) -> str:
 
 def _print_published(rows: Sequence[PublishedRow]) -> None:
     console = output()
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("published: share of ideal scaling", overflow="fold")
-    for name in ("predicted", "published", "error"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("published: share of ideal scaling", "predicted", "published", "error")
     table.add_column("source", overflow="fold")
     for row in rows:
         table.add_row(

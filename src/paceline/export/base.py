@@ -5,11 +5,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.analysis.labels import flatten
-from paceline.errors import UserError
+from paceline.analysis.tables import frame_of
+from paceline.errors import user_can_choose
 from paceline.record import Record
 from paceline.spec import Scalar
+from paceline.units import format_count
+
+if TYPE_CHECKING:
+    import polars
 
 
 @dataclass(frozen=True)
@@ -90,13 +96,20 @@ def points(record: Record) -> Iterator[Point]:
         yield from (Point(name, epoch.number, v, moment) for name, v in values.items() if v is not None)
 
 
+def write_table(
+    records: Sequence[Record], out: str, of: str, save: Callable[["polars.DataFrame", Path], object]
+) -> str:
+    """Writes one line per configuration, run, epoch or step, in the way of `save`."""
+    frame = frame_of(records, of)
+    with writing(out) as path:
+        save(frame, path)
+    return f"{format_count(frame.height, 'line')}, {format_count(frame.width, 'column')}"
+
+
 @contextmanager
 def writing(out: str) -> Iterator[Path]:
     """The path to write to, with its folder created; an error of the disk becomes a `UserError`."""
-    try:
+    with user_can_choose(f"{out} cannot be written", "place with --out"):
         path = Path(out)
         path.parent.mkdir(parents=True, exist_ok=True)
         yield path
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"{out} cannot be written: {reason}; choose another place with --out") from None

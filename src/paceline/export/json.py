@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from paceline.analysis.findings import gather_findings
+from paceline.analysis.findings import finding_values
 from paceline.analysis.frame import flat_rows
 from paceline.analysis.rows import summarise
 from paceline.export.base import Exporter, writing
@@ -15,11 +15,10 @@ from paceline.units import format_count
 def write(records: Sequence[Record], out: str, of: str) -> str:
     """Records keep the fields that docs/results-format.md gives them."""
     rows = summarise(records)
-    findings = [{**item.finding.model_dump(), "where": list(item.where)} for item in gather_findings(records, rows)]
     values = {
         "paceline": version("paceline"),
         "rows": flat_rows(rows),
-        "findings": findings,
+        "findings": finding_values(records, rows),
         "records": [record.model_dump(mode="json", by_alias=True) for record in records],
     }
     text = json.dumps(values, indent=1, allow_nan=False)

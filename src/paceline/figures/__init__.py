@@ -1,16 +1,17 @@
-"""Figures, one file each, found by listing this folder: pure functions from rows to a chart."""
+"""Figures, found by listing this folder (five are in `against_workers`): pure functions from rows to a chart."""
 
 from functools import cache
 
 from paceline.catalogue import choose, discover
+from paceline.figures.against_workers import FIGURES
 from paceline.figures.base import Figure
 
 
 @cache
 def figures() -> dict[str, Figure]:
     """Every figure by name, in the order of a report."""
-    groups = discover("paceline.figures", "FIGURE", Figure)
-    return dict(sorted(groups.items(), key=lambda item: item[1].place))
+    every = [*discover("paceline.figures", "FIGURE", Figure).values(), *FIGURES]
+    return {figure.name: figure for figure in sorted(every, key=lambda figure: figure.place)}
 
 
 def figure(name: str) -> Figure:

@@ -1,4 +1,4 @@
-"""A quantity against workers, a panel per strategy, a line per level of a factor: five figures have this form."""
+"""A quantity against workers, a panel per strategy, a line per level of a factor: Ramkeesoon's figures 5a to 5e."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.factors import Factor, groups_varying, with_enough_levels
+from paceline.analysis.epochs import EpochSummary
+from paceline.analysis.factors import BATCH, DATA, MODEL, NO_FACTOR, Factor, groups_varying, with_enough_levels
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
@@ -14,6 +15,7 @@ from paceline.figures.base import (
     SMALL_HEIGHT,
     SMALL_SUBTITLE_CHARACTERS,
     SMALL_WIDTH,
+    Figure,
     Value,
     colours,
     compose_chart,
@@ -25,6 +27,7 @@ from paceline.figures.marks import (
     RANGE_NOTE,
     interval,
     is_wide,
+    line_labels,
     machine_shape,
     machine_state,
     oversubscribed_notes,
@@ -50,67 +53,40 @@ class Form:
     # Whether levels of the factor are the lines, and so at least two are needed.
     by_level: bool = True
 
-
-def second_epoch_rate(row: Row) -> Band | None:
-    """Samples per second of the second epoch, free of first-epoch costs."""
-    return row.epochs[1].samples_per_second if len(row.epochs) > 1 else None
-
-
-def level_points(factor: Factor, value: Callable[[Row], Band | None]) -> Callable[[Row], Sequence[Line]]:
-    """A function that gives a row one point, on the line of its level."""
-
-    def points(row: Row) -> Sequence[Line]:
-        band = value(row)
-        return [] if band is None else [(factor.label(factor.level(row)), factor.level(row), band)]
-
-    return points
-
-
-def applies_to(form: Form) -> Callable[[Sequence[Row]], bool]:
-    """A function that says whether some rows differ only in the factor and in workers."""
-
-    def applies(rows: Sequence[Row]) -> bool:
-        return bool(_usable(rows, form))
-
-    what = f"two levels of {form.factor.name} size" if form.by_level else "two epochs"
-    applies.__doc__ = f"When one strategy has {what} and two worker counts, all else the same."
-    return applies
-
-
-def draw_as(form: Form) -> Callable[[Sequence[Row]], altair.TopLevelMixin]:
-    """A function that draws rows in this form."""
-
-    def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
-        usable = _usable(rows, form)
+    def draw(self, rows: Sequence[Row]) -> altair.TopLevelMixin:
+        """Draws the rows in this form."""
+        usable = self._usable(rows)
         shown = [row for members in usable.values() for row in members]
         knobs = [name for name in varying_fields(shown) if name.startswith("knobs.")]
-        values = {title: _values(members, form, knobs) for title, members in usable.items()}
+        values = {title: _values(members, self, knobs) for title, members in usable.items()}
         everything = [value for members in values.values() for value in members]
         wide = is_wide([value["value"] for value in values[fullest(values)]])
         names = [name for _, name in sorted({(value["order"], value["series"]) for value in everything})]
         kinds = _fastest_panels(everything)
-        makers = [partial(_panel, name=name, form=form, names=names, wide=wide) for name in kinds]
+        makers = [partial(_panel, name=name, form=self, names=names, wide=wide) for name in kinds]
         drawing = per_setting(values, *makers)
-        how = [form.lines, f"Dots: median of repeats, {RANGE_NOTE}", *oversubscribed_notes(shown)]
+        how = [self.lines, f"Dots: median of repeats, {RANGE_NOTE}", *oversubscribed_notes(shown)]
         how += ["Logarithmic axis"] if wide else []
         left_out = len({value["panel"] for value in everything}) - len(kinds)
         how += [f"The {MOST_PANELS} fastest; {left_out} more are in the table"] if left_out else []
-        return compose_chart(drawing, shown, form.title, how, columns=min(COLUMNS, len(kinds)), share=("y",))
+        return compose_chart(drawing, shown, self.title, how, columns=min(COLUMNS, len(kinds)), share=("y",))
 
-    return draw
+    def figure(self, name: str, question: str, place: int) -> Figure:
+        """The figure with this name."""
 
+        def applies(rows: Sequence[Row]) -> bool:
+            return bool(self._usable(rows))
 
-def _usable(rows: Sequence[Row], form: Form) -> dict[str, list[Row]]:
-    wanted = 2 if form.by_level else 1
-    groups = {
-        title: [row for row in members if form.points(row)]
-        for title, members in groups_varying(rows, form.factor).items()
-    }
-    return {
-        title: kept
-        for title, members in groups.items()
-        if (kept := with_enough_levels(members, form.factor, levels=wanted))
-    }
+        what = f"two levels of {self.factor.name} size" if self.by_level else "two epochs"
+        applies.__doc__ = f"When one strategy has {what} and two worker counts, all else the same."
+        return Figure(name, question, applies, self.draw, place)
+
+    def _usable(self, rows: Sequence[Row]) -> dict[str, list[Row]]:
+        return {
+            title: kept
+            for title, members in groups_varying(rows, self.factor).items()
+            if (kept := with_enough_levels(list(filter(self.points, members)), self.factor, 2 if self.by_level else 1))
+        }
 
 
 def _values(rows: Sequence[Row], form: Form, knobs: Sequence[str]) -> list[Value]:
@@ -160,11 +136,52 @@ def _panel(
         y=y, shape=machine_shape(),
         tooltip=["panel:N", "series:N", "workers:O", altair.Tooltip("value:Q", format=",.4~g"), "runs:Q", "machine:N"],
     )  # fmt: skip
-    labels = (
-        base.transform_filter("isValid(datum.label_at)")
-        .mark_text(align="left", dx=9, fontSize=11, fontWeight="bold")
-        .encode(y=altair.Y("label_at:Q", scale=scale), text="series:N")
-    )
+    labels = line_labels(base, "label_at", "series", scale)
     title = altair.TitleParams(name, subtitle=wrap_lines(setting, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
     layers = altair.layer(line, *interval(base, "low", "high"), dots, labels)
     return layers.properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=title)
+
+
+def _by_level(factor: Factor, value: Callable[[EpochSummary], Band]) -> Callable[[Row], Sequence[Line]]:
+    """A function that gives a row one point, on the line of its level: its second epoch, free of first-epoch costs."""
+
+    def points(row: Row) -> Sequence[Line]:
+        level = factor.level(row)
+        return [(factor.label(level), level, value(row.epochs[1]))] if len(row.epochs) > 1 else []
+
+    return points
+
+
+def _rate(epoch: EpochSummary) -> Band:
+    return epoch.samples_per_second
+
+
+def _first_two_epochs(row: Row) -> Sequence[Line]:
+    if len(row.epochs) < 2:
+        return []
+    return [("first", 0.0, row.epochs[0].samples_per_second), ("second", 1.0, row.epochs[1].samples_per_second)]
+
+
+RATE, COPIES = "samples/s, second epoch", "Lines: the data so many times over"
+BATCHES = "Lines: batch (of all workers in strong scaling, of each in weak scaling)"
+FIRST = "Lines: epoch; the first carries compiling, tracing and filling of pools"
+FIGURES = (
+    Form(
+        "Samples per second by model size, second epoch", RATE, "Lines: parameters of the model", MODEL,
+        _by_level(MODEL, _rate),
+    ).figure("model-size", "Do larger models scale better?", place=20),
+    Form(
+        "Samples per second by batch size, second epoch", RATE, BATCHES, BATCH, _by_level(BATCH, _rate)
+    ).figure("batch-size", "Do larger batches scale better?", place=21),
+    Form(
+        "Seconds of the second epoch by data size", "seconds, second epoch", COPIES, DATA,
+        _by_level(DATA, lambda epoch: epoch.seconds),
+    ).figure("data-seconds", "How much time do workers save on more data?", place=22),
+    Form(
+        "Samples per second of the first epoch and of the second", "samples/s", FIRST, NO_FACTOR, _first_two_epochs,
+        by_level=False,
+    ).figure("first-epoch", "What does the first epoch cost?", place=23),
+    Form(
+        "Samples per second by data size, second epoch", RATE, COPIES, DATA, _by_level(DATA, _rate)
+    ).figure("data-size", "Does more data change the speed?", place=24),
+)  # fmt: skip

@@ -5,10 +5,10 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.break_even import pays_from
 from paceline.analysis.factors import BATCH, groups_varying, with_enough_levels
 from paceline.analysis.labels import strategies_of
 from paceline.analysis.rows import Row
+from paceline.analysis.thresholds import pays_from
 from paceline.figures.base import (
     SMALL_HEIGHT,
     SMALL_SUBTITLE_CHARACTERS,
@@ -21,7 +21,7 @@ from paceline.figures.base import (
     per_setting,
     wrap_lines,
 )
-from paceline.figures.marks import RANGE_NOTE, interval, machine_shape, machine_state, oversubscribed_notes
+from paceline.figures.marks import RANGE_NOTE, interval, line_labels, machine_shape, machine_state, oversubscribed_notes
 
 COLUMNS = 3
 # Height of a line of words below the lines, as a share of the axis.
@@ -91,19 +91,14 @@ def _panel(base: altair.Chart, title: str, name: str, series: Sequence[str]) -> 
     # From the same data, so that the page carries them once.
     even = base.transform_aggregate(points="count()").mark_rule(strokeDash=[4, 4], color=SOFT).encode(y=altair.datum(1))
     base = base.transform_filter(altair.FieldEqualPredicate(field="strategy", equal=name)).encode(
-        x=altair.X("batch:O", title="batch", axis=altair.Axis(labelAngle=0)),
-        color=colours(series, legend=None),
+        x=altair.X("batch:O", title="batch", axis=altair.Axis(labelAngle=0)), color=colours(series, legend=None)
     )
     y = altair.Y("speedup:Q", title="times one worker", scale=altair.Scale(zero=True))
     dots = base.mark_point(size=60, filled=True, opacity=1).encode(
         y=y, shape=machine_shape(),
         tooltip=["strategy:N", "series:N", "batch:O", altair.Tooltip("speedup:Q", format=".3~g"), "machine:N"],
     )  # fmt: skip
-    labels = (
-        base.transform_filter("isValid(datum.label)")
-        .mark_text(align="right", dx=10, fontSize=11, fontWeight="bold")
-        .encode(y="label_at:Q", text="label:N")
-    )
+    labels = line_labels(base, "label_at", "label", align="right", dx=10)
     heading = altair.TitleParams(name, subtitle=wrap_lines(title, SMALL_SUBTITLE_CHARACTERS), subtitleFontSize=11)
     return altair.layer(
         even, base.mark_line(strokeWidth=2).encode(y=y), *interval(base, "low", "high"), dots, labels

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.factors import settings_by_size
+from paceline.analysis.factors import settings_where
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.breakdown import PARTS, RankBreakdown
-from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, SOFT, Figure, Value, compose_chart, per_setting
-from paceline.figures.marks import BAR_STEP, interval
+from paceline.figures.base import INK, OTHERS, PALETTE, SOFT, Figure, Value, compose_chart, per_setting
+from paceline.figures.marks import bars_panel, interval, stacked_bars
 from paceline.units import format_seconds
 
 # Computing in blues and greens, what workers cost each other in warm colours.
@@ -28,8 +28,8 @@ def applies(rows: Sequence[Row]) -> bool:
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per rank; what transfer is hidden behind computation is written beside it."""
-    known = {title: [row for row in members if row.breakdown] for title, members in settings_by_size(rows).items()}
-    values = {title: _values(members) for title, members in known.items() if members}
+    known = settings_where(rows, lambda row: row.breakdown)
+    values = {title: _values(members) for title, members in known.items()}
     drawing = per_setting(values, _panel)
     slower = max(row.instrumentation_overhead or 0.0 for row in rows if row.breakdown)
     how = [
@@ -68,20 +68,10 @@ def _parts(rank: RankBreakdown, name: str) -> list[Value]:
 
 
 def _panel(base: altair.Chart, title: str) -> altair.LayerChart:
-    parts = [NAMES.get(part, part) for part in PARTS]
-    y = altair.Y("name:N", title=None, sort=None, axis=altair.Axis(domain=False, ticks=False))
-    bars = base.mark_bar(height={"band": 0.72}).encode(
-        x=altair.X("milliseconds:Q", title="milliseconds of a step", stack="zero"), y=y,
-        order=altair.Order("place:Q"),
-        color=altair.Color("part:N", title=None, sort=parts, legend=altair.Legend(orient="top", columns=4),
-                           scale=altair.Scale(domain=parts, range=[COLOURS[part] for part in PARTS])),
-        tooltip=["name:N", "part:N", altair.Tooltip("milliseconds:Q", format=",.3~g"), "share:N"],
-    )  # fmt: skip
-    ends = base.transform_filter("isValid(datum.label)").encode(y=y)
+    parts = {NAMES.get(part, part): COLOURS[part] for part in PARTS}
+    bars, ends = stacked_bars(base, "milliseconds", "milliseconds of a step", parts, 4, "share:N")
     labels = ends.mark_text(align="left", dx=6, color=SOFT).encode(x="high:Q", text="label:N")
-    return altair.layer(bars, *interval(ends, "low", "high", across=True, color=altair.value(INK)), labels).properties(
-        width=PANEL_WIDTH, height={"step": BAR_STEP}, title=altair.TitleParams(title)
-    )
+    return bars_panel([bars, *interval(ends, "low", "high", across=True, color=altair.value(INK)), labels], title)
 
 
 FIGURE = Figure("breakdown", "Where does the time go?", applies, draw, place=5)

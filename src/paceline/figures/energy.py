@@ -5,12 +5,20 @@ from functools import partial
 
 import altair
 
-from paceline.analysis.factors import settings_by_size
+from paceline.analysis.factors import settings_where
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
 from paceline.figures.base import INK, PALETTE, Figure, Value, compose_chart, per_setting
-from paceline.figures.marks import BAR_STEP, MOST_BARS, RANGE_NOTE, bar_notes, interval, oversubscribed_notes
+from paceline.figures.marks import (
+    MOST_BARS,
+    RANGE_NOTE,
+    bar_notes,
+    bars_panel,
+    interval,
+    names_axis,
+    oversubscribed_notes,
+)
 from paceline.units import format_rate
 
 WIDTH = 300
@@ -48,13 +56,11 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    groups = {
-        title: [
-            row for row in members if row.epochs and row.epochs[-1].joules is not None and row.expense.energy_source
-        ]
-        for title, members in settings_by_size(rows).items()
-    }
-    return {title: members for title, members in groups.items() if len(members) > 1}
+    return settings_where(
+        rows,
+        lambda row: row.epochs and row.epochs[-1].joules is not None and row.expense.energy_source,
+        lambda members: len(members) > 1,
+    )
 
 
 def _sources(rows: Sequence[Row]) -> list[str]:
@@ -75,38 +81,25 @@ def _values(rows: list[Row]) -> list[Value]:
         thousand = Band(
             *(1000 * joules / last.samples for joules in (last.joules.median, last.joules.low, last.joules.high))
         )
-        star = "*" if row.oversubscribed else ""
-        bars.append(
-            {
-                "name": f"{series_name(row, varying)} x{row.spec.workers}{star}",
-                "workers": str(row.spec.workers),
-                "source": row.expense.energy_source,
-                **_fields("epoch", last.joules),
-                **_fields("thousand", thousand),
-            }
-        )
+        name = f"{series_name(row, varying)} x{row.spec.workers}{'*' if row.oversubscribed else ''}"
+        known: Value = {"name": name, "workers": str(row.spec.workers), "source": row.expense.energy_source}
+        bars.append({**known, **_fields("epoch", last.joules), **_fields("thousand", thousand)})
     return sorted(bars, key=lambda value: float(value["epoch"]))[:MOST_BARS]
 
 
 def _fields(name: str, band: Band) -> Value:
-    return {
-        name: band.median,
-        f"{name}_low": band.low,
-        f"{name}_high": band.high,
-        f"{name}_label": format_rate(band.median),
-    }
+    ends = {f"{name}_low": band.low, f"{name}_high": band.high}
+    return {name: band.median, **ends, f"{name}_label": format_rate(band.median)}
 
 
 def _panel(base: altair.Chart, title: str, quantity: str, axis: str) -> altair.LayerChart:
-    order = altair.EncodingSortField(field=quantity, op="min")
-    y = altair.Y("name:N", title=None, sort=order, axis=altair.Axis(domain=False, ticks=False))
+    y = names_axis(altair.EncodingSortField(field=quantity, op="min"))
     x = altair.X(f"{quantity}:Q", title=axis)
     tooltip = ["name:N", altair.Tooltip(f"{quantity}:Q", format=",.4~g"), "source:N"]
     bars = base.mark_bar(height={"band": 0.72}, color=PALETTE[2]).encode(x=x, y=y, tooltip=tooltip)
     ranges = interval(base.encode(y=y), f"{quantity}_low", f"{quantity}_high", across=True, color=altair.value(INK))
     labels = base.mark_text(align="left", dx=6).encode(x=f"{quantity}_high:Q", y=y, text=f"{quantity}_label:N")
-    words = altair.TitleParams(title if quantity == "epoch" else "")
-    return altair.layer(bars, *ranges, labels).properties(width=WIDTH, height={"step": BAR_STEP}, title=words)
+    return bars_panel([bars, *ranges, labels], title if quantity == "epoch" else "", WIDTH)
 
 
 FIGURE = Figure("energy", "What does training draw?", applies, draw, place=7)

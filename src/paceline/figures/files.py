@@ -1,11 +1,10 @@
 """Figures as files: SVG, PNG and the numbers in them as CSV, without a network or a browser."""
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.analysis.frame import csv_text, same_columns
 from paceline.analysis.rows import Row
 from paceline.figures.base import Figure, Value
 
@@ -21,8 +20,7 @@ def shown_values(spec: dict[str, Any]) -> list[Value]:
     for value in _inline(spec):
         shown = {name: inner for name, inner in value.items() if name not in _LAYOUT_FIELDS}
         distinct.setdefault(repr(sorted(shown.items(), key=str)), shown)
-    names = dict.fromkeys(name for value in distinct.values() for name in value)
-    return [{name: value.get(name) for name in names} for value in distinct.values()]
+    return same_columns(list(distinct.values()))
 
 
 def _inline(node: Any) -> Iterator[Value]:
@@ -38,16 +36,6 @@ def _inline(node: Any) -> Iterator[Value]:
             yield from _inline(inner)
 
 
-def as_csv(values: Sequence[Value]) -> str:
-    """One line per value under a header."""
-    buffer = io.StringIO()
-    if values:
-        writer = csv.DictWriter(buffer, list(values[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(values)
-    return buffer.getvalue()
-
-
 def write_figure(figure: Figure, rows: Sequence[Row], folder: Path) -> list[Path]:
     """Writes the figure as SVG, PNG and CSV into the folder and returns the paths."""
     import vl_convert
@@ -57,5 +45,5 @@ def write_figure(figure: Figure, rows: Sequence[Row], folder: Path) -> list[Path
     svg, png, table = (folder / f"{figure.name}.{kind}" for kind in ("svg", "png", "csv"))
     svg.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
     png.write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
-    table.write_text(as_csv(shown_values(spec)), encoding="utf-8")
+    table.write_text(csv_text(shown_values(spec)), encoding="utf-8")
     return [svg, png, table]

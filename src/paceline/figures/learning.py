@@ -6,7 +6,7 @@ from functools import partial
 import altair
 
 from paceline.analysis.epochs import EpochSummary
-from paceline.analysis.factors import settings_by_size
+from paceline.analysis.factors import settings_where
 from paceline.analysis.labels import series_name, varying_within
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
@@ -47,11 +47,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    groups = {
-        title: [row for row in members if len(row.epochs) >= LEAST_EPOCHS and row.epochs[-1].test_accuracy]
-        for title, members in settings_by_size(rows).items()
-    }
-    return {title: members for title, members in groups.items() if members}
+    return settings_where(rows, lambda row: len(row.epochs) >= LEAST_EPOCHS and row.epochs[-1].test_accuracy)
 
 
 def _name(row: Row, varying: Sequence[str]) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 
 import altair
 
-from paceline.analysis.curves import agreement, curve, is_synchronous
+from paceline.analysis.convergence import is_synchronous
+from paceline.analysis.curves import agreement, curve
 from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_within
 from paceline.analysis.rows import Row
@@ -61,7 +62,7 @@ def _framework(row: Row) -> str:
 
 def _panel(title: str, rows: list[Row], varying: list[str], frameworks: list[str]) -> altair.TopLevelMixin:
     # The last to be drawn is the thinnest, so that all of a bundle can be seen.
-    ordered = sorted(rows, key=lambda row: (not is_synchronous(row), frameworks.index(_framework(row))))
+    ordered = sorted(rows, key=lambda row: (not is_synchronous(row.spec), frameworks.index(_framework(row))))
     lines = [
         _line(row, varying, frameworks, _has_both(rows)).mark_line(opacity=1, strokeWidth=_width(row, frameworks))
         for row in ordered
@@ -86,7 +87,7 @@ def _line(row: Row, varying: list[str], frameworks: list[str], both: bool) -> al
 
 
 def _width(row: Row, frameworks: list[str]) -> float:
-    if not is_synchronous(row):
+    if not is_synchronous(row.spec):
         return THINNEST
     return WIDEST - (WIDEST - THINNEST) * frameworks.index(_framework(row)) / max(1, len(frameworks) - 1)
 
@@ -95,13 +96,13 @@ def _points(row: Row, varying: list[str]) -> list[dict[str, Any]]:
     shared = {
         "series": f"{series_name(row, varying)} x{row.spec.workers}",
         "framework": _framework(row),
-        "kind": KINDS[not is_synchronous(row)],
+        "kind": KINDS[not is_synchronous(row.spec)],
     }
     return [{**shared, "step": step, "loss": loss} for step, loss in curve(row.losses)]
 
 
 def _has_both(rows: Sequence[Row]) -> bool:
-    return len({is_synchronous(row) for row in rows}) > 1
+    return len({is_synchronous(row.spec) for row in rows}) > 1
 
 
 def _subtitle(rows: Sequence[Row]) -> str:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.factors import settings_by_size
+from paceline.analysis.factors import settings_where
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
-from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, compose_chart, per_setting
-from paceline.figures.marks import BAR_STEP, MOST_BARS, bar_notes, interval
+from paceline.figures.base import INK, OTHERS, PALETTE, Figure, Value, compose_chart, per_setting
+from paceline.figures.marks import MOST_BARS, bar_notes, bars_panel, interval, stacked_bars
 from paceline.units import format_bytes
 
 MEGABYTE = 1e6
@@ -31,8 +31,8 @@ def applies(rows: Sequence[Row]) -> bool:
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per process, with a mark at the measured peak."""
-    known = {title: [row for row in members if row.memory] for title, members in settings_by_size(rows).items()}
-    bars = {title: _values(members) for title, members in known.items() if members}
+    known = settings_where(rows, lambda row: row.memory)
+    bars = {title: _values(members) for title, members in known.items()}
     values = {title: _largest(members) for title, members in bars.items()}
     drawing = per_setting(values, _panel)
     how = [
@@ -93,21 +93,12 @@ def _parts(rank: RankMemory, name: str) -> list[Value]:
 
 
 def _panel(base: altair.Chart, title: str) -> altair.LayerChart:
-    names, palette = [words for _, words, _ in PARTS] + [REST[0]], [colour for *_, colour in PARTS] + [REST[1]]
-    y = altair.Y("name:N", title=None, sort=None, axis=altair.Axis(domain=False, ticks=False))
-    bars = base.mark_bar(height={"band": 0.72}).encode(
-        x=altair.X("megabytes:Q", title="MB above the framework's own", stack="zero"), y=y,
-        order=altair.Order("place:Q"),
-        color=altair.Color("part:N", title=None, sort=names, legend=altair.Legend(orient="top", columns=3),
-                           scale=altair.Scale(domain=names, range=palette)),
-        tooltip=["name:N", "part:N", altair.Tooltip("megabytes:Q", format=",.3~g")],
-    )  # fmt: skip
-    ends = base.transform_filter("isValid(datum.label)").encode(y=y)
+    parts = {words: colour for _, words, colour in PARTS} | dict([REST])
+    bars, ends = stacked_bars(base, "megabytes", "MB above the framework's own", parts, 3)
     marks = ends.mark_tick(thickness=2.5, size=16, color=INK).encode(x="peak:Q")
     labels = ends.mark_text(align="left", dx=6).encode(x="end:Q", text="label:N")
-    return altair.layer(
-        bars, *interval(ends, "low", "high", across=True, color=altair.value(INK)), marks, labels
-    ).properties(width=PANEL_WIDTH, height={"step": BAR_STEP}, title=altair.TitleParams(title))
+    ranges = interval(ends, "low", "high", across=True, color=altair.value(INK))
+    return bars_panel([bars, *ranges, marks, labels], title)
 
 
 FIGURE = Figure("memory", "What does each process hold?", applies, draw, place=8)

@@ -4,11 +4,20 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.factors import settings_by_size
+from paceline.analysis.factors import settings_where
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
-from paceline.figures.base import INK, OTHERS, PALETTE, PANEL_WIDTH, Figure, Value, compose_chart, per_setting
-from paceline.figures.marks import BAR_STEP, MOST_BARS, OVERSUBSCRIBED, RANGE_NOTE, bar_notes, interval, machine_state
+from paceline.figures.base import INK, OTHERS, PALETTE, Figure, Value, compose_chart, per_setting
+from paceline.figures.marks import (
+    MOST_BARS,
+    OVERSUBSCRIBED,
+    RANGE_NOTE,
+    bar_notes,
+    bars_panel,
+    interval,
+    machine_state,
+    names_axis,
+)
 from paceline.units import format_percent, format_rate
 
 BEST, OTHER = "fastest", "others"
@@ -32,8 +41,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    groups = {title: [row for row in members if row.measured] for title, members in settings_by_size(rows).items()}
-    return {title: members for title, members in groups.items() if len(members) > 1}
+    return settings_where(rows, lambda row: row.measured, lambda members: len(members) > 1)
 
 
 def _values(rows: list[Row]) -> list[Value]:
@@ -41,18 +49,12 @@ def _values(rows: list[Row]) -> list[Value]:
     ranked = sorted(rows, key=lambda row: -(row.samples_per_second or 0.0))[:MOST_BARS]
     return [
         {
-            "name": f"{series_name(row, varying)} x{row.spec.workers}",
-            "rate": row.samples_per_second,
-            "low": row.samples_per_second_low,
-            "high": row.samples_per_second_high,
-            "place": place + 1,
-            "kind": OTHER if place else BEST,
-            "machine": machine_state(row),
-            "label": label(row),
-            "runs": row.runs,
+            "name": f"{series_name(row, varying)} x{row.spec.workers}", "rate": row.samples_per_second,
+            "low": row.samples_per_second_low, "high": row.samples_per_second_high, "place": place + 1,
+            "kind": OTHER if place else BEST, "machine": machine_state(row), "label": label(row), "runs": row.runs,
         }
         for place, row in enumerate(ranked)
-    ]
+    ]  # fmt: skip
 
 
 def label(row: Row) -> str:
@@ -65,22 +67,14 @@ def label(row: Row) -> str:
 
 
 def _panel(base: altair.Chart, title: str) -> altair.LayerChart:
-    y = altair.Y(
-        "name:N",
-        title=None,
-        sort=altair.EncodingSortField(field="place", op="min"),
-        axis=altair.Axis(domain=False, ticks=False),
-    )
+    y = names_axis(altair.EncodingSortField(field="place", op="min"))
     x = altair.X("rate:Q", title="samples/s, last epoch", axis=altair.Axis(grid=True))
     colour = altair.Color("kind:N", legend=None, scale=altair.Scale(domain=[BEST, OTHER], range=[PALETTE[0], OTHERS]))
     tooltip = ["name:N", altair.Tooltip("rate:Q", format=",.0f"), "label:N", "runs:Q", "machine:N"]
     bars = base.mark_bar(height={"band": 0.72}).encode(x=x, y=y, color=colour, tooltip=tooltip)
     ranges = interval(base.encode(y=y), "low", "high", across=True, color=altair.value(INK))
     labels = base.mark_text(align="left", dx=6).encode(x="high:Q", y=y, text="label:N")
-    height = {"step": BAR_STEP}
-    return altair.layer(bars, *ranges, labels).properties(
-        width=PANEL_WIDTH, height=height, title=altair.TitleParams(title)
-    )
+    return bars_panel([bars, *ranges, labels], title)
 
 
 FIGURE = Figure("ranking", "What is fastest here?", applies, draw, place=1)

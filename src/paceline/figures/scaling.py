@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.factors import settings_by_size
+from paceline.analysis.factors import settings_where
 from paceline.analysis.labels import series_by_speed, series_name, varying_within
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
@@ -21,6 +21,7 @@ from paceline.figures.base import (
 from paceline.figures.marks import (
     RANGE_NOTE,
     interval,
+    line_labels,
     machine_shape,
     machine_state,
     oversubscribed_notes,
@@ -55,8 +56,9 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    groups = {title: [row for row in members if row.measured] for title, members in settings_by_size(rows).items()}
-    return {title: members for title, members in groups.items() if len({row.spec.workers for row in members}) > 1}
+    return settings_where(
+        rows, lambda row: row.measured, lambda members: len({row.spec.workers for row in members}) > 1
+    )
 
 
 def _values(rows: list[Row], varying: list[str]) -> list[Value]:
@@ -79,16 +81,11 @@ def _values(rows: list[Row], varying: list[str]) -> list[Value]:
 
 def _point(row: Row, series: str) -> Value:
     return {
-        "series": series,
-        "workers": row.spec.workers,
-        "rate": row.samples_per_second,
-        "low": row.samples_per_second_low,
-        "high": row.samples_per_second_high,
-        "runs": row.runs,
+        "series": series, "workers": row.spec.workers, "rate": row.samples_per_second,
+        "low": row.samples_per_second_low, "high": row.samples_per_second_high, "runs": row.runs,
         "speedup": f"{row.speedup:.2f}x" if row.speedup else "",
-        "efficiency": format_percent(row.efficiency) if row.efficiency else "",
-        "machine": machine_state(row),
-    }
+        "efficiency": format_percent(row.efficiency) if row.efficiency else "", "machine": machine_state(row),
+    }  # fmt: skip
 
 
 def _ideal(rows: list[Row]) -> list[Value]:
@@ -110,11 +107,7 @@ def _panel(base: altair.Chart, title: str, colour: altair.Color) -> altair.Layer
         tooltip=["series:N", "workers:O", altair.Tooltip("rate:Q", format=",.0f"), "speedup:N", "efficiency:N",
                  "runs:Q", "machine:N"],
     )  # fmt: skip
-    labels = (
-        base.transform_filter("isValid(datum.label_at)")
-        .mark_text(align="left", dx=10, fontSize=12, fontWeight="bold")
-        .encode(y="label_at:Q", text="series:N")
-    )
+    labels = line_labels(base, "label_at", "series", dx=10, fontSize=12)
     above = ideal.transform_window(last="rank()", sort=[altair.SortField("workers", order="descending")])
     layers = altair.layer(
         ideal.mark_line(strokeDash=[4, 4], color=SOFT, strokeWidth=1.2),

@@ -105,14 +105,14 @@ class Compute:
         update = by_layer.update_per_parameter * model.parameters
         wanted = max(0.0, curve.seconds.at(samples) - update)
         scale = wanted / (by_layer.total + by_layer.overhead)
-        return Passes(
-            tuple(seconds * scale for seconds in by_layer.forward),
-            tuple(seconds * scale for seconds in by_layer.backward),
-            by_layer.overhead * scale,
-            by_layer.update_per_parameter,
-            max(curve.seconds.residual / 2, self._repeats),
-            f"steps of this model, measured {self._where}",
-            min(by_layer.least, wanted),
+        return replace(
+            by_layer,
+            forward=tuple(seconds * scale for seconds in by_layer.forward),
+            backward=tuple(seconds * scale for seconds in by_layer.backward),
+            overhead=by_layer.overhead * scale,
+            deviation=max(curve.seconds.residual / 2, self.hardware.calibrated.repeat_deviation),
+            source=f"steps of this model, measured {self._where}",
+            least=min(by_layer.least, wanted),
         )
 
     @property
@@ -125,27 +125,18 @@ class Compute:
 
     @cached_property
     def _curves(self) -> dict[str, StepCurve]:
-        calibration = self.hardware.calibration
-        return {
-            curve.digest: curve
-            for curve in (calibration.steps if calibration else ())
-            if (curve.framework, curve.precision) == (self.framework, self.precision)
-        }
+        wanted, curves = (self.framework, self.precision), self.hardware.calibrated.steps
+        return {curve.digest: curve for curve in curves if (curve.framework, curve.precision) == wanted}
 
     @cached_property
     def _rates(self) -> dict[str, LayerRate]:
-        calibration = self.hardware.calibration
-        known = calibration.layers if calibration and self.precision == "fp32" else ()
+        known = self.hardware.calibrated.layers if self.precision == "fp32" else ()
         of_framework = {rate.kind: rate for rate in known if rate.framework == self.framework}
         # Layers are timed in PyTorch; those of other frameworks are taken to be as fast, for want of better.
         return of_framework or {rate.kind: rate for rate in known}
 
-    @property
-    def _repeats(self) -> float:
-        return self.hardware.calibration.repeat_deviation if self.hardware.calibration else 0.0
-
     def _by_layers(self, model: ModelFacts, samples: float) -> Passes:
-        calibration, rates = self.hardware.calibration, self._rates
+        calibration, rates = self.hardware.calibrated, self._rates
         seconds = self._measured_layer if rates else self._described_layer
         elements, parts, least = model.input_elements, [], 0.0
         for layer, back in zip(model.layers, passes_back(model), strict=True):
@@ -153,10 +144,8 @@ class Compute:
             least += sum(seconds(replace(layer, parameters=min(1, layer.parameters)), back, 0, 0.0))
             elements = layer.output_elements
         update = UPDATE_BYTES_PER_PARAMETER / self.hardware.device.memory_bytes_per_second.value
-        overhead = 0.0
-        if calibration is not None:
-            update = calibration.optimizer_seconds_per_parameter.get(self.framework, update)
-            overhead = calibration.step_overhead_seconds.get(self.framework, 0.0)
+        update = calibration.optimizer_seconds_per_parameter.get(self.framework, update)
+        overhead = calibration.step_overhead_seconds.get(self.framework, 0.0)
         return Passes(
             tuple(part[0] for part in parts), tuple(part[1] for part in parts), overhead, update,
             self._deviation(rates, model), f"layers, measured {self._where}" if rates else "the data sheet", least,

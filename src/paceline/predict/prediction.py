@@ -133,8 +133,7 @@ class Predictor:
 
     @cached_property
     def _overheads(self) -> dict[str, StrategyOverhead]:
-        calibration = self.hardware.calibration
-        return {overhead.strategy: overhead for overhead in calibration.overheads} if calibration else {}
+        return {overhead.strategy: overhead for overhead in self.hardware.calibrated.overheads}
 
     def overhead(self, chosen: Strategy) -> StrategyOverhead | None:
         """What the strategy's software takes: as it was timed itself, or as the most similar one that was."""
@@ -157,41 +156,27 @@ class Predictor:
         passes = self.passes(chosen, spec.precision, microbatch)
         costs = self._transfers(chosen, spec)
         inputs = StepInputs(
-            hardware=self.hardware,
-            costs=costs,
-            model=self.model,
-            passes=passes,
-            crowding=self._crowding(footprint, spec, chosen),
-            synchronous=chosen.synchronous,
-            workers=spec.workers,
-            flops=training_flops(self.model, microbatch),
+            self.hardware, costs, self.model, passes, crowding=self._crowding(footprint, spec, chosen),
+            synchronous=chosen.synchronous, workers=spec.workers, flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
-            earlier_passes=0 if stages else microbatches - 1,
-            overhead=self.overhead(chosen),
-            splits_layers=chosen.traits.splits_layers(spec),
-            filled=self._filled,
-        )
+            earlier_passes=0 if stages else microbatches - 1, overhead=self.overhead(chosen),
+            splits_layers=chosen.traits.splits_layers(spec), filled=self._filled,
+        )  # fmt: skip
         parts = time_step(footprint, inputs)
         return Prediction(
-            spec=spec,
-            parts=parts,
-            deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
-            memory_bytes=self._memory(footprint, chosen, spec, microbatch),
-            memory_limit_bytes=self._memory_limit(),
+            spec, parts, deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
+            memory_bytes=self._memory(footprint, chosen, spec, microbatch), memory_limit_bytes=self._memory_limit(),
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
-            samples_per_epoch=self.samples_per_epoch,
-            source=passes.source,
-            price_per_device_hour=self.price_per_device_hour,
-            single_step_seconds=self._single(spec, chosen),
-        )
+            samples_per_epoch=self.samples_per_epoch, source=passes.source,
+            price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
+        )  # fmt: skip
 
     def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
         """Seconds of computation for a local batch in a framework."""
-        framework = chosen.framework or "torch"
-        key = framework, precision, samples
+        key = chosen.framework or "torch", precision, samples
         if key not in self._passes:
-            self._passes[key] = self.compute(framework, precision).passes(self.model, samples, self.digest)
+            self._passes[key] = self.compute(*key[:2]).passes(self.model, samples, self.digest)
         return self._passes[key]
 
     def compute(self, framework: str, precision: Precision) -> Compute:
@@ -233,9 +218,7 @@ class Predictor:
         A layer by itself stays in its core's cache, which a model's step does not: it is no less than what was measured
         of a whole model.
         """
-        known = self.hardware.calibration
-        if known is None:
-            return 1.0
+        known = self.hardware.calibrated
         measured = known.crowding.get(str(self.hardware.node_devices))
         if measured is not None and self.compute(chosen.framework or "torch", "fp32").measured_steps(self.digest):
             return measured
@@ -247,17 +230,14 @@ class Predictor:
         step = parts.step or 1.0
         foreign_machine = self.hardware.uncertainty.value if self.hardware.measured_elsewhere else 0.0
         computing = passes.deviation * (parts.compute + parts.bubble) / step
+        repeats = self.hardware.calibrated.repeat_deviation
         if workers == 1:
-            return combined(computing, self._repeats, foreign_machine)
+            return combined(computing, repeats, foreign_machine)
         known = costs.residual("all-reduce", workers)
         known_software = self.hardware.kind == "cuda" or self.overhead(chosen) is not None
         together = TOGETHER if known_software else UNKNOWN_SOFTWARE
         moving = (UNMEASURED_TRANSFERS if known is None else known) * parts.exposed / step
-        return combined(computing, moving, self._repeats, together, foreign_machine)
-
-    @property
-    def _repeats(self) -> float:
-        return self.hardware.calibration.repeat_deviation if self.hardware.calibration else 0.0
+        return combined(computing, moving, repeats, together, foreign_machine)
 
     def _memory(self, footprint: Footprint, chosen: Strategy, spec: RunSpec, samples: float) -> Estimate:
         """Bytes of the rank that holds most: its footprint, its data, and what processes hold beyond them."""
@@ -295,14 +275,14 @@ class Predictor:
         if grown is not None:
             return overhead.held_bytes + passing + buffers + grown * group.activation_bytes
         # What is filled while activations are freed takes their place.
-        if group.role == "worker" and in_backward(group):
+        sent_back = all(message.phase == "backward" for message in group.messages)
+        if group.role == "worker" and sent_back:
             return overhead.held_bytes + max(passing, buffers - group.activation_bytes)
         return overhead.held_bytes + passing + buffers
 
     @cached_property
     def _memory_fits(self) -> dict[str, MemoryFit]:
-        calibration = self.hardware.calibration
-        return {fit.framework: fit for fit in calibration.memory} if calibration else {}
+        return {fit.framework: fit for fit in self.hardware.calibrated.memory}
 
     def _passing(self, framework: str, samples: float) -> float:
         """What the passes of a local batch hold at their peak, over all gradients and all that is kept."""
@@ -324,16 +304,10 @@ class Predictor:
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
 
 
-def in_backward(group: RankFootprint) -> bool:
-    """Whether all that it sends leaves in the backward pass."""
-    return all(message.phase == "backward" for message in group.messages)
-
-
 def transport_of(chosen: Strategy, spec: RunSpec) -> str:
     """What carries the messages: memory of one process, gRPC of TensorFlow's workers, gloo on cores, NCCL on GPUs."""
     if spec.device != "cpu":
         return "nccl"
-    roles = chosen.needs.roles(spec)
-    if sum(role.processes for role in roles) == 1:
+    if sum(role.processes for role in chosen.needs.roles(spec)) == 1:
         return IN_PROCESS
     return "grpc" if chosen.framework == "tensorflow" else "gloo"

@@ -85,8 +85,7 @@ class Question:
     @cached_property
     def predictor(self) -> Predictor:
         """The predictor of all runs of the question."""
-        described = self.hardware.price_per_device_hour
-        price = self.price_per_device_hour
+        described, price = self.hardware.price_per_device_hour, self.price_per_device_hour
         return Predictor(
             self.hardware, self.facts, self.samples or sample_count(self.base, probe),
             described.value if price is None and described else price, data_bytes(self.base),
@@ -100,9 +99,8 @@ class Question:
             while size < max(self.workers):
                 size *= 2
             return [("global_batch", size)]
-        return [("global_batch", size) for size in self.global_batches] + [
-            ("local_batch", size) for size in self.local_batches
-        ]
+        fixed = [("global_batch", size) for size in self.global_batches]
+        return fixed + [("local_batch", size) for size in self.local_batches]
 
     def specs(
         self,
@@ -132,8 +130,11 @@ class Question:
         devices = chosen.needs.devices
         if self.hardware.kind not in devices:
             return f"{chosen.name} does not run with device {self.hardware.kind}; it offers {', '.join(devices)}"
-        if chosen.needs.roles(spec) and not _several_machines(spec) and self._machines(spec) > 1:
-            return f"{chosen.name} is one process and cannot reach over {self._machines(spec)} nodes"
+        roles, cuda = chosen.needs.roles(spec), self.hardware.kind == "cuda"
+        # Workers that are processes may be on other machines; those within one process may not.
+        within = roles and spec.workers > 1 and sum(role.processes for role in roles) == 1
+        if cuda and within and (nodes := -(-spec.workers // self.hardware.node_devices)) > 1:
+            return f"{chosen.name} is one process and cannot reach over {nodes} nodes"
         fields: dict[str, Any] = {"dataset_copies": _ENOUGH_COPIES}
         if spec.precision not in chosen.needs.precisions:
             fields["precision"] = chosen.needs.precisions[-1]
@@ -146,17 +147,9 @@ class Question:
             return str(error)
         return reason
 
-    def _machines(self, spec: RunSpec) -> int:
-        return -(-spec.workers // self.hardware.node_devices) if self.hardware.kind == "cuda" else 1
-
     def _look(self, _spec: RunSpec) -> OwnFacts:
         assert self.own_facts is not None
         return self.own_facts
-
-
-def _several_machines(spec: RunSpec) -> bool:
-    """Whether its workers are processes, which may be on other machines, or within one process."""
-    return sum(role.processes for role in strategy(spec.strategy).needs.roles(spec)) > 1 or spec.workers == 1
 
 
 def _classes(spec: RunSpec) -> int | None:
@@ -171,10 +164,12 @@ def data_bytes(spec: RunSpec) -> float:
 
     PyTorch makes none of images of one channel, whose layout is the same in any order, and none of other layouts.
     """
-    shape = spec.input_shape or data_source(str(spec.dataset)).shape if spec.dataset != OWN_DATA else spec.input_shape
-    if shape is None or spec.dataset == OWN_DATA:
+    if spec.dataset == OWN_DATA:
         return 0.0
     source = data_source(str(spec.dataset))
+    shape = spec.input_shape or source.shape
+    if shape is None:
+        return 0.0
     used = source.count(data_request(spec))
     loaded = max(used, source.count(data_request(spec.model_copy(update={"train_samples": None}))))
     reordered = spec.memory_format == "channels_last" and len(shape) == IMAGE_DIMENSIONS and shape[0] > 1

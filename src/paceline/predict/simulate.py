@@ -16,6 +16,9 @@ DONE = 1e-12
 # Blom, "Statistical Estimates and Transformed Beta-Variables", 1958: the mean of the largest of n normal numbers.
 BLOM = 0.375
 NORMAL = NormalDist()
+# A rank, and whether it is its stream of transfers; and the numbers of the tasks on each stream, in order.
+Stream = tuple[int, bool]
+Queues = dict[Stream, list[int]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Times:
 
 def simulate(tasks: Sequence[Task], interference: float = 0.0) -> Times:
     """Streams take their tasks in the order given. Raises if tasks wait for each other in a circle."""
-    queues: dict[tuple[int, bool], list[int]] = {}
+    queues: Queues = {}
     for number, task in enumerate(tasks):
         queues.setdefault((task.rank, task.transfers), []).append(number)
     if not interference:
@@ -74,7 +77,7 @@ def simulate(tasks: Sequence[Task], interference: float = 0.0) -> Times:
     return Times(tuple(begins), tuple(ends))
 
 
-def _in_turn(tasks: Sequence[Task], queues: dict[tuple[int, bool], list[int]]) -> Times:
+def _in_turn(tasks: Sequence[Task], queues: Queues) -> Times:
     """Where nothing slows anything, a task starts when its stream is free and what it waits for is done."""
     begins, ends = [-1.0] * len(tasks), [-1.0] * len(tasks)
     places, done = dict.fromkeys(queues, 0), 0
@@ -100,11 +103,8 @@ def _in_turn(tasks: Sequence[Task], queues: dict[tuple[int, bool], list[int]]) -
 
 
 def _active(
-    tasks: Sequence[Task],
-    queues: dict[tuple[int, bool], list[int]],
-    places: dict[tuple[int, bool], int],
-    ends: Sequence[float],
-) -> list[tuple[tuple[int, bool], int]]:
+    tasks: Sequence[Task], queues: Queues, places: dict[Stream, int], ends: Sequence[float]
+) -> list[tuple[Stream, int]]:
     """The first task of each stream, if nothing keeps it waiting."""
     active = []
     for stream, numbers in queues.items():

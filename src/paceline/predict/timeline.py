@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, prod
 
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages
 from paceline.costs.messages import Message
@@ -77,11 +77,6 @@ class StepInputs:
     def share(self, group: RankFootprint) -> float:
         """The share of the whole model's operations that the rank computes for its samples."""
         return group.flops / (1 + self.earlier_passes) / self.flops if self.flops else 1.0
-
-    @property
-    def interference(self) -> float:
-        """Computation lost in each second of a transfer that is hidden behind it."""
-        return self.hardware.interference.value
 
     def scale(self, group: RankFootprint) -> float:
         """What a rank's passes take of the whole model's: by its operations, but no less than launching takes."""
@@ -179,7 +174,7 @@ def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -
         segments.append(place * total - done)
         transfers.append(seconds)
         done = place * total
-    end, link = overlap([*segments, total - done], [*transfers, 0.0], inputs.interference)
+    end, link = overlap([*segments, total - done], [*transfers, 0.0], inputs.hardware.interference.value)
     return inputs.passes.forward_total * scale + max(end, link), sum(transfers)
 
 
@@ -213,13 +208,7 @@ def _filled(model: ModelFacts, first: float, most: float) -> list[tuple[int, flo
 def _arrays(arrays: Sequence[tuple[str, tuple[int, ...]]], parameters: int) -> list[float]:
     if not arrays:
         return [float(parameters * FLOAT_BYTES)] if parameters else []
-    sizes = []
-    for _, shape in reversed(arrays):
-        count = FLOAT_BYTES
-        for length in shape:
-            count *= length
-        sizes.append(float(count))
-    return sizes
+    return [float(FLOAT_BYTES * prod(shape)) for _, shape in reversed(arrays)]
 
 
 def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
@@ -253,7 +242,9 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
     for message in whole:
         if message.phase == "backward":
             add(True, inputs.seconds(message), *(() if message.kind == "all-gather" else (done,)))
-    return simulate(tasks, inputs.interference).total, sum(task.seconds for task in tasks if task.transfers)
+    return simulate(tasks, inputs.hardware.interference.value).total, sum(
+        task.seconds for task in tasks if task.transfers
+    )
 
 
 def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInputs) -> Parts:
@@ -271,11 +262,10 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInp
     busiest = max(range(len(line)), key=lambda worker: shares[worker])
     compute = (forward + backward) * count * shares[busiest] + beside
     transfers = sum(task.seconds for task in tasks if task.transfers and task.rank == busiest)
-    averaged = inputs.software_seconds(line[busiest], line[busiest].parameter_bytes) + sum(
-        _exposed_average(message, inputs, backward * shares[busiest])
-        for message in line[busiest].messages
-        if message.kind == "all-reduce"
-    )
+    averages = [inputs.seconds(message) for message in line[busiest].messages if message.kind == "all-reduce"]
+    averaged = inputs.software_seconds(line[busiest], line[busiest].parameter_bytes)
+    # Gradients are complete in the last micro-batch's backward pass only, and hide behind that.
+    averaged += sum(max(0.0, seconds - backward * shares[busiest]) for seconds in averages)
     bubble = max(0.0, alone + beside - compute)
     busy = (forward + backward) * count + beside * len(line) + sum(task.seconds for task in tasks if task.transfers) * 2
     waiting = inputs.peer_wakeup_seconds(line[busiest])
@@ -283,11 +273,6 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInp
         compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
         cpu_seconds=stages.replicas * (busy + averaged * len(line)),
     )  # fmt: skip
-
-
-def _exposed_average(message: Message, inputs: StepInputs, last_pass: float) -> float:
-    """Gradients are complete in the last micro-batch's backward pass only, and hide behind that."""
-    return max(0.0, inputs.seconds(message) - last_pass)
 
 
 def _line(workers: Sequence[RankFootprint], stages: Stages) -> list[RankFootprint]:

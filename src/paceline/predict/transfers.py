@@ -4,12 +4,12 @@ Ring and tree: Thakur, Rabenseifner and Gropp, "Optimization of Collective Commu
 Patarasuk and Yuan, 2009. Hierarchical: reduce within nodes, then between them, as NCCL and Horovod do.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, log2
 
 from paceline.costs.messages import MessageKind
-from paceline.systems.hardware import Collective, Hardware
+from paceline.systems.hardware import Collective, Hardware, Link
 
 # Passes of the whole payload over a ring: an all-reduce is a reduce-scatter and then an all-gather.
 RING_PASSES = {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 1}
@@ -24,6 +24,11 @@ class Wire:
     latency: float
     bandwidth: float
 
+    @classmethod
+    def over(cls, link: Link) -> "Wire":
+        """The wire of a described link."""
+        return cls(link.latency_seconds.value, link.bytes_per_second.value)
+
     def send(self, payload_bytes: float) -> float:
         """One message from one rank to another."""
         return self.latency + payload_bytes / self.bandwidth
@@ -31,8 +36,7 @@ class Wire:
 
 def ring_seconds(kind: str, payload_bytes: float, ranks: int, wire: Wire) -> float:
     """Every rank passes on a part at a time: n - 1 steps for each pass."""
-    passes = RING_PASSES[kind]
-    return passes * (ranks - 1) * wire.send(payload_bytes / ranks)
+    return RING_PASSES[kind] * (ranks - 1) * wire.send(payload_bytes / ranks)
 
 
 def tree_seconds(payload_bytes: float, ranks: int, wire: Wire) -> float:
@@ -52,25 +56,21 @@ class Costs:
     hardware: Hardware
     transport: str
     algorithm: str = "auto"
-    _measured: dict[tuple[str, int], Collective] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        calibration = self.hardware.calibration
-        for collective in calibration.collectives if calibration else ():
-            if collective.transport == self.transport:
-                self._measured[collective.kind, collective.ranks] = collective
+    @cached_property
+    def _measured(self) -> dict[tuple[str, int], Collective]:
+        known = [each for each in self.hardware.calibrated.collectives if each.transport == self.transport]
+        return {(collective.kind, collective.ranks): collective for collective in known}
 
     @cached_property
     def inner(self) -> Wire:
         """Between devices of a node."""
-        link = self.hardware.inner
-        return Wire(link.latency_seconds.value, link.bytes_per_second.value)
+        return Wire.over(self.hardware.inner)
 
     @cached_property
     def outer(self) -> Wire:
         """Between nodes, for each device of a node."""
-        link = self.hardware.outer
-        return Wire(link.latency_seconds.value, link.bytes_per_second.value)
+        return Wire.over(self.hardware.outer)
 
     def seconds(self, kind: MessageKind, payload_bytes: float, ranks: int, apart: int = 1) -> float:
         """One transfer between `ranks` ranks whose numbers are `apart` from each other."""
@@ -81,7 +81,8 @@ class Costs:
             return measured
         if self.transport == IN_PROCESS:
             return self._in_process(kind, payload_bytes, ranks)
-        return self._by_formula(kind, payload_bytes, ranks, self._ranks_in_a_node(ranks, apart))
+        near = max(1, min(ranks, self.hardware.node_devices // apart))
+        return self._by_formula(kind, payload_bytes, ranks, near)
 
     def _by_formula(self, kind: MessageKind, payload_bytes: float, ranks: int, near: int) -> float:
         """`near` of the ranks are in one node."""
@@ -97,9 +98,6 @@ class Costs:
         """How far measurements lie from their line, or None where there are none."""
         measured = self._nearest(kind, ranks)
         return measured.curve.residual if measured else None
-
-    def _ranks_in_a_node(self, ranks: int, apart: int) -> int:
-        return max(1, min(ranks, self.hardware.node_devices // apart))
 
     def _flat(self, kind: str, payload_bytes: float, ranks: int, wire: Wire) -> float:
         ring = ring_seconds(kind, payload_bytes, ranks, wire)

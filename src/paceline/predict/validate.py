@@ -1,6 +1,7 @@
 """Predictions beside what was measured here: the error of each row, and what the intervals are worth."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import mean, median
@@ -78,12 +79,8 @@ def validate_records(records: Iterable[Record], hardware: Hardware, basis: str |
         if _comparable(record, hardware):
             groups.setdefault(record.key, []).append(record)
     predictors: dict[str, Predictor] = {}
-    rows = []
-    for group in groups.values():
-        row = _row(group, hardware, predictors, basis)
-        if row is not None:
-            rows.append(row)
-    return rows
+    rows = (_row(group, hardware, predictors, basis) for group in groups.values())
+    return [row for row in rows if row is not None]
 
 
 def _comparable(record: Record, hardware: Hardware) -> bool:
@@ -133,10 +130,9 @@ def _predictor(spec: RunSpec, hardware: Hardware, known: dict[str, Predictor]) -
         include={"workload", "model", "options", "dataset", "input_shape", "classes", "train_samples"}
     )
     if place not in known:
-        try:
+        facts = None
+        with suppress(UserError):
             facts = spec_facts(spec) if spec.model is None else probe(spec).model
-        except UserError:
-            return None
         if facts is None:
             return None
         known[place] = Predictor(hardware, facts, spec.train_samples or 1, data_bytes=data_bytes(spec))
@@ -155,9 +151,7 @@ def _held(record: Record, parameters: float) -> tuple[float, float] | None:
 def summarise(rows: Sequence[Row]) -> Summary:
     """Mean and worst error, the share inside their intervals, and whether the order is kept."""
     errors = [abs(row.error) for row in rows]
-    return Summary(
-        len(rows), mean(errors), max(errors), mean(row.inside for row in rows), order_kept(rows),
-    )  # fmt: skip
+    return Summary(len(rows), mean(errors), max(errors), mean(row.inside for row in rows), order_kept(rows))
 
 
 def order_kept(rows: Sequence[Row]) -> float | None:

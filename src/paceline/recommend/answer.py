@@ -17,6 +17,8 @@ from paceline.units import format_bytes
 TIE = 0.05
 # Synchronous strategies follow one loss curve for one global batch; what others lose, only runs can tell.
 UNSYNCHRONISED = "its steps are not worth those of one worker, and by how much only runs can tell"
+# Numbers of earlier runs and their samples per second, by configuration.
+Evidence = dict[str, list[tuple[int, float]]]
 ANOTHER_OPTIMIZER = "it trains with an optimizer of its own"
 
 
@@ -122,11 +124,7 @@ def ranked(answer: Answer) -> Answer:
 
 
 def _candidate(
-    question: Question,
-    wanted: Objective,
-    spec: RunSpec,
-    evidence: dict[str, list[tuple[int, float]]],
-    critical_batch: float | None,
+    question: Question, wanted: Objective, spec: RunSpec, evidence: Evidence, critical_batch: float | None
 ) -> Candidate:
     prediction = question.predictor.predict(spec)
     value = wanted.of(prediction)
@@ -159,9 +157,9 @@ def _identity(spec: RunSpec) -> str:
     return f"{fields} {spec.samples_per_step}"
 
 
-def _evidence(records: Iterable[Record]) -> dict[str, list[tuple[int, float]]]:
+def _evidence(records: Iterable[Record]) -> Evidence:
     """Good runs by configuration: their numbers in the results file, and samples per second."""
-    runs: dict[str, list[tuple[int, float]]] = {}
+    runs: Evidence = {}
     for record in records:
         if record.ok and not record.spec.instrumented and record.id is not None and record.steady is not None:
             runs.setdefault(_identity(record.spec), []).append((record.id, record.steady.samples_per_second))

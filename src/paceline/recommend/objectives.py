@@ -2,13 +2,30 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-from paceline.errors import SpecError, nearest
-from paceline.metrics import COST, ENERGY, EPOCH_TIME, PEAK_MEMORY, THROUGHPUT, Metric
+from paceline.catalogue import choose
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.units import format_about, format_bytes, format_seconds
 
 SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One reported number, with a unit and a direction, so that none is ranked backwards."""
+
+    name: str
+    label: str
+    unit: str
+    better: Literal["higher", "lower"]
+
+
+THROUGHPUT = Metric("samples_per_second", "samples/s", "1/s", "higher")
+EPOCH_TIME = Metric("epoch_seconds", "epoch time", "s", "lower")
+PEAK_MEMORY = Metric("peak_memory_bytes", "peak memory per worker", "B", "lower")
+ENERGY = Metric("joules_per_epoch", "energy per epoch", "J", "lower")
+COST = Metric("cost_per_epoch", "cost per epoch", "money", "lower")
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,4 @@ OBJECTIVES = {
 
 def objective(name: str) -> Objective:
     """By name."""
-    if name not in OBJECTIVES:
-        raise SpecError(f"there is no objective {name!r}; {nearest(name, OBJECTIVES)}")
-    return OBJECTIVES[name]
+    return choose(name, OBJECTIVES, "objective")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from paceline.analysis.answer import headline
 from paceline.analysis.cells import COLUMNS, cells, row_name, used_columns
 from paceline.analysis.findings import gather_findings
-from paceline.analysis.headline import headline
 from paceline.analysis.labels import group_by_setting, varying_fields
 from paceline.analysis.rows import Row
 from paceline.record import Record

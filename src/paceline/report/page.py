@@ -6,14 +6,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from paceline.analysis.answer import answer
-from paceline.analysis.findings import gather_findings
-from paceline.analysis.headline import headline
-from paceline.analysis.json_csv import csv_text, json_values
+from paceline.analysis.answer import answer, headline
+from paceline.analysis.findings import gather_findings, json_values
+from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import describe_unmeasured, group_by_setting
 from paceline.analysis.reproduction import recipes
 from paceline.analysis.rows import Row, summarise
-from paceline.errors import UserError
+from paceline.errors import user_can_choose
 from paceline.record import Record
 from paceline.report.embedded import download, library, pictures, script_data
 from paceline.report.table import ranking
@@ -23,13 +22,9 @@ from paceline.units import format_bytes
 def write_report(records: Sequence[Record], path: Path) -> Path:
     """Writes the page and returns its path."""
     page = render(records)
-    try:
+    with user_can_choose(f"the report cannot be written to {path}", "place with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"the report cannot be written to {path}: {error.strerror}; choose another place with --out"
-        ) from None
     return path
 
 
@@ -40,12 +35,8 @@ def write_figures(records: Sequence[Record], folder: Path) -> list[Path]:
 
     rows = summarise(records)
     chosen = [figure for figure in figures().values() if figure.applies(rows)]
-    try:
+    with user_can_choose(f"the figures cannot be written to {folder}", "folder with --figures"):
         return [path for figure in chosen for path in write_figure(figure, rows, folder)]
-    except OSError as error:
-        raise UserError(
-            f"the figures cannot be written to {folder}: {error.strerror}; choose another folder with --figures"
-        ) from None
 
 
 def render(records: Sequence[Record]) -> str:
@@ -58,12 +49,13 @@ def render(records: Sequence[Record]) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     drawn = pictures(rows)
+    moments = [record.started_at for record in records]
     return environment.from_string((folder / "page.html.j2").read_text()).render(
         style=(folder / "page.css").read_text(),
         script=(folder / "page.js").read_text(),
         library=library() if drawn else "",
         answer=answer(rows),
-        settings=_settings(rows),
+        settings=[{"title": title, "headline": headline(group)} for title, group in group_by_setting(rows).items()],
         without_result=_without_result(rows),
         table=ranking(rows),
         figures=drawn,
@@ -73,22 +65,11 @@ def render(records: Sequence[Record]) -> str:
         recipes=[(recipe, download(recipe.text, "application/toml")) for recipe in recipes(records)],
         downloads=_downloads(records, rows),
         shrunk=list(dict.fromkeys(row.spec.shrunk.text for row in rows if row.spec.shrunk)),
-        **_about(records),
+        studies=sorted({record.study for record in records}),
+        runs=sum(record.ok for record in records),
+        first=min(moments, default=""),
+        last=max(moments, default=""),
     )
-
-
-def _about(records: Sequence[Record]) -> dict[str, Any]:
-    return {
-        "studies": sorted({record.study for record in records}),
-        "runs": sum(record.ok for record in records),
-        "first": min((record.started_at for record in records), default=""),
-        "last": max((record.started_at for record in records), default=""),
-    }
-
-
-def _settings(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Setting by setting, the answer in a sentence."""
-    return [{"title": title, "headline": headline(group)} for title, group in group_by_setting(rows).items()]
 
 
 def _without_result(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
@@ -107,7 +88,7 @@ def _without_result(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
 def _downloads(records: Sequence[Record], rows: Sequence[Row]) -> list[tuple[str, str]]:
     values = json.dumps(json_values(records, rows), indent=2, allow_nan=False)
     return [
-        ("paceline-results.csv", download(csv_text(rows), "text/csv")),
+        ("paceline-results.csv", download(csv_text(flat_rows(rows)), "text/csv")),
         ("paceline-results.json", download(values, "application/json")),
     ]
 
@@ -116,11 +97,7 @@ def _environment(records: Sequence[Record]) -> list[tuple[str, str]]:
     newest = records[-1].environment if records else {}
     shown: dict[str, Callable[[Any], str]] = {
         "memory_bytes": format_bytes,
-        "frameworks": _versions,
+        "frameworks": lambda versions: ", ".join(f"{name} {version}" for name, version in versions.items()),
         "cores": lambda value: str(len(value)),
     }
     return [(name.replace("_", " "), shown.get(name, str)(value)) for name, value in newest.items() if value]
-
-
-def _versions(frameworks: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in frameworks.items())

@@ -20,16 +20,9 @@ TUNED_ALLOCATOR = {
 }
 # What a launcher or a test runner may have left in the environment; a run's processes must not see it.
 _FOREIGN = (
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "TF_CONFIG",
+    "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TF_CONFIG",
     "PYTEST_CURRENT_TEST",
-)
+)  # fmt: skip
 
 
 def lay_out(roles: tuple[Role, ...], cores: tuple[int, ...], cores_per_worker: int) -> tuple[Process, ...]:

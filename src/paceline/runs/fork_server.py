@@ -22,14 +22,7 @@ from time import perf_counter_ns
 from typing import IO
 
 from paceline.runs.processes import CODE_FAILED, POLL_SECONDS, die_with, leave, stat_fields
-from paceline.runs.wire import (
-    MESSAGE_BYTES,
-    SERVER_MESSAGE,
-    ForkRequest,
-    ProcessEnded,
-    ProcessStarted,
-    ServerReady,
-)
+from paceline.runs.wire import MESSAGE_BYTES, SERVER_MESSAGE, ForkRequest, ProcessEnded, ProcessStarted, ServerReady
 
 # Of `stat_fields`: time in user mode and in the kernel, the process's own and that of its ended children.
 TICKS = slice(11, 15)

@@ -84,7 +84,8 @@ def classify(ending: Ending, processes: Sequence[Process]) -> tuple[Status, str 
         return ending.verdict, "interrupted by the user", 0
     for rank, code in enumerate(ending.codes):
         if code is not None and code < 0:
-            name = _signal_name(-code)
+            # Real-time signals have no name.
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             return Status.FAILED, f"rank {rank} ({processes[rank].role}) was killed by {name}", rank
     errors = [(report, rank) for rank, report in enumerate(ending.reports) if isinstance(report, RankError)]
     if errors:
@@ -96,13 +97,6 @@ def classify(ending: Ending, processes: Sequence[Process]) -> tuple[Status, str 
         role, code = processes[silent[0]].role, ending.codes[silent[0]]
         return Status.FAILED, f"rank {silent[0]} ({role}) ended with exit code {code} and no result", silent[0]
     return Status.OK, None, 0
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no name
-        return f"signal {number}"
 
 
 def _from_error(error: RankError, rank: int, role: str) -> tuple[Status, str, int]:
@@ -140,14 +134,11 @@ def _measured_fields(
 def _rank(process: Process, result: RankResult) -> Rank:
     measured = result.measured
     shares = {"run_queue_share": result.run_queue_share, "serving_cpu_seconds": measured.serving_cpu_seconds}
-    details = {
-        **measured.details,
-        **result.notes,
-        **{name: value for name, value in shares.items() if value is not None},
-    }
+    known = {name: value for name, value in shares.items() if value is not None}
     return Rank(
         rank=process.rank, role=process.role, cores=process.cores, cpu_seconds=measured.cpu_seconds,
-        peak_memory_bytes=measured.peak_memory_bytes, memory=_memory(result), details=details,
+        peak_memory_bytes=measured.peak_memory_bytes, memory=_memory(result),
+        details={**measured.details, **result.notes, **known},
     )  # fmt: skip
 
 
@@ -170,11 +161,9 @@ def _memory(result: RankResult) -> Memory | None:
         return None
     first = next((view.resident for view in result.measured.epochs if view.resident), final)
     return Memory(
-        baseline_bytes=baseline,
-        steady_bytes=first.current_bytes,
-        peak_bytes=first.peak_bytes,
+        baseline_bytes=baseline, steady_bytes=first.current_bytes, peak_bytes=first.peak_bytes,
         final_bytes=final.current_bytes,
-    )
+    )  # fmt: skip
 
 
 def _settled(ranks: list[tuple[float, ...]]) -> dict[str, Any]:
@@ -192,16 +181,13 @@ def _instrumented_fields(processes: Sequence[Process], results: list[RankResult]
     for process, result in zip(processes, results, strict=True):
         for span in result.measured.spans:
             spans.setdefault(process.rank if span.worker is None else span.worker, []).append(span)
-    if not spans:
-        return {}
-    return {"breakdown": tuple(break_down(spans)), "timeline": _timeline(spans)}
+    return {"breakdown": tuple(break_down(spans)), "timeline": _timeline(spans)} if spans else {}
 
 
 def _timeline(spans: dict[int, list[Span]]) -> tuple[TimelineSpan, ...]:
     """The last steps of every rank."""
-    steps = sorted(
-        (span for rank in spans.values() for span in rank if span.kind == "step"), key=lambda span: span.start
-    )
+    steps = [span for rank in spans.values() for span in rank if span.kind == "step"]
+    steps.sort(key=lambda span: span.start)
     ranks = sum(any(span.kind == "step" for span in rank) for rank in spans.values())
     kept = steps[-TIMELINE_STEPS * max(1, ranks) :]
     begin, end = kept[0].start, max(span.end for span in kept)
@@ -266,13 +252,9 @@ def _loss_finding(losses: list[float]) -> list[Finding]:
     bad = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
     if bad is None:
         return []
-    return [
-        Finding(
-            code="loss_not_finite",
-            text=f"the loss is not a finite number from step {bad + 1} on",
-            hint="its times are kept; lower the learning rate or look at the data before trusting its accuracy",
-        )
-    ]
+    text = f"the loss is not a finite number from step {bad + 1} on"
+    hint = "its times are kept; lower the learning rate or look at the data before trusting its accuracy"
+    return [Finding(code="loss_not_finite", text=text, hint=hint)]
 
 
 def _first_epoch_finding(epochs: tuple[Epoch, ...]) -> list[Finding]:
@@ -280,11 +262,6 @@ def _first_epoch_finding(epochs: tuple[Epoch, ...]) -> list[Finding]:
         return []
     if epochs[0].seconds < SLOW_FIRST_EPOCH * epochs[1].seconds:
         return []
-    ratio = epochs[0].seconds / epochs[1].seconds
-    return [
-        Finding(
-            code="slow_first_epoch",
-            text=f"the first epoch took {ratio:.2f} times as long as the second",
-            hint="compare second epochs; the first one carries warm-up",
-        )
-    ]
+    text = f"the first epoch took {epochs[0].seconds / epochs[1].seconds:.2f} times as long as the second"
+    hint = "compare second epochs; the first one carries warm-up"
+    return [Finding(code="slow_first_epoch", text=text, hint=hint)]

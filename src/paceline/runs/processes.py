@@ -31,6 +31,16 @@ def stat_fields(pid: int) -> list[str]:
         return []
 
 
+def run_queue_seconds() -> float:
+    """The wait so far of the thread of this process that waited longest; 0 where the kernel keeps no such accounts."""
+    longest = 0
+    # Time on a core, time ready without one, turns (Documentation/scheduler/sched-stats.rst).
+    for account in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            longest = max(longest, int(account.read_text().split()[1]))
+    return longest / 1e9
+
+
 def die_with(parent_pid: int) -> None:
     """Asks the kernel to kill this process when its parent dies, whatever way the parent dies."""
     if sys.platform == "linux":

@@ -19,7 +19,7 @@ from paceline.runs.folder import orphaned_folders
 from paceline.runs.processes import is_alive, stat_fields
 from paceline.spec import RunSpec
 from paceline.systems import System
-from paceline.systems.slicing import CONTROL
+from paceline.systems.local import SLICING
 
 # In /tmp itself: the name of a socket in it must be shorter than 108 characters.
 FOLDER_PREFIX = "paceline-mps-"
@@ -65,9 +65,9 @@ def mps(spec: RunSpec) -> Iterator[dict[str, str]]:
 
 def _start(paths: dict[str, str]) -> None:
     env = {**os.environ, **paths, "CUDA_VISIBLE_DEVICES": first_gpu(os.environ.get("CUDA_VISIBLE_DEVICES"))}
-    done = subprocess.run([CONTROL, "-d"], env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([SLICING, "-d"], env=env, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
-        raise RuntimeError(f"{CONTROL} did not start (exit code {done.returncode}): {done.stderr.strip()}")
+        raise RuntimeError(f"{SLICING} did not start (exit code {done.returncode}): {done.stderr.strip()}")
 
 
 def first_gpu(visible: str | None) -> str:
@@ -83,7 +83,7 @@ def take_down(folder: Path) -> None:
         children = _children(daemon)
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
-                [CONTROL], env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(folder)}, input="quit\n", text=True,
+                [SLICING], env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(folder)}, input="quit\n", text=True,
                 capture_output=True, timeout=QUIT_SECONDS, check=False,
             )  # fmt: skip
         until = time.monotonic() + QUIT_SECONDS
@@ -105,12 +105,12 @@ def sweep() -> None:
 def _daemon(folder: Path) -> int | None:
     """The daemon's number, as it wrote it down itself, if that process is the daemon still."""
     try:
-        pid = int((folder / f"{CONTROL}.pid").read_text())
+        pid = int((folder / f"{SLICING}.pid").read_text())
         name = Path(f"/proc/{pid}/comm").read_text().strip()
     except (OSError, ValueError):
         return None
     # The kernel keeps the first 15 characters of a name.
-    return pid if CONTROL.startswith(name) else None
+    return pid if SLICING.startswith(name) else None
 
 
 def _children(pid: int) -> list[int]:

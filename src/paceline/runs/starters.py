@@ -52,31 +52,18 @@ class NewProcess:
     fds: tuple[int, ...]
 
 
-class Starter(Protocol):
-    """A way to start the processes of a run."""
+class Starter:
+    """Starts a new Python interpreter for each process of a run; other ways to start them derive from it."""
 
     def prepare(self, environments: list[dict[str, str]]) -> None:
-        """Does what can be done for processes with these environments before the time of the run begins."""
+        """Does what can be done before the time of the run begins: nothing where nothing is shared."""
 
     def cpu_seconds(self) -> float:
-        """CPU seconds so far of what processes are started with, and of those of them that have ended."""
-
-    def start(self, process: NewProcess) -> RunProcess:
-        """Starts a process that leads a process group of its own."""
-
-
-class FreshStarter:
-    """Starts a new Python interpreter for each process."""
-
-    def prepare(self, environments: list[dict[str, str]]) -> None:
-        """Nothing is shared, so there is nothing to prepare."""
-
-    def cpu_seconds(self) -> float:
-        """The kernel counts its processes as children of this one, so there are no others."""
+        """CPU seconds so far of processes that the kernel does not count as this one's children."""
         return 0.0
 
     def start(self, process: NewProcess) -> RunProcess:
-        """Starts `python -m paceline.runs.worker`."""
+        """Starts `python -m paceline.runs.worker`, which leads a process group of its own."""
         words = [str(process.folder), *map(str, (process.rank, *process.fds, os.getpid()))]
         with process.log.open("wb") as log:
             return subprocess.Popen(
@@ -120,7 +107,7 @@ class ForkServers:
 
 
 @dataclass(frozen=True)
-class ForkStarter:
+class ForkStarter(Starter):
     """Forks each process from the server that has its environment."""
 
     servers: ForkServers
@@ -141,7 +128,7 @@ class ForkStarter:
         server = self.servers.server(self.modules, early)
         ready = server.wait_for_imports()
         if ready is None:
-            return FreshStarter().start(process)
+            return super().start(process)
         worker = ForkedWorker(folder=process.folder, rank=process.rank, import_nanoseconds=ready.import_nanoseconds)
         request = ForkRequest(
             entry=f"{WORKER}:run_forked", argument=worker.model_dump_json(), log=process.log, environment=late

@@ -25,8 +25,7 @@ from paceline.runs.devices import pin  # noqa: E402
 from paceline.runs.folder import RunFolder  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
 from paceline.runs.meters.memory import resident, start_peak_anew  # noqa: E402
-from paceline.runs.meters.run_queue import NANOSECONDS, run_queue_seconds  # noqa: E402
-from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave  # noqa: E402
+from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
 from paceline.runs.wire import (  # noqa: E402
     EpochEvent,
     ForkedWorker,
@@ -102,7 +101,7 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
         measured = train(job, orders.schedule, samples, reporter)
         if orders.keep_weights:
             _keep_weights(context, job.weights(), start.folder)
-    waited = (run_queue_seconds() - queued) * NANOSECONDS / max(1, perf_counter_ns() - opened)
+    waited = (run_queue_seconds() - queued) * 1e9 / max(1, perf_counter_ns() - opened)
     job.close()
     return RankResult(
         start=ProcessStart(

@@ -35,7 +35,12 @@ def _folder() -> Any:
 def load_hardware(name: str | None = None, network: str | None = None) -> Hardware:
     """By name, by file, or this machine as it was calibrated; without any of them, this class of machine."""
     if name in (None, LOCAL):
-        hardware = _read_file(LOCAL_FILE) if LOCAL_FILE.is_file() else _unmeasured_here(name)
+        if name == LOCAL and not LOCAL_FILE.is_file():
+            raise SpecError(
+                f"--system {LOCAL} is this machine as it was measured, and there is no {LOCAL_FILE} here; "
+                f"run paceline calibrate first"
+            )
+        hardware = _read_file(LOCAL_FILE) if LOCAL_FILE.is_file() else _by_name("cpu-2-cores")
     elif Path(str(name)).suffix == ".toml":
         hardware = _read_file(Path(str(name)))
     else:
@@ -45,15 +50,6 @@ def load_hardware(name: str | None = None, network: str | None = None) -> Hardwa
     if network not in networks():
         raise SpecError(f"there is no network {network!r}; {nearest(network, networks())}")
     return hardware.model_copy(update={"outer": networks()[network]})
-
-
-def _unmeasured_here(name: str | None) -> Hardware:
-    if name == LOCAL:
-        raise SpecError(
-            f"--system {LOCAL} is this machine as it was measured, and there is no {LOCAL_FILE} here; "
-            f"run paceline calibrate first"
-        )
-    return _by_name("cpu-2-cores")
 
 
 def _by_name(name: str) -> Hardware:

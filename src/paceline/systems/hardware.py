@@ -10,10 +10,9 @@ from functools import cached_property
 from math import log, sqrt
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from paceline.errors import SpecError
-from paceline.spec import Frozen, Precision, describe_errors
+from paceline.spec import Frozen, Precision
 from paceline.systems.local import FRAMEWORKS, Gpu, System
 
 Kind = Literal["cpu", "cuda"]
@@ -209,6 +208,9 @@ class Calibration(Frozen):
     overheads: tuple[StrategyOverhead, ...] = ()
 
 
+NOT_CALIBRATED = Calibration(at="", machine="", frameworks={})
+
+
 class Hardware(Frozen):
     """A system: nodes of equal devices, the link within a node and the one between nodes."""
 
@@ -233,10 +235,12 @@ class Hardware(Frozen):
     @classmethod
     def read(cls, values: dict[str, Any], where: str) -> Self:
         """From a system file; what is wrong becomes one sentence."""
-        try:
-            return cls.model_validate(_without_former_fields(values))
-        except ValidationError as error:
-            raise SpecError(f"system {where}: {describe_errors(error, cls)}") from None
+        return cls.parse(_without_former_fields(values), f"system {where}")
+
+    @property
+    def calibrated(self) -> Calibration:
+        """Its calibration, or one in which nothing was measured."""
+        return self.calibration or NOT_CALIBRATED
 
     @property
     def measured_elsewhere(self) -> bool:

@@ -3,20 +3,16 @@
 import importlib.util
 import os
 import platform
+import shutil
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from paceline.systems.slicing import missing_for_slices
-
 # The package that is imported, and the distributions that may provide it.
-FRAMEWORKS = {
-    "torch": ("torch",),
-    "tensorflow": ("tensorflow", "tensorflow-cpu"),
-    "keras": ("keras",),
-    "jax": ("jax",),
-}
+FRAMEWORKS = {"torch": ("torch",), "tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",), "jax": ("jax",)}
+# The program that cuts a GPU into slices.
+SLICING = "nvidia-cuda-mps-control"
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ def local_system() -> System:
         cores=tuple(sorted(os.sched_getaffinity(0))),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         gpus=gpus,
-        no_slices=missing_for_slices(gpus),
+        no_slices=_missing_for_slices(gpus),
         frameworks={name: version for name in FRAMEWORKS if (version := framework_version(name))},
     )
 
@@ -88,3 +84,12 @@ def _gpus() -> tuple[Gpu, ...]:
     gpus = tuple(Gpu(pynvml.nvmlDeviceGetName(h), int(pynvml.nvmlDeviceGetMemoryInfo(h).total)) for h in handles)
     pynvml.nvmlShutdown()
     return gpus
+
+
+def _missing_for_slices(gpus: tuple[Gpu, ...]) -> str | None:
+    """What device cuda-slice lacks here, in words, found without touching a GPU; None if nothing."""
+    if not gpus:
+        return "this machine has no CUDA device"
+    if shutil.which(SLICING) is None:
+        return f"{SLICING} is not on the path; it comes with NVIDIA's driver (package nvidia-compute-utils or the like)"
+    return None

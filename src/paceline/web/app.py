@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -48,13 +47,15 @@ def _icon(_request: Request) -> Response:
 
 
 async def _wrong_input(request: Request, error: Exception) -> Response:
-    values: dict[str, Any] = {"title": "That cannot be done", "text": str(error)}
-    return site_of(request).render(request, "message.html.j2", values, status=400)
+    return _message(request, "That cannot be done", str(error), 400)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     title = "There is no such page" if error.status_code == 404 else "That is not allowed"
     text = "The address may be old; start from the navigation." if error.status_code == 404 else error.detail
-    values: dict[str, Any] = {"title": title, "text": text}
-    return site_of(request).render(request, "message.html.j2", values, status=error.status_code)
+    return _message(request, title, text, error.status_code)
+
+
+def _message(request: Request, title: str, text: str, status: int) -> Response:
+    return site_of(request).render(request, "message.html.j2", {"title": title, "text": text}, status=status)

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -16,13 +17,18 @@ class CommandResult:
     err: str
 
 
+async def start_command(arguments: Sequence[str], columns: int, **options: Any) -> asyncio.subprocess.Process:
+    """Starts `paceline` with these arguments, apart from the terminal, whose Ctrl-C is for the server."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "paceline", *arguments, stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE, start_new_session=True,
+        env={**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}, **options,
+    )  # fmt: skip
+
+
 async def run_command(arguments: Sequence[str], seconds: float) -> CommandResult:
     """Runs `paceline` with these arguments, for at most so many seconds."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "paceline", *arguments,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        start_new_session=True, env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
-    )  # fmt: skip
+    process = await start_command(arguments, 100, stdout=asyncio.subprocess.PIPE)
     try:
         out, err = await asyncio.wait_for(process.communicate(), seconds)
     except TimeoutError:

@@ -7,9 +7,7 @@ study notices at its next event that nobody reads any more, and stops in the sam
 import asyncio
 import itertools
 import json
-import os
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paceline.units import format_bytes, format_rate, format_seconds
+from paceline.web.commands import start_command
 from paceline.web.form import command_line
 from paceline.web.results_cache import Filters
 
@@ -177,13 +176,8 @@ class Jobs:
             self._notify()
 
     async def _run(self, job: Job) -> int:
-        job.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "paceline", *job.arguments, "--progress=json",
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            # Ctrl-C in the terminal is for the server, which then stops its studies one by one.
-            start_new_session=True, limit=LONGEST_LINE_BYTES,
-            env={**os.environ, "COLUMNS": "120", "NO_COLOR": "1"},
-        )  # fmt: skip
+        arguments = [*job.arguments, "--progress=json"]
+        job.process = await start_command(arguments, 120, stdout=asyncio.subprocess.DEVNULL, limit=LONGEST_LINE_BYTES)
         assert job.process.stderr is not None
         async for line in job.process.stderr:
             job.read_line(line.decode(errors="replace"))

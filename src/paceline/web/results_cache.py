@@ -69,11 +69,6 @@ class Snapshot:
             self._rows[filters.query] = summarise(self.select(filters))
         return self._rows[filters.query]
 
-    @property
-    def configurations(self) -> int:
-        """How many configurations there are."""
-        return len({record.key for record in self.records if not record.spec.instrumented})
-
     def filter_values(self) -> dict[str, list[str]]:
         """The values that each filter can have."""
         specs = [record.spec for record in self.records]
@@ -83,6 +78,18 @@ class Snapshot:
             "strategy": sorted({spec.strategy for spec in specs}),
             "workers": [str(count) for count in sorted({spec.workers for spec in specs})],
         }
+
+
+def filtered_values(snapshot: Snapshot, filters: Filters) -> dict[str, object]:
+    """What a page with filters shows of them: their names and values, and how many configurations pass."""
+    return {
+        "filter_names": FILTER_NAMES,
+        "filter_values": snapshot.filter_values(),
+        "filters": filters,
+        "shown": len(snapshot.rows(filters)),
+        "total": len({record.key for record in snapshot.records if not record.spec.instrumented}),
+        "version_seen": snapshot.version,
+    }
 
 
 class ResultsCache:

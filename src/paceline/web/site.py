@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse
 
 from paceline.store import DEFAULT_PATH
 from paceline.web.form import Option
@@ -73,12 +73,9 @@ class Site:
         import jinja2
 
         return jinja2.Environment(
-            loader=jinja2.FileSystemLoader(HERE / "templates"),
-            autoescape=True,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            undefined=jinja2.StrictUndefined,
-        )
+            loader=jinja2.FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True,
+            lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        )  # fmt: skip
 
     def render(self, request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
         """A page as HTML."""
@@ -117,8 +114,3 @@ async def form_fields(request: Request) -> dict[str, list[str]]:
     if not secrets.compare_digest(secret.encode(), site_of(request).secret.encode()):
         raise HTTPException(403, "this form is not of this application as it runs now; load its page again")
     return fields
-
-
-def no_content() -> Response:
-    """The answer to a request that needs no page."""
-    return Response(status_code=204)

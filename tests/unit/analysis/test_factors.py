@@ -2,10 +2,10 @@
 
 import pytest
 
-from paceline.analysis.break_even import crossing, pays_from
 from paceline.analysis.factors import BATCH, DATA, MODEL, groups_varying, short_count, with_enough_levels
 from paceline.analysis.labels import shorten_titles
 from paceline.analysis.rows import summarise
+from paceline.analysis.thresholds import crossing, pays_from
 
 
 def test_a_slice_holds_rows_that_differ_in_the_factor_and_workers_only(make_record):

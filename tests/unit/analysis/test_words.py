@@ -1,7 +1,7 @@
 """Labels, titles and the sentence that answers."""
 
+from paceline.analysis.answer import headline
 from paceline.analysis.frame import flat_rows, to_frame
-from paceline.analysis.headline import headline
 from paceline.analysis.labels import group_by_setting, series_name, setting_title, varying_fields, varying_within
 from paceline.analysis.rows import summarise
 

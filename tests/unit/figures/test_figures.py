@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import vl_convert
 
+from paceline.analysis.frame import csv_text
 from paceline.analysis.rows import Row, summarise
 from paceline.figures import figure, figures
 from paceline.figures.base import MOST_SETTINGS, PALETTE, colours
-from paceline.figures.files import as_csv, shown_values, write_figure
+from paceline.figures.files import shown_values, write_figure
 from paceline.figures.marks import MOST_BARS
 from paceline.strategies import strategies
 from unit.figures import example_records
@@ -224,7 +225,7 @@ def test_numbers_that_several_panels_show_are_written_once():
         {"a": 1, "b": None},
         {"a": None, "b": 2},
     ]
-    assert as_csv([]) == ""
+    assert csv_text([]) == ""
 
 
 @pytest.mark.parametrize("name", ["ranking", "energy", "memory"])

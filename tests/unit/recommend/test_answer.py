@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import SpecError
-from paceline.execute import Silent
+from paceline.execute import Listener
 from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, recommend, with_measurements
 from paceline.recommend.candidates import worker_counts
@@ -163,4 +163,4 @@ def test_an_answer_can_be_ranked_again() -> None:
 def test_only_times_can_be_tried(tmp_path: Path) -> None:
     answer = recommend(question(), "energy")
     with Store.open(tmp_path / "runs.db") as store, pytest.raises(SpecError, match="--measure ranks by time"):
-        try_best(answer, 1, store, Silent())
+        try_best(answer, 1, store, Listener())

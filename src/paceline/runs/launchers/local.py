@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paceline.runs.folder import RunFolder, run_folder
 from paceline.runs.processes import POLL_SECONDS, held_port
-from paceline.runs.starters import FreshStarter, NewProcess, RunProcess, Starter
+from paceline.runs.starters import NewProcess, RunProcess, Starter
 from paceline.runs.wire import EVENT, EpochEvent, RankError, RankResult, RunOrders, StepEvent, WorkerOrders
 
 CHUNK_BYTES = 1 << 16
@@ -22,7 +22,7 @@ CHUNK_BYTES = 1 << 16
 class LocalLauncher:
     """Starts processes on this machine, in the way of its starter."""
 
-    starter: Starter = field(default_factory=FreshStarter)
+    starter: Starter = field(default_factory=Starter)
 
     @contextlib.contextmanager
     def open(self, orders: RunOrders, environments: list[dict[str, str]]) -> Iterator["LocalGroup"]:

@@ -84,23 +84,15 @@ def gpu_findings(uses: Sequence[GpuUse]) -> list[Finding]:
     findings = []
     for number, use in enumerate(uses):
         if use.other_processes:
-            findings.append(
-                Finding(
-                    code="gpu_shared",
-                    text=f"{use.other_processes} other processes had GPU {number} ({use.name}) in use before the run",
-                    hint="end them, or read its times as those of a shared GPU",
-                )
-            )
+            text = f"{use.other_processes} other processes had GPU {number} ({use.name}) in use before the run"
+            hint = "end them, or read its times as those of a shared GPU"
+            findings.append(Finding(code="gpu_shared", text=text, hint=hint))
         for name, share in use.held_back.items():
             if share >= NOTABLE_SHARE:
-                findings.append(
-                    Finding(
-                        code="gpu_throttled",
-                        text=f"{name} held the clock of GPU {number} back in {share:.0%} of the readings: "
-                        f"{use.clock_mhz:.0f} of {use.most_clock_mhz:.0f} MHz",
-                        hint="compare with runs at the same clock; cooling or a higher power limit would help",
-                    )
-                )
+                text = f"{name} held the clock of GPU {number} back in {share:.0%} of the readings: "
+                text += f"{use.clock_mhz:.0f} of {use.most_clock_mhz:.0f} MHz"
+                hint = "compare with runs at the same clock; cooling or a higher power limit would help"
+                findings.append(Finding(code="gpu_throttled", text=text, hint=hint))
     return findings
 
 

@@ -28,11 +28,7 @@ class Reading:
     run_seconds: float
 
 
-def _nothing() -> float:
-    return 0.0
-
-
-def read_load(elsewhere: Callable[[], float] = _nothing) -> Reading | None:
+def read_load(elsewhere: Callable[[], float] = float) -> Reading | None:
     """The accounts as they are now; None where the kernel keeps none."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
@@ -55,7 +51,7 @@ class LoadMeter:
     children.
     """
 
-    def __init__(self, elsewhere: Callable[[], float] = _nothing) -> None:
+    def __init__(self, elsewhere: Callable[[], float] = float) -> None:
         self._elsewhere, self._start = elsewhere, read_load(elsewhere)
 
     def finding(self, queued: float = 0.0) -> Finding | None:
@@ -77,9 +73,8 @@ def other_load_finding(start: Reading | None, end: Reading | None, queued: float
         return None
     shares = {"other programs": others / core_seconds, "other guests of its host": stolen / core_seconds}
     uses = [f"{who} used {share:.0%} of the machine" for who, share in shares.items() if share >= LEAST_SHARE]
-    waited = (
-        f"; one of its processes stood ready without a core for {queued:.0%} of it" if queued >= LEAST_SHARE else ""
-    )
+    stood = f"; one of its processes stood ready without a core for {queued:.0%} of it"
+    waited = stood if queued >= LEAST_SHARE else ""
     return Finding(
         code="other_load",
         text=" and ".join(uses) + " during the run" + waited,

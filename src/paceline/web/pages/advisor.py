@@ -94,8 +94,5 @@ def _line(candidate: dict[str, Any], fields: Fields) -> dict[str, str]:
     }
 
 
-def _routes() -> list[Route]:
-    return [Route("/advisor", show, methods=["GET"]), Route("/advisor", answer, methods=["POST"])]
-
-
-PAGE = Page("advisor", _routes, title="Advisor", path="/advisor", place=6)
+ROUTES = [Route("/advisor", show, methods=["GET"]), Route("/advisor", answer, methods=["POST"])]
+PAGE = Page("advisor", lambda: ROUTES, title="Advisor", path="/advisor", place=6)

@@ -11,7 +11,7 @@ from paceline.analysis.rows import Row
 from paceline.figures import Figure, figures
 from paceline.web.drawings import applicable_figures, rendered, vega_lite, vega_script
 from paceline.web.guard import OPEN_PATH
-from paceline.web.results_cache import FILTER_NAMES
+from paceline.web.results_cache import filtered_values
 from paceline.web.site import Page, filters_of, site_of
 
 MEDIA = {"svg": "image/svg+xml", "png": "image/png", "json": "application/json"}
@@ -26,16 +26,7 @@ def show(request: Request) -> Response:
     """The page."""
     site, filters = site_of(request), filters_of(request)
     snapshot = site.results.snapshot()
-    rows = snapshot.rows(filters)
-    values = {
-        "filter_names": FILTER_NAMES,
-        "filter_values": snapshot.filter_values(),
-        "filters": filters,
-        "figures": applicable_figures(rows),
-        "shown": len(rows),
-        "total": snapshot.configurations,
-        "version_seen": snapshot.version,
-    }
+    values = {**filtered_values(snapshot, filters), "figures": applicable_figures(snapshot.rows(filters))}
     return site.render(request, "figures.html.j2", values)
 
 

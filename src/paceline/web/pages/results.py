@@ -2,65 +2,46 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from paceline.analysis.cells import COLUMNS, Cell, cells, row_name, used_columns
+from paceline.analysis.answer import headline
+from paceline.analysis.cells import COLUMNS, cells, row_name, used_columns
 from paceline.analysis.findings import gather_findings
-from paceline.analysis.headline import headline
 from paceline.analysis.labels import group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.api import Results
 from paceline.export import exporters
-from paceline.web.results_cache import FILTER_NAMES
+from paceline.web.results_cache import filtered_values
 from paceline.web.site import Page, filters_of, site_of
 
 MEDIA = {"csv": "text/csv; charset=utf-8", "json": "application/json", "parquet": "application/vnd.apache.parquet"}
 
 
-@dataclass(frozen=True)
-class Line:
-    """One configuration in a table."""
-
-    key: str
-    name: str
-    workers: int
-    oversubscribed: bool
-    cells: list[Cell]
-
-
-@dataclass(frozen=True)
-class Table:
-    """The configurations of one setting."""
-
-    title: str
-    answer: str | None
-    headings: list[str]
-    lines: list[Line]
-    # Key, name, status and reason of what was not measured.
-    unmeasured: list[tuple[str, str, str, str]]
-
-
-def table_of(title: str, rows: Sequence[Row]) -> Table:
-    """Measured rows as lines, the others with their reason."""
+def table_of(title: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """The configurations of one setting: measured rows as lines, the others with key, name, status and reason."""
     varying = varying_fields(rows)
     measured = [row for row in rows if row.measured]
     used = used_columns(measured)
     lines = [
-        Line(row.key, series_name(row, varying), row.spec.workers, row.oversubscribed, [cells(row)[n] for n in used])
+        {"key": row.key, "name": series_name(row, varying), "workers": row.spec.workers,
+         "oversubscribed": row.oversubscribed, "cells": [cells(row)[number] for number in used]}
         for row in measured
-    ]
+    ]  # fmt: skip
     unmeasured = [
         (row.key, row_name(row, varying), str(row.status).replace("_", " "), row.reason or "no reason given")
         for row in rows
         if not row.measured
     ]
-    return Table(title, headline(rows), [COLUMNS[n].heading for n in used], lines, unmeasured)
+    headings = [COLUMNS[number].heading for number in used]
+    return {
+        "title": title, "answer": headline(rows), "headings": headings, "lines": lines, "unmeasured": unmeasured,
+    }  # fmt: skip
 
 
 def show(request: Request) -> Response:
@@ -69,15 +50,10 @@ def show(request: Request) -> Response:
     snapshot = site.results.snapshot()
     records, rows = snapshot.select(filters), snapshot.rows(filters)
     values = {
-        "filter_names": FILTER_NAMES,
-        "filter_values": snapshot.filter_values(),
-        "filters": filters,
+        **filtered_values(snapshot, filters),
         "tables": [table_of(title, group) for title, group in group_by_setting(rows).items()],
         "findings": gather_findings(records, rows),
-        "total": snapshot.configurations,
-        "shown": len(rows),
         "downloads": sorted(MEDIA),
-        "version_seen": snapshot.version,
     }
     return site.render(request, "results.html.j2", values)
 
@@ -106,11 +82,8 @@ def report(request: Request) -> Response:
 
 
 def _routes() -> list[Route]:
-    return [
-        Route("/results", show),
-        Route("/results/paceline.{kind}", download),
-        Route("/results/report", report),
-    ]
+    downloads = [Route("/results/paceline.{kind}", download), Route("/results/report", report)]
+    return [Route("/results", show), *downloads]
 
 
 PAGE = Page("results", _routes, title="Results", path="/results", place=2)

@@ -14,7 +14,7 @@ from paceline.study import Study, built_in_studies
 from paceline.systems import local_system
 from paceline.web.commands import run_command
 from paceline.web.form import Fields, Option, command_line, run_arguments
-from paceline.web.site import Page, Site, form_fields, no_content, site_of
+from paceline.web.site import Page, Site, form_fields, site_of
 from paceline.workloads import workloads
 
 # What most people set comes first; the remaining options are folded away.
@@ -101,7 +101,7 @@ async def stop(request: Request) -> Response:
     """Stops a study as Ctrl-C would."""
     fields = await form_fields(request)
     site_of(request).jobs.stop(int(request.path_params["number"]))
-    return no_content() if "quiet" in fields else RedirectResponse("/", status_code=303)
+    return Response(status_code=204) if "quiet" in fields else RedirectResponse("/", status_code=303)
 
 
 def _routes() -> list[Route]:

@@ -99,7 +99,7 @@ def test_time_without_a_core_is_counted_by_the_kernel():
     waits = f"""
 import os, time
 os.sched_setaffinity(0, {{{core}}})
-from paceline.runs.meters.run_queue import run_queue_seconds
+from paceline.runs.processes import run_queue_seconds
 until, before = time.monotonic() + 0.6, run_queue_seconds()
 while time.monotonic() < until: pass
 print(run_queue_seconds() - before)

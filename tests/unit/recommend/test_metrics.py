@@ -2,8 +2,8 @@
 
 import pytest
 
-from paceline import metrics
-from paceline.metrics import THROUGHPUT, Metric
+from paceline.recommend import objectives as metrics
+from paceline.recommend.objectives import THROUGHPUT, Metric
 
 METRICS = {metric.name: metric for metric in vars(metrics).values() if isinstance(metric, Metric)}
 
