@@ -12,7 +12,7 @@ from paceline.plan import PlannedRun, complete
 from paceline.record import Record
 from paceline.runs.launch import launch
 from paceline.runs.launchers.local import LocalLauncher
-from paceline.runs.starters import ForkServers, FreshStarter, Starter
+from paceline.runs.starters import ForkServers, Starter
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategies, strategy
 from paceline.systems import local_system
@@ -36,7 +36,7 @@ def trained(name: str, start: Starter, **fields: Any) -> Record:
 @functools.cache
 def started_afresh(name: str) -> Record:
     """A run in a process that imports all by itself."""
-    return trained(name, FreshStarter())
+    return trained(name, Starter())
 
 
 @pytest.mark.parametrize("name", SINGLES)

@@ -2,7 +2,7 @@
 
 import os
 
-from paceline.runs.starters import ForkServers, FreshStarter, imports_of, split_environment
+from paceline.runs.starters import ForkServers, Starter, imports_of, split_environment
 from paceline.strategies import strategy
 
 
@@ -27,7 +27,7 @@ def test_processes_with_the_same_imports_and_environment_share_a_server():
 
 
 def test_fresh_processes_need_no_preparation_and_are_children_of_this_one():
-    starter = FreshStarter()
+    starter = Starter()
     starter.prepare([{}])
     assert starter.cpu_seconds() == 0.0
 
