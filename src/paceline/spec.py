@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paceline.errors import SpecError, nearest
+from paceline.layout import Layout
 
 Scalar = bool | int | float | str
 Device = Literal["cpu", "cuda", "cuda-slice"]
@@ -15,6 +16,7 @@ Precision = Literal["fp32", "tf32", "bf16"]
 Execution = Literal["eager", "compiled", "graph", "compiled+graph"]
 MemoryFormat = Literal["contiguous", "channels_last"]
 Allocator = Literal["tuned", "default"]
+Recompute = Literal["none", "selective", "full"]
 
 # The run that all others are compared with: plain PyTorch on one worker.
 BASELINE = "torch-single"
@@ -25,6 +27,10 @@ KEY_LENGTH = 16
 DEFAULT_GLOBAL_BATCH = 256
 # MPS takes whole percentages of the multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), and no GPU can be cut finer.
 MOST_SLICES = 100
+# What a run may set of how its strategy goes about it, beside knobs.
+STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip")
+# Runs that differ in nothing else train the same on other numbers of workers, or in other ways.
+SPREADING_FIELDS = frozenset({"strategy", "workers", "knobs", "layout", "accumulation", "recompute"})
 # How long a run may take and wait is not part of what it measures.
 _OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
 
@@ -110,12 +116,20 @@ class RunSpec(Frozen):
     strategy: str = BASELINE
     knobs: dict[str, Scalar] = {}
     workers: int = Field(default=1, ge=1)
+    # How a mesh of devices divides the model; its product is the number of workers, which may then be left out.
+    layout: Layout | None = None
     global_batch: int | None = Field(default=None, ge=1)
     local_batch: int | None = Field(default=None, ge=1)
     epochs: int | None = Field(default=None, ge=1)
     steps: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0)
     optimizer: Optimizer = Optimizer()
+    # Passes over parts of the batch in one step, whose gradients are added up before the update.
+    accumulation: int = Field(default=1, ge=1)
+    # Activations that are computed again in the backward pass: none, all but products and transfers, or all.
+    recompute: Recompute = "none"
+    # The global norm that gradients are scaled down to where theirs is larger.
+    clip: float | None = Field(default=None, gt=0)
     precision: Precision = "fp32"
     execution: Execution = "eager"
     memory_format: MemoryFormat = "channels_last"
@@ -131,6 +145,36 @@ class RunSpec(Frozen):
     shrunk: Shrunk | None = None
     timeout_seconds: float = Field(default=1800.0, gt=0)
     collective_timeout_seconds: float = Field(default=60.0, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_from_others(cls, values: Any) -> Any:
+        """Workers from the layout where they are not said, and accumulation from where it used to be: a knob."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        knobs = values.get("knobs")
+        if isinstance(knobs, dict) and "accumulation" in knobs:
+            passes = knobs["accumulation"]
+            if values.setdefault("accumulation", passes) != passes:
+                raise ValueError(
+                    f"accumulation is {values['accumulation']!r} and the knob of the same name {passes!r}; "
+                    f"leave the knob out"
+                )
+            values["knobs"] = {name: value for name, value in knobs.items() if name != "accumulation"}
+        layout = values.get("layout")
+        if layout is not None and "workers" not in values:
+            values["workers"] = Layout.model_validate(layout).workers
+        return values
+
+    @model_validator(mode="after")
+    def _as_many_workers_as_the_layout(self) -> Self:
+        if self.layout is not None and self.layout.workers != self.workers:
+            raise ValueError(
+                f"layout {self.layout.text} is of {self.layout.workers} workers and {self.workers} were asked for; "
+                f"leave workers out, or change the layout"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_batch_and_one_length(self) -> Self:
@@ -159,12 +203,27 @@ class RunSpec(Frozen):
         """The global batch, whichever way it was given."""
         return self.global_batch if self.global_batch is not None else (self.local_batch or 0) * self.workers
 
+    @property
+    def spread_over(self) -> str:
+        """The strategy with its layout, or with the number of its workers."""
+        return f"{self.strategy} {self.layout.text if self.layout else f'x{self.workers}'}"
+
+    @property
+    def settings(self) -> dict[str, Scalar]:
+        """Knobs, and fields of the kind that some strategies heed, as far as they are not as usual."""
+        usual = type(self).model_fields
+        changed = {name: getattr(self, name) for name in STRATEGY_FIELDS if getattr(self, name) != usual[name].default}
+        return {**self.knobs, **{name: value.text if name == "layout" else value for name, value in changed.items()}}
+
     def key(self) -> str:
         """The identity of this configuration.
 
         Only fields that differ from their default count, so a field added later leaves old keys as they are.
         """
         fields = self.model_dump(mode="json", exclude_defaults=True, exclude=_OUTSIDE_KEY)
+        if "accumulation" in fields:
+            # Where it was before it became a field: stored runs keep their identity.
+            fields["knobs"] = {**fields.get("knobs", {}), "accumulation": fields.pop("accumulation")}
         if self.model is not None:
             fields |= {"model": [self.model.function, self.model.digest], "workload": None}
         text = json.dumps([KEY_VERSION, fields], sort_keys=True, separators=(",", ":"))

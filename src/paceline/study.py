@@ -9,10 +9,13 @@ from typing import Any, Self
 from pydantic import Field
 
 from paceline.errors import SpecError, nearest
+from paceline.layout import all_layouts
 from paceline.spec import Frozen, RunSpec
 
 # Tables inside a run, whose entries may be factors of their own: [factors.knobs] bucket_mb = [1, 25].
 _NESTED = ("knobs", "options", "optimizer")
+# In place of layouts: every one whose product is a worker count of the study.
+ALL_LAYOUTS = "all"
 
 
 class Study(Frozen):
@@ -59,6 +62,9 @@ class Study(Frozen):
             fixed.pop(name, None)
             factors.pop(name, None)
             _drop_alternative(name, fields, fixed, factors)
+            if name == "layout" and "workers" not in fields:
+                fixed.pop("workers", None)
+                factors.pop("workers", None)
             if isinstance(value, list) and len(value) != 1:
                 factors[name] = value
             else:
@@ -84,7 +90,8 @@ class Study(Frozen):
 
     def specs(self) -> list[RunSpec]:
         """Every combination of the factors, in the order written, without duplicates."""
-        axes = list(_axes(self.factors))
+        fixed, factors = _with_all_layouts(self.name, self.fixed, self.factors)
+        axes = list(_axes(factors))
         for path, values in axes:
             if not isinstance(values, list) or not values:
                 raise SpecError(
@@ -92,12 +99,28 @@ class Study(Frozen):
                 )
         specs: dict[str, RunSpec] = {}
         for combination in itertools.product(*(values for _, values in axes)):
-            fields = _copy_tables(self.fixed)
+            fields = _copy_tables(fixed)
             for (path, _), value in zip(axes, combination, strict=True):
                 _set_nested(fields, path, value)
             spec = RunSpec.parse(fields, f"study {self.name}")
             specs.setdefault(spec.key(), spec)
         return _with_equal_slices(list(specs.values()))
+
+
+def _with_all_layouts(
+    study: str, fixed: dict[str, Any], factors: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields in which `layout = "all"` is a list of layouts; each of them then says how many workers there are."""
+    asked = factors.get("layout", [fixed.get("layout")])
+    if not isinstance(asked, list) or ALL_LAYOUTS not in asked:
+        return fixed, factors
+    counts = factors.get("workers", [fixed.get("workers")])
+    if not all(isinstance(count, int) and count > 0 for count in counts):
+        raise SpecError(f"study {study}: layout all needs to know how many workers; give such as workers 8")
+    every = [layout.text for count in counts for layout in all_layouts(count)]
+    layouts = dict.fromkeys([*every, *(layout for layout in asked if layout != ALL_LAYOUTS)])
+    fixed = {name: value for name, value in fixed.items() if name not in ("layout", "workers")}
+    return fixed, {**{name: value for name, value in factors.items() if name != "workers"}, "layout": list(layouts)}
 
 
 def _with_equal_slices(specs: list[RunSpec]) -> list[RunSpec]:

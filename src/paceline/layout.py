@@ -1,0 +1,89 @@
+"""`Layout`: how a mesh of devices divides a model and its batch; the product of its dimensions is the worker count."""
+
+from itertools import product
+from math import prod
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+
+# In the order in which a layout is written, which is not that of the mesh: there the pipeline comes first.
+DIMENSIONS = ("replicate", "shard", "tensor", "pipeline")
+
+
+class Layout(BaseModel):
+    """Devices along each dimension of a mesh, written such as `shard=2,tensor=2,pipeline=2`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # Copies of the model; gradients are summed between them.
+    replicate: int = Field(default=1, ge=1)
+    # Devices over which each copy's parameters, gradients and optimizer state are divided.
+    shard: int = Field(default=1, ge=1)
+    # Devices over which each layer is split.
+    tensor: int = Field(default=1, ge=1)
+    # Devices along which the layers are placed, one stretch after another.
+    pipeline: int = Field(default=1, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return _read(value) if isinstance(value, str) else value
+
+    @model_serializer
+    def _as_text(self) -> str:
+        return self.text
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """`shard=2,tensor=2`; what is wrong is a `ValueError` in words."""
+        return cls.model_validate(_read(text))
+
+    @property
+    def text(self) -> str:
+        """As it is written on the command line: only dimensions above one."""
+        sizes = [f"{name}={getattr(self, name)}" for name in DIMENSIONS if getattr(self, name) > 1]
+        return ",".join(sizes) or "shard=1"
+
+    @property
+    def workers(self) -> int:
+        """Devices of the whole mesh."""
+        return prod(getattr(self, name) for name in DIMENSIONS)
+
+    @property
+    def data_ranks(self) -> int:
+        """Parts that the global batch is divided into: a device of any copy and shard has its own."""
+        return self.replicate * self.shard
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """A rank's place in the mesh (pipeline, replicate, shard, tensor), of which the last changes fastest."""
+        places = {}
+        for name in ("tensor", "shard", "replicate", "pipeline"):
+            rank, places[name] = divmod(rank, getattr(self, name))
+        return places
+
+    def apart(self, dimension: str) -> int:
+        """How far the numbers of neighbouring ranks of a dimension are from each other."""
+        inner = {"tensor": (), "shard": ("tensor",), "replicate": ("tensor", "shard")}
+        return prod(getattr(self, name) for name in inner.get(dimension, ("tensor", "shard", "replicate")))
+
+
+def all_layouts(workers: int) -> tuple[Layout, ...]:
+    """Every way to write the worker count as a product of the dimensions."""
+    sizes = [size for size in range(1, workers + 1) if workers % size == 0]
+    layouts = [Layout(**dict(zip(DIMENSIONS, chosen, strict=True))) for chosen in product(sizes, repeat=4)
+             if prod(chosen) == workers]  # fmt: skip
+    return tuple(sorted(layouts, key=lambda layout: (layout.pipeline, layout.tensor, layout.replicate)))
+
+
+def _read(text: str) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, size = (word.strip() for word in part.partition("="))
+        if name and name not in DIMENSIONS:
+            raise ValueError(f"layout {text!r}: there is no dimension {name!r}; choose from {', '.join(DIMENSIONS)}")
+        if not equals or not name or not size.isdecimal() or int(size) < 1:
+            raise ValueError(f"layout {text!r} is not understood; write such as shard=2,tensor=2,pipeline=2")
+        if name in sizes:
+            raise ValueError(f"layout {text!r} has {name} twice; write each dimension once")
+        sizes[name] = int(size)
+    return sizes
