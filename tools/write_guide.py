@@ -90,7 +90,7 @@ def _line(case: Case, answer: Answer) -> str:
     if answer.pick is None:
         return f"| {where} | nothing fits | | | |"
     spec, found = answer.pick.spec, answer.pick.prediction
-    knobs = "".join(f", {name} {value}" for name, value in spec.knobs.items())
+    knobs = "".join(f", {name} {value}" for name, value in spec.settings.items())
     efficiency = "–" if found.efficiency is None else format_percent(found.efficiency)
     exposed = format_percent(found.parts.exposed / found.parts.step)
     held = format_bytes(found.memory_bytes.value)

@@ -13,6 +13,7 @@ from paceline.contract.context import data_request, spec_facts
 from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
+from paceline.layout import Layout
 from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.study import Study
@@ -21,6 +22,13 @@ from paceline.workloads import workload
 from paceline.workloads.own import OWN_DATA, declared_functions
 
 DEFAULT_EPOCHS = 2
+# Fields that only some strategies heed, and what one that does not says of itself.
+HEEDED_BY_SOME = {
+    "layout": "divides a model in one way and takes no layout",
+    "accumulation": "makes one pass per step and cannot accumulate gradients",
+    "recompute": "keeps all activations and cannot compute them again",
+    "clip": "does not clip gradients by their global norm",
+}
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,8 @@ def complete(spec: RunSpec) -> RunSpec:
     """The run with its data set named, knobs and options in canonical form: equal runs then have equal keys."""
     chosen = strategy(spec.strategy)
     fields: dict[str, Any] = {"knobs": canonical_knobs(chosen, spec.knobs)}
+    if "layout" in chosen.needs.heeds and spec.layout is None:
+        fields["layout"] = Layout(shard=spec.workers)
     if spec.model is not None:
         fields |= {"workload": spec.model.label, "dataset": _own_dataset(spec)}
     else:
@@ -193,6 +203,9 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
             f"{chosen.name} does not know how to cut {spec.model.label}, which is no plain sequence of layers; "
             f"add a function {cut_by} to {spec.model.path.name} (docs/workloads.md)"
         )
+    unheeded = _unheeded(spec, chosen)
+    if unheeded is not None:
+        return unheeded
     # The strategy's own words come first: they say why, where the general ones only say that.
     return chosen.needs.check(spec, system) or _unsupported(spec, chosen, system)
 
@@ -224,9 +237,25 @@ def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
         )
 
 
+def _unheeded(spec: RunSpec, chosen: Strategy) -> str | None:
+    """That the run sets a field which the strategy would pass over, and who does not."""
+    defaults = RunSpec.model_fields
+    for name, reason in HEEDED_BY_SOME.items():
+        if getattr(spec, name) != defaults[name].default and name not in chosen.needs.heeds:
+            heeding = ", ".join(other.name for other in strategies().values() if name in other.needs.heeds)
+            return f"{chosen.name} {reason}; leave {name} out, or use {heeding}"
+    return None
+
+
 def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     if spec.instrumented and not chosen.needs.can_be_instrumented(spec):
         return f"the steps of {chosen.name} on {spec.device} cannot be instrumented"
+    local = spec.samples_per_step // chosen.traits.replicas(spec)
+    if local % spec.accumulation:
+        return (
+            f"a local batch of {local} does not divide into {spec.accumulation} micro-batches; "
+            f"use a batch that does, or another accumulation"
+        )
     for what, wanted, offered in (
         ("device", spec.device, chosen.needs.devices),
         ("precision", spec.precision, chosen.needs.precisions),

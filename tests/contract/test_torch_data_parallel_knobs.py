@@ -287,7 +287,8 @@ def test_the_outer_step_of_local_sgd_is_nesterov_momentum_on_what_the_workers_mo
 def own_cases() -> list[Any]:
     """Every strategy and setting with one of the two optimizers; the rest is left to the long tests."""
     ways = [("torch-ddp", {}), ("torch-ddp", {"accumulation": 2}), ("torch-zero", {}), ("torch-fsdp", {}),
-            ("torch-fsdp", {"wrap": "whole", "reshard_after_forward": False})]  # fmt: skip
+            ("torch-fsdp", {"wrap": "whole", "reshard_after_forward": False}),
+            ("torch-mesh", {"accumulation": 2})]  # fmt: skip
     found = []
     for number, (name, knobs) in enumerate(ways):
         for has_own in (True, False):
@@ -340,7 +341,7 @@ def test_powersgd_takes_a_model_whose_convolutions_are_stored_channels_last(own:
     ("fields", "reason"),
     [
         ({"strategy": "torch-ddp", "workers": 4, "knobs": {"accumulation": 5}}, "12 does not divide into 5 micro"),
-        ({"strategy": "torch-ddp", "workers": 2, "knobs": {"accumulation": 0}}, "must be more than 0"),
+        ({"strategy": "torch-ddp", "workers": 2, "knobs": {"bucket_mb": 0.0}}, "must be more than 0"),
         (
             {"strategy": "torch-ddp", "workers": 2, "knobs": {"accumulation": 2, "static_graph": True}},
             "static_graph does not go with accumulation",

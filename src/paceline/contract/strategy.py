@@ -48,7 +48,8 @@ def one_process_for_all_workers(spec: RunSpec) -> tuple[Role, ...]:
 
 def on_one_worker(strategy: str) -> Callable[[RunSpec], RunSpec]:
     """A reference: the same run on one worker of a framework."""
-    return lambda spec: spec.model_copy(update={"strategy": strategy, "workers": 1, "knobs": {}})
+    alone = {"strategy": strategy, "workers": 1, "knobs": {}, "layout": None, "accumulation": 1, "recompute": "none"}
+    return lambda spec: spec.model_copy(update=alone)
 
 
 on_baseline = on_one_worker(BASELINE)
@@ -76,6 +77,8 @@ class Needs:
     devices: tuple[Device, ...] = ("cpu", "cuda", "cuda-slice")
     precisions: tuple[Precision, ...] = ("fp32",)
     executions: tuple[Execution, ...] = ("eager",)
+    # Fields of a run that it heeds and others refuse: `layout`, `accumulation`, `recompute`, `clip`.
+    heeds: frozenset[str] = frozenset()
     # Packages that it imports beside its framework.
     packages: tuple[str, ...] = ()
     # The kind of own model that it trains, where it is not that of its framework.

@@ -20,7 +20,7 @@ Values = Callable[[int, "Hardware"], Iterable[Scalar]]
 
 @dataclass(frozen=True)
 class Search:
-    """A knob that decides much, the values to try, and knobs to try further with each of them."""
+    """A knob (or `accumulation`) that decides much, the values to try, and knobs to try further with each of them."""
 
     knob: str
     values: Values
@@ -86,8 +86,6 @@ class Traits:
     replicas: Callable[[RunSpec], int] = one_replica_per_worker
     # Whether a worker holds a part of each layer, so that activations are put together within a step.
     splits_layers: Callable[[RunSpec], bool] = lambda _spec: False
-    # Forward and backward passes of a step, which share the local batch (gradient accumulation).
-    passes: Callable[[RunSpec], int] = lambda _spec: 1
     # The algorithm of its collectives: auto, ring or tree.
     collective_algorithm: Callable[[RunSpec], str] = lambda _spec: "auto"
     # Knobs that are worth searching for the best setting.

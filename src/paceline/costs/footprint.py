@@ -85,6 +85,12 @@ class Stages:
     schedule: str
     stages_per_worker: int = 1
     replicas: int = 1
+    # How far the rank numbers of neighbours in a line are from each other.
+    apart: int = 1
+    # Times that all micro-batches go through the line in one step.
+    accumulation: int = 1
+    # Ranks that each layer of a stage is split over.
+    split: int = 1
 
 
 @dataclass(frozen=True)
@@ -149,9 +155,10 @@ def trainer(
     samples = spec.samples_per_step // spec.workers if samples is None else samples
     usual: dict[str, Any] = {
         "ranks": spec.workers,
+        "flops": training_flops(model, samples),
         "parameter_bytes": model.parameter_bytes,
         "gradient_bytes": model.parameter_bytes,
         "optimizer_bytes": optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
         "activation_bytes": model.activation_bytes * samples,
     }
-    return RankFootprint("worker", flops=training_flops(model, samples), messages=messages, **usual | fields)
+    return RankFootprint("worker", messages=messages, **usual | fields)

@@ -151,7 +151,7 @@ class Predictor:
         footprint = chosen.footprint(spec, self.model)
         samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec))
         stages = footprint.stages
-        microbatches = stages.microbatches if stages else chosen.traits.passes(spec)
+        microbatches = stages.microbatches * stages.accumulation if stages else spec.accumulation
         microbatch = samples / microbatches
         passes = self.passes(chosen, spec.precision, microbatch)
         costs = self._transfers(chosen, spec)

@@ -11,10 +11,11 @@ from paceline.contract.own_facts import OwnFacts
 from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError
+from paceline.layout import Layout
 from paceline.plan import complete, refusal, sample_count
 from paceline.predict.prediction import Predictor
 from paceline.runs.probe import probe
-from paceline.spec import DEFAULT_GLOBAL_BATCH, ModelFile, Optimizer, Precision, RunSpec, Scalar
+from paceline.spec import DEFAULT_GLOBAL_BATCH, ModelFile, Optimizer, Precision, Recompute, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import Hardware
 from paceline.workloads.own import OWN_DATA
@@ -41,6 +42,10 @@ class Question:
     strategies: tuple[str, ...] = ()
     knobs: dict[str, Scalar] = field(default_factory=dict)
     workers: tuple[int, ...] = (1,)
+    # For strategies that take one: they say how many workers there are.
+    layouts: tuple[Layout, ...] = ()
+    accumulation: int = 1
+    recompute: Recompute = "none"
     global_batches: tuple[int, ...] = ()
     local_batches: tuple[int, ...] = ()
     precision: Precision | None = None
@@ -111,10 +116,27 @@ class Question:
     ) -> Iterator[RunSpec]:
         """Runs of one strategy: every batch and worker count, those of the question unless others are passed."""
         values = {**self.knobs, **(knobs or {})}
+        # A field of the run, though it is searched as a knob is.
+        more = {"accumulation": int(values.pop("accumulation", self.accumulation)), "recompute": self.recompute}
         for batch, size in batches or self.batches:
             fields = {"strategy": name, "knobs": values, "global_batch": None, "local_batch": None, batch: size}
-            spec = complete(self.base.model_copy(update=fields))
-            yield from (spec.model_copy(update={"workers": count}) for count in workers or self.workers)
+            spec = complete(self.base.model_copy(update={**fields, **more}))
+            yield from (spec.model_copy(update=shape) for shape in self._shapes(spec, workers or self.workers))
+
+    def _shapes(self, spec: RunSpec, workers: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Worker counts, with the layouts of a strategy that takes them."""
+        if "layout" not in strategy(spec.strategy).needs.heeds:
+            yield from ({"workers": count} for count in workers)
+            return
+        asked = [layout for layout in self.layouts if layout.workers in workers]
+        for layout in asked if self.layouts else [Layout(shard=count) for count in workers]:
+            yield {"workers": layout.workers, "layout": layout}
+
+    @property
+    def settings(self) -> set[str]:
+        """Names of settings that the question itself fixes, whichever strategy heeds them."""
+        asked = {"accumulation": self.accumulation > 1, "recompute": self.recompute != "none", "layout": True}
+        return {*self.knobs, *(name for name, fixed in asked.items() if fixed)}
 
     def names(self) -> Sequence[str]:
         """The strategies in question: those named, or all that train such a model."""

@@ -9,7 +9,7 @@ from paceline.predict.question import Question
 from paceline.recommend.candidates import pointless_on_one_worker, simplicity, variants, worker_counts
 from paceline.recommend.objectives import Objective, objective
 from paceline.record import Record
-from paceline.spec import RunSpec
+from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy
 from paceline.units import format_bytes
 
@@ -81,7 +81,7 @@ def recommend(
                 why_not = _too_large(candidate.prediction)
             if why_not is not None:
                 # The last word is that on the most workers, with the strategy's own settings.
-                if reason is None or spec.knobs.keys() <= question.knobs.keys():
+                if reason is None or spec.settings.keys() <= question.settings:
                     reason = f"x{spec.workers}: {why_not}"
                 continue
             key = name, spec.workers, spec.samples_per_step
@@ -95,7 +95,7 @@ def recommend(
 def _simplicity(candidate: Candidate) -> tuple[float, ...]:
     """Fewer workers, a plainer family, fewer settings, less to send."""
     spec = candidate.spec
-    return (*simplicity(spec.strategy, spec.workers), len(spec.knobs), candidate.prediction.parts.transfers)
+    return (*simplicity(spec.strategy, spec.workers), len(spec.settings), candidate.prediction.parts.transfers)
 
 
 def _specs(question: Question, name: str) -> Iterator[RunSpec]:
@@ -151,10 +151,9 @@ def _too_large(prediction: Prediction) -> str | None:
 
 
 def _identity(spec: RunSpec) -> str:
-    fields = spec.model_dump(
-        mode="json", include={"workload", "model", "options", "strategy", "knobs", "workers", "device", "precision"}
-    )
-    return f"{fields} {spec.samples_per_step}"
+    fields = spec.model_dump(mode="json", include={"workload", "model", "options", "device", "precision"})
+    spread = spec.model_dump(mode="json", include=set(SPREADING_FIELDS))
+    return f"{fields} {spread} {spec.samples_per_step}"
 
 
 def _evidence(records: Iterable[Record]) -> Evidence:

@@ -59,7 +59,7 @@ def explain(answer: Answer) -> list[str]:
 def label(configuration: Candidate | Prediction) -> str:
     """A configuration in a few words."""
     spec = configuration.spec
-    knobs = "".join(f", {name} {value}" for name, value in spec.knobs.items())
+    knobs = "".join(f", {name} {value}" for name, value in spec.settings.items())
     return f"{spec.strategy} on {format_count(spec.workers, 'worker')}{knobs}"
 
 

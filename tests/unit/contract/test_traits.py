@@ -12,7 +12,7 @@ from paceline.contract.traits import (
     group_sizes_within_a_node,
     one_group_per_node,
 )
-from paceline.spec import BASELINE
+from paceline.spec import BASELINE, RunSpec
 from paceline.strategies import baseline, strategies, usual_on_several_devices
 from paceline.systems.files import load_hardware
 
@@ -55,7 +55,8 @@ def test_groups_are_nodes_where_gpus_fill_several() -> None:
 
 @pytest.mark.parametrize("chosen", strategies().values(), ids=lambda chosen: chosen.name)
 def test_a_search_is_of_knobs_that_the_strategy_has_and_leaves_out_their_default(chosen: Strategy) -> None:
-    defaults = {knob.name: knob.default for knob in chosen.knobs}
+    defaults = {name: RunSpec.model_fields[name].default for name in chosen.needs.heeds}
+    defaults |= {knob.name: knob.default for knob in chosen.knobs}
     for search in flat(chosen.traits.searched):
         assert search.knob in defaults
         in_groups = search.knob in ("stages", "tensor", "hsdp_replicas")

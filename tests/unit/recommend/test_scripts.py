@@ -218,7 +218,7 @@ def test_a_misspelt_strategy_is_told_as_such() -> None:
 def test_a_knob_that_the_script_cannot_set_is_refused() -> None:
     said = refused(strategy="torch-ddp", workers=2, knobs={"compression": "powersgd"})
     assert said == (
-        "the script for torch-ddp cannot set knob compression; leave it out; it heeds bucket_mb, "
+        "the script for torch-ddp cannot set compression; leave it out; it heeds bucket_mb, "
         "gradient_as_bucket_view, static_graph, find_unused_parameters, accumulation"
     )
 

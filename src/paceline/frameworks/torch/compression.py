@@ -1,6 +1,6 @@
 """Gradients made smaller on their way through `DistributedDataParallel`, and sent less often."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -37,19 +37,9 @@ def make_contiguous(module: nn.Module) -> None:
         parameter.data = parameter.data.contiguous()
 
 
-class AccumulatingJob(TorchJob):
-    """Each step's share in several micro-batches; the gradients travel with the last of them."""
+class DataParallelJob(TorchJob):
+    """Of several passes per step, the gradients travel with the last."""
 
-    def __init__(self, *parts: Any, micro_batches: int, **more: Any) -> None:
-        super().__init__(*parts, **more)
-        self._micro_batches = micro_batches
-
-    def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        total, count = torch.zeros((), device=self._device), self._micro_batches
-        for number, (part, aims) in enumerate(zip(inputs.chunk(count), targets.chunk(count), strict=True), 1):
-            with nullcontext() if number == count else self._module.no_sync():
-                with self._precision():
-                    loss = self._loss(self._model(part), aims) / count
-                loss.backward()
-            total += loss.detach()
-        return total
+    def _sending(self, last: bool) -> AbstractContextManager[Any]:
+        waits: AbstractContextManager[Any] = nullcontext() if last else self._module.no_sync()
+        return waits

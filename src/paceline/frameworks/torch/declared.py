@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from paceline.contract.context import spec_facts
 from paceline.contract.strategy import Needs
 from paceline.spec import Execution, RunSpec
 from paceline.systems import System
@@ -12,6 +13,29 @@ PRELOAD = ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel")
 GRAPH_EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled", "graph", "compiled+graph")
 
 
+# Fields of a run that one training step of `TorchJob` heeds.
+STEP_FIELDS = frozenset({"accumulation", "recompute", "clip"})
+
+
+def check_step(spec: RunSpec, system: System) -> str | None:
+    """What a step as `TorchJob` makes it cannot have, in words, or None."""
+    return check_graph(spec, system) or check_recompute(spec)
+
+
+def check_recompute(spec: RunSpec) -> str | None:
+    """What activations that are computed again cannot have, in words, or None."""
+    if spec.recompute == "none":
+        return None
+    if spec.execution != "eager":
+        return f"recompute {spec.recompute} goes with execution eager, not {spec.execution}; leave one of them out"
+    if spec.model is None and not any(layer.heads for layer in spec_facts(spec).layers):
+        return (
+            f"{spec.workload} has no transformer blocks whose activations could be computed again; "
+            f"leave recompute out, or use a workload that has"
+        )
+    return None
+
+
 def check_graph(spec: RunSpec, _system: System) -> str | None:
     """What a step that is recorded as a graph cannot have, in words, or None."""
     if "graph" not in spec.execution:
@@ -20,16 +44,23 @@ def check_graph(spec: RunSpec, _system: System) -> str | None:
         return f"execution {spec.execution} records CUDA graphs, which need a GPU; use eager or compiled"
     if spec.optimizer.name not in ("adam", "sgd"):
         return f"execution {spec.execution} goes with adam and sgd; {spec.optimizer.name} asks the host in every step"
+    if spec.clip is not None:
+        return f"execution {spec.execution} was not tried with clipped gradients; leave clip out, or use eager"
     return None
 
 
 def check_sharding(spec: RunSpec, system: System) -> str | None:
     """Whether `fully_shard` is there for the device: in PyTorch 2.6 it knows GPUs only."""
-    version = system.frameworks.get("torch", "")
-    numbers = [int(word) for word in version.split(".")[:2] if word.isdigit()]
-    if spec.device != "cpu" or len(numbers) < 2 or numbers >= [2, 7]:
+    if spec.device != "cpu" or not is_older(system, 2, 7):
         return None
+    version = system.frameworks["torch"]
     return f"{spec.strategy} on CPU needs PyTorch 2.7 or newer and this is {version}; upgrade it, or use torch-zero"
+
+
+def is_older(system: System, major: int, minor: int) -> bool:
+    """Whether the system's PyTorch is known to be older than a version."""
+    numbers = [int(word) for word in system.frameworks.get("torch", "").split(".")[:2] if word.isdigit()]
+    return len(numbers) == 2 and numbers < [major, minor]
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -48,8 +48,10 @@ class BlockModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, length, width) to the same."""
-        n, length, _ = x.shape
-        parts = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
+        joined = self.qkv(self.norm1(x))
+        # Not the length of `x`, which may be a part of the sequence.
+        n, length, _ = joined.shape
+        parts = joined.view(n, length, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(n, length, -1))
         mixed: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))

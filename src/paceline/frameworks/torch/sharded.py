@@ -3,6 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,8 +81,22 @@ def _inside(module: nn.Module) -> Iterator[nn.Module]:
             yield child
 
 
+def send_with_last_pass(module: FSDPModule, last: bool) -> None:
+    """Says before each of several passes whether it is the last, which reduces gradients and divides parameters."""
+    # Not `set_is_last_backward`: FSDP would take earlier passes for part of this one and gather the last layer again.
+    module.set_requires_gradient_sync(last)
+    module.set_reshard_after_backward(last)
+
+
 class ShardedJob(TorchJob):
     """Training on a model that is divided over ranks."""
+
+    @contextmanager
+    def _sending(self, last: bool) -> Iterator[None]:
+        """Until the last of several passes, gradients and gathered parameters stay where they are."""
+        assert isinstance(self._module, FSDPModule)
+        send_with_last_pass(self._module, last)
+        yield
 
     def evaluate(self) -> Evaluation:
         """A forward pass without a backward one leaves the model gathered; it is divided again."""

@@ -224,12 +224,31 @@ class TorchJob:
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Leaves the gradients of the mean loss in the parameters and gives that loss."""
+        passes = self._context.spec.accumulation
+        if passes == 1:
+            return self._pass(inputs, targets, 1)
+        shares = []
+        for number, (part, aims) in enumerate(zip(inputs.chunk(passes), targets.chunk(passes), strict=True), 1):
+            with self._sending(last=number == passes):
+                shares.append(self._pass(part, aims, passes))
+        return torch.stack(shares).sum()
+
+    def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
+        """Adds the gradients of one of several equal parts of the batch, and gives its share of the mean loss."""
         with self._precision():
             loss = self._loss(self._model(inputs), targets)
+            if passes > 1:
+                loss = loss / passes
         loss.backward()
         return loss.detach()
 
+    def _sending(self, last: bool) -> AbstractContextManager[Any]:
+        """Around a pass of several; gradients are sent in the last of them."""
+        return nullcontext()
+
     def _update(self, loss: Tensor) -> None:
+        if self._context.spec.clip is not None:
+            nn.utils.clip_grad_norm_(self._bare_module().parameters(), self._context.spec.clip)
         if self._needs_closure:
             # With one iteration per step the closure is called once, for the gradients that are there already.
             self._optimizer.step(lambda: loss)

@@ -68,10 +68,10 @@ def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
         raise SpecError(f"a script cannot be written: {reason}")
     if spec.optimizer.name == "lbfgs":
         raise SpecError("a script cannot be written for optimizer lbfgs; use adam, sgd or adagrad")
-    left_out = [name for name in spec.knobs if name not in script.knobs]
+    left_out = [name for name in spec.settings if name not in script.knobs]
     if left_out:
         heeded = f"; it heeds {', '.join(script.knobs)}" if script.knobs else ""
-        raise SpecError(f"the script for {script.name} cannot set knob {left_out[0]}; leave it out{heeded}")
+        raise SpecError(f"the script for {script.name} cannot set {left_out[0]}; leave it out{heeded}")
 
 
 def _machine_with_everything(spec: RunSpec) -> System:

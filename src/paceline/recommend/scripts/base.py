@@ -84,7 +84,7 @@ class Script:
     about: str
     # The command, given the run and the name of the file.
     start: Callable[[RunSpec, str], str] = lambda _spec, file_name: f"python {file_name}"
-    # Knobs that it heeds; one that is set and not among them is refused.
+    # Knobs and fields of the run that it heeds; one that is set and not among them is refused.
     knobs: tuple[str, ...] = ()
     # What else there is to know before it is started, in sentences.
     notes: Callable[[RunSpec], str] = lambda _spec: ""

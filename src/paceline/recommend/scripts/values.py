@@ -69,7 +69,7 @@ def chosen_with(spec: RunSpec) -> str:
     length = format_count(spec.epochs, "epoch") if spec.epochs else format_count(spec.steps or 0, "step")
     words = [spec.strategy, format_count(spec.workers, "worker"), batch, *optimizer_words(spec.optimizer)]
     words += [spec.precision, spec.execution, length, f"seed {spec.seed}"]
-    words += [f"{name} {value}" for name, value in {**spec.options, **spec.knobs}.items()]
+    words += [f"{name} {value}" for name, value in {**spec.options, **spec.settings}.items()]
     return ", ".join(words)
 
 

@@ -14,6 +14,7 @@ from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, batch_parts
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
 from paceline.costs.messages import Message, all_reduce
+from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import Array, arrays_of
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -33,21 +34,16 @@ TOLERANCES = {"none": 1e-4, "fp16": 2e-3, "bf16": 5e-3, "powersgd": 0.3}
 
 def check(spec: RunSpec, system: System) -> str | None:
     """Knobs that do not fit the batch or the backend."""
-    knobs, local = STRATEGY.knob_values(spec), spec.samples_per_step // spec.workers
-    if min(float(knobs[name]) for name in ("bucket_mb", "powersgd_rank", "accumulation")) <= 0:
-        return "bucket_mb, powersgd_rank and accumulation of torch-ddp must be more than 0"
-    if local % int(knobs["accumulation"]):
-        return (
-            f"a local batch of {local} does not divide into {knobs['accumulation']} micro-batches; "
-            f"use a batch that does, or another accumulation"
-        )
-    if knobs["static_graph"] and int(knobs["accumulation"]) > 1:
+    knobs = STRATEGY.knob_values(spec)
+    if min(float(knobs[name]) for name in ("bucket_mb", "powersgd_rank")) <= 0:
+        return "bucket_mb and powersgd_rank of torch-ddp must be more than 0"
+    if knobs["static_graph"] and spec.accumulation > 1:
         return "static_graph does not go with accumulation: DDP fails when its first backward pass is not synchronised"
     if spec.device == "cpu" and knobs["algorithm"] != "auto":
         return "algorithm chooses among those of NCCL, and gloo on CPU has only its ring; leave it out or use cuda"
     if "graph" in spec.execution and knobs["compression"] != "none":
         return f"execution {spec.execution} cannot record compressed gradients; use compression none or execution eager"
-    return declared.check_graph(spec, system)
+    return declared.check_step(spec, system)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -60,7 +56,8 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         model,
         messages,
         gradient_bytes=(size if knobs["gradient_as_bucket_view"] else 2 * size) + beside,
-        activation_bytes=model.activation_bytes * local / int(knobs["accumulation"]),
+        flops=step_flops(model, spec.recompute, local),
+        activation_bytes=activation_bytes(model, spec.recompute, local / spec.accumulation),
     )
     return Footprint((worker,))
 
@@ -105,9 +102,10 @@ def open_job(context: Context) -> Job:
     """Wraps the module; the loop is the same as for one worker."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from paceline.frameworks.torch.compression import AccumulatingJob, compress_gradients, make_contiguous
+    from paceline.frameworks.torch.compression import DataParallelJob, compress_gradients, make_contiguous
     from paceline.frameworks.torch.cuda_graph import GraphedJob, recording_stream
     from paceline.frameworks.torch.group import join_group
+    from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
 
     device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
@@ -115,6 +113,7 @@ def open_job(context: Context) -> Job:
         os.environ["NCCL_ALGO"] = f"allreduce:{knobs['algorithm']}"
     join_group(context)
     module = build(context, device)
+    recompute(context, module)
     compression = str(knobs["compression"])
     if compression == "powersgd":
         make_contiguous(module)
@@ -134,12 +133,11 @@ def open_job(context: Context) -> Job:
         )
     if compression != "none":
         compress_gradients(wrapped, compression, int(knobs["powersgd_rank"]), POWERSGD_FULL_STEPS)
-    job = AccumulatingJob(
+    job = DataParallelJob(
         context,
         wrapped,
         device,
         optimizer_for(context, module),
-        micro_batches=int(knobs["accumulation"]),
         compiled=context.spec.execution == "compiled",
     )
     return GraphedJob(job) if graphed else job
@@ -168,12 +166,10 @@ STRATEGY: Strategy = Strategy(
         Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
         Knob("compression", "none", "how gradients are made smaller before they are sent", tuple(TOLERANCES)),
         Knob("powersgd_rank", 4, "rank of the factors that PowerSGD sends in place of a gradient"),
-        Knob("accumulation", 1, "micro-batches per step; gradients are sent with the last of them"),
         Knob("algorithm", "auto", "all-reduce algorithm of NCCL; gloo has just one", ("auto", "ring", "tree")),
     ),
-    needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, check=check),
+    needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, heeds=declared.STEP_FIELDS, check=check),
     traits=Traits(
-        passes=lambda spec: int(STRATEGY.knob_values(spec)["accumulation"]),
         collective_algorithm=lambda spec: str(STRATEGY.knob_values(spec)["algorithm"]),
         searched=(Search("accumulation", batch_parts),),
         timed_on=("mlp",),

@@ -12,6 +12,7 @@ from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, one_group_per_node
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
 from paceline.costs.messages import Message, all_gather, all_reduce, during, scattered_reduction
+from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -27,7 +28,7 @@ def check(spec: RunSpec, system: System) -> str | None:
         return f"hsdp_replicas {replicas} leave one worker in each group and nothing to divide; use fewer, or torch-ddp"
     if spec.optimizer.name == "lbfgs":
         return "torch-fsdp divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
-    return declared.check_sharding(spec, system)
+    return declared.check_sharding(spec, system) or declared.check_recompute(spec)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -37,8 +38,10 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     units = units_of(model, by_layers=knobs["wrap"] == "layers")
     arrays = [array for unit in units.values() for array in unit]
     whole = [sum(array.padded(shards) for array in unit) * FLOAT_BYTES for unit in units.values()]
+    # Between the passes of a step, parameters stay gathered and gradients whole.
+    several = spec.accumulation > 1
     # With one worker the parameters are where they are needed.
-    gathered = 0 if shards == 1 else max(whole) if knobs["reshard_after_forward"] else sum(whole)
+    gathered = 0 if shards == 1 else max(whole) if knobs["reshard_after_forward"] and not several else sum(whole)
     messages = tuple(message for name, unit in units.items() for message in unit_messages(spec, name, unit, shards))
     return in_groups(
         trainer(
@@ -46,11 +49,12 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             model,
             messages,
             ranks=ranks,
+            flops=step_flops(model, spec.recompute, local),
             parameter_bytes=held * FLOAT_BYTES,
-            gradient_bytes=held * FLOAT_BYTES + max(whole),
+            gradient_bytes=held * FLOAT_BYTES + (sum(whole) if several else max(whole)),
             optimizer_bytes=optimizer_bytes(spec.optimizer, held, len(arrays)),
             # Gathered parameters come and go within a step as activations do.
-            activation_bytes=model.activation_bytes * local + gathered,
+            activation_bytes=activation_bytes(model, spec.recompute, local / spec.accumulation) + gathered,
         )
         for _ in range(int(knobs["hsdp_replicas"]))
         for ranks, held in shard_runs(arrays, shards)
@@ -66,14 +70,14 @@ def units_of(model: ModelFacts, by_layers: bool) -> dict[str, list[Array]]:
 
 def unit_messages(spec: RunSpec, name: str, unit: list[Array], shards: int) -> tuple[Message, ...]:
     """Parameters gathered once or twice, gradients scattered, and averaged over the replicas."""
-    knobs = STRATEGY.knob_values(spec)
+    knobs, again = STRATEGY.knob_values(spec), {"count": spec.accumulation}
     payload = sum(array.padded(shards) for array in unit) * FLOAT_BYTES
     scattered = scattered_reduction(spec, f"gradients of {name}", payload, shards)
     gathered = all_gather(f"parameters of {name}", payload, shards)
     replicas = all_reduce(f"gradient shards of {name}", payload / shards, int(knobs["hsdp_replicas"]))
     return (
         *during(gathered, "forward", hidden=True, layer=name),
-        *(during(gathered, "backward", hidden=True, layer=name) if knobs["reshard_after_forward"] else ()),
+        *(during(gathered, "backward", hidden=True, layer=name, **again) if knobs["reshard_after_forward"] else ()),
         *during(scattered, "backward", hidden=True, layer=name),
         *during(replicas, "backward", hidden=True, layer=name, apart=shards),
     )
@@ -82,12 +86,14 @@ def unit_messages(spec: RunSpec, name: str, unit: list[Array], shards: int) -> t
 def open_job(context: Context) -> Job:
     """Divides the module first: the optimizer must be made on the shards."""
     from paceline.frameworks.torch.group import join_group
+    from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.sharded import ShardedJob, shard_module
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
 
     device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
     join_group(context)
     module = build(context, device)
+    recompute(context, module)
     shard_module(
         context,
         module,
@@ -111,7 +117,7 @@ STRATEGY = Strategy(
         Knob("reshard_after_forward", True, "free gathered parameters after the forward pass (ZeRO 3) or not (ZeRO 2)"),
         Knob("hsdp_replicas", 1, "groups of workers that each hold the whole model; 1 divides it over all workers"),
     ),
-    needs=replace(declared.NEEDS, executions=("eager",), check=check),
+    needs=replace(declared.NEEDS, executions=("eager",), heeds=declared.STEP_FIELDS, check=check),
     traits=Traits(
         searched=(Search("hsdp_replicas", one_group_per_node),),
         timed_on=("mlp", "transformer"),

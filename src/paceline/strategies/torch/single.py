@@ -5,16 +5,27 @@ from dataclasses import replace
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy
-from paceline.costs.footprint import Footprint, trainer
+from paceline.costs.footprint import Footprint, ModelFacts, trainer
+from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Everything is here and nothing is sent."""
+    held = activation_bytes(model, spec.recompute, spec.samples_per_step / spec.accumulation)
+    flops = step_flops(model, spec.recompute, spec.samples_per_step)
+    return Footprint((trainer(spec, model, ranks=1, flops=flops, activation_bytes=held),))
 
 
 def open_job(context: Context) -> Job:
     """A plain training loop."""
+    from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.training import TorchJob, build, optimizer_for, torch_device
 
     device = torch_device(context)
     module = build(context, device)
+    recompute(context, module)
     job = TorchJob(context, module, device, optimizer_for(context, module))
     if not job.graphed:
         return job
@@ -29,7 +40,13 @@ STRATEGY = Strategy(
     framework="torch",
     about="one worker, no communication",
     use_when="the model is small, or as the baseline of every comparison",
-    footprint=lambda spec, model: Footprint((trainer(spec, model, samples=spec.samples_per_step, ranks=1),)),
+    footprint=footprint,
     open_job=open_job,
-    needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, fixed_workers=1, check=declared.check_graph),
+    needs=replace(
+        declared.NEEDS,
+        executions=declared.GRAPH_EXECUTIONS,
+        heeds=declared.STEP_FIELDS,
+        fixed_workers=1,
+        check=declared.check_step,
+    ),
 )

@@ -1,0 +1,59 @@
+"""Activations that are computed again in the backward pass instead of kept: those of a whole block, or the cheap ones.
+
+Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016; selective: Korthikanti et al., "Reducing Activation
+Recomputation in Large Transformer Models", MLSys 2023.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from paceline.contract.context import Context
+from paceline.frameworks.torch.layers import BlockModule
+from paceline.frameworks.torch.sharded import layers
+
+# What selective recomputation keeps: results of products, of attention and of transfers between ranks.
+_KEPT = {
+    "aten": ("mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention_for_cpu",
+             "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+             "_scaled_dot_product_cudnn_attention"),
+    "_c10d_functional": ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce", "wait_tensor"),
+}  # fmt: skip
+
+
+def recompute(context: Context, module: nn.Module) -> None:
+    """Has the blocks of a built-in model, or the layers of a user's, compute their activations again as the run says.
+
+    The module's `forward` is replaced rather than the module wrapped, so that no parameter changes its name.
+    """
+    kind = context.spec.recompute
+    if kind == "none":
+        return
+    options: dict[str, Any] = {"use_reentrant": False}
+    if kind == "selective":
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+    for block in _recomputed(context, module):
+        block.forward = partial(checkpoint, block.forward, **options)
+
+
+def _recomputed(context: Context, module: nn.Module) -> Iterable[nn.Module]:
+    if context.model.own is not None:
+        return layers(module)
+    return [child for child in module.modules() if isinstance(child, BlockModule)]
+
+
+def _policy(_context: Any, operation: Any, *_arguments: Any, **_named: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in _kept_operations() else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _kept_operations() -> set[Any]:
+    return {
+        getattr(getattr(torch.ops, space), name).default
+        for space, names in _KEPT.items()
+        for name in names
+        if hasattr(getattr(torch.ops, space), name)
+    }
