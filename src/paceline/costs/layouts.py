@@ -1,0 +1,205 @@
+"""How a run's layout divides its batch and its layers: passes, micro-batches, and which rank holds which stages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from paceline.costs.cuts import FactsOf, most_stages
+from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import LayerFacts
+from paceline.layout import Layout
+from paceline.spec import RunSpec, Scalar
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "interleaved-zero-bubble", "zbv", "dualpipev"]
+SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "interleaved-zero-bubble", "zbv", "dualpipev")
+# Schedules in which each rank holds a single stage.
+_ONE_STAGE = ("gpipe", "1f1b")
+# Schedules in which stages go down the ranks and back up again: each rank holds two of them.
+_V_SHAPED = ("zbv", "dualpipev")
+# Of these, gradients of activations and of weights come in two passes.
+SPLIT_BACKWARD = ("interleaved-zero-bubble", "zbv", "dualpipev")
+# Micro-batches for each rank of a pipeline where nothing is said.
+USUAL_MICROBATCHES = 2
+
+
+@dataclass(frozen=True)
+class MeshPlan:
+    """One step of a rank: `accumulation` passes of the schedule, each of `microbatches` micro-batches."""
+
+    layout: Layout
+    # Of one data rank in one step.
+    samples: int
+    accumulation: int = 1
+    microbatches: int = 1
+    schedule: Schedule = "1f1b"
+    stages_per_worker: int = 1
+
+    @classmethod
+    def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "MeshPlan":
+        """As the run says; without a layout everything is divided over all workers."""
+        layout = spec.layout or Layout(shard=spec.workers)
+        schedule = cast("Schedule", knobs["schedule"])
+        stages = 1
+        if layout.pipeline > 1 and schedule not in _ONE_STAGE:
+            stages = 2 if schedule in _V_SHAPED else int(knobs["stages_per_worker"])
+        usual = USUAL_MICROBATCHES * layout.pipeline if layout.pipeline > 1 else 1
+        return cls(
+            layout=layout,
+            samples=spec.samples_per_step // layout.data_ranks,
+            accumulation=spec.accumulation,
+            microbatches=int(knobs["microbatches"]) or usual,
+            schedule=schedule,
+            stages_per_worker=stages,
+        )
+
+    @property
+    def stages(self) -> int:
+        """Of the whole pipeline."""
+        return self.layout.pipeline * self.stages_per_worker
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of each stage in a step."""
+        return self.accumulation * self.microbatches
+
+    @property
+    def microbatch(self) -> float:
+        """Samples of one forward pass."""
+        return self.samples / self.passes
+
+    @property
+    def gathers(self) -> tuple[int, int]:
+        """How often in a step FSDP gathers a layer for forward passes, and again for backward passes.
+
+        Without a pipeline it is freed after each forward pass but not between the passes of a step; stages stay
+        gathered, those of schedules with several stages for one pass of the schedule, others for all of the step.
+        """
+        if self.layout.pipeline == 1:
+            return 1, self.accumulation
+        return (1 if self.schedule in _ONE_STAGE else self.accumulation), 0
+
+    def holder(self, stage: int) -> int:
+        """The place in the pipeline that holds a stage."""
+        lap, place = divmod(stage, self.layout.pipeline)
+        return self.layout.pipeline - 1 - place if lap % 2 and self.schedule in _V_SHAPED else place
+
+    def held_stages(self, place: int) -> tuple[int, ...]:
+        """The stages of one place in the pipeline, first to last."""
+        return tuple(stage for stage in range(self.stages) if self.holder(stage) == place)
+
+    def passes_kept(self, place: int) -> float:
+        """Forward passes of a micro-batch through all stages of a rank that wait for their backward pass at once."""
+        ranks, count = self.layout.pipeline, self.microbatches
+        match self.schedule:
+            case "1f1b":
+                return min(count, ranks - place)
+            case "interleaved":
+                # Narayanan et al. 2021, as PyTorch does it: so many passes of single stages before the first backward.
+                round_size = count // max(1, count // ranks)
+                ahead = (self.stages_per_worker - 1) * round_size + 2 * (ranks - 1 - place) + 1
+                return min(count, ahead / self.stages_per_worker)
+            case "interleaved-zero-bubble" | "zbv":
+                return min(count, ranks)
+            case "dualpipev":
+                return min(count, ranks + 1 / 2)
+        return count
+
+
+def why_not_laid_out(spec: RunSpec, knobs: Mapping[str, Scalar], facts_of: FactsOf) -> str | None:
+    """Why a layout does not fit the model, the batch or the schedule, in words, or None."""
+    plan = MeshPlan.of(spec, knobs)
+    if spec.optimizer.name == "lbfgs":
+        return f"{spec.strategy} divides the parameters and L-BFGS needs them in one place; use another optimizer"
+    facts = facts_of(spec) if spec.model is None else None
+    return _why_not_scheduled(spec, plan) or _why_not_staged(spec, plan, facts) or _why_not_split(spec, plan, facts)
+
+
+def _why_not_scheduled(spec: RunSpec, plan: MeshPlan) -> str | None:
+    ranks, count = plan.layout.pipeline, plan.microbatches
+    if ranks == 1:
+        idle = [name for name in ("schedule", "microbatches", "stages_per_worker") if name in spec.knobs]
+        if idle:
+            return (
+                f"knob {idle[0]} is about a pipeline and layout {plan.layout.text} has none; "
+                f"leave it out, or add pipeline=2 to the layout"
+            )
+    elif count < 1 or plan.stages_per_worker < 1:
+        return "microbatches and stages_per_worker of torch-mesh must be more than 0"
+    if plan.samples % plan.passes:
+        parts = f"{plan.accumulation} passes" if plan.accumulation > 1 else ""
+        parts += (" of " if parts else "") + f"{count} micro-batches" if ranks > 1 else ""
+        return (
+            f"a batch of {plan.samples} for each of {plan.layout.data_ranks} data ranks does not divide into {parts}; "
+            f"use a multiple of {plan.passes * plan.layout.data_ranks} as the global batch"
+        )
+    if ranks > 1 and spec.recompute == "selective" and plan.schedule in SPLIT_BACKWARD:
+        return (
+            f"schedule {plan.schedule} goes back through each block twice, which selective recomputation does not "
+            f"allow; use recompute full, or schedule 1f1b or interleaved"
+        )
+    return _why_not_in_turn(plan) if ranks > 1 else None
+
+
+def _why_not_in_turn(plan: MeshPlan) -> str | None:
+    """What PyTorch's schedules ask of the number of micro-batches."""
+    ranks, count = plan.layout.pipeline, plan.microbatches
+    needed = {"1f1b": ranks, "zbv": ranks, "dualpipev": 2 * ranks}.get(plan.schedule, 1)
+    if count < needed:
+        return (
+            f"schedule {plan.schedule} needs at least {needed} micro-batches on {ranks} ranks, and there are {count}; "
+            f"raise knob microbatches"
+        )
+    if not plan.schedule.startswith("interleaved"):
+        return None
+    if plan.stages_per_worker < 2:
+        return f"schedule {plan.schedule} needs at least 2 stages on each rank; raise knob stages_per_worker"
+    if count % max(1, count // ranks):
+        return (
+            f"schedule {plan.schedule} cannot deal {count} micro-batches to {ranks} ranks; "
+            f"set knob microbatches to a multiple of {ranks}"
+        )
+    return None
+
+
+def _why_not_staged(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> str | None:
+    if facts is None or plan.layout.pipeline == 1:
+        return None
+    most = most_stages([layer.parameters > 0 for layer in facts.layers])
+    if plan.stages <= most:
+        return None
+    return (
+        f"{spec.workload} has {most} layers to cut between and {plan.stages} stages were asked for "
+        f"({plan.layout.pipeline} ranks, {plan.stages_per_worker} each); use fewer of them, or a deeper model"
+    )
+
+
+def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> str | None:
+    ways = plan.layout.tensor
+    if ways == 1:
+        return None
+    blocks = [layer for layer in facts.layers if layer.heads] if facts is not None else []
+    if facts is None or not blocks or any(transformer_role(layer) is None for layer in facts.layers):
+        return (
+            f"{spec.strategy} splits the layers of the built-in transformer only, and {spec.workload} is none; "
+            f"use shard, replicate or pipeline, or strategy torch-tensor"
+        )
+    for layer in blocks:
+        width = dict(layer.arrays)["norm1_scale"][0]
+        for what, size in ((f"{layer.heads} heads", layer.heads), (f"a width of {width}", width)):
+            if size and size % ways:
+                return f"{what} cannot be split over tensor={ways}; use a number that divides it"
+    if facts.input_elements % ways:
+        return (
+            f"a sequence of {facts.input_elements} tokens does not divide over tensor={ways}; "
+            f"use a number that divides it, or another --input-shape"
+        )
+    return None
+
+
+def transformer_role(layer: LayerFacts) -> str | None:
+    """Which part of a transformer a layer is, by its arrays; None for layers that no transformer here has."""
+    names = {name for name, _ in layer.arrays}
+    for role, wanted in (("embed", "tokens"), ("block", "qkv_kernel"), ("norm", "scale"), ("dense", "kernel")):
+        if wanted in names:
+            return role
+    return None

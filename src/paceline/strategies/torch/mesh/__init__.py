@@ -1,0 +1,79 @@
+"""One composed layout: copies, shards, split layers and a pipeline on one mesh of devices.
+
+The mesh is that of torchtitan (Liang et al., ICLR 2025): pipeline, replicate, shard, tensor, of which the last changes
+fastest. Layers are cut into stages first, then split over `tensor` (with the sequence divided between them), then
+divided over `shard` by FSDP2 with copies over `replicate`.
+"""
+
+from dataclasses import replace
+
+from paceline.contract.context import Context, spec_facts
+from paceline.contract.job import Job
+from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.traits import Traits
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.layouts import SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
+from paceline.costs.mesh import mesh_footprint
+from paceline.frameworks.torch import declared
+from paceline.spec import RunSpec
+from paceline.systems import System
+
+KNOBS = (
+    Knob("schedule", "1f1b", "order of the micro-batches' passes through the pipeline", SCHEDULES),
+    Knob("microbatches", 0, "parts of each pass of the pipeline; 0 is two for each of its ranks"),
+    Knob("stages_per_worker", 2, "for the interleaved schedules: stages that each rank holds"),
+)
+
+
+def plan_of(spec: RunSpec) -> MeshPlan:
+    """The run's layout with its passes and stages."""
+    return MeshPlan.of(spec, STRATEGY.knob_values(spec))
+
+
+def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
+    """Each rank's part of the model, and what the ranks of each dimension exchange."""
+    return mesh_footprint(spec, plan_of(spec), model)
+
+
+def check(spec: RunSpec, system: System) -> str | None:
+    """The layout must fit the model, the batch and the schedule."""
+    # Sums over gloo, schedules that reduce gradients by themselves and V-shaped ones came one by one until then.
+    if declared.is_older(system, 2, 10):
+        return f"torch-mesh needs PyTorch 2.10 or newer and this is {system.frameworks['torch']}; upgrade it"
+    return why_not_laid_out(spec, STRATEGY.knob_values(spec), spec_facts) or declared.check_recompute(spec)
+
+
+def can_be_instrumented(spec: RunSpec) -> bool:
+    """Whether backward passes are single calls, which can be timed; those of zero-bubble schedules are not."""
+    plan = plan_of(spec)
+    return plan.layout.pipeline == 1 or plan.schedule not in SPLIT_BACKWARD
+
+
+def open_job(context: Context) -> Job:
+    """Keeps what falls to the process of the mesh."""
+    from paceline.strategies.torch.mesh.job import open_mesh
+
+    return open_mesh(context, plan_of(context.spec))
+
+
+STRATEGY = Strategy(
+    name="torch-mesh",
+    family="hybrid",
+    framework="torch",
+    about="copies, shards, split layers and a pipeline composed on one mesh, as the layout says",
+    use_when="one way to divide the model is not enough, or to compare layouts of the same devices",
+    footprint=footprint,
+    open_job=open_job,
+    knobs=KNOBS,
+    needs=replace(
+        declared.NEEDS_OF_PARTS,
+        heeds=declared.STEP_FIELDS | {"layout"},
+        check=check,
+        can_be_instrumented=can_be_instrumented,
+    ),
+    traits=Traits(
+        replicas=lambda spec: plan_of(spec).layout.data_ranks,
+        splits_layers=lambda spec: plan_of(spec).layout.tensor > 1,
+        calibrated_like=("torch-fsdp",),
+    ),
+)

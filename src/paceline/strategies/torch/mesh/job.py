@@ -1,0 +1,150 @@
+"""Training on a mesh of devices: passes of the schedule, gradients clipped over all of the mesh, one update."""
+
+from contextlib import ExitStack
+from logging import ERROR, getLogger
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from paceline.contract.context import Context
+from paceline.contract.job import Evaluation
+from paceline.costs.layouts import MeshPlan
+from paceline.frameworks.torch.group import join_group
+from paceline.frameworks.torch.training import (
+    TorchJob,
+    evaluate,
+    export_weights,
+    loss_function,
+    optimizer_for,
+    torch_device,
+)
+from paceline.strategies.torch.mesh.stages import RankStages, TrainPass, build_stages, scheduled_pass, whole_pass
+from paceline.strategies.torch.mesh.tensor import losses_split_over_vocabulary, split_loss, whole_logits, whole_rows
+from paceline.workloads.base import Weights
+
+
+def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
+    """Joins the others and keeps what falls to this rank."""
+    # A norm over shards and parts takes two sums, of which PyTorch warns in every process.
+    getLogger("torch.distributed.tensor._redistribute").setLevel(ERROR)
+    device = torch_device(context)
+    join_group(context)
+    stages = build_stages(context, plan, device)
+    mesh, vocabulary = stages.mesh["tensor"], context.data.classes or 0
+    share = split_loss(loss_function(context), mesh, vocabulary)
+    # The mean over the global batch is the sum of what each pass of each data rank has of it.
+    parts = plan.layout.data_ranks * plan.passes
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return share(outputs, targets) / parts
+
+    train = scheduled_pass(context, stages, loss) if plan.layout.pipeline > 1 else whole_pass(stages, loss)
+    return MeshJob(context, stages, train)
+
+
+class MeshJob(TorchJob):
+    """Training as one rank of a mesh does it."""
+
+    def __init__(self, context: Context, stages: RankStages, train: TrainPass) -> None:
+        trains = any(parameter.requires_grad for parameter in stages.parameters())
+        optimizer = optimizer_for(context, stages) if trains else None
+        mesh, layout = stages.mesh, stages.plan.layout
+        data_rank = mesh["replicate"].get_local_rank() * layout.shard + mesh["shard"].get_local_rank()
+        super().__init__(context, stages, stages.device, optimizer, share=(data_rank, layout.data_ranks))
+        self._stages, self._train, self._plan = stages, train, stages.plan
+        self._contexts = ExitStack()
+        self._contexts.enter_context(losses_split_over_vocabulary(mesh["tensor"]))
+
+    def step(self, first: int, count: int) -> None:
+        """All passes of a step, then each rank updates what it holds."""
+        for number in range(first, first + count):
+            self._module.zero_grad(set_to_none=True)
+            shares = [
+                self._train_rows(rows, last=part == self._plan.accumulation)
+                for part, rows in enumerate(self._order[number].chunk(self._plan.accumulation), 1)
+            ]
+            if self._context.spec.clip is not None:
+                clip_over_mesh(self._stages, self._context.spec.clip)
+            if self._optimizer is not None:
+                self._optimizer.step()
+            known = [share for share in shares if share is not None]
+            if known:
+                # A share of the global mean ─► the mean of this rank's samples.
+                self._keep(torch.stack(known).sum() * self._plan.layout.data_ranks)
+
+    def _train_rows(self, rows: Tensor, last: bool) -> Tensor | None:
+        data = self._data
+        inputs = data.batch(data.train, rows)[0] if self._stages.takes_inputs else None
+        targets = data.train[1][rows] if self._stages.gives_outputs else None
+        return self._train(inputs, targets, last)
+
+    def losses(self) -> list[float] | None:  # type: ignore[override]  # `Job` allows None
+        """Only the last stage knows."""
+        return super().losses() if self._stages.gives_outputs else None
+
+    def evaluate(self) -> Evaluation | None:  # type: ignore[override]
+        """The data rank's part of the test set, told by the first of the ranks that split its layers."""
+        evaluation = evaluate(
+            _Whole(self._stages, self._context), self._loss, self._data, self._replica, self._replicas
+        )
+        self._stages.reshard()
+        tells = self._stages.gives_outputs and self._stages.mesh["tensor"].get_local_rank() == 0
+        return evaluation if tells else None
+
+    def weights(self) -> Weights:
+        """All shards, parts and stages put together where the weights are written."""
+        tensors: dict[str, Tensor] = {}
+        for stage in self._stages.held:
+            state = stage.module.state_dict()
+            for whole, name in stage.names.items():
+                tensor = state[name].full_tensor() if hasattr(state[name], "full_tensor") else state[name]
+                tensors[whole] = whole_rows(name, tensor, stage.reordered).detach().cpu()
+        if self._plan.layout.pipeline == 1:
+            return export_weights(self._context, tensors)
+        group = self._stages.mesh.get_group("pipeline")
+        gathered: list[Any] | None = [None] * group.size() if self._stages.place == 0 else None
+        dist.gather_object(tensors, gathered, group=group, group_dst=0)
+        if gathered is None:
+            return {}
+        return export_weights(self._context, {name: tensor for part in gathered for name, tensor in part.items()})
+
+    def details(self) -> dict[str, Any]:
+        """With the rank's place in the mesh and its stages."""
+        places = {
+            name: self._stages.mesh[name].get_local_rank() for name in ("pipeline", "replicate", "shard", "tensor")
+        }
+        return {**super().details(), "mesh": places, "stages": [stage.index for stage in self._stages.held]}
+
+    def close(self) -> None:
+        """What knows the groups goes before them."""
+        self._contexts.close()
+        del self._train, self._stages
+        super().close()
+
+
+class _Whole(nn.Module):
+    """The whole model for evaluation: with all of the logits."""
+
+    def __init__(self, stages: RankStages, context: Context) -> None:
+        super().__init__()
+        self._stages, self._vocabulary = stages, context.data.classes or 0
+
+    def forward(self, inputs: Tensor) -> Tensor | None:
+        """Outputs where the last stage is."""
+        outputs = self._stages(inputs)
+        return None if outputs is None else whole_logits(outputs, self._stages.mesh["tensor"], self._vocabulary)
+
+
+def clip_over_mesh(stages: RankStages, most: float) -> None:
+    """Scales gradients down to a global norm: over shards and parts by themselves, over stages added up here."""
+    parameters = [parameter for parameter in stages.parameters() if parameter.grad is not None]
+    squared = torch.zeros((), device=stages.device)
+    if parameters:
+        norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+        squared += (norm.full_tensor() if hasattr(norm, "full_tensor") else norm) ** 2
+    if stages.plan.layout.pipeline > 1:
+        dist.all_reduce(squared, group=stages.mesh.get_group("pipeline"))
+    clip_grads_with_norm_(parameters, most, squared.sqrt())

@@ -1,0 +1,229 @@
+"""A rank's stages of the model, split and divided as the layout says, and the schedule that takes batches through them.
+
+Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., SOSP 2019 (1F1B) and SC 2021 (interleaved); Qi et al., "Zero
+Bubble Pipeline Parallelism", ICLR 2024 (zero-bubble, ZBV); DeepSeek-AI, "DeepSeek-V3", 2024 (DualPipe).
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from paceline.contract.context import Context
+from paceline.costs.layouts import MeshPlan
+from paceline.errors import ModelError
+from paceline.frameworks.torch.compression import make_contiguous
+from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
+from paceline.frameworks.torch.recompute import recompute
+from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass
+from paceline.frameworks.torch.training import Loss, build
+from paceline.strategies.torch.mesh.tensor import FEATURES, SEQUENCE, Reordered, split_transformer
+
+MESH = ("pipeline", "replicate", "shard", "tensor")
+
+
+@dataclass(frozen=True)
+class MeshStage:
+    """One stage on this rank. The only stage of a layout without a pipeline is the whole model, and has no edges."""
+
+    module: nn.Module
+    index: int
+    # Name in the whole model ─► name in the module.
+    names: dict[str, str]
+    reordered: Reordered
+    input: Edge | None = None
+    output: Edge | None = None
+
+
+class RankStages(nn.Module):
+    """All stages that a rank holds; called, it takes one batch through the whole pipeline."""
+
+    def __init__(self, stages: Sequence[MeshStage], plan: MeshPlan, mesh: DeviceMesh, device: torch.device) -> None:
+        super().__init__()
+        self.held, self.plan, self.mesh, self.device = stages, plan, mesh, device
+        self.modules_held = nn.ModuleList(stage.module for stage in stages)
+        self.place = mesh["pipeline"].get_local_rank()
+        self.takes_inputs = stages[0].index == 0
+        self.gives_outputs = stages[-1].index == plan.stages - 1
+
+    @property
+    def stages(self) -> Sequence[MeshStage]:
+        """The stages, for an instrumented run: each of their passes is recorded."""
+        return self.held
+
+    def forward(self, inputs: Tensor) -> Tensor | None:
+        """The outputs of the whole model where its last stage is, else nothing."""
+        activations: Tensor = inputs
+        for stage in self.held:
+            if stage.index:
+                activations = self._received(stage, activations, len(inputs))
+            activations = stage.module(activations)
+            if stage.index + 1 < self.plan.stages and self._holder(stage.index + 1) != self.place and len(activations):
+                dist.send(activations.contiguous(), group=self._group, group_dst=self._holder(stage.index + 1))
+        return activations if self.gives_outputs else None
+
+    def _received(self, stage: MeshStage, before: Tensor, samples: int) -> Tensor:
+        if self._holder(stage.index - 1) == self.place:
+            return before
+        assert stage.input is not None
+        room = stage.input.empty(samples, self.device)
+        if samples:
+            dist.recv(room, group=self._group, group_src=self._holder(stage.index - 1))
+        return room
+
+    def _holder(self, stage: int) -> int:
+        return self.plan.holder(stage)
+
+    @property
+    def _group(self) -> dist.ProcessGroup:
+        return self.mesh.get_group("pipeline")
+
+    def reshard(self) -> None:
+        """A forward pass without a backward one leaves the model gathered; it is divided again."""
+        for module in self.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+
+def build_stages(context: Context, plan: MeshPlan, device: torch.device) -> RankStages:
+    """Joins the mesh and keeps this rank's part: cut by stages, split, recomputed, and divided, in this order."""
+    sizes = tuple(getattr(plan.layout, name) for name in MESH)
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=MESH)
+    stages = [_divided(context, plan, mesh, stage) for stage in _held_stages(context, plan, mesh, device)]
+    return RankStages(stages, plan, mesh, device)
+
+
+def _held_stages(context: Context, plan: MeshPlan, mesh: DeviceMesh, device: torch.device) -> list[MeshStage]:
+    if plan.layout.pipeline == 1:
+        module = build(context, device)
+        return [MeshStage(module, 0, {name: name for name in module.state_dict()}, {})]
+    stages = cut_model(context, plan.stages, "counted", device)
+    return [_on_device(stages[index], device) for index in plan.held_stages(mesh["pipeline"].get_local_rank())]
+
+
+def _on_device(stage: Stage, device: torch.device) -> MeshStage:
+    return MeshStage(stage.module.to(device), stage.index, stage.names, {}, stage.input, stage.output)
+
+
+def _divided(context: Context, plan: MeshPlan, mesh: DeviceMesh, stage: MeshStage) -> MeshStage:
+    """The stage split over `tensor` and divided over `shard`, with copies over `replicate`."""
+    is_cut = isinstance(stage.module, StageModule)
+    reordered = split_transformer(stage.module.layers if is_cut else stage.module, mesh["tensor"])
+    recompute(context, stage.module)
+    _shard(context, stage.module, mesh, reshard_after_forward=plan.layout.pipeline == 1)
+    prefix = "layers." if is_cut else ""
+    return replace(
+        stage,
+        reordered={f"{prefix}{name}": order for name, order in reordered.items()},
+        input=_local_edge(stage.input, mesh["tensor"], SEQUENCE),
+        output=_local_edge(stage.output, mesh["tensor"], FEATURES if stage.index + 1 == plan.stages else SEQUENCE),
+    )
+
+
+def _local_edge(edge: Edge | None, mesh: DeviceMesh, dimension: int) -> Edge | None:
+    """What crosses a cut on one of the ranks that split the layers; samples themselves are whole on each."""
+    if edge is None or mesh.size() == 1 or not edge.dtype.is_floating_point:
+        return edge
+    whole = torch.empty(1, *edge.shape, dtype=edge.dtype, device="meta")
+    parts = whole.chunk(mesh.size(), dimension)
+    return Edge(tuple(parts[mesh.get_local_rank()].shape[1:]), edge.dtype)
+
+
+def _shard(context: Context, module: nn.Module, mesh: DeviceMesh, reshard_after_forward: bool) -> None:
+    """Divides layer by layer; gradients are summed, because each rank's loss is its share of the global mean."""
+    scalar = next((name for name, parameter in module.named_parameters() if not parameter.ndim), None)
+    if scalar is not None:
+        raise ModelError(
+            f"torch-mesh cannot divide {scalar} of {context.spec.workload}, which is a single number without a "
+            f"dimension; make it an array of one, such as torch.zeros(1)"
+        )
+    make_contiguous(module)
+    # Built-in models change nothing in place, so for them what this warns of cannot happen.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    # A dimension of one rank would still be an exchange with itself.
+    over = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
+    for unit in (*layers(module), module):
+        if context.model.own is not None:
+            unit.register_forward_hook(in_memory_of_its_own)
+        fully_shard(unit, mesh=over, reshard_after_forward=reshard_after_forward)
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)
+
+
+# Trains on one pass: inputs where the first stage is, targets where the last is, which alone knows the loss.
+TrainPass = Callable[[Tensor | None, Tensor | None, bool], Tensor | None]
+
+
+def scheduled_pass(context: Context, stages: RankStages, loss: Loss) -> TrainPass:
+    """One pass of the pipeline's schedule; gradients are sent in the last pass of a step."""
+    from torch.distributed.pipelining import schedules
+
+    plan = stages.plan
+    kinds: dict[str, Any] = {
+        "gpipe": schedules.ScheduleGPipe, "1f1b": schedules.Schedule1F1B,
+        "interleaved": schedules.ScheduleInterleaved1F1B,
+        "interleaved-zero-bubble": schedules.ScheduleInterleavedZeroBubble,
+        "zbv": schedules.ScheduleZBVZeroBubble, "dualpipev": schedules.ScheduleDualPipeV,
+    }  # fmt: skip
+    parts = [_pipeline_stage(stages, stage) for stage in stages.held]
+    several = plan.schedule not in ("gpipe", "1f1b")
+    schedule = kinds[plan.schedule](
+        parts if several else parts[0], n_microbatches=plan.microbatches, loss_fn=loss, scale_grads=False
+    )
+
+    def train(inputs: Tensor | None, targets: Tensor | None, last: bool) -> Tensor | None:
+        for part in parts:
+            part.reduces = last
+        shares: list[Tensor] = []
+        arguments = () if inputs is None else (inputs,)
+        losses = shares if stages.gives_outputs else None
+        schedule.step(*arguments, target=targets, losses=losses, return_outputs=False)
+        return torch.stack([share.detach() for share in shares]).sum() if stages.gives_outputs else None
+
+    return train
+
+
+def _pipeline_stage(stages: RankStages, stage: MeshStage) -> Any:
+    from torch.distributed.pipelining import PipelineStage
+
+    class AccumulatingStage(PipelineStage):
+        """A stage that reduces its gradients only where it is told to, after the last pass of a step."""
+
+        reduces = True
+
+        def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+            if self.reduces:
+                super().perform_reduce_grad(grad_scale_factor)
+
+    samples = int(stages.plan.microbatch)
+    assert stage.input is not None and stage.output is not None
+    inputs, outputs = (edge.empty(samples, stages.device) for edge in (stage.input, stage.output))
+    return AccumulatingStage(
+        stage.module, stage.index, stages.plan.stages, stages.device, group=stages.mesh.get_group("pipeline"),
+        # With both shapes known nothing is run to find them; an input that gradients go back to must say so.
+        input_args=(inputs.requires_grad_(stage.index > 0 and inputs.is_floating_point()),),
+        output_args=(outputs.requires_grad_(outputs.is_floating_point()),),
+    )  # fmt: skip
+
+
+def whole_pass(stages: RankStages, loss: Loss) -> TrainPass:
+    """One forward and backward pass of a model that is not cut into stages."""
+    (stage,) = stages.held
+    module = stage.module
+    assert isinstance(module, FSDPModule)
+
+    def train(inputs: Tensor | None, targets: Tensor | None, last: bool) -> Tensor | None:
+        assert targets is not None
+        if stages.plan.accumulation > 1:
+            send_with_last_pass(module, last)
+        share = loss(module(inputs), targets)
+        share.backward()
+        return share.detach()
+
+    return train

@@ -1,0 +1,124 @@
+"""Tensor and sequence parallelism of the built-in transformer: layers split, activations divided along the sequence.
+
+Shoeybi et al., "Megatron-LM", 2019, and Korthikanti et al., MLSys 2023: between the layers each rank has some positions
+of the sequence; they are gathered where a split product needs all of them and scattered where its parts are summed. The
+head's logits stay split over the vocabulary, and so does the loss.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+
+from paceline.frameworks.torch.layers import BlockModule, EmbedModule
+from paceline.frameworks.torch.training import Loss
+
+# Dimensions of activations; the first are the samples.
+SEQUENCE, FEATURES = 1, 2
+# Name of a parameter ─► the order of its rows, in which each rank's heads lie together.
+Reordered = dict[str, Tensor]
+
+
+def split_transformer(module: nn.Module, mesh: DeviceMesh) -> Reordered:
+    """Splits the layers in place, so that every parameter is on the mesh; says which rows were put in another order."""
+    if mesh.size() == 1:
+        return {}
+    reordered: Reordered = {}
+    plan: dict[str, Any] = {}
+    for name, child in module.named_children():
+        if isinstance(child, EmbedModule):
+            plan[f"{name}.tokens"] = RowwiseParallel(
+                input_layouts=Replicate(), output_layouts=Shard(SEQUENCE), use_local_output=False
+            )
+            _split_positions(child, mesh)
+        elif isinstance(child, BlockModule):
+            plan |= _split_block(name, child, mesh.size(), reordered)
+        elif isinstance(child, nn.LayerNorm):
+            plan[name] = SequenceParallel()
+        elif isinstance(child, nn.Linear):
+            plan[name] = ColwiseParallel(input_layouts=Shard(SEQUENCE))
+    # Every rank has the same weights, so that none has to send them.
+    parallelize_module(module, mesh, plan, src_data_rank=None)
+    for child in module.children():
+        if isinstance(child, EmbedModule | nn.LayerNorm):
+            child.register_forward_hook(_keep_local)
+    return reordered
+
+
+def _split_positions(embed: EmbedModule, mesh: DeviceMesh) -> None:
+    local = distribute_tensor(embed.positions.data, mesh, [Shard(0)], src_data_rank=None)
+    embed.register_parameter("positions", nn.Parameter(local))
+
+
+def _split_block(name: str, block: BlockModule, ways: int, reordered: Reordered) -> dict[str, Any]:
+    """Each rank's heads: its rows of the queries, of the keys and of the values, side by side."""
+    width = block.qkv.in_features
+    order = torch.arange(3 * width).view(3, ways, -1).transpose(0, 1).reshape(-1)
+    with torch.no_grad():
+        for kind, parameter in block.qkv.named_parameters():
+            parameter.copy_(parameter.index_select(0, order.to(parameter.device)))
+            reordered[f"{name}.qkv.{kind}"] = order
+    block.heads //= ways
+    gathering, scattering = (
+        ColwiseParallel(input_layouts=Shard(SEQUENCE)),
+        RowwiseParallel(output_layouts=Shard(SEQUENCE)),
+    )
+    return {
+        f"{name}.norm1": SequenceParallel(), f"{name}.qkv": gathering, f"{name}.out": scattering,
+        f"{name}.norm2": SequenceParallel(), f"{name}.up": gathering, f"{name}.down": scattering,
+    }  # fmt: skip
+
+
+def _keep_local(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
+    """The rank's positions as a plain tensor, which can be added and sent."""
+    return output.to_local() if isinstance(output, DTensor) else output
+
+
+def whole_rows(name: str, tensor: Tensor, reordered: Reordered) -> Tensor:
+    """A whole parameter in the order that it has in the model."""
+    order = reordered.get(name)
+    return tensor if order is None else tensor.index_select(0, order.argsort().to(tensor.device))
+
+
+def split_loss(loss_of: Loss, mesh: DeviceMesh, vocabulary: int) -> Loss:
+    """The loss of logits of which each rank has a part of the vocabulary."""
+    if mesh.size() == 1:
+        return loss_of
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return loss_of(_split_logits(outputs, mesh, vocabulary), targets).to_local()
+
+    return loss
+
+
+def whole_logits(outputs: Tensor, mesh: DeviceMesh, vocabulary: int) -> Tensor:
+    """All ranks' parts of the logits, for evaluation."""
+    return outputs if mesh.size() == 1 else _split_logits(outputs, mesh, vocabulary).full_tensor()
+
+
+def _split_logits(outputs: Tensor, mesh: DeviceMesh, vocabulary: int) -> DTensor:
+    samples, length, _ = outputs.shape
+    shape = (samples, length, vocabulary)
+    return DTensor.from_local(
+        outputs,
+        mesh,
+        [Shard(FEATURES)],
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=(length * vocabulary, vocabulary, 1),
+    )
+
+
+def losses_split_over_vocabulary(mesh: DeviceMesh) -> AbstractContextManager[Any]:
+    """Within it, forward and backward passes of a loss work on logits that are split."""
+    return loss_parallel() if mesh.size() > 1 else nullcontext()

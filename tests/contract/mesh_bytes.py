@@ -1,0 +1,100 @@
+"""Counts what each rank of a torch-mesh run hands to the process groups in one step, by dimension of the mesh.
+
+Used as a script by `test_torch_mesh_bytes.py`: takes runs as JSON, prints for each run and rank the payload bytes.
+"""
+
+import json
+import multiprocessing
+import socket
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.distributed.pipelining
+import torch.distributed.tensor.parallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from paceline.contract.context import Context, Process, Rendezvous
+from paceline.plan import complete
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+
+STEPS_BEFORE = 1
+# How the names of operations begin that send something.
+SENDING = ("all_gather", "allgather", "all_reduce", "allreduce", "reduce_scatter", "broadcast", "send", "alltoall")
+
+
+class PayloadCounter(TorchDispatchMode):
+    """Bytes of the whole payload of each collective, and of each tensor sent, by the group that carries it."""
+
+    def __init__(self, groups: dict[str, str]) -> None:
+        super().__init__()
+        self._groups = groups
+        self.payload_bytes: dict[str, int] = defaultdict(int)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
+            return NotImplemented  # so that what it does within is seen too
+        result = func(*args, **(kwargs or {}))
+        space, _, name = func.name().partition("::")
+        if space in ("c10d", "_c10d_functional") and name.lstrip("_").startswith(SENDING):
+            self.payload_bytes[self._groups[_group_name(args)]] += _payload(args, result)
+        return result
+
+
+def _group_name(args: Any) -> str:
+    for argument in args:
+        if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
+            return str(dist.ProcessGroup.unbox(argument).group_name)
+    return next(argument for argument in reversed(args) if isinstance(argument, str))
+
+
+def _payload(args: Any, result: Any) -> int:
+    """The larger side: what is gathered, or what is scattered or reduced."""
+    tensors = [one for one in torch.utils._pytree.tree_leaves((args, result)) if isinstance(one, torch.Tensor)]
+    return max((one.nbytes for one in tensors), default=0)
+
+
+def count(spec: RunSpec, rank: int, port: int, folder: Path, told: Any) -> None:
+    world = spec.workers
+    context = Context(spec, Process(rank, world, "worker", rank, (0,)), Rendezvous("127.0.0.1", port, None, folder))
+    torch.set_num_threads(1)
+    job: Any = strategy(spec.strategy).open_job(context)
+    job.start_epoch(0)
+    job.step(0, STEPS_BEFORE)
+    mesh = job._stages.mesh
+    counter = PayloadCounter({mesh.get_group(name).group_name: name for name in mesh.mesh_dim_names})
+    with counter:
+        job.step(STEPS_BEFORE, 1)
+    told.put((rank, dict(counter.payload_bytes)))
+    job.align()
+    job.close()
+
+
+def main(runs: list[dict[str, Any]]) -> None:
+    processes = multiprocessing.get_context("fork")
+    for fields in runs:
+        spec = complete(RunSpec.parse(fields, "bytes"))
+        told = processes.Queue()
+        with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+            free.close()
+            ranks = [processes.Process(target=count, args=(spec, rank, port, Path(folder), told))
+                     for rank in range(spec.workers)]  # fmt: skip
+            for process in ranks:
+                process.start()
+            found = sorted(told.get(timeout=60) for _ in ranks)
+            for process in ranks:
+                process.join()
+        sys.stdout.write(json.dumps([payload for _, payload in found]) + "\n")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

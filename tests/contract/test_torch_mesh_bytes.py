@@ -1,0 +1,74 @@
+"""What a footprint of torch-mesh says that ranks exchange, against what they hand to their process groups."""
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.contract.context import spec_facts
+from paceline.plan import complete
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+
+pytestmark = pytest.mark.torch
+
+MODEL = {
+    "strategy": "torch-mesh", "workload": "transformer", "options": {"depth": 2, "width": 16, "heads": 4},
+    "input_shape": [8], "classes": 32, "global_batch": 16, "train_samples": 64, "steps": 4,
+    "optimizer": {"name": "sgd", "momentum": 0.9},
+}  # fmt: skip
+RUNS: dict[str, dict[str, Any]] = {
+    "shards, in two passes": {"layout": "shard=2", "accumulation": 2},
+    "copies of shards": {"layout": "replicate=2,shard=2"},
+    "parts, recomputed": {"layout": "tensor=2", "recompute": "full"},
+    "shards of parts, clipped": {"layout": "shard=2,tensor=2", "clip": 0.5, "recompute": "selective"},
+    "parts in a pipeline": {"layout": "tensor=2,pipeline=2", "clip": 0.5},
+    "shards in a pipeline, in two passes": {"layout": "shard=2,pipeline=2", "accumulation": 2},
+    "shards in a V, in two passes": {
+        "layout": "shard=2,pipeline=2", "accumulation": 2, "knobs": {"schedule": "zbv"},
+    },
+    "an interleaved pipeline": {"layout": "pipeline=2", "knobs": {"schedule": "interleaved"}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[str, list[dict[str, int]]]:
+    script = Path(__file__).parent / "mesh_bytes.py"
+    runs = json.dumps([{**MODEL, **fields} for fields in RUNS.values()])
+    done = subprocess.run([sys.executable, str(script), runs], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(zip(RUNS, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+def promised(spec: RunSpec) -> list[dict[str, float]]:
+    """Payload of each rank by dimension of the mesh; of a message between stages, what is sent."""
+    assert spec.layout is not None
+    ranks: list[dict[str, float]] = []
+    for group in strategy(spec.strategy).footprint(spec, spec_facts(spec)).groups:
+        payload: dict[str, float] = defaultdict(float)
+        for message in group.messages:
+            if message.kind == "send":
+                payload["pipeline"] += message.sent_bytes * message.count
+            else:
+                sizes = {name: (getattr(spec.layout, name), spec.layout.apart(name)) for name in
+                         ("tensor", "shard", "replicate", "pipeline")}  # fmt: skip
+                name = next(name for name, size in sizes.items() if size == (message.ranks, message.apart))
+                payload[name] += message.payload_bytes * message.count
+        ranks += [dict(payload)] * group.ranks
+    return ranks
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_footprint_promises_the_bytes_that_the_dispatcher_counts(
+    name: str, counted: dict[str, list[dict[str, int]]]
+) -> None:
+    spec = complete(RunSpec.parse({**MODEL, **RUNS[name]}, name))
+    assert spec.layout is not None
+    several = {size for size in ("tensor", "shard", "replicate", "pipeline") if getattr(spec.layout, size) > 1}
+    seen = [{size: count for size, count in rank.items() if size in several} for rank in counted[name]]
+    assert seen == promised(spec)

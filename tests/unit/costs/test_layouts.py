@@ -1,0 +1,51 @@
+"""Passes, micro-batches and stages of a layout."""
+
+import pytest
+
+from paceline.costs.layouts import SCHEDULES, MeshPlan
+from paceline.layout import Layout
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+
+
+def plan(layout: str, schedule: str = "1f1b", **fields: object) -> MeshPlan:
+    knobs = {"schedule": schedule} if schedule != "1f1b" else {}
+    spec = RunSpec.parse({"strategy": "torch-mesh", "layout": layout, "global_batch": 64, "steps": 1, "knobs": knobs,
+                          **fields}, "plan")  # fmt: skip
+    return MeshPlan.of(spec, strategy("torch-mesh").knob_values(spec))
+
+
+def test_without_a_layout_everything_is_divided_over_all_workers() -> None:
+    spec = RunSpec(strategy="torch-mesh", workers=4, global_batch=64, steps=1)
+    assert MeshPlan.of(spec, strategy("torch-mesh").knob_values(spec)).layout == Layout(shard=4)
+
+
+def test_a_pipeline_has_two_micro_batches_for_each_rank_and_others_have_none() -> None:
+    assert plan("pipeline=4").microbatches == 8
+    assert plan("shard=4").microbatches == 1
+    assert plan("pipeline=4", knobs={"microbatches": 16}).microbatches == 16
+
+
+def test_the_batch_is_shared_by_data_ranks_passes_and_micro_batches() -> None:
+    made = plan("replicate=2,shard=2,pipeline=2", accumulation=2)
+    assert (made.samples, made.passes, made.microbatch) == (16, 8, 2.0)
+
+
+def test_stages_go_round_the_ranks_or_down_and_up_again() -> None:
+    assert [plan("pipeline=3", "interleaved").held_stages(place) for place in range(3)] == [(0, 3), (1, 4), (2, 5)]
+    assert [plan("pipeline=3", "zbv").held_stages(place) for place in range(3)] == [(0, 5), (1, 4), (2, 3)]
+    assert plan("pipeline=3", "gpipe").held_stages(1) == (1,)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_stage_is_on_exactly_one_rank(schedule: str) -> None:
+    made = plan("pipeline=4", schedule)
+    held = [stage for place in range(4) for stage in made.held_stages(place)]
+    assert sorted(held) == list(range(made.stages))
+
+
+def test_parameters_are_gathered_once_for_forward_passes_and_again_for_each_backward_pass() -> None:
+    assert plan("shard=4").gathers == (1, 1)
+    assert plan("shard=4", accumulation=4).gathers == (1, 4)
+    assert plan("shard=2,pipeline=2", accumulation=4).gathers == (1, 0)
+    assert plan("shard=2,pipeline=2", "zbv", accumulation=4).gathers == (4, 0)

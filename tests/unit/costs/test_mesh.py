@@ -1,0 +1,91 @@
+"""What ranks of a layout compute, send and hold, in numbers that can be followed by hand."""
+
+from typing import Any
+
+import pytest
+
+from paceline.contract.context import spec_facts
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.layout import all_layouts
+from paceline.plan import complete
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+
+WIDTH, LENGTH, VOCABULARY, BATCH = 16, 8, 32, 16
+MODEL = {
+    "workload": "transformer", "options": {"depth": 2, "width": WIDTH, "heads": 4}, "input_shape": [LENGTH],
+    "classes": VOCABULARY, "global_batch": BATCH, "steps": 1, "optimizer": {"name": "sgd", "momentum": 0.9},
+}  # fmt: skip
+
+
+def counted(layout: str, **fields: Any) -> tuple[Footprint, ModelFacts]:
+    spec = complete(RunSpec.parse({"strategy": "torch-mesh", **MODEL, "layout": layout, **fields}, "mesh"))
+    facts = spec_facts(spec)
+    return strategy("torch-mesh").footprint(spec, facts), facts
+
+
+@pytest.mark.parametrize("layout", [layout.text for layout in all_layouts(8) if layout.tensor < 8 > layout.pipeline])
+def test_all_ranks_together_hold_each_parameter_once_per_copy(layout: str) -> None:
+    footprint, facts = counted(layout)
+    assert footprint.ranks == 8
+    held = sum(group.parameter_bytes * group.ranks for group in footprint.groups)
+    assert held >= facts.parameter_bytes
+    received = sum(group.received_bytes * group.ranks for group in footprint.groups)
+    assert received == pytest.approx(footprint.sent_bytes)
+    work = sum(group.flops * group.ranks for group in footprint.groups)
+    assert work == pytest.approx(3 * facts.forward_flops * BATCH, rel=0.01)
+
+
+def test_shards_hold_what_torch_fsdp_holds_and_send_what_it_sends() -> None:
+    footprint, facts = counted("shard=4")
+    spec = complete(RunSpec.parse({"strategy": "torch-fsdp", "workers": 4, **MODEL}, "fsdp"))
+    assert footprint.groups == strategy("torch-fsdp").footprint(spec, facts).groups
+
+
+def test_copies_send_their_gradients_once_around() -> None:
+    footprint, facts = counted("replicate=4")
+    assert footprint.groups[0].sent_bytes == facts.parameter_bytes * 6 / 4
+
+
+def test_a_cut_is_crossed_by_a_part_of_the_sequence_of_each_sample_both_ways() -> None:
+    crossing = BATCH * LENGTH * WIDTH * 4
+    for layout, share in (("pipeline=2", 1), ("tensor=2,pipeline=2", 2), ("shard=2,pipeline=2", 2)):
+        footprint, _ = counted(layout)
+        sends = [message for message in footprint.groups[0].messages if message.kind == "send"]
+        assert sum(message.sent_bytes * message.count for message in sends) == crossing / share
+        assert sum(message.received_bytes * message.count for message in sends) == crossing / share
+
+
+def test_ranks_that_are_further_apart_say_so() -> None:
+    footprint, _ = counted("replicate=2,shard=2,tensor=2,pipeline=2", global_batch=32)
+    apart = {message.apart for group in footprint.groups for message in group.messages}
+    assert apart == {1, 2, 4, 8}
+    assert footprint.stages is not None
+    assert (footprint.stages.workers, footprint.stages.apart, footprint.stages.replicas) == (2, 8, 8)
+
+
+def test_recomputing_holds_less_and_computes_blocks_once_more() -> None:
+    kept, selective, again = (counted("shard=2", recompute=kind)[0].groups[0] for kind in ("none", "selective", "full"))
+    assert kept.activation_bytes > selective.activation_bytes > again.activation_bytes
+    assert kept.flops == selective.flops < again.flops < kept.flops * 4 / 3
+    assert kept.sent_bytes == again.sent_bytes
+
+
+def test_full_recomputation_gathers_the_sequence_again_and_selective_does_not() -> None:
+    sent = {kind: counted("tensor=2", recompute=kind)[0].sent_bytes for kind in ("none", "selective", "full")}
+    assert sent["none"] == sent["selective"] < sent["full"]
+
+
+def test_several_passes_hold_fewer_activations_and_send_gradients_once() -> None:
+    once, thrice = (counted("shard=2", accumulation=passes, global_batch=24)[0].groups[0] for passes in (1, 3))
+    gradients = [[message.count for message in group.messages if message.name.startswith("gradients")]
+                 for group in (once, thrice)]  # fmt: skip
+    assert gradients[0] == gradients[1]
+    assert thrice.sent_bytes > once.sent_bytes
+
+
+def test_a_norm_to_clip_by_is_a_few_small_messages() -> None:
+    plain, clipped = (counted("shard=2,tensor=2,pipeline=2", clip=clip)[0].groups[0] for clip in (None, 1.0))
+    more = [message for message in clipped.messages if message not in plain.messages]
+    assert sorted((message.apart, message.phase) for message in more) == [(1, "update"), (2, "update"), (4, "update")]
+    assert clipped.sent_bytes - plain.sent_bytes < 500
