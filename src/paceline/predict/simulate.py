@@ -11,6 +11,8 @@ from heapq import heappop, heappush
 from math import sqrt
 from statistics import NormalDist
 
+from paceline.costs.footprint import Stages
+
 # Below this a task is done: a picosecond, against rounding.
 DONE = 1e-12
 # Blom, "Statistical Estimates and Transformed Beta-Variables", 1958: the mean of the largest of n normal numbers.
@@ -158,6 +160,41 @@ def _forward_passes(workers: int, microbatches: int, chunks: int) -> list[int]:
         group = range(start, min(start + workers, microbatches))
         passes += [microbatch * chunks + chunk for chunk in range(chunks) for microbatch in group]
     return passes
+
+
+def staged_tasks(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> list[Task]:
+    """Every worker's passes in the order of the schedule, each followed by sending what it made.
+
+    `passes` are the seconds of each worker's forward and backward pass through all of its stages. Zero-bubble schedules
+    are taken for interleaved ones, which take no less.
+    """
+    workers, chunks = stages.workers, stages.stages_per_worker
+    last = workers * chunks - 1
+    orders = [
+        pipeline_order(stages.schedule, worker, workers, stages.microbatches, chunks) for worker in range(workers)
+    ]
+    numbers: dict[tuple[bool, int, int], int] = {}
+    number = 0
+    for worker, order in enumerate(orders):
+        for back, item in order:
+            microbatch, chunk = divmod(item, chunks)
+            numbers[back, chunk * workers + worker, microbatch] = number
+            number += 2
+    tasks: list[Task] = []
+    for worker, order in enumerate(orders):
+        for back, item in order:
+            microbatch, chunk = divmod(item, chunks)
+            stage = chunk * workers + worker
+            after: tuple[int, ...]
+            if back:
+                needed = (False, last, microbatch) if stage == last else (True, stage + 1, microbatch)
+                after = (numbers[needed] + (stage != last),)
+            else:
+                after = (numbers[False, stage - 1, microbatch] + 1,) if stage else ()
+            end = (back and stage == 0) or (not back and stage == last)
+            tasks.append(Task(worker, False, passes[worker][back] / chunks, after))
+            tasks.append(Task(worker, True, 0.0 if end else sends[worker], (len(tasks) - 1,)))
+    return tasks
 
 
 def largest_of(count: int, deviation: float) -> float:

@@ -7,7 +7,7 @@ from math import ceil, prod
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages
 from paceline.costs.messages import Message
 from paceline.predict.compute import Passes
-from paceline.predict.simulate import Served, Task, largest_of, overlap, pipeline_order, serve, simulate
+from paceline.predict.simulate import Served, Task, largest_of, overlap, serve, simulate, staged_tasks
 from paceline.predict.transfers import Costs
 from paceline.systems.hardware import Hardware, StrategyOverhead
 
@@ -146,7 +146,7 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     blocking += inputs.software_seconds(group, inputs.model.parameter_bytes * min(1.0, inputs.share(group)))
     hidden = [message for message in group.messages if message.hidden]
     compute = passes + beside
-    sent = _gathering if any(message.phase == "forward" for message in hidden) else _sending_back
+    sent = _gathering if any(message.layer is not None for message in hidden) else _sending_back
     span, transfers = sent(scale, hidden, inputs)
     # What hidden transfers take from the computation counts as exposed: it would not be there without them.
     exposed = blocking + max(0.0, span + beside - compute)
@@ -249,25 +249,31 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
 
 def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInputs) -> Parts:
     """Micro-batches go forward through the line of workers and their gradients back; passes are those of one."""
-    line = _line(workers, stages)
-    whole = sum(group.flops for group in line) or 1.0
-    shares = [group.flops / whole for group in line]
-    count, chunks = stages.microbatches, stages.stages_per_worker
+    line, rounds = _line(workers, stages), stages.accumulation
+    count = stages.microbatches * rounds
+    shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]
     forward, backward = inputs.passes.forward_total * inputs.crowding, inputs.passes.backward_total * inputs.crowding
+    # Launching a part of a layer takes as long as launching all of it.
+    least = inputs.passes.least / inputs.passes.total * stages.split if stages.split > 1 and inputs.passes.total else 0
+    shares = [share * max(1.0, least) for share in shares]
+    passes = [(forward * share, backward * share) for share in shares]
+    within = [_within_passes(group, inputs, count) for group in line]
     sends = [max((inputs.cost(m) for m in group.messages if m.kind == "send"), default=0.0) for group in line]
-    tasks = _staged_tasks(stages, shares, (forward / chunks, backward / chunks), sends)
-    total = simulate(tasks).total
-    alone = simulate([replace(task, seconds=0.0) if task.transfers else task for task in tasks]).total
+    computing = staged_tasks(stages, passes, [0.0] * len(line))
+    tasks = staged_tasks(
+        stages, [(f + f_more, b + b_more) for (f, b), (f_more, b_more) in zip(passes, within, strict=True)], sends
+    )
+    total, alone = simulate(tasks).total * rounds, simulate(computing).total * rounds
     beside = inputs.passes.overhead * inputs.crowding + max(inputs.update_seconds(group) for group in line)
     busiest = max(range(len(line)), key=lambda worker: shares[worker])
-    compute = (forward + backward) * count * shares[busiest] + beside
-    transfers = sum(task.seconds for task in tasks if task.transfers and task.rank == busiest)
-    averages = [inputs.seconds(message) for message in line[busiest].messages if message.kind == "all-reduce"]
+    compute = sum(passes[busiest]) * count + beside
+    exchanged = sum(within[busiest]) * count
+    transfers = sum(task.seconds for task in tasks if task.transfers and task.rank == busiest) * rounds + exchanged
     averaged = inputs.software_seconds(line[busiest], line[busiest].parameter_bytes)
-    # Gradients are complete in the last micro-batch's backward pass only, and hide behind that.
-    averaged += sum(max(0.0, seconds - backward * shares[busiest]) for seconds in averages)
+    averaged += _outside_passes(line[busiest], inputs, passes[busiest])
     bubble = max(0.0, alone + beside - compute)
-    busy = (forward + backward) * count + beside * len(line) + sum(task.seconds for task in tasks if task.transfers) * 2
+    busy = sum(map(sum, passes)) * count + beside * len(line)
+    busy += sum(task.seconds for task in tasks if task.transfers) * rounds * 2 + exchanged * len(line)
     waiting = inputs.peer_wakeup_seconds(line[busiest])
     return Parts(
         compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
@@ -275,47 +281,42 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInp
     )  # fmt: skip
 
 
+def _within_passes(group: RankFootprint, inputs: StepInputs, count: int) -> tuple[float, float]:
+    """Seconds that one forward and one backward pass of a rank spend on exchanges that they wait for."""
+    waited = [message for message in group.messages if message.kind != "send" and not message.hidden]
+    forward, backward = (
+        sum(inputs.seconds(message) for message in waited if message.phase == phase) / count
+        for phase in ("forward", "backward")
+    )
+    return forward, backward
+
+
+def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[float, float]) -> float:
+    """Exposed seconds of what comes once in a step.
+
+    Gathered parameters hide behind the first forward pass and gradients, which the last backward pass completes, behind
+    that one; what belongs to the update hides behind nothing.
+    """
+    exposed = sum(
+        inputs.seconds(message) for message in group.messages if message.phase == "update" and message.kind != "send"
+    )
+    for phase, seconds in zip(("forward", "backward"), passes, strict=True):
+        hidden = sum(inputs.seconds(m) for m in group.messages if m.hidden and m.phase == phase)
+        exposed += max(0.0, hidden - seconds)
+    return exposed
+
+
 def _line(workers: Sequence[RankFootprint], stages: Stages) -> list[RankFootprint]:
     """One pipeline's workers in order, each by itself."""
     line: list[RankFootprint] = []
+    before = 0
     for group in workers:
-        line += [group] * group.ranks
+        # Ranks of the first pipeline are `apart` from each other.
+        line += [group] * (-(-(before + group.ranks) // stages.apart) - -(-before // stages.apart))
+        before += group.ranks
         if len(line) >= stages.workers:
             break
     return line[: stages.workers]
-
-
-def _staged_tasks(
-    stages: Stages, shares: Sequence[float], passes: tuple[float, float], sends: Sequence[float]
-) -> list[Task]:
-    """Every worker's passes in the order of the schedule, each followed by sending what it made."""
-    workers, chunks = stages.workers, stages.stages_per_worker
-    last = workers * chunks - 1
-    orders = [
-        pipeline_order(stages.schedule, worker, workers, stages.microbatches, chunks) for worker in range(workers)
-    ]
-    numbers: dict[tuple[bool, int, int], int] = {}
-    number = 0
-    for worker, order in enumerate(orders):
-        for back, item in order:
-            microbatch, chunk = divmod(item, chunks)
-            numbers[back, chunk * workers + worker, microbatch] = number
-            number += 2
-    tasks: list[Task] = []
-    for worker, order in enumerate(orders):
-        for back, item in order:
-            microbatch, chunk = divmod(item, chunks)
-            stage = chunk * workers + worker
-            after: tuple[int, ...]
-            if back:
-                needed = (False, last, microbatch) if stage == last else (True, stage + 1, microbatch)
-                after = (numbers[needed] + (stage != last),)
-            else:
-                after = (numbers[False, stage - 1, microbatch] + 1,) if stage else ()
-            end = (back and stage == 0) or (not back and stage == last)
-            tasks.append(Task(worker, False, passes[back] * shares[worker], after))
-            tasks.append(Task(worker, True, 0.0 if end else sends[worker], (len(tasks) - 1,)))
-    return tasks
 
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
