@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from paceline.analysis.rows import Row
 from paceline.analysis.thresholds import LEAST_GAIN
 from paceline.breakdown import RankBreakdown, mean_parts
+from paceline.spec import SPREADING_FIELDS
 from paceline.strategies import strategies
 from paceline.units import format_bytes, format_percent, format_seconds
 
@@ -99,7 +100,7 @@ def _compute_inflation(row: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def _alike(other: Row, row: Row) -> bool:
-    drop = {"workers", "strategy", "knobs"}
+    drop = set(SPREADING_FIELDS)
     same = other.spec.model_dump(exclude=drop) == row.spec.model_dump(exclude=drop)
     return same and other.spec.strategy in (row.spec.strategy, row.baseline)
 

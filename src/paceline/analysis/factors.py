@@ -9,7 +9,7 @@ from paceline.analysis.labels import group_by_setting, setting_title
 from paceline.analysis.rows import Row
 from paceline.contract.context import spec_facts
 from paceline.errors import UserError
-from paceline.spec import RunSpec
+from paceline.spec import SPREADING_FIELDS, RunSpec
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def with_enough_levels(rows: Sequence[Row], factor: Factor, levels: int = 2, cou
 
 
 def _shared_fields(spec: RunSpec, factor: Factor) -> dict[str, Any]:
-    same = spec.model_dump(mode="json", exclude={"strategy", "workers", "knobs", "shrunk", *factor.fields})
+    same = spec.model_dump(mode="json", exclude={*SPREADING_FIELDS, "shrunk", *factor.fields})
     return {**same, "scaling": spec.scaling}
 
 

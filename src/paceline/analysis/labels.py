@@ -54,7 +54,8 @@ def _marks(spec: RunSpec, names: Sequence[str]) -> list[str]:
     """The named fields as `name=value`, except those that are not set or have their default."""
     fields = flatten(spec)
     shown = [name for name in names if fields.get(name) not in (None, _DEFAULTS.get(name))]
-    return [f"{name.rpartition('.')[2]}={fields[name]}" for name in shown]
+    # A layout says what its numbers mean.
+    return [fields[name] if name == "layout" else f"{name.rpartition('.')[2]}={fields[name]}" for name in shown]
 
 
 def varying_within(grouped: Iterable[Sequence["Row"]]) -> list[str]:

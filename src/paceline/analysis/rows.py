@@ -12,7 +12,7 @@ from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.record import Epoch, Record, Status
-from paceline.spec import RunSpec
+from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategies
 
 OVERSUBSCRIBED = "oversubscribed"
@@ -192,17 +192,17 @@ def _scaled(row: Row, rows: Sequence[Row], include_oversubscribed: bool) -> Row:
 
 def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
     """The same run on one worker: with the same strategy, or else with its framework's single-device strategy."""
-    wanted = _fields_except(row.spec, "workers")
+    wanted = _fields_except(row.spec, "workers", "layout")
     same = [other for other in rows if other.spec.workers == 1 and other.measured]
     for other in same:
-        if _fields_except(other.spec, "workers") == wanted:
+        if _fields_except(other.spec, "workers", "layout") == wanted:
             return other
-    wanted = _fields_except(row.spec, "workers", "strategy", "knobs")
+    wanted = _fields_except(row.spec, *SPREADING_FIELDS)
     chosen = strategies().get(row.spec.strategy)
     for other in same:
         single = strategies().get(other.spec.strategy)
         alike = single and chosen and single.family == "single" and single.framework == chosen.framework
-        if alike and _fields_except(other.spec, "workers", "strategy", "knobs") == wanted:
+        if alike and _fields_except(other.spec, *SPREADING_FIELDS) == wanted:
             return other
     return None
 

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from paceline.cli.run_options import RunOptions
 
 # Options that take several names, several numbers, or one number, and have the name of the field they set.
-NAMES = ("workload", "dataset", "strategy", "precision", "execution", "memory_format", "device", "allocator")
+NAMES = ("workload", "dataset", "strategy", "precision", "execution", "memory_format", "device", "allocator",
+         "recompute")  # fmt: skip
 NUMBERS = (
     "dataset_copies", "train_samples", "workers", "seed", "global_batch", "local_batch", "cores_per_worker",
+    "accumulation",
 )  # fmt: skip
-SINGLE_NUMBERS = ("epochs", "steps", "classes", "slices")
+SINGLE_NUMBERS = ("epochs", "steps", "classes", "slices", "clip")
 
 
 def study_fields(options: "RunOptions") -> dict[str, Any]:
@@ -29,6 +31,8 @@ def study_fields(options: "RunOptions") -> dict[str, Any]:
             fields[name] = parse_whole_numbers(values[name], "--" + name.replace("_", "-"))
     if "strategy" in fields:
         fields["strategy"] = expand_strategies(fields["strategy"])
+    if options.layout is not None:
+        fields["layout"] = options.layout
     if options.input_shape is not None:
         fields["input_shape"] = parse_shape(options.input_shape)
     if options.timeout is not None:

@@ -1,8 +1,8 @@
 """`paceline predict`: time, memory, energy and cost of runs that were not made, with intervals."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, get_args
 
 from rich.markup import escape
 from rich.table import Table
@@ -10,15 +10,19 @@ from rich.table import Table
 from paceline.cli.options import QuestionOptions, Strategies, command_with, make_option
 from paceline.cli.question import make_question, print_warnings
 from paceline.cli.terminal import AsJson, Db, output, plain_table, print_json
-from paceline.errors import SpecError
+from paceline.errors import SpecError, nearest
+from paceline.layout import Layout, all_layouts
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
+from paceline.spec import Recompute
 from paceline.store import DEFAULT_PATH
+from paceline.study import ALL_LAYOUTS
 from paceline.units import format_about, format_bytes, format_money, format_percent, format_seconds
 
 # Parts of a step and their headings; a part below `LEAST_SHARE` everywhere has no column.
 PARTS = {"compute": "com-\npute", "exposed": "ex-\nposed", "bubble": "bub-\nble", "waiting": "wait-\ning"}
 LEAST_SHARE = 0.01
+LEAST_WIDTH = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,12 @@ class PredictOptions(QuestionOptions):
 
     strategy: Strategies = "torch-ddp"
     workers: Annotated[str, make_option("Worker counts, such as 1,2,4 or 1..8.", "N,...")] = "1,2,4,8"
+    layout: Annotated[
+        list[str] | None,
+        make_option("Layout such as shard=2,tensor=2, or all; repeatable.", "NAME=N,..."),
+    ] = None
+    accumulation: Annotated[int, make_option("Passes of a step, over parts of its batch.", "N")] = 1
+    recompute: Annotated[str, make_option("Activations computed again: none, selective, full.", "NAME")] = "none"
     db: Db = DEFAULT_PATH
     as_json: AsJson = False
 
@@ -34,7 +44,7 @@ class PredictOptions(QuestionOptions):
 @command_with(PredictOptions)
 def predict(options: PredictOptions) -> None:
     """Predicts time, memory, energy and cost of runs on this machine or another, each with a 90 % interval."""
-    question = make_question(options)
+    question = _with_layouts(make_question(options), options)
     predictions, refused = predict_all(question)
     if not predictions:
         name, reason = next(iter(refused.items()))
@@ -46,6 +56,26 @@ def predict(options: PredictOptions) -> None:
     _print(question, predictions, refused)
 
 
+def _with_layouts(question: Question, options: PredictOptions) -> Question:
+    """The question with the layouts asked for, which then say how many workers there are."""
+    if options.recompute not in get_args(Recompute):
+        raise SpecError(
+            f"--recompute {options.recompute!r} is unknown; {nearest(options.recompute, get_args(Recompute))}"
+        )
+    layouts: dict[str, Layout] = {}
+    for text in options.layout or []:
+        try:
+            every = [*map(all_layouts, question.workers)] if text == ALL_LAYOUTS else [(Layout.from_text(text),)]
+        except ValueError as error:
+            raise SpecError(str(error)) from None
+        layouts |= {layout.text: layout for some in every for layout in some}
+    counts = tuple(sorted({layout.workers for layout in layouts.values()})) or question.workers
+    return replace(
+        question, layouts=tuple(layouts.values()), workers=counts, accumulation=options.accumulation,
+        recompute=options.recompute,  # type: ignore[arg-type]  # checked above
+    )  # fmt: skip
+
+
 def predict_all(question: Question) -> tuple[list[Prediction], dict[str, str]]:
     """Predictions of all runs that can be made, and the reasons why others cannot."""
     predictions, refused = [], {}
@@ -53,7 +83,7 @@ def predict_all(question: Question) -> tuple[list[Prediction], dict[str, str]]:
         for spec in question.specs(name):
             reason = question.why_not(spec)
             if reason is not None:
-                refused[f"{name} x{spec.workers}"] = reason
+                refused[spec.spread_over] = reason
             else:
                 predictions.append(question.predictor.predict(spec))
     return predictions, refused
@@ -68,7 +98,9 @@ def prediction_values(prediction: Prediction) -> dict[str, Any]:
     spec = prediction.spec
     return {
         "strategy": spec.strategy, "workers": spec.workers, "global_batch": spec.samples_per_step,
-        "knobs": spec.knobs, "parts": vars(prediction.parts), "step_seconds": ends(prediction.step_seconds),
+        "knobs": {name: value for name, value in spec.settings.items() if name != "layout"},
+        "layout": spec.layout.text if spec.layout else None, "parts": vars(prediction.parts),
+        "step_seconds": ends(prediction.step_seconds),
         "samples_per_second": ends(prediction.samples_per_second), "epoch_seconds": ends(prediction.epoch_seconds),
         "speedup": prediction.speedup, "efficiency": prediction.efficiency,
         "memory_bytes": ends(prediction.memory_bytes), "memory_limit_bytes": prediction.memory_limit_bytes,
@@ -98,7 +130,7 @@ def _print(question: Question, predictions: Sequence[Prediction], refused: dict[
 def _step_table(predictions: Sequence[Prediction]) -> Table:
     """A table of steps and their parts."""
     parts = [name for name in PARTS if any(_share(prediction, name) >= LEAST_SHARE for prediction in predictions)]
-    table = _table("step", "samples/s", "90 %", "effi-\nciency", *(PARTS[part] for part in parts))
+    table = _table(predictions, "step", "samples/s", "90 %", "effi-\nciency", *(PARTS[part] for part in parts))
     for prediction in predictions:
         table.add_row(
             *_name(prediction), format_seconds(prediction.parts.step),
@@ -112,7 +144,9 @@ def _step_table(predictions: Sequence[Prediction]) -> Table:
 def _epoch_table(predictions: Sequence[Prediction]) -> Table:
     """A table of the time, memory, energy and cost of an epoch."""
     priced = any(prediction.cost_per_epoch for prediction in predictions)
-    table = _table("epoch", "90 %", "memory", "fits", "J per\nepoch", *(["cost per\nepoch"] if priced else []))
+    table = _table(
+        predictions, "epoch", "90 %", "memory", "fits", "J per\nepoch", *(["cost per\nepoch"] if priced else [])
+    )
     for prediction in predictions:
         table.add_row(
             *_name(prediction), format_seconds(prediction.epoch_seconds.value),
@@ -124,12 +158,24 @@ def _epoch_table(predictions: Sequence[Prediction]) -> Table:
     return table
 
 
-def _table(*headers: str) -> Table:
-    return plain_table("strategy", "wor-\nkers", "batch", *headers, least_width=10)
+def _table(predictions: Sequence[Prediction], *headers: str) -> Table:
+    # Where words are longer than strategies' names usually are, as those of layouts, the column does not break them.
+    longest_word = max([LEAST_WIDTH, *(len(word) for prediction in predictions for word in _layout_words(prediction))])
+    return plain_table("strategy", "wor-\nkers", "batch", *headers, least_width=longest_word)
 
 
 def _name(prediction: Prediction) -> tuple[str, str, str]:
-    return escape(prediction.spec.strategy), str(prediction.spec.workers), f"{prediction.spec.samples_per_step:,}"
+    spec = prediction.spec
+    return (
+        escape(" ".join([spec.strategy, *_layout_words(prediction)])),
+        str(prediction.spec.workers),
+        f"{prediction.spec.samples_per_step:,}",
+    )
+
+
+def _layout_words(prediction: Prediction) -> list[str]:
+    """Its dimensions, between which a narrow column can break."""
+    return prediction.spec.layout.text.split(",") if prediction.spec.layout else []
 
 
 def _ends(estimate: Estimate, form: Callable[[float], str]) -> str:

@@ -92,8 +92,8 @@ class Progress(Listener):
 
 
 def run_name(spec: RunSpec) -> str:
-    """The workload, strategy and worker count of a run."""
-    return f"{spec.workload} {spec.strategy} x{spec.workers}"
+    """The workload, strategy and worker count or layout of a run."""
+    return f"{spec.workload} {spec.spread_over}"
 
 
 def _plan_order(item: tuple[str, RunSpec]) -> tuple[str, str, str, int, int]:
@@ -111,7 +111,12 @@ def print_plan(plan: Plan) -> None:
     for key, spec in sorted(specs.items(), key=_plan_order):
         batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
         table.add_row(
-            escape(spec.workload), escape(data_name(spec)), spec.strategy, str(spec.workers), batch, str(counts[key])
+            escape(spec.workload),
+            escape(data_name(spec)),
+            _with_layout(spec),
+            str(spec.workers),
+            batch,
+            str(counts[key]),
         )
     output().print(table)
     for (name, reason), workers in _skipped(plan).items():
@@ -123,11 +128,15 @@ def print_plan(plan: Plan) -> None:
     output().print(f"{len(plan.to_run)} runs to make{stored}")
 
 
+def _with_layout(spec: RunSpec) -> str:
+    return f"{spec.strategy} {spec.layout.text}" if spec.layout else spec.strategy
+
+
 def _skipped(plan: Plan) -> dict[tuple[str, str], list[int]]:
     """Worker counts by strategy and reason, so that equal reasons are printed once."""
     counts_by_reason: dict[tuple[str, str], list[int]] = {}
     for run in plan.skipped:
-        counts = counts_by_reason.setdefault((run.spec.strategy, str(run.skip_reason)), [])
+        counts = counts_by_reason.setdefault((_with_layout(run.spec), str(run.skip_reason)), [])
         if run.spec.workers not in counts:
             counts.append(run.spec.workers)
     return counts_by_reason

@@ -147,7 +147,7 @@ def _table(answer: Answer) -> Table:
     table = plain_table("strategy", *headers, least_width=20)
     for candidate in answer.ranked[:SHOWN]:
         spec, goal = candidate.spec, answer.objective
-        knobs = "".join(f" {name}={value}" for name, value in spec.knobs.items())
+        knobs = "".join(f" {name}={value}" for name, value in spec.settings.items())
         ends = [_bare(goal.text(value)) for value in (candidate.value.low, candidate.value.high)]
         efficiency = candidate.prediction.efficiency
         behind = "=" if candidate.tied else format_percent(candidate.behind)

@@ -46,6 +46,9 @@ class RunOptions:
     strategy: Annotated[str | None, _what("Strategies, patterns allowed ('torch-*').", "NAME,...")] = None
     knob: Annotated[list[str] | None, _what("Setting of a strategy, such as bucket_mb=1,25.", "NAME=VALUE,...")] = None
     workers: Annotated[str | None, _what("Worker counts, such as 1,2 or 1..4.", "N,...")] = None
+    layout: Annotated[list[str] | None, _what("Layout such as shard=2,tensor=2, or all; repeatable.", "NAME=N,...")] = (
+        None
+    )
     global_batch: Annotated[str | None, _what("Samples per step over all workers: strong scaling.", "N,...")] = None
     local_batch: Annotated[str | None, _what("Samples per step and worker: weak scaling.", "N,...")] = None
     epochs: Annotated[int | None, _what("Passes over the data.", "N")] = None
@@ -53,6 +56,9 @@ class RunOptions:
     repeats: Annotated[int | None, _what("Runs of each configuration.", "N")] = None
     seed: Annotated[str | None, _what("Seed(s) of weights and order.", "N,...")] = None
     optimizer: Annotated[list[str] | None, _how("Such as name=sgd or lr=0.01.", "NAME=VALUE")] = None
+    accumulation: Annotated[str | None, _how("Passes of a step, over parts of its batch.", "N,...")] = None
+    recompute: Annotated[str | None, _how("Activations computed again: none, selective, full.", "NAME,...")] = None
+    clip: Annotated[float | None, _how("Scale gradients down to this global norm.", "NORM")] = None
     precision: Annotated[str | None, _how("fp32, tf32, bf16.", "NAME,...")] = None
     execution: Annotated[str | None, _how("eager, compiled, graph, compiled+graph.", "NAME,...")] = None
     memory_format: Annotated[str | None, _how("channels_last, contiguous.", "NAME,...")] = None

@@ -74,7 +74,7 @@ def _print_measured(rows: Sequence[Row], calibrated: bool) -> None:
 
 def _name(row: Row) -> str:
     spec = row.spec
-    options = "".join(f" {name}={value}" for name, value in {**spec.options, **spec.knobs}.items())
+    options = "".join(f" {name}={value}" for name, value in {**spec.options, **spec.settings}.items())
     mark = " †" if row.used_to_calibrate else ""
     return escape(f"{spec.workload}{options} {spec.strategy} x{spec.workers} batch {spec.samples_per_step}{mark}")
 

@@ -22,6 +22,13 @@ def test_commas_make_lists():
     }  # fmt: skip
 
 
+def test_each_layout_is_an_option_of_its_own_because_it_has_commas():
+    told = fields(layout=["shard=4", "shard=2,tensor=2"], accumulation="1,4", recompute="none,full", clip=1.0)
+    assert told == {
+        "layout": ["shard=4", "shard=2,tensor=2"], "accumulation": [1, 4], "recompute": ["none", "full"], "clip": 1.0,
+    }  # fmt: skip
+
+
 def test_shapes_and_times_are_parsed():
     assert fields(input_shape="3x32x32", timeout="2m") == {"input_shape": (3, 32, 32), "timeout_seconds": 120.0}
 
