@@ -37,7 +37,6 @@ def build():
 MODEL = ("--model", "mine.py:build", "--input-shape", "3x8x8", "--classes", "10")
 
 
-@pytest.mark.alone
 def test_a_model_of_the_users_is_calibrated_with_and_predicted(tool: Tool) -> None:
     tool.write("mine.py", MINE)
     ended = tool("calibrate", *MODEL, "--frameworks", "torch")

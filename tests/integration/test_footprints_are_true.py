@@ -50,8 +50,22 @@ def may_have_processes(chosen: Strategy) -> bool:
     return runs_here(chosen) and any(knob.name == "processes" for knob in chosen.knobs)
 
 
+# One of each way to send: a ring, its halves, a tree, servers, neighbours in a line, activations, collectives of
+# TensorFlow and of XLA. The others send by the same calls, and are looked at in `make soak`.
+USUAL = (
+    "torch-ddp", "torch-fsdp", "torch-zero", "torch-ps-sync", "torch-pipeline", "torch-tensor", "tf-multiworker",
+    "jax-data",
+)  # fmt: skip
+
+
 def cases(chosen: list[Strategy]) -> list[Any]:
-    return [pytest.param(one, id=one.name, marks=getattr(pytest.mark, str(one.framework))) for one in chosen]
+    return [
+        pytest.param(
+            one, id=one.name,
+            marks=[getattr(pytest.mark, str(one.framework))] + [pytest.mark.soak] * (one.name not in USUAL),
+        )
+        for one in chosen
+    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +83,10 @@ def namespace() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def carried(namespace: str) -> dict[str, Any]:
-    names = [chosen.name for chosen in REAL if several_processes(chosen)]
-    names += [f"{chosen.name}:{IN_PROCESSES}" for chosen in REAL if may_have_processes(chosen)]
+def carried(namespace: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    asked = [item.callspec.params["chosen"] for item in request.session.items if "carried" in item.fixturenames]
+    names = [chosen.name for chosen in REAL if chosen in asked and several_processes(chosen)]
+    names += [f"{chosen.name}:{IN_PROCESSES}" for chosen in REAL if chosen in asked and may_have_processes(chosen)]
     script = Path(__file__).parent / "link_bytes.py"
     command = ["ip", "netns", "exec", namespace, sys.executable, str(script), str(WORKERS), *names]
     found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
