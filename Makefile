@@ -2,9 +2,8 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-# Three files of tests at a time, as much of a test is waiting for processes, in the order of tests/conftest.py: the
-# longest first, not those with most tests.
-BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
+# Two files of tests at a time, in the order of tests/conftest.py: the longest first, not those with most tests.
+BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
 # The interpreter may be called python3 where python3.11 is not on the path.
 FOUND := $(shell command -v $(PYTHON) || command -v python3)
 

@@ -15,13 +15,12 @@ WEIGHT_TOLERANCE = 2e-4
 
 
 def is_repeat(strategy: Strategy, workers: int, workload: str) -> bool:
-    """Whether two workers show the same: more of them make a stage in the middle, groups, rows and a server's crowd.
+    """Whether two workers show the same: only more of them make several rows or groups, and a stage in the middle.
 
-    One workload is enough for that where blocks take long to compile.
+    One workload is enough for that. Stages, servers and knobs with more workers have tests of their own.
     """
-    differs = strategy.family in ("model", "hybrid", "server")
-    on_both = strategy.framework == "torch" and strategy.family != "model"
-    return workers > 2 and not (differs and (workload == "mnist-small" or on_both))
+    differs = strategy.family == "hybrid" or strategy.name == "torch-pipeline"
+    return workers > 2 and not (differs and strategy.framework == "torch" and workload == "mnist-small")
 
 
 def cases(chosen: list[Strategy], workers: tuple[int, ...]) -> list[Any]:

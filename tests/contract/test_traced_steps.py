@@ -27,11 +27,8 @@ def spec_of(strategy: Strategy, workers: int) -> RunSpec:
 
 
 def is_repeat(strategy: Strategy, workers: int) -> bool:
-    """Whether another strategy of its framework shows the same: one process with one device has nobody to send to."""
-    in_one_process = strategy.framework in ("tensorflow", "jax") and strategy.family != "server"
-    return (
-        workers == 1 and in_one_process and strategy.name not in ("tf-single", "tf-mirrored", "jax-single", "jax-data")
-    )
+    """Whether another strategy of its framework shows the same: one worker has nobody to send to."""
+    return workers == 1 and strategy.name not in ("torch-single", "torch-ddp", "tf-single", "jax-single", "tf-ps")
 
 
 def cases(*worker_counts: int) -> list[Any]:
