@@ -2,8 +2,8 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-# Two files of tests at a time, in the order of tests/conftest.py: the longest first, not those with most tests.
-BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
+# Three files of tests at a time, as some mostly wait, in the order of tests/conftest.py: the longest first.
+BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # The interpreter may be called python3 where python3.11 is not on the path.
 FOUND := $(shell command -v $(PYTHON) || command -v python3)
 

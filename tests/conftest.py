@@ -13,6 +13,7 @@ from paceline.runs import probe
 from paceline.runs.starters import ForkServers, fork_servers
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
+from soak_cases import is_soak, stale
 
 # Where JAX keeps what XLA compiled: most of a short run is compiling the same few programs again.
 COMPILED = {
@@ -23,11 +24,11 @@ COMPILED = {
 MADE_HERE = pytest.StashKey[str]()
 # The longest first, so that none of them is left over at the end for one process alone.
 LONGEST = (
-    "test_emitted_scripts.py", "test_loss_follows_one_worker.py", "test_footprints_are_true.py",
-    "test_jax_placement.py", "test_torch_model_parallel.py", "test_torch_data_parallel_knobs.py",
-    "test_tf_data_parallel_knobs.py", "test_tf_model_parallel.py", "test_traced_steps.py", "test_keras_placement.py",
-    "test_any_process_may_die.py", "test_shared_imports.py", "test_interrupts.py", "test_web_app.py",
-    "test_frameworks_agree.py", "test_tf_ps.py", "test_serve.py", "test_examples.py",
+    "test_loss_follows_one_worker.py", "test_emitted_scripts.py", "test_torch_mesh.py", "test_jax_placement.py",
+    "test_footprints_are_true.py", "test_torch_runs.py", "test_torch_data_parallel_knobs.py", "test_own_model.py",
+    "test_torch_mesh_bytes.py", "test_web_app.py", "test_serve.py", "test_report_in_browser.py", "test_statuses.py",
+    "test_traced_steps.py", "test_wrong_input.py", "test_going_on.py", "test_torch_servers.py",
+    "test_torch_model_parallel.py", "test_interrupts.py",
 )  # fmt: skip
 
 
@@ -46,8 +47,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
             del os.environ[name]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files in the order in which processes are to take them up."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what `soak_cases.py` names, and puts files in the order in which processes are to take them up."""
+    tests: dict[str, list[str]] = {}
+    for item in items:
+        tests.setdefault(item.path.name, []).append(item.name)
+        if is_soak(item.path.name, item.name):
+            item.add_marker(pytest.mark.soak)
+    forgotten = [] if any("::" in argument for argument in config.args) else stale(tests)
+    if forgotten:
+        raise pytest.UsageError(f"lines of tests/soak_cases.py that match no test: {', '.join(forgotten)}")
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 

@@ -61,9 +61,10 @@ def test_a_model_of_the_users_is_calibrated_with_and_predicted(tool: Tool) -> No
     assert told["torch-ddp", 2]["memory_bytes"]["value"] > 0
 
 
-def test_a_calibration_that_is_interrupted_in_a_run_ends_and_writes_nothing(tool: Tool) -> None:
+@pytest.mark.parametrize("word", ["timing layers", "steps of 16 samples"], ids=["at the start", "in a run"])
+def test_a_calibration_that_is_interrupted_ends_and_writes_nothing(tool: Tool, word: str) -> None:
     started = tool.start("calibrate", "--frameworks", "torch")
-    started.wait_for("steps of 16 samples")
+    started.wait_for(word)
     started.process.send_signal(signal.SIGINT)
     ended = started.end()
     assert ended.code == 130, ended.err

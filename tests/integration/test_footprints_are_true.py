@@ -50,12 +50,9 @@ def may_have_processes(chosen: Strategy) -> bool:
     return runs_here(chosen) and any(knob.name == "processes" for knob in chosen.knobs)
 
 
-# One of each way to send: a ring, its halves, a tree, servers, neighbours in a line, activations, collectives of
-# TensorFlow and of XLA. The others send by the same calls, and are looked at in `make soak`.
-USUAL = (
-    "torch-ddp", "torch-fsdp", "torch-zero", "torch-ps-sync", "torch-pipeline", "torch-tensor", "tf-multiworker",
-    "jax-data",
-)  # fmt: skip
+# One of each way to send: a ring, its halves, servers, neighbours in a line, collectives of TensorFlow and of XLA. The
+# others send by the same calls, and are looked at in `make soak`.
+USUAL = ("torch-ddp", "torch-fsdp", "torch-ps-sync", "torch-pipeline", "tf-multiworker", "jax-data")
 
 
 def cases(chosen: list[Strategy]) -> list[Any]:

@@ -1,0 +1,172 @@
+"""Cases that repeat, with another model or setting, what a usual case shows; `make soak` runs them.
+
+By file: beginnings of test ids. A case that a line of `KEPT` begins with stays among the usual tests all the same.
+"""
+
+SOAK = {
+    "test_calibrate.py": [
+        "test_a_model_of_the_users_is_calibrated_with_and_predicted",
+        "test_a_calibration_that_is_interrupted_ends_and_writes_nothing[in a run]",
+    ],
+    "test_breakdown_of_late_processes.py": [
+        "test_a_breakdown_calls_the_delay_of_one_process_waiting_in_the_other[jax-data]",
+    ],
+    "test_breakdown_is_true.py": [
+        "test_a_breakdown_of_served_workers_finds_the_delay_of_one_in_its_own_pass",
+    ],
+    "test_emitted_scripts.py": [
+        "test_a_script_loses_what_pacelines_run_of_a_built_in_model_loses",
+        "test_a_script_with_other_settings_still_loses_what_pacelines_run_loses",
+        "test_a_script_loses_what_pacelines_run_of_the_transformer_loses",
+        "test_a_script_loses_what_pacelines_run_of_the_users_model_loses",
+    ],
+    "test_loss_follows_one_worker.py": [
+        f"test_loss_{what}[{name}-2-{workload}"
+        for what in ("follows_one_worker_step_by_step", "aside_the_weights_end_the_same")
+        # Of strategies that keep the model whole one workload is enough; the transformer where XLA compiles it.
+        for workload, names in {
+            "transformer": ("torch-zero", "torch-ps-sync", "tf-mirrored", "tf-central", "tf-multiworker", "jax-data",
+                            "torch-sandblaster"),
+            "mnist-small": ("jax-fsdp", "keras-model-parallel", "tf-dtensor"),
+        }.items()
+        for name in names
+    ],
+    "test_jax_placement.py": [
+        "test_a_process_for_each_worker_trains_as_one_process_does",
+        "test_every_optimizer_means_what_it_means_in_pytorch",
+        "test_what_is_wrong_with_a_plan_for_a_pair_is_said",
+        "test_what_is_wrong_with_a_pair_is_said_before_anything_starts",
+        "test_a_pair_of_functions_may_bring_an_optimizer_whose_state_is_divided_too",
+        "test_several_steps_in_one_call_are_the_same_steps[jax-single]",
+        "test_half_precision_stays_near_single_precision",
+        "test_jax_tensor_leaves_convolutions_whole_when_asked",
+    ],
+    "test_traced_steps.py": ["test_the_breakdown_of_every_rank_adds_up_to_its_step"],
+    "test_torch_data_parallel_knobs.py": [
+        "test_a_model_of_ones_own_follows_one_worker", "test_divided_state_is_counted_for_other_optimizers_too",
+        "test_plain_memory_order_gives_the_same_losses", "test_a_model_that_leaves_out_a_layer_is_taken_too",
+        "test_what_fsdp_gathers_and_when_does_not_change_the_result",
+        "test_a_model_with_running_statistics_trains_and_leaves_one_model",
+    ],
+    "test_torch_model_parallel.py": [
+        "test_two_by_two_workers_end_with_the_weights_of_one",
+        "test_it_gives_the_same_in_the_contiguous_memory_format",
+        "test_a_model_of_the_users_is_cut_by_itself_or_as_its_file_says",
+        "test_momentum_is_kept_for_each_part", "test_wrong_stages_are_named", "test_wrong_plans_are_named",
+        "test_split_convolutions_in_a_row_gather_channels_in_between",
+    ],
+    "test_keras_placement.py": [
+        "test_an_own_keras_model_is_divided_as_its_plan_says_or_by_columns",
+        "test_a_plan_that_matches_nothing_is_an_error_and_not_silence",
+        "test_a_mesh_with_one_model_side_is_data_parallelism",
+        "test_an_own_keras_model_trains_the_same_on_two_workers",
+    ],
+    "test_tf_data_parallel_knobs.py": [
+        "test_no_setting_changes_what_is_learned", "test_an_optimizer_means_what_it_means_in_torch",
+        "test_a_model_of_ones_own_learns_the_same", "test_compiling_does_not_change_what_is_learned",
+    ],
+    "test_tf_model_parallel.py": [
+        "test_every_shape_of_the_mesh_gives_the_same", "test_every_optimizer_is_kept_in_the_same_parts",
+        "test_a_model_of_the_users_is_cut_by_itself_or_as_its_file_says", "test_wrong_stages_are_named",
+        "test_micro_batches_and_several_steps_per_call_change_nothing",
+        "test_a_watched_mesh_sends_the_bytes_of_its_footprint",
+    ],
+    "test_web_app.py": [
+        f"{name}[phone"
+        for name in (
+            "test_a_study_is_started_watched_and_found_among_the_results", "test_a_figure_is_looked_at_and_explored",
+            "test_a_long_study_is_stopped_by_its_button", "test_a_page_of_another_site_can_start_nothing",
+            "test_two_configurations_are_ticked_and_stand_side_by_side",
+            "test_wrong_input_is_shown_where_the_study_would_be",
+        )
+    ] + ["test_every_page_loads_within_the_width_of_the_screen"],
+    "test_report_in_browser.py": ["test_every_figure_comes_alive_without_an_error"],
+    "test_torch_servers.py": [
+        "test_more_servers_give_the_same_losses_and_weights",
+        "test_smaller_pieces_do_not_change_what_is_held_beyond_their_counters",
+    ],
+    "test_examples.py": ["test_a_notebook_runs_from_top_to_bottom"],
+    "test_clean_exits.py": ["test_many_runs_in_a_row_end_clean"],
+    "test_interrupts.py": [
+        "test_an_interrupted_study_keeps_what_is_finished_exits_with_130_and_goes_on_later[15]",
+    ],
+    "test_any_process_may_die.py": ["test_a_killed_process_ends_the_run_and_is_named"],
+    "test_shared_imports.py": [
+        "test_nothing_passes_from_a_run_to_the_next", "test_fsdp_does_not_import_optimizers_that_only_zero_uses",
+    ],
+    "test_tf_placement.py": ["test_replicas_compute_at_the_same_time_each_on_its_share"],
+    "test_tf_ps.py": [
+        "test_a_share_that_is_taken_apart_trains_as_a_whole_one", "test_blocks_are_dealt_over_servers_as_counted",
+        "test_several_steps_in_one_call_use_each_share_once_too",
+    ],
+    "test_frameworks_agree.py": ["test_accuracy_after_two_epochs_is_that_of_torch[jax-single]"],
+    "test_torch_mesh.py": ["test_a_convolutional_network_is_cut_and_divided_too"],
+}  # fmt: skip
+
+KEPT = {
+    "test_emitted_scripts.py": [
+        *(f"test_a_script_loses_what_pacelines_run_of_a_built_in_model_loses[{name}]"
+          for name in ("torch-ddp", "torch-fsdp", "tf-mirrored", "jax-data")),
+        "test_a_script_with_other_settings_still_loses_what_pacelines_run_loses[jax-fsdp-jax-decay]",
+        "test_a_script_loses_what_pacelines_run_of_the_transformer_loses[torch-fsdp-tensor]",
+        "test_a_script_loses_what_pacelines_run_of_the_users_model_loses[tf-single]",
+    ],
+    "test_jax_placement.py": [
+        "test_a_process_for_each_worker_trains_as_one_process_does[mnist-small-jax-fsdp]",
+        "test_every_optimizer_means_what_it_means_in_pytorch[momentum]",
+        "test_what_is_wrong_with_a_plan_for_a_pair_is_said[{'nothing': 'rows'}",
+    ],
+    "test_traced_steps.py": [
+        f"test_the_breakdown_of_every_rank_adds_up_to_its_step[{name}"
+        for name in ("torch-ddp-2", "torch-fsdp-2", "torch-pipeline-2", "torch-mesh", "torch-ps-sync", "torch-downpour",
+                     "torch-sandblaster", "tf-mirrored-2", "tf-ps", "jax-data-2", "jax-tensor-2")
+    ],
+    "test_torch_data_parallel_knobs.py": [
+        "test_a_model_of_ones_own_follows_one_worker[own optimizer-torch-ddp",
+    ],
+    "test_torch_model_parallel.py": [
+        "test_two_by_two_workers_end_with_the_weights_of_one[torch-fsdp-tensor-transformer]",
+    ],
+    "test_keras_placement.py": [
+        "test_a_plan_that_matches_nothing_is_an_error_and_not_silence[[\"hidden\"]",
+    ],
+    "test_tf_data_parallel_knobs.py": [
+        "test_no_setting_changes_what_is_learned[mnist-small-tf-mirrored-2-{'loop': 'fit'}]",
+        "test_compiling_does_not_change_what_is_learned[tf-single",
+    ],
+    "test_tf_model_parallel.py": ["test_every_shape_of_the_mesh_gives_the_same[transformer"],
+    "test_web_app.py": [
+        "test_every_page_loads_within_the_width_of_the_screen[desktop-light]",
+        "test_every_page_loads_within_the_width_of_the_screen[phone-dark]",
+    ],
+    "test_report_in_browser.py": ["test_every_figure_comes_alive_without_an_error[light-390]"],
+    "test_torch_servers.py": ["test_more_servers_give_the_same_losses_and_weights[2-torch-sandblaster]"],
+    "test_clean_exits.py": ["test_many_runs_in_a_row_end_clean[torch-ddp]"],
+    "test_any_process_may_die.py": [
+        f"test_a_killed_process_ends_the_run_and_is_named[{name}"
+        for name in ("torch-ddp", "torch-ps-sync", "tf-ps", "jax-data", "torch-pipeline")
+    ],
+    "test_shared_imports.py": ["test_nothing_passes_from_a_run_to_the_next[jax-single]"],
+    "test_tf_placement.py": ["test_replicas_compute_at_the_same_time_each_on_its_share[tf-mirrored-{}]"],
+}  # fmt: skip
+
+
+def is_soak(file: str, test: str) -> bool:
+    """Whether a test of that file belongs to `make soak`."""
+    return _begins(test, SOAK.get(file, [])) and not _begins(test, KEPT.get(file, []))
+
+
+def _begins(test: str, beginnings: list[str]) -> bool:
+    return any(test.startswith(beginning) for beginning in beginnings)
+
+
+def stale(tests: dict[str, list[str]]) -> list[str]:
+    """Lines that match no test of their file, which were forgotten when it changed."""
+    return [
+        f"{file}::{beginning}"
+        for table in (SOAK, KEPT)
+        for file, beginnings in table.items()
+        if file in tests
+        for beginning in beginnings
+        if not any(test.startswith(beginning) for test in tests[file])
+    ]
