@@ -38,8 +38,16 @@ class LayerFacts:
     arrays: Arrays = ()
     # Numbers of four bytes that stay for the backward pass; the output alone where nothing is said.
     kept_elements: int | None = None
-    # Of attention: heads, each of which stays whole.
+    # Of attention: heads, each of which stays whole; those of keys and values, where queries share them.
     heads: int | None = None
+    kv_heads: int | None = None
+    # Of a mixture of experts: how many there are, and how many each token goes to.
+    experts: int = 0
+    chosen_experts: int = 0
+    # Of a transformer block: numbers that its products and its attention make, those of its two sums aside.
+    product_elements: int = 0
+    # Whether it computes with the first layer's table of tokens.
+    tied: bool = False
     # Declared by the layer, or derived from the arrays where only those are known.
     kind: LayerKind = None  # type: ignore[assignment]  # filled in below
     splits: Splits = field(default=None, compare=False)  # type: ignore[arg-type]  # filled in below

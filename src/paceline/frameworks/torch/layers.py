@@ -5,6 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from paceline.frameworks.torch.image_layers import image_module, image_parameter
+from paceline.frameworks.torch.transformer_layers import EncoderModule, LlamaModule, transformer_module
 from paceline.workloads import layers as neutral
 from paceline.workloads.layers import MLP_OVER_WIDTH, NORM_EPSILON, Layer, Shape
 
@@ -58,6 +60,10 @@ class BlockModule(nn.Module):
         return mixed
 
 
+# Modules of transformer blocks.
+BLOCK_MODULES = (BlockModule, EncoderModule, LlamaModule)
+
+
 def layer_module(layer: Layer, shape: Shape, channels_last: bool) -> nn.Module:  # noqa: PLR0911 - one per kind of layer
     """The module of a layer whose input has this shape."""
     match layer:
@@ -75,12 +81,17 @@ def layer_module(layer: Layer, shape: Shape, channels_last: bool) -> nn.Module: 
             return nn.LayerNorm(shape[-1], NORM_EPSILON)
         case neutral.Block(heads):
             return BlockModule(shape[-1], heads)
-    raise TypeError(f"no PyTorch module for {type(layer).__name__}")
+    module = transformer_module(layer, shape) or image_module(layer, shape)
+    if module is None:
+        raise TypeError(f"no PyTorch module for {type(layer).__name__}")
+    return module
 
 
 def parameter_name(layer: Layer, array: str) -> str:
     """The name of a neutral array among the parameters of the layer's module."""
-    if isinstance(layer, neutral.Block):
+    if (parameter := image_parameter(layer, array)) is not None:
+        return parameter
+    if "_" in array:
         module, _, array = array.rpartition("_")
         return f"{module}.{_PARAMETERS.get(array, array)}"
     return _PARAMETERS.get(array, array)
