@@ -241,10 +241,11 @@ def _unfit(spec: RunSpec, chosen: Strategy) -> str | None:
     if chosen.trains is not None and chosen.trains not in model.frameworks:
         offered = " and ".join(MODEL_KINDS[name] for name in model.frameworks)
         return f"{spec.workload} can be built as {offered}, and {chosen.name} trains {MODEL_KINDS[chosen.trains]}"
-    if not chosen.needs.takes_tied and any(layer.tied for layer in spec_layers(spec)[0]):
+    if chosen.needs.cut_by == "stages" and any(layer.tied for layer in spec_layers(spec)[0]):
+        others = ", ".join(other.name for other in strategies().values() if "layout" in other.needs.heeds)
         return (
             f"{spec.workload} ties its head to its table of tokens, and {chosen.name} gives them to different workers; "
-            f"use torch-mesh, or a model with a head of its own (--option tied=... where there is such)"
+            f"use {others}, or option tied where {spec.workload} has it"
         )
     return None
 

@@ -77,8 +77,6 @@ class Needs:
     devices: tuple[Device, ...] = ("cpu", "cuda", "cuda-slice")
     precisions: tuple[Precision, ...] = ("fp32",)
     executions: tuple[Execution, ...] = ("eager",)
-    # Whether a head that computes with the first layer's table of tokens stays with it, wherever they are.
-    takes_tied: bool = True
     # Fields of a run that it heeds and others refuse: `layout`, `accumulation`, `recompute`, `clip`.
     heeds: frozenset[str] = frozenset()
     # Packages that it imports beside its framework.

@@ -224,12 +224,8 @@ class MoeBlock(LlamaBlock):
     experts: int = 8
     chosen: int = 2
     theta: float = 1_000_000.0
-    splits = {
-        "heads": {
-            "q_kernel": "columns", "k_kernel": "columns", "v_kernel": "columns", "out_kernel": "rows",
-            "experts_gate": "columns", "experts_up": "columns", "experts_down": "rows",
-        }
-    }  # fmt: skip
+    # Experts are given to different workers whole, not split.
+    splits = {}
 
     def _network_weights(self, width: int) -> dict[str, Weight]:
         return {

@@ -42,17 +42,8 @@ class TokenEmbedModule(nn.Module):
         return embedded
 
 
-class TiedHeadModule(nn.Module):
+class TiedHeadModule(nn.Linear):
     """Scores by the table of tokens, which whoever builds the model puts in place of `weight`."""
-
-    def __init__(self, vocabulary: int, width: int, bias: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(vocabulary, width))
-        self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, length, width) to (n, length, vocabulary)."""
-        return functional.linear(x, self.weight, self.bias)
 
 
 class EncoderModule(nn.Module):
@@ -209,7 +200,7 @@ def transformer_module(layer: Layer, shape: Shape) -> nn.Module | None:  # noqa:
         case neutral.Linear(units):
             return nn.Linear(shape[-1], units, bias=False)
         case neutral.TiedHead(vocabulary, bias):
-            return TiedHeadModule(vocabulary, shape[-1], bias)
+            return TiedHeadModule(shape[-1], vocabulary, bias)
         case neutral.Gelu():
             return nn.GELU()
         case neutral.EncoderBlock(heads, norm_first):
