@@ -41,6 +41,8 @@ class LayerFacts:
     # Of attention: heads, each of which stays whole; those of keys and values, where queries share them.
     heads: int | None = None
     kv_heads: int | None = None
+    # Whether each position sees those before it only.
+    causal: bool = True
     # Of a mixture of experts: how many there are, and how many each token goes to.
     experts: int = 0
     chosen_experts: int = 0

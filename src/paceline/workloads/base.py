@@ -95,6 +95,7 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
                 chosen_experts=getattr(layer, "chosen", 0),
                 product_elements=layer.products(taken),
                 tied=layer.tied,
+                causal=layer.causal,
                 kind=layer.kind,
                 splits=layer.splits,
                 unsplit_elements=layer.kept_unsplit(taken),

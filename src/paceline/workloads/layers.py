@@ -45,6 +45,8 @@ class Layer:
     relu: bool = False
     # Whether it computes with the first layer's table of tokens.
     tied: bool = False
+    # Of attention: whether each position sees those before it only.
+    causal: bool = True
 
     def output(self, shape: Shape) -> Shape:
         """The shape of its output; that of its input unless it says so."""

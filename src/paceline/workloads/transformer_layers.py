@@ -138,6 +138,7 @@ class EncoderBlock(JointBlock):
     """
 
     norm_first: bool = True
+    causal = False
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ class ChannelsFastestFlatten(nn.Module):
 class EmbedModule(nn.Module):
     """Token plus position embedding."""
 
+    # The position of the first of the tokens that it is given, where a rank has a part of the sequence.
+    first_position = 0
+
     def __init__(self, vocabulary: int, width: int, length: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
@@ -34,7 +37,10 @@ class EmbedModule(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(n, length) to (n, length, width)."""
-        embedded: Tensor = self.tokens(tokens) + self.positions
+        length, positions = tokens.shape[1], self.positions
+        if length < len(positions):
+            positions = positions[self.first_position : self.first_position + length]
+        embedded: Tensor = self.tokens(tokens) + positions
         return embedded
 
 
@@ -54,10 +60,14 @@ class BlockModule(nn.Module):
         # Not the length of `x`, which may be a part of the sequence.
         n, length, _ = joined.shape
         parts = joined.view(n, length, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        attended = self.attend(parts[0], parts[1], parts[2])
         x = x + self.out(attended.transpose(1, 2).reshape(n, length, -1))
         mixed: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
         return mixed
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Causal attention."""
+        return functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
 
 
 # Modules of transformer blocks.

@@ -3,7 +3,7 @@
 Every process cuts the whole model alike; two samples show what crosses each cut, and that the result is the model's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +69,16 @@ class Stage:
         return self.index == self.count - 1
 
 
-def cut_model(context: Context, count: int, balance: str, device: torch.device) -> list[Stage]:
-    """All stages, on the CPU; a model that cannot be cut so is a `ModelError`."""
+def cut_model(
+    context: Context,
+    count: int,
+    balance: str,
+    device: torch.device,
+    prepare: Callable[[nn.Module], None] = lambda _module: None,
+) -> list[Stage]:
+    """All stages, on the CPU; a model that cannot be cut so is a `ModelError`. `prepare` makes it ready to be cut."""
     module = build(context, torch.device("cpu"))
+    prepare(module)
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, _ = data.batch(data.train, slice(0, TIMED_SAMPLES))
