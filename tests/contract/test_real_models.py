@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from contract.test_torch_mesh import TRAINING, assert_equal_training
 from paceline.contract.context import spec_layers
-from paceline.contract.strategy import on_baseline
 from paceline.plan import complete, refusal
 from paceline.runs.probe import probe
 from paceline.spec import RunSpec
@@ -22,8 +20,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "mixtral": {"options": {**BLOCKS, "kv_heads": 2, "hidden": 24, "experts": 4}},
     "bert": {"options": BLOCKS},
     "vit": {"options": {"depth": 2, "width": 32, "heads": 4, "patch": 7}, "dataset": "mnist-5k"},
-    "resnet": {"options": {"depth": 18, "width": 16}, "input_shape": [3, 64, 64], "classes": 10},
-}
+    # With larger steps the roundings of different frameworks grow apart within four of them.
+    "resnet": {
+        "options": {"depth": 18, "width": 16}, "input_shape": [3, 64, 64], "classes": 10,
+        "optimizer": {"name": "sgd", "lr": 0.005, "momentum": 0.9},
+    },
+}  # fmt: skip
 SYNCHRONOUS = [
     one.name
     for one in strategies().values()
@@ -38,7 +40,7 @@ USUAL = {
 
 def small(model: str, **fields: Any) -> RunSpec:
     samples = {"global_batch": 16, "train_samples": 64}
-    return complete(RunSpec.parse({"workload": model, **samples, **SMALL[model], **TRAINING, **fields}, "model"))
+    return complete(RunSpec.parse({"workload": model, **samples, **TRAINING, **SMALL[model], **fields}, "model"))
 
 
 def case(name: str, model: str) -> Any:
@@ -54,7 +56,7 @@ def test_a_real_model_trains_as_on_one_worker(name: str, model: str, trained: An
         assert (name, model) not in USUAL, reason
         pytest.skip(reason)
     spread = trained.again(spec)
-    assert_equal_training(spread, trained.again(on_baseline(spec)))
+    assert_equal_training(spread, trained.again(chosen.testing.reference(spec)))
 
 
 @pytest.mark.torch

@@ -48,8 +48,8 @@ class LayerFacts:
     chosen_experts: int = 0
     # Of a transformer block: numbers that its products and its attention make, those of its two sums aside.
     product_elements: int = 0
-    # Whether it computes with the first layer's table of tokens.
-    tied: bool = False
+    # Where it computes with the first layer's table of tokens: the shape of that.
+    tied: tuple[int, int] | None = None
     # Declared by the layer, or derived from the arrays where only those are known.
     kind: LayerKind = None  # type: ignore[assignment]  # filled in below
     splits: Splits = field(default=None, compare=False)  # type: ignore[arg-type]  # filled in below

@@ -33,6 +33,8 @@ class MeshPlan:
     microbatches: int = 1
     schedule: Schedule = "1f1b"
     stages_per_worker: int = 1
+    # Whether the model's head computes with its table of tokens.
+    tied: bool = False
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "MeshPlan":
@@ -66,6 +68,11 @@ class MeshPlan:
     def microbatch(self) -> float:
         """Samples of one forward pass."""
         return self.samples / self.passes
+
+    @property
+    def stretch_microbatch(self) -> float:
+        """The same in whole sequences' worth, where each rank has a stretch of them."""
+        return self.microbatch / self.layout.context
 
     @property
     def gathers(self) -> tuple[int, int]:

@@ -94,7 +94,7 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
                 experts=getattr(layer, "experts", 0),
                 chosen_experts=getattr(layer, "chosen", 0),
                 product_elements=layer.products(taken),
-                tied=layer.tied,
+                tied=(layer.output(taken)[-1], taken[-1]) if layer.tied else None,
                 causal=layer.causal,
                 kind=layer.kind,
                 splits=layer.splits,

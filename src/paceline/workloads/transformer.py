@@ -8,7 +8,6 @@ from paceline.workloads.layers import Block, Dense, Embed, Norm, Shape
 from paceline.workloads.sizes import AS_USUAL, usual_heads
 from paceline.workloads.transformer_layers import check_heads
 
-
 # Up to this width it has four heads, whatever the width.
 _SMALL = 512
 

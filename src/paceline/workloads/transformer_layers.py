@@ -143,7 +143,7 @@ class EncoderBlock(JointBlock):
 
 @dataclass(frozen=True)
 class LlamaBlock(Layer):
-    """A block of Llama 3 (Dubey et al., 2024): RMS norms, rotated positions, shared keys and values, a gated network."""
+    """A block of Llama 3 (Dubey et al., 2024): RMS norms, rotated positions, shared keys, a gated network."""
 
     heads: int
     kv_heads: int
@@ -266,4 +266,3 @@ def check_heads(workload: str, width: int, heads: int, kv_heads: int | None = No
             f"a head of {workload} has {width // heads} numbers (width {width} over {heads} heads) and they are "
             f"rotated in pairs; use an even number"
         )
-

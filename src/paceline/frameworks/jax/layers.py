@@ -19,7 +19,9 @@ FEW_CHANNELS = 8
 Arrays = Callable[[str], Any]
 
 
-def forward(layer: Layer, arrays: Arrays, x: Array, place_middle: Callable[[Array], Array]) -> Array:
+def forward(  # noqa: PLR0911 - one per kind of layer
+    layer: Layer, arrays: Arrays, x: Array, place_middle: Callable[[Array], Array]
+) -> Array:
     """A layer's output, a convolution's bias and ReLU aside; `place_middle` is called on what is within a block."""
     match layer:
         case Conv():

@@ -17,7 +17,13 @@ class Normalised(keras.layers.Layer):
         super().__init__(**fields)
         self.edge, self.stride = kernel // 2, stride
         self.conv = keras.layers.Conv2D(
-            channels, kernel, stride, data_format="channels_last", use_bias=False, kernel_initializer="zeros", name="conv"
+            channels,
+            kernel,
+            stride,
+            data_format="channels_last",
+            use_bias=False,
+            kernel_initializer="zeros",
+            name="conv",
         )
         self.norm = keras.layers.GroupNormalization(groups_of(channels), epsilon=NORM_EPSILON, name="norm")
 
@@ -90,7 +96,12 @@ class PatchesLayer(keras.layers.Layer):
         super().__init__(**fields)
         self.length, self.width = length, patches.width
         self.conv = keras.layers.Conv2D(
-            patches.width, patches.size, patches.size, data_format="channels_last", kernel_initializer="zeros", name="conv"
+            patches.width,
+            patches.size,
+            patches.size,
+            data_format="channels_last",
+            kernel_initializer="zeros",
+            name="conv",
         )
 
     def build(self, input_shape: Shape) -> None:

@@ -1,5 +1,6 @@
 """Keras layers of today's transformers: Llama's block, encoders, tied heads."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -93,10 +94,11 @@ class RmsNormLayer(keras.layers.Layer):
 class TiedHeadLayer(keras.layers.Layer):
     """Scores by the table of tokens of another layer."""
 
-    def __init__(self, embed: TokenEmbedLayer, vocabulary: int, bias: bool, **fields: Any) -> None:
+    def __init__(self, embed: Any, vocabulary: int, bias: bool, **fields: Any) -> None:
         super().__init__(**fields)
         # Behind a function, so that Keras does not take it for a layer of this one and count its variables twice.
-        self._embed, self.vocabulary, self.has_bias = (lambda: embed), vocabulary, bias
+        self._embed: Callable[[], Any] = lambda: embed
+        self.vocabulary, self.has_bias = vocabulary, bias
 
     def build(self, input_shape: Shape) -> None:
         """Makes the bias, if there is one."""

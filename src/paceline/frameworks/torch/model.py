@@ -32,7 +32,9 @@ def build_module(layers: Layers, shape: Shape, channels_last: bool) -> nn.Sequen
 
 def tie_heads(module: nn.Module) -> None:
     """Has heads that are tied compute with the table of tokens of the first layer."""
-    tables = [child.tokens.weight for child in module.children() if isinstance(getattr(child, "tokens", None), nn.Module)]
+    tables = [
+        child.tokens.weight for child in module.children() if isinstance(getattr(child, "tokens", None), nn.Module)
+    ]
     for child in module.children():
         if isinstance(child, TiedHeadModule) and tables:
             child.weight = tables[0]

@@ -175,7 +175,7 @@ def rotations(heads: Tensor, first: int, theta: float) -> Tensor:
     return _rotations(length, first, width, theta, heads.device, heads.dtype)
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _rotations(length: int, first: int, width: int, theta: float, device: torch.device, kind: torch.dtype) -> Tensor:
     key = (length, first, width, theta, device, kind)
     if key not in _ROTATIONS:

@@ -36,6 +36,9 @@ class Edge:
 class StageModule(nn.Module):
     """A stretch of the model. Channels-last images cross a cut as they lie in memory, so that no copy is made."""
 
+    # Whether what it gives must not be a view, which schedules that go back in two passes could not take apart.
+    gives_no_view = False
+
     def __init__(self, layers: nn.Module, unpack: bool) -> None:
         super().__init__()
         self.layers, self.unpack, self.pack = layers, unpack, False
@@ -43,7 +46,8 @@ class StageModule(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Takes the output of the stage before and gives the input of the stage after."""
         outputs: Tensor = self.layers(inputs.permute(0, 3, 1, 2) if self.unpack else inputs)
-        return (outputs.permute(0, 2, 3, 1) if self.pack else outputs).contiguous()
+        outputs = (outputs.permute(0, 2, 3, 1) if self.pack else outputs).contiguous()
+        return outputs.clone() if self.gives_no_view and outputs._is_view() else outputs
 
 
 @dataclass(frozen=True)

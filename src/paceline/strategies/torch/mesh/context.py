@@ -50,7 +50,7 @@ def divide_sequences(module: nn.Module, stretch: Stretch, length: int) -> None:
         if isinstance(child, (*BLOCK_MODULES, EmbedModule)):
             child.first_position = first
         if isinstance(child, BLOCK_MODULES):
-            child.attend = partial(_attend, stretch)
+            child.attend = partial(_attend, stretch)  # type: ignore[method-assign]
 
 
 def _attend(stretch: Stretch, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

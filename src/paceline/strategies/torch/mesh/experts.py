@@ -26,7 +26,7 @@ def deal_experts(module: nn.Module, group: dist.ProcessGroup | None) -> list[Exp
             share = parameter.detach().chunk(group.size())[group.rank()].clone()
             setattr(experts, name, nn.Parameter(share))
         # Only the call changes, so that no parameter changes its name.
-        experts.forward = partial(_through_ranks, experts.forward, group)
+        experts.forward = partial(_through_ranks, experts.forward, group)  # type: ignore[method-assign]
     return dealt
 
 

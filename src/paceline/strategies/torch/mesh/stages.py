@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from paceline.contract.context import Context
-from paceline.costs.layouts import MeshPlan
+from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan
 from paceline.errors import ModelError
 from paceline.frameworks.torch.compression import make_contiguous
 from paceline.frameworks.torch.model import tie_heads
@@ -151,6 +151,7 @@ def _divided(context: Context, plan: MeshPlan, groups: Groups, stage: MeshStage)
     """The stage split over `tensor` and divided over `shard`, with copies over `replicate`."""
     is_cut, mesh, stretch = isinstance(stage.module, StageModule), groups.mesh, groups.stretch
     layers_of_it = stage.module.layers if is_cut else stage.module
+    stage.module.gives_no_view = plan.schedule in SPLIT_BACKWARD
     reordered = split_transformer(layers_of_it, mesh["tensor"], whole_positions=stretch.count > 1)
     if not is_cut:
         tie_heads(layers_of_it)

@@ -21,8 +21,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from paceline.frameworks.torch.layers import BlockModule, EmbedModule
-from paceline.frameworks.torch.transformer_layers import LlamaModule, TokenEmbedModule
 from paceline.frameworks.torch.training import Loss
+from paceline.frameworks.torch.transformer_layers import LlamaModule, TokenEmbedModule
 
 # Dimensions of activations; the first are the samples.
 SEQUENCE, FEATURES = 1, 2
