@@ -111,7 +111,9 @@ def complete(spec: RunSpec) -> RunSpec:
     else:
         model = workload(spec.workload)
         options = model.complete_options(spec.options)
-        fields["options"] = {name: value for name, value in options.items() if value != model.options[name]}
+        unlike = {name: value for name, value in options.items() if value != model.options[name]}
+        # What would be assumed otherwise is written down even if it is as usual.
+        fields["options"] = {**{name: options[name] for name in model.assume(unlike)}, **unlike}
         shaped = spec.input_shape is not None and "synthetic" in model.datasets
         fields["dataset"] = spec.dataset or ("synthetic" if shaped else model.dataset)
         fields |= _sample_fields(spec, model, str(fields["dataset"]))

@@ -23,7 +23,7 @@ SMALL: dict[str, dict[str, Any]] = {
     # With larger steps the roundings of different frameworks grow apart within four of them.
     "resnet": {
         "options": {"depth": 18, "width": 16}, "input_shape": [3, 64, 64], "classes": 10,
-        "optimizer": {"name": "sgd", "lr": 0.005, "momentum": 0.9},
+        "optimizer": {"name": "sgd", "lr": 0.001, "momentum": 0.9},
     },
 }  # fmt: skip
 SYNCHRONOUS = [

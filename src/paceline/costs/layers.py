@@ -78,7 +78,7 @@ class LayerFacts:
 def kind_of_arrays(arrays: Arrays) -> LayerKind:
     """The kind of a layer of which only the arrays are known."""
     shapes = dict(arrays)
-    if "qkv_kernel" in shapes:
+    if "qkv_kernel" in shapes or "q_kernel" in shapes:
         return "attention"
     if any(len(shape) == _CONVOLUTION_DIMENSIONS for shape in shapes.values()):
         return "convolution"

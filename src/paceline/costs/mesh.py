@@ -19,6 +19,7 @@ from paceline.costs.footprint import (
 )
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, transformer_role
+from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, place_of, units_of
 from paceline.costs.messages import (
     Message,
     Phase,
@@ -30,7 +31,7 @@ from paceline.costs.messages import (
     scattered_reduction,
 )
 from paceline.costs.recompute import activation_bytes, step_flops
-from paceline.costs.torch import Array, arrays_of, shard_runs
+from paceline.costs.torch import Array, shard_runs
 from paceline.spec import RunSpec
 
 # In the forward pass of a block split over ranks: inputs gathered, sums scattered; the backward pass has as many.
@@ -39,26 +40,8 @@ BLOCK_GATHERS, BLOCK_SCATTERS = 2, 2
 BLOCK_SCATTERS_AGAIN = 1
 # Of a loss over a split vocabulary: the largest logit, the sum of exponentials, and the target's.
 LOSS_REDUCTIONS = 3
-# Arrays of a layer that are whole on every rank: each has its part of their gradient.
-_WHOLE_ARRAYS = ("norm1_scale", "norm1_shift", "norm2_scale", "norm2_shift", "scale", "shift")
-_COLUMNS = (
-    "qkv_kernel", "qkv_bias", "q_kernel", "k_kernel", "v_kernel", "gate_kernel", "up_kernel", "up_bias", "kernel",
-    "bias",
-)  # fmt: skip
-_ROWS = ("out_kernel", "down_kernel", "tokens", "positions")
-# How the names of arrays begin that are dealt over ranks; each rank counts its vectors in whole numbers of eight bytes.
-_EXPERTS = "experts_"
+# Each rank tells how many vectors it sends to each expert, in eight bytes.
 COUNTER_BYTES = 8
-
-
-@dataclass(frozen=True)
-class Place:
-    """One place in the pipeline: its stages of the whole model, and a rank's part of them."""
-
-    number: int
-    stages: tuple[int, ...]
-    whole: ModelFacts
-    part: ModelFacts
 
 
 @dataclass(frozen=True)
@@ -76,7 +59,7 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
     stages = cut_by_flops(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
     ranks: list[RankFootprint] = []
     for number in range(layout.pipeline):
-        place = _place(plan, number, stages, model.input_elements)
+        place = place_of(plan, number, stages, model.input_elements)
         crossings = _crossings(plan, number, stages)
         messages = (
             *_between_stages(plan, crossings),
@@ -102,49 +85,6 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
     return in_groups(ranks, turns if layout.pipeline > 1 else None)
 
 
-def _place(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int) -> Place:
-    held = plan.held_stages(number)
-    layers = tuple(layer for stage in held for layer in stages[stage])
-    # Only the first stage reads the samples themselves; what others receive is in their buffers.
-    read = input_elements if held[0] == 0 else 0
-    if plan.layout.pipeline > 1:
-        layers = tuple(_with_copy(layer) for layer in layers)
-    part = tuple(_with_all_keys(_split(_dealt(layer, plan), plan.layout.tensor), plan) for layer in layers)
-    return Place(number, held, ModelFacts(layers, read), ModelFacts(part, read))
-
-
-def _with_copy(layer: LayerFacts) -> LayerFacts:
-    """A tied head that is on another stage than its table has a copy of it."""
-    if layer.tied is None:
-        return layer
-    arrays = (*layer.arrays, ("tokens", layer.tied))
-    return replace(layer, arrays=arrays, parameters=layer.parameters + math.prod(layer.tied), tensors=layer.tensors + 1)
-
-
-def _dealt(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
-    """The layer with a rank's share of its experts, who are given as many vectors as all of them would on one rank."""
-    ways = plan.layout.expert
-    if ways == 1 or not layer.experts:
-        return layer
-    arrays = tuple(
-        (name, (shape[0] // ways, *shape[1:]) if name.startswith(_EXPERTS) else shape) for name, shape in layer.arrays
-    )
-    return replace(layer, arrays=arrays, parameters=sum(math.prod(shape) for _, shape in arrays))
-
-
-def _with_all_keys(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
-    """Keys and values of other stretches are kept beside a rank's own; counts are of a whole sequence."""
-    if plan.layout.context == 1 or not layer.heads:
-        return layer
-    others = _keys_and_values(layer) * (plan.layout.context - 1) // plan.layout.tensor
-    return replace(layer, kept_elements=layer.kept + others, product_elements=layer.product_elements + others)
-
-
-def _keys_and_values(layer: LayerFacts) -> int:
-    assert layer.heads is not None
-    return 2 * layer.output_elements * (layer.kv_heads or layer.heads) // layer.heads
-
-
 def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
     """Ranks in order that hold as much as each other: how many, and numbers in the shard of each."""
     layout, arrays = plan.layout, _by_holders(plan, place.part)
@@ -160,52 +100,16 @@ def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
 def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
     """Arrays by the number of ranks that they are divided over: experts have fewer of them."""
     holders: dict[int, list[Array]] = {plan.layout.holders: []}
-    for unit in _units(plan, model).values():
+    for unit in units_of(plan, model).values():
         holders.setdefault(unit.holders, []).extend(unit.arrays)
     return holders
-
-
-def _split(layer: LayerFacts, ways: int) -> LayerFacts:
-    """A rank's part of a layer: sizes that do not divide are those of the first rank, which has most."""
-    if ways == 1:
-        return layer
-    arrays = tuple((name, _shape(name, shape, ways)) for name, shape in layer.arrays)
-    role = transformer_role(layer)
-    kept = math.ceil(layer.kept / ways)
-    if role == "block":
-        # What both norms give is kept as it was gathered, by the products that take it.
-        kept += 2 * layer.output_elements - 2 * layer.output_elements // ways
-    elif role == "head":
-        width, vocabulary = _head_shape(layer)
-        kept += layer.output_elements // vocabulary * width
-    return replace(
-        layer,
-        arrays=arrays,
-        parameters=sum(math.prod(shape) for _, shape in arrays),
-        forward_flops=layer.forward_flops // ways,
-        kept_elements=kept,
-    )
-
-
-def _head_shape(layer: LayerFacts) -> tuple[int, int]:
-    """Of the head's product: numbers that go in for each position, and that come out."""
-    if layer.tied is not None:
-        return layer.tied[1], layer.tied[0]
-    width, vocabulary = dict(layer.arrays)["kernel"]
-    return width, vocabulary
-
-
-def _shape(name: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
-    if name in _COLUMNS:
-        return (*shape[:-1], math.ceil(shape[-1] / ways))
-    return (math.ceil(shape[0] / ways), *shape[1:]) if name in _ROWS else shape
 
 
 def _rank(
     spec: RunSpec, plan: MeshPlan, place: Place, messages: tuple[Message, ...], ranks: int, held: int, buffers: float
 ) -> RankFootprint:
     layout, samples = plan.layout, plan.stretch_microbatch * plan.passes_kept(place.number)
-    whole = [unit.padded_bytes for unit in _units(plan, place.part).values()]
+    whole = [unit.padded_bytes for unit in units_of(plan, place.part).values()]
     # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
     stays = layout.pipeline > 1 or plan.accumulation > 1
     beside = sum(whole) if stays else max(whole, default=0)
@@ -221,33 +125,6 @@ def _rank(
         # Gathered parameters come and go within a step as activations do.
         activation_bytes=kept + (beside if layout.holders > 1 else 0) + buffers,
     )
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Parameters that FSDP gathers together, from so many ranks."""
-
-    arrays: list[Array]
-    holders: int
-
-    @property
-    def padded_bytes(self) -> int:
-        """What travels."""
-        return sum(array.padded(self.holders) for array in self.arrays) * FLOAT_BYTES
-
-
-def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
-    """By name: each layer, and its experts apart where they are dealt."""
-    units: dict[str, Unit] = {}
-    for layer in model.layers:
-        dealt = tuple(array for array in layer.arrays if array[0].startswith(_EXPERTS) and plan.layout.expert > 1)
-        kept = tuple(array for array in layer.arrays if array not in dealt)
-        if kept or (layer.parameters and not dealt):
-            units[layer.name] = Unit(arrays_of([replace(layer, arrays=kept)]), plan.layout.holders)
-        if dealt:
-            rest = plan.layout.holders // plan.layout.expert
-            units[f"{layer.name} experts"] = Unit(arrays_of([replace(layer, arrays=dealt)]), rest)
-    return units
 
 
 def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:
@@ -288,7 +165,7 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
         role, arrays = transformer_role(layer), dict(layer.arrays)
         output_bytes = layer.output_elements * FLOAT_BYTES * plan.stretch_microbatch
         if role == "head":
-            width, vocabulary = _head_shape(layer)
+            width, vocabulary = head_shape(layer)
             input_bytes, loss_bytes = output_bytes / vocabulary * width, output_bytes / vocabulary
             messages += _passing(spec, plan, layer.name, "forward", input_bytes, gathers=1)
             messages += _passing(spec, plan, layer.name, "backward", input_bytes, scatters=1)
@@ -302,7 +179,7 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             gathers, scatters = BLOCK_GATHERS * (1 + again), BLOCK_SCATTERS + BLOCK_SCATTERS_AGAIN * again
             messages += _passing(spec, plan, layer.name, "forward", output_bytes, BLOCK_GATHERS, BLOCK_SCATTERS)
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
-        for name in (name for name in arrays if name in _WHOLE_ARRAYS):
+        for name in (name for name in arrays if name in WHOLE_ARRAYS):
             payload = math.prod(arrays[name]) * FLOAT_BYTES
             messages += during(
                 all_reduce(f"gradient of {layer.name} {name}", payload, ways), "backward", layer=layer.name
@@ -329,7 +206,7 @@ def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
     again = int(spec.recompute == "full")
     for layer in place.whole.layers if layout.context > 1 else ():
         if layer.heads:
-            payload = _keys_and_values(layer) / layout.tensor * FLOAT_BYTES * plan.microbatch
+            payload = keys_and_values(layer) / layout.tensor * FLOAT_BYTES * plan.microbatch
             where = {"layer": layer.name, "apart": layout.apart("context")}
             gathered = all_gather(f"keys and values for {layer.name}", payload, layout.context)
             scattered = scattered_reduction(
@@ -380,7 +257,7 @@ def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message
     layout = plan.layout
     early, late = plan.gathers
     messages: list[Message] = []
-    for name, unit in _units(plan, place.part).items():
+    for name, unit in units_of(plan, place.part).items():
         payload = unit.padded_bytes
         gathered = all_gather(f"parameters of {name}", payload, unit.holders)
         scattered = scattered_reduction(spec, f"gradients of {name}", payload, unit.holders)
@@ -403,7 +280,7 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
     # A tied head's copy counts once; experts' norms are of ranks of their own.
     copies = sum(layer.tied is not None for layer in place.part.layers) if layout.pipeline > 1 else 0
     dealt = sum(
-        name.startswith(_EXPERTS) for layer in place.part.layers for name, _ in layer.arrays if layout.expert > 1
+        name.startswith(EXPERTS) for layer in place.part.layers for name, _ in layer.arrays if layout.expert > 1
     )
     arrays = place.part.tensors - copies - dealt
     sizes = [

@@ -125,6 +125,8 @@ class TiedHead(Layer):
 class Gelu(Layer):
     """GELU, computed exactly."""
 
+    kind = "shape"
+
     def flops(self, shape: Shape) -> int:
         """About eight operations per number."""
         return 8 * math.prod(shape)

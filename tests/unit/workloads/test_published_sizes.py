@@ -94,3 +94,9 @@ def spec_layers_of(workload, **options):
 def test_sizes_that_cannot_be_are_refused_in_words(workload, options, sentence):
     with pytest.raises(SpecError, match=sentence):
         spec_facts(completed(workload, **options))
+
+
+def test_four_heads_that_were_asked_for_stay_four_however_often_a_run_is_completed():
+    once = completed("transformer", width=1024, heads=4)
+    assert once.options == {"width": 1024, "heads": 4}
+    assert complete(once) == once
