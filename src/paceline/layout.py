@@ -6,8 +6,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
 
-# In the order in which a layout is written, which is not that of the mesh: there the pipeline comes first.
-DIMENSIONS = ("replicate", "shard", "tensor", "pipeline")
+# In the order in which a layout is written, which is not that of the mesh.
+DIMENSIONS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
+# Dimensions of the mesh from the outermost to the one that changes fastest; experts are dealt within the shards.
+MESH = ("pipeline", "replicate", "shard", "context", "tensor")
 
 
 class Layout(BaseModel):
@@ -23,6 +25,10 @@ class Layout(BaseModel):
     tensor: int = Field(default=1, ge=1)
     # Devices along which the layers are placed, one stretch after another.
     pipeline: int = Field(default=1, ge=1)
+    # Devices over which each sequence is divided.
+    context: int = Field(default=1, ge=1)
+    # Of the devices of `shard`: so many in a row deal the experts of each layer among them.
+    expert: int = Field(default=1, ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -47,32 +53,41 @@ class Layout(BaseModel):
     @property
     def workers(self) -> int:
         """Devices of the whole mesh."""
-        return prod(getattr(self, name) for name in DIMENSIONS)
+        return prod(getattr(self, name) for name in MESH)
 
     @property
     def data_ranks(self) -> int:
         """Parts that the global batch is divided into: a device of any copy and shard has its own."""
         return self.replicate * self.shard
 
+    @property
+    def holders(self) -> int:
+        """Devices that each copy's parameters, gradients and optimizer state are divided over."""
+        return self.shard * self.context
+
     def coordinates(self, rank: int) -> dict[str, int]:
-        """A rank's place in the mesh (pipeline, replicate, shard, tensor), of which the last changes fastest."""
+        """A rank's place along each dimension of the mesh, of which the last changes fastest."""
         places = {}
-        for name in ("tensor", "shard", "replicate", "pipeline"):
+        for name in reversed(MESH):
             rank, places[name] = divmod(rank, getattr(self, name))
         return places
 
     def apart(self, dimension: str) -> int:
         """How far the numbers of neighbouring ranks of a dimension are from each other."""
-        inner = {"tensor": (), "shard": ("tensor",), "replicate": ("tensor", "shard")}
-        return prod(getattr(self, name) for name in inner.get(dimension, ("tensor", "shard", "replicate")))
+        inner = MESH[MESH.index("shard" if dimension == "expert" else dimension) + 1 :]
+        return prod(getattr(self, name) for name in inner)
 
 
 def all_layouts(workers: int) -> tuple[Layout, ...]:
-    """Every way to write the worker count as a product of the dimensions."""
+    """Every way to write the worker count as a product of the dimensions of the mesh."""
     sizes = [size for size in range(1, workers + 1) if workers % size == 0]
-    layouts = [Layout(**dict(zip(DIMENSIONS, chosen, strict=True))) for chosen in product(sizes, repeat=4)
-             if prod(chosen) == workers]  # fmt: skip
-    return tuple(sorted(layouts, key=lambda layout: (layout.pipeline, layout.tensor, layout.replicate)))
+    layouts = [
+        Layout(**dict(zip(MESH, chosen, strict=True)))
+        for chosen in product(sizes, repeat=len(MESH))
+        if prod(chosen) == workers
+    ]
+    order = ("pipeline", "context", "tensor", "replicate")
+    return tuple(sorted(layouts, key=lambda layout: [getattr(layout, name) for name in order]))
 
 
 def _read(text: str) -> dict[str, int]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.contract.context import data_request, spec_facts
+from paceline.contract.context import data_request, spec_facts, spec_layers
 from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
@@ -18,7 +18,7 @@ from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.study import Study
 from paceline.systems import System
-from paceline.workloads import workload
+from paceline.workloads import Workload, workload
 from paceline.workloads.own import OWN_DATA, declared_functions
 
 DEFAULT_EPOCHS = 2
@@ -111,9 +111,12 @@ def complete(spec: RunSpec) -> RunSpec:
     else:
         model = workload(spec.workload)
         options = model.complete_options(spec.options)
-        fields["options"] = {name: value for name, value in options.items() if value != model.options[name]}
+        unlike = {name: value for name, value in options.items() if value != model.options[name]}
+        # What would be assumed otherwise is written down even if it is as usual.
+        fields["options"] = {**{name: options[name] for name in model.assume(unlike)}, **unlike}
         shaped = spec.input_shape is not None and "synthetic" in model.datasets
         fields["dataset"] = spec.dataset or ("synthetic" if shaped else model.dataset)
+        fields |= _sample_fields(spec, model, str(fields["dataset"]))
         if fields["dataset"] not in model.datasets:
             raise SpecError(
                 f"workload {spec.workload} cannot train on {fields['dataset']!r}; "
@@ -122,6 +125,16 @@ def complete(spec: RunSpec) -> RunSpec:
     if fields["dataset"] != OWN_DATA:
         _check_shape(spec, str(fields["dataset"]))
     return spec.model_copy(update=fields)
+
+
+def _sample_fields(spec: RunSpec, model: Workload, dataset: str) -> dict[str, Any]:
+    """The shape and the class count that the model's options ask for, where neither the run nor the data says."""
+    source, asked = data_source(dataset), model.sample(model.settle(model.complete_options(spec.options)))
+    return {
+        name: value
+        for name, value, fixed in zip(("input_shape", "classes"), asked, (source.shape, source.classes), strict=True)
+        if value is not None and fixed is None and getattr(spec, name) is None
+    }
 
 
 def _own_dataset(spec: RunSpec) -> str:
@@ -197,6 +210,8 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     _check_batch(spec, chosen, probe)
     if spec.model is not None and chosen.trains not in (None, probe(spec).framework):
         raise SpecError(_wrong_framework(spec, chosen, probe(spec).framework))
+    if spec.model is None and (unfit := _unfit(spec, chosen)) is not None:
+        return unfit
     cut_by = chosen.needs.cut_by
     if spec.model is not None and cut_by and not probe(spec).sequential and cut_by not in probe(spec).cuts:
         return (
@@ -220,6 +235,21 @@ def _wrong_framework(spec: RunSpec, chosen: Strategy, framework: str) -> str:
         f"{MODEL_KINDS[str(chosen.trains)]}; return that from {spec.model.path.name}, or use a strategy for what it "
         f"returns ({names})"
     )
+
+
+def _unfit(spec: RunSpec, chosen: Strategy) -> str | None:
+    """Why a built-in model is none for a strategy: its framework lacks a layer, or it would come apart."""
+    model = workload(spec.workload)
+    if chosen.trains is not None and chosen.trains not in model.frameworks:
+        offered = " and ".join(MODEL_KINDS[name] for name in model.frameworks)
+        return f"{spec.workload} can be built as {offered}, and {chosen.name} trains {MODEL_KINDS[chosen.trains]}"
+    if chosen.needs.cut_by == "stages" and any(layer.tied for layer in spec_layers(spec)[0]):
+        others = ", ".join(other.name for other in strategies().values() if "layout" in other.needs.heeds)
+        return (
+            f"{spec.workload} ties its head to its table of tokens, and {chosen.name} gives them to different workers; "
+            f"use {others}, or option tied where {spec.workload} has it"
+        )
+    return None
 
 
 def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:

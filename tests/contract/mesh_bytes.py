@@ -27,7 +27,17 @@ from paceline.strategies import strategy
 
 STEPS_BEFORE = 1
 # How the names of operations begin that send something.
-SENDING = ("all_gather", "allgather", "all_reduce", "allreduce", "reduce_scatter", "broadcast", "send", "alltoall")
+SENDING = (
+    "all_gather",
+    "allgather",
+    "all_reduce",
+    "allreduce",
+    "reduce_scatter",
+    "broadcast",
+    "send",
+    "alltoall",
+    "all_to_all",
+)
 
 
 class PayloadCounter(TorchDispatchMode):
@@ -44,7 +54,11 @@ class PayloadCounter(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         space, _, name = func.name().partition("::")
         if space in ("c10d", "_c10d_functional") and name.lstrip("_").startswith(SENDING):
-            self.payload_bytes[self._groups[_group_name(args)]] += _payload(args, result)
+            # What is exchanged comes in another size than it leaves.
+            exchanged = name.lstrip("_").startswith(("alltoall", "all_to_all"))
+            given = args[space == "c10d"] if exchanged else None
+            payload = given.nbytes if given is not None else _payload(args, result)
+            self.payload_bytes[self._groups[_group_name(args)]] += payload
         return result
 
 
@@ -61,6 +75,19 @@ def _payload(args: Any, result: Any) -> int:
     return max((one.nbytes for one in tensors), default=0)
 
 
+def _group_names(groups: Any) -> dict[str, str]:
+    """What each process group of a rank is for."""
+    names = {groups.mesh.get_group(name).group_name: name for name in groups.mesh.mesh_dim_names}
+    if groups.stretch.group is not None:
+        names[groups.stretch.group.group_name] = "context"
+    if groups.experts is not None:
+        names[groups.experts.get_group("expert").group_name] = "expert"
+        # Of the same ranks where one of the two has all of them.
+        for name in ("replicate", "shard"):
+            names.setdefault(groups.experts.get_group(name).group_name, f"{name} of experts")
+    return names
+
+
 def count(spec: RunSpec, rank: int, port: int, folder: Path, told: Any) -> None:
     world = spec.workers
     context = Context(spec, Process(rank, world, "worker", rank, (0,)), Rendezvous("127.0.0.1", port, None, folder))
@@ -68,8 +95,7 @@ def count(spec: RunSpec, rank: int, port: int, folder: Path, told: Any) -> None:
     job: Any = strategy(spec.strategy).open_job(context)
     job.start_epoch(0)
     job.step(0, STEPS_BEFORE)
-    mesh = job._stages.mesh
-    counter = PayloadCounter({mesh.get_group(name).group_name: name for name in mesh.mesh_dim_names})
+    counter = PayloadCounter(_group_names(job._stages.groups))
     with counter:
         job.step(STEPS_BEFORE, 1)
     told.put((rank, dict(counter.payload_bytes)))

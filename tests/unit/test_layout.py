@@ -30,7 +30,7 @@ def test_its_product_is_the_number_of_workers() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("context=2", "there is no dimension 'context'; choose from replicate, shard, tensor, pipeline"),
+        ("data=2", "there is no dimension 'data'; choose from replicate, shard, tensor, pipeline, context, expert"),
         ("shard=0", "write such as shard=2,tensor=2,pipeline=2"),
         ("shard", "is not understood"),
         ("shard=2,shard=2", "has shard twice"),
@@ -47,14 +47,22 @@ def test_a_run_without_one_keeps_the_key_that_it_had() -> None:
 
 
 def test_ranks_of_the_tensor_dimension_are_neighbours_and_those_of_the_pipeline_furthest_apart() -> None:
-    layout = Layout(replicate=2, shard=2, tensor=2, pipeline=2)
-    assert [layout.apart(name) for name in ("tensor", "shard", "replicate", "pipeline")] == [1, 2, 4, 8]
-    assert layout.coordinates(13) == {"tensor": 1, "shard": 0, "replicate": 1, "pipeline": 1}
+    layout = Layout(replicate=2, shard=2, tensor=2, pipeline=2, context=2, expert=4)
+    names = ("tensor", "context", "shard", "expert", "replicate", "pipeline")
+    assert [layout.apart(name) for name in names] == [1, 2, 4, 4, 8, 16]
+    assert layout.coordinates(25) == {"tensor": 1, "context": 0, "shard": 0, "replicate": 1, "pipeline": 1}
+
+
+def test_experts_are_dealt_among_ranks_that_are_there_anyway() -> None:
+    layout = Layout(shard=4, context=2, expert=8)
+    assert (layout.workers, layout.data_ranks, layout.holders) == (8, 4, 8)
 
 
 def test_all_layouts_of_a_worker_count_are_its_products() -> None:
-    assert [layout.text for layout in all_layouts(2)] == ["shard=2", "replicate=2", "tensor=2", "pipeline=2"]
-    assert len(all_layouts(8)) == 20
+    assert [layout.text for layout in all_layouts(2)] == [
+        "shard=2", "replicate=2", "tensor=2", "context=2", "pipeline=2",
+    ]  # fmt: skip
+    assert len(all_layouts(8)) == 35
     assert all(layout.workers == 12 for layout in all_layouts(12))
 
 
@@ -62,7 +70,7 @@ def test_all_in_a_study_stands_for_every_layout_of_its_workers() -> None:
     study = Study(fixed={**RUN, "workers": 2, "layout": "all"})
     assert [spec.layout.text for spec in study.specs() if spec.layout] == [layout.text for layout in all_layouts(2)]
     several = Study(fixed={**RUN, "layout": "all"}, factors={"workers": [1, 2]})
-    assert sorted(spec.workers for spec in several.specs()) == [1, 2, 2, 2, 2]
+    assert sorted(spec.workers for spec in several.specs()) == [1, 2, 2, 2, 2, 2]
     with pytest.raises(SpecError, match="layout all needs to know how many workers"):
         Study(fixed={**RUN, "layout": "all"}).specs()
 

@@ -122,7 +122,7 @@ class Context:
         if self.own is not None:
             return Model(own=self.own)
         found, shape = workload(self.spec.workload), self.data.input_shape
-        return Model(found.layers(found.complete_options(self.spec.options), shape, self.data.classes or 0))
+        return Model(found.build(self.spec.options, shape, self.data.classes or 0))
 
     def starting_weights(self) -> Weights:
         """Of built-in layers, from the run's seed; made anew each time, so that no process holds them twice."""
@@ -141,7 +141,7 @@ def spec_layers(spec: RunSpec) -> tuple[Layers, Shape]:
     if shape is None or classes is None:
         data = source.load(data_request(spec.model_copy(update={"train_samples": 1})))
         shape, classes = shape or data.input_shape, classes or data.classes
-    return found.layers(found.complete_options(spec.options), shape, classes or 0), shape
+    return found.build(spec.options, shape, classes or 0), shape
 
 
 def spec_facts(spec: RunSpec) -> ModelFacts:

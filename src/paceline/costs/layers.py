@@ -38,8 +38,18 @@ class LayerFacts:
     arrays: Arrays = ()
     # Numbers of four bytes that stay for the backward pass; the output alone where nothing is said.
     kept_elements: int | None = None
-    # Of attention: heads, each of which stays whole.
+    # Of attention: heads, each of which stays whole; those of keys and values, where queries share them.
     heads: int | None = None
+    kv_heads: int | None = None
+    # Whether each position sees those before it only.
+    causal: bool = True
+    # Of a mixture of experts: how many there are, and how many each token goes to.
+    experts: int = 0
+    chosen_experts: int = 0
+    # Of a transformer block: numbers that its products and its attention make, those of its two sums aside.
+    product_elements: int = 0
+    # Where it computes with the first layer's table of tokens: the shape of that.
+    tied: tuple[int, int] | None = None
     # Declared by the layer, or derived from the arrays where only those are known.
     kind: LayerKind = None  # type: ignore[assignment]  # filled in below
     splits: Splits = field(default=None, compare=False)  # type: ignore[arg-type]  # filled in below
@@ -68,7 +78,7 @@ class LayerFacts:
 def kind_of_arrays(arrays: Arrays) -> LayerKind:
     """The kind of a layer of which only the arrays are known."""
     shapes = dict(arrays)
-    if "qkv_kernel" in shapes:
+    if "qkv_kernel" in shapes or "q_kernel" in shapes:
         return "attention"
     if any(len(shape) == _CONVOLUTION_DIMENSIONS for shape in shapes.values()):
         return "convolution"

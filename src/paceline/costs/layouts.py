@@ -1,6 +1,6 @@
 """How a run's layout divides its batch and its layers: passes, micro-batches, and which rank holds which stages."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -33,6 +33,8 @@ class MeshPlan:
     microbatches: int = 1
     schedule: Schedule = "1f1b"
     stages_per_worker: int = 1
+    # Whether the model's head computes with its table of tokens.
+    tied: bool = False
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "MeshPlan":
@@ -66,6 +68,11 @@ class MeshPlan:
     def microbatch(self) -> float:
         """Samples of one forward pass."""
         return self.samples / self.passes
+
+    @property
+    def stretch_microbatch(self) -> float:
+        """The same in whole sequences' worth, where each rank has a stretch of them."""
+        return self.microbatch / self.layout.context
 
     @property
     def gathers(self) -> tuple[int, int]:
@@ -174,32 +181,83 @@ def _why_not_staged(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> 
 
 
 def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> str | None:
-    ways = plan.layout.tensor
-    if ways == 1:
+    layout = plan.layout
+    if layout.tensor == layout.context == layout.expert == 1:
         return None
     blocks = [layer for layer in facts.layers if layer.heads] if facts is not None else []
     if facts is None or not blocks or any(transformer_role(layer) is None for layer in facts.layers):
         return (
-            f"{spec.strategy} splits the layers of the built-in transformer only, and {spec.workload} is none; "
-            f"use shard, replicate or pipeline, or strategy torch-tensor"
+            f"{spec.strategy} splits layers, sequences and experts of built-in causal transformers only, and "
+            f"{spec.workload} is none; use shard, replicate or pipeline, or strategy torch-tensor"
         )
-    for layer in blocks:
-        width = dict(layer.arrays)["norm1_scale"][0]
-        for what, size in ((f"{layer.heads} heads", layer.heads), (f"a width of {width}", width)):
+    return (
+        _why_not_tensor(spec, layout.tensor, blocks)
+        or _why_not_experts(spec, layout, blocks)
+        or _why_not_sequence(layout, facts.input_elements)
+    )
+
+
+def _why_not_tensor(spec: RunSpec, ways: int, blocks: Sequence[LayerFacts]) -> str | None:
+    for layer in blocks if ways > 1 else ():
+        arrays = dict(layer.arrays)
+        if layer.experts:
+            return (
+                f"{spec.strategy} does not split the experts of {spec.workload} over tensor={ways}; "
+                f"deal them over ranks with expert, or use shard"
+            )
+        sizes = {
+            f"{layer.heads} heads": layer.heads,
+            f"{layer.kv_heads} heads of keys and values": layer.kv_heads,
+            f"a width of {arrays['norm1_scale'][0]}": arrays["norm1_scale"][0],
+            f"a network of {arrays['up_kernel'][1]}": arrays["up_kernel"][1],
+        }
+        for what, size in sizes.items():
             if size and size % ways:
                 return f"{what} cannot be split over tensor={ways}; use a number that divides it"
-    if facts.input_elements % ways:
+    return None
+
+
+def _why_not_experts(spec: RunSpec, layout: Layout, blocks: Sequence[LayerFacts]) -> str | None:
+    ways = layout.expert
+    if ways == 1:
+        return None
+    if layout.holders % ways:
         return (
-            f"a sequence of {facts.input_elements} tokens does not divide over tensor={ways}; "
+            f"expert={ways} deals experts among the ranks of shard and context, of which there are {layout.holders}; "
+            f"use a number that divides them"
+        )
+    experts = next((layer.experts for layer in blocks if layer.experts), 0)
+    if not experts:
+        return f"{spec.workload} has no experts to deal over expert={ways}; leave it out, or use a mixture of experts"
+    if experts % ways:
+        return f"{experts} experts cannot be dealt over expert={ways}; use a number that divides them"
+    return None
+
+
+def _why_not_sequence(layout: Layout, length: int) -> str | None:
+    if length % layout.context:
+        return (
+            f"a sequence of {length} tokens does not divide over context={layout.context}; "
+            f"use a number that divides it, or another sequence"
+        )
+    stretch = length // layout.context
+    if stretch % layout.tensor:
+        of_it = f"a stretch of {stretch}" if layout.context > 1 else f"a sequence of {length}"
+        return (
+            f"{of_it} tokens does not divide over tensor={layout.tensor}; "
             f"use a number that divides it, or another --input-shape"
         )
     return None
 
 
 def transformer_role(layer: LayerFacts) -> str | None:
-    """Which part of a transformer a layer is, by its arrays; None for layers that no transformer here has."""
+    """Which part of a causal transformer a layer is; None for layers that none of them has."""
     names = {name for name, _ in layer.arrays}
-    for role, wanted in (("embed", "tokens"), ("block", "qkv_kernel"), ("norm", "scale"), ("dense", "kernel")):
+    if layer.heads:
+        return "block" if layer.causal else None
+    if layer.tied:
+        return "head"
+    for role, wanted in (("embed", "tokens"), ("norm", "scale"), ("head", "kernel")):
         if wanted in names:
-            return role
+            return role if layer.kind != "convolution" and "segments" not in names else None
     return None

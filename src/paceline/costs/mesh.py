@@ -19,9 +19,19 @@ from paceline.costs.footprint import (
 )
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, transformer_role
-from paceline.costs.messages import Message, Phase, all_gather, all_reduce, during, exchange, scattered_reduction
+from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, place_of, units_of
+from paceline.costs.messages import (
+    Message,
+    Phase,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    during,
+    exchange,
+    scattered_reduction,
+)
 from paceline.costs.recompute import activation_bytes, step_flops
-from paceline.costs.torch import Array, arrays_of, shard_runs
+from paceline.costs.torch import Array, shard_runs
 from paceline.spec import RunSpec
 
 # In the forward pass of a block split over ranks: inputs gathered, sums scattered; the backward pass has as many.
@@ -30,20 +40,8 @@ BLOCK_GATHERS, BLOCK_SCATTERS = 2, 2
 BLOCK_SCATTERS_AGAIN = 1
 # Of a loss over a split vocabulary: the largest logit, the sum of exponentials, and the target's.
 LOSS_REDUCTIONS = 3
-# Arrays of a layer that are whole on every rank: each has its part of their gradient.
-_WHOLE_ARRAYS = ("norm1_scale", "norm1_shift", "norm2_scale", "norm2_shift", "scale", "shift")
-_COLUMNS = ("qkv_kernel", "qkv_bias", "up_kernel", "up_bias", "kernel", "bias")
-_ROWS = ("out_kernel", "down_kernel", "tokens", "positions")
-
-
-@dataclass(frozen=True)
-class Place:
-    """One place in the pipeline: its stages of the whole model, and a rank's part of them."""
-
-    number: int
-    stages: tuple[int, ...]
-    whole: ModelFacts
-    part: ModelFacts
+# Each rank tells how many vectors it sends to each expert, in eight bytes.
+COUNTER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -56,24 +54,26 @@ class Crossing:
 
 
 def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprint:
-    """Every rank, in the order of the mesh: pipeline, replicate, shard, tensor."""
-    layout = plan.layout
+    """Every rank, in the order of the mesh: pipeline, replicate, shard, context, tensor."""
+    layout, plan = plan.layout, replace(plan, tied=any(layer.tied for layer in model.layers))
     stages = cut_by_flops(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
     ranks: list[RankFootprint] = []
     for number in range(layout.pipeline):
-        place = _place(plan, number, stages, model.input_elements)
-        arrays = arrays_of(place.part.layers)
+        place = place_of(plan, number, stages, model.input_elements)
         crossings = _crossings(plan, number, stages)
         messages = (
             *_between_stages(plan, crossings),
             *_between_parts(spec, plan, place),
+            *_between_stretches(spec, plan, place),
+            *_between_experts(spec, plan, place),
             *_between_shards(spec, plan, place),
+            *_between_copies_of_the_table(plan, place),
             *_norm_of_gradients(spec, plan, place),
         )
         buffers = _buffer_bytes(plan, crossings)
         shards = [
             _rank(spec, plan, place, messages, count * layout.tensor, held, buffers)
-            for count, held in shard_runs(arrays, layout.shard)
+            for count, held in _held_by_ranks(plan, place)
         ]
         ranks += shards * layout.replicate
     apart = layout.apart("pipeline")
@@ -85,47 +85,31 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
     return in_groups(ranks, turns if layout.pipeline > 1 else None)
 
 
-def _place(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int) -> Place:
-    held = plan.held_stages(number)
-    layers = tuple(layer for stage in held for layer in stages[stage])
-    # Only the first stage reads the samples themselves; what others receive is in their buffers.
-    read = input_elements if held[0] == 0 else 0
-    part = tuple(_split(layer, plan.layout.tensor) for layer in layers)
-    return Place(number, held, ModelFacts(layers, read), ModelFacts(part, read))
+def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
+    """Ranks in order that hold as much as each other: how many, and numbers in the shard of each."""
+    layout, arrays = plan.layout, _by_holders(plan, place.part)
+    runs = shard_runs(arrays[layout.holders], layout.holders)
+    if layout.expert == 1:
+        return runs
+    alone = [held for count, held in runs for _ in range(count)]
+    rest = layout.holders // layout.expert
+    dealt = [held for count, held in shard_runs(arrays.get(rest, []), rest) for _ in range(count * layout.expert)]
+    return [(1, own + experts) for own, experts in zip(alone, dealt or [0] * len(alone), strict=True)]
 
 
-def _split(layer: LayerFacts, ways: int) -> LayerFacts:
-    """A rank's part of a layer: sizes that do not divide are those of the first rank, which has most."""
-    if ways == 1:
-        return layer
-    arrays = tuple((name, _shape(name, shape, ways)) for name, shape in layer.arrays)
-    role = transformer_role(layer)
-    kept = math.ceil(layer.kept / ways)
-    if role == "block":
-        # What both norms give is kept as it was gathered, by the products that take it.
-        kept += 2 * layer.output_elements - 2 * layer.output_elements // ways
-    elif role == "dense":
-        kept += layer.output_elements // dict(layer.arrays)["kernel"][1] * dict(layer.arrays)["kernel"][0]
-    return replace(
-        layer,
-        arrays=arrays,
-        parameters=sum(math.prod(shape) for _, shape in arrays),
-        forward_flops=layer.forward_flops // ways,
-        kept_elements=kept,
-    )
-
-
-def _shape(name: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
-    if name in _COLUMNS:
-        return (*shape[:-1], math.ceil(shape[-1] / ways))
-    return (math.ceil(shape[0] / ways), *shape[1:]) if name in _ROWS else shape
+def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
+    """Arrays by the number of ranks that they are divided over: experts have fewer of them."""
+    holders: dict[int, list[Array]] = {plan.layout.holders: []}
+    for unit in units_of(plan, model).values():
+        holders.setdefault(unit.holders, []).extend(unit.arrays)
+    return holders
 
 
 def _rank(
     spec: RunSpec, plan: MeshPlan, place: Place, messages: tuple[Message, ...], ranks: int, held: int, buffers: float
 ) -> RankFootprint:
-    layout, samples = plan.layout, plan.microbatch * plan.passes_kept(place.number)
-    whole = [sum(array.padded(layout.shard) for array in unit) * FLOAT_BYTES for unit in _units(place.part).values()]
+    layout, samples = plan.layout, plan.stretch_microbatch * plan.passes_kept(place.number)
+    whole = [unit.padded_bytes for unit in units_of(plan, place.part).values()]
     # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
     stays = layout.pipeline > 1 or plan.accumulation > 1
     beside = sum(whole) if stays else max(whole, default=0)
@@ -133,19 +117,14 @@ def _rank(
     return RankFootprint(
         role="worker",
         ranks=ranks,
-        flops=step_flops(place.part, spec.recompute, plan.samples),
+        flops=step_flops(place.part, spec.recompute, plan.samples / layout.context),
         messages=messages,
         parameter_bytes=held * FLOAT_BYTES,
         gradient_bytes=held * FLOAT_BYTES + beside,
         optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors),
         # Gathered parameters come and go within a step as activations do.
-        activation_bytes=kept + (beside if layout.shard > 1 else 0) + buffers,
+        activation_bytes=kept + (beside if layout.holders > 1 else 0) + buffers,
     )
-
-
-def _units(model: ModelFacts) -> dict[str, list[Array]]:
-    """The parameters that FSDP gathers together: those of a layer, by its name."""
-    return {layer.name: arrays_of([layer]) for layer in model.layers if layer.parameters}
 
 
 def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:
@@ -155,7 +134,7 @@ def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:
 
 def _crossings(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
     """What each stage of a place sends on and is given; neighbours on the same rank send nothing."""
-    scale = FLOAT_BYTES * plan.microbatch / plan.layout.tensor
+    scale = FLOAT_BYTES * plan.stretch_microbatch / plan.layout.tensor
 
     def crossing_bytes(before: int) -> float:
         if not 0 <= before < plan.stages - 1 or plan.holder(before) == plan.holder(before + 1):
@@ -184,9 +163,9 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
     messages: list[Message] = []
     for layer in place.whole.layers if ways > 1 else ():
         role, arrays = transformer_role(layer), dict(layer.arrays)
-        output_bytes = layer.output_elements * FLOAT_BYTES * plan.microbatch
-        if role == "dense":
-            width, vocabulary = arrays["kernel"]
+        output_bytes = layer.output_elements * FLOAT_BYTES * plan.stretch_microbatch
+        if role == "head":
+            width, vocabulary = head_shape(layer)
             input_bytes, loss_bytes = output_bytes / vocabulary * width, output_bytes / vocabulary
             messages += _passing(spec, plan, layer.name, "forward", input_bytes, gathers=1)
             messages += _passing(spec, plan, layer.name, "backward", input_bytes, scatters=1)
@@ -200,7 +179,7 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             gathers, scatters = BLOCK_GATHERS * (1 + again), BLOCK_SCATTERS + BLOCK_SCATTERS_AGAIN * again
             messages += _passing(spec, plan, layer.name, "forward", output_bytes, BLOCK_GATHERS, BLOCK_SCATTERS)
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
-        for name in (name for name in arrays if name in _WHOLE_ARRAYS):
+        for name in (name for name in arrays if name in WHOLE_ARRAYS):
             payload = math.prod(arrays[name]) * FLOAT_BYTES
             messages += during(
                 all_reduce(f"gradient of {layer.name} {name}", payload, ways), "backward", layer=layer.name
@@ -221,17 +200,71 @@ def _passing(
     return messages
 
 
+def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
+    """Keys and values of all stretches of a sequence are gathered in each block, and their gradients scattered."""
+    layout, messages = plan.layout, list[Message]()
+    again = int(spec.recompute == "full")
+    for layer in place.whole.layers if layout.context > 1 else ():
+        if layer.heads:
+            payload = keys_and_values(layer) / layout.tensor * FLOAT_BYTES * plan.microbatch
+            where = {"layer": layer.name, "apart": layout.apart("context")}
+            gathered = all_gather(f"keys and values for {layer.name}", payload, layout.context)
+            scattered = scattered_reduction(
+                spec, f"gradients of keys and values of {layer.name}", payload, layout.context
+            )
+            messages += during(gathered, "forward", count=plan.passes, **where)
+            messages += during(gathered, "backward", count=again * plan.passes, **where) if again else ()
+            messages += during(scattered, "backward", count=plan.passes, **where)
+    return messages
+
+
+def _between_experts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
+    """Vectors go to their experts and come back, in both passes; what each rank gets is told first.
+
+    As many as there would be if the router spread them evenly: only a run knows how it does.
+    """
+    layout, messages = plan.layout, list[Message]()
+    again = int(spec.recompute == "full")
+    for layer in place.whole.layers if layout.expert > 1 else ():
+        if layer.experts:
+            vectors = layer.output_elements * layer.chosen_experts * FLOAT_BYTES * plan.stretch_microbatch
+            travels = all_to_all(f"vectors of {layer.name} to experts and back", vectors, layout.expert)
+            counts = all_to_all(f"counts of {layer.name}", layer.experts * COUNTER_BYTES, layout.expert)
+            where = {"layer": layer.name, "apart": layout.apart("expert")}
+            messages += during(travels, "forward", count=2 * plan.passes, **where)
+            messages += during(counts, "forward", count=plan.passes, **where)
+            messages += during(travels, "backward", count=(2 + 2 * again) * plan.passes, **where)
+            messages += during(counts, "backward", count=again * plan.passes, **where) if again else ()
+    return messages
+
+
+def _between_copies_of_the_table(plan: MeshPlan, place: Place) -> list[Message]:
+    """Gradients of the table of tokens and of the tied head's copy, which are on the ends of a pipeline."""
+    if plan.layout.pipeline == 1 or plan.holder(0) == plan.holder(plan.stages - 1):
+        return []
+    ends = [layer for layer in place.part.layers if layer.tied is not None or "tokens" in dict(layer.arrays)]
+    tied = plan.tied and place.number in (plan.holder(0), plan.holder(plan.stages - 1))
+    if not tied or not ends:
+        return []
+    rows, width = dict(ends[0].arrays)["tokens"]
+    shard = Array(rows, width).shard(plan.layout.holders, 0) * FLOAT_BYTES
+    apart = plan.layout.apart("pipeline") * (plan.layout.pipeline - 1)
+    return [replace(exchange("gradients of the tied table", shard, shard), apart=apart)]
+
+
 def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
     """Parameters gathered, gradients scattered over the shards and summed over the copies, layer by layer."""
     layout = plan.layout
     early, late = plan.gathers
     messages: list[Message] = []
-    for name, unit in _units(place.part).items():
-        payload = sum(array.padded(layout.shard) for array in unit) * FLOAT_BYTES
-        gathered = all_gather(f"parameters of {name}", payload, layout.shard)
-        scattered = scattered_reduction(spec, f"gradients of {name}", payload, layout.shard)
-        summed = all_reduce(f"gradient shards of {name}", payload / layout.shard, layout.replicate)
-        where = {"hidden": True, "layer": name, "apart": layout.apart("shard")}
+    for name, unit in units_of(plan, place.part).items():
+        payload = unit.padded_bytes
+        gathered = all_gather(f"parameters of {name}", payload, unit.holders)
+        scattered = scattered_reduction(spec, f"gradients of {name}", payload, unit.holders)
+        summed = all_reduce(f"gradient shards of {name}", payload / unit.holders, layout.replicate)
+        # Ranks of `context` are neighbours within those of `shard`.
+        dealt = layout.expert if unit.holders < layout.holders else 1
+        where = {"hidden": True, "layer": name, "apart": layout.apart("context") * dealt}
         messages += during(gathered, "forward", count=early, **where)
         messages += during(gathered, "backward", count=late, **where) if late else ()
         messages += during(scattered, "backward", **where)
@@ -243,13 +276,25 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
     """The norm of each array over shards and parts, then the whole norm over the pipeline."""
     if spec.clip is None:
         return []
-    sizes = {"shard": place.part.tensors, "tensor": place.part.tensors, "pipeline": 1}
+    layout = plan.layout
+    # A tied head's copy counts once; experts' norms are of ranks of their own.
+    copies = sum(layer.tied is not None for layer in place.part.layers) if layout.pipeline > 1 else 0
+    dealt = sum(
+        name.startswith(EXPERTS) for layer in place.part.layers for name, _ in layer.arrays if layout.expert > 1
+    )
+    arrays = place.part.tensors - copies - dealt
+    sizes = [
+        ("shards", arrays, layout.holders, layout.apart("context")),
+        ("parts", arrays, layout.tensor, 1),
+        ("shards of experts", dealt, layout.holders // layout.expert, layout.apart("context") * layout.expert),
+        ("experts", int(layout.expert > 1), layout.expert, layout.apart("context")),
+        ("the pipeline", 1, layout.pipeline, layout.apart("pipeline")),
+    ]
     return [
         message
-        for name, count in sizes.items()
+        for name, count, ranks, apart in sizes
+        if count
         for message in during(
-            all_reduce(f"norm of gradients over {name}", count * FLOAT_BYTES, getattr(plan.layout, name)),
-            "update",
-            apart=plan.layout.apart(name),
+            all_reduce(f"norm of gradients over {name}", count * FLOAT_BYTES, ranks), "update", apart=apart
         )
     ]

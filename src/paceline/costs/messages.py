@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from paceline.spec import RunSpec
 
-MessageKind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "send"]
+MessageKind = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "send"]
 # The part of a step that a message belongs to; an update comes after the backward pass.
 Phase = Literal["forward", "backward", "update"]
 
@@ -52,6 +52,12 @@ def reduce_scatter(name: str, payload_bytes: float, ranks: int) -> tuple[Message
     """Half of a ring all-reduce."""
     moved = (ranks - 1) / ranks * payload_bytes
     return _unless_alone(Message(name, "reduce-scatter", payload_bytes, moved, moved, ranks=ranks), ranks)
+
+
+def all_to_all(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
+    """Each rank has a part of the payload for every other, and gets as much."""
+    moved = (ranks - 1) / ranks * payload_bytes
+    return _unless_alone(Message(name, "all-to-all", payload_bytes, moved, moved, ranks=ranks), ranks)
 
 
 def scattered_reduction(spec: RunSpec, name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:

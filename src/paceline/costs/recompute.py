@@ -24,10 +24,8 @@ def _kept(layer: LayerFacts, recompute: Recompute, ways: int) -> int:
     output = layer.output_elements // ways
     if recompute == "full":
         return output
-    shapes = dict(layer.arrays)
-    length = layer.output_elements // shapes["norm1_scale"][0]
-    # Of the rank's columns: queries, keys, values and the first dense layer; their quotients by head; the attention.
-    split = length * (shapes["qkv_bias"][0] * 4 // 3 + shapes["up_bias"][0] + layer.heads // ways)
+    # Of the rank's columns.
+    split = layer.product_elements // ways
     if ways == 1:
         return output + split + 2 * layer.output_elements
     # Both sums, before and after they are scattered, and both inputs that were gathered.

@@ -12,7 +12,7 @@ from paceline.costs.messages import MessageKind
 from paceline.systems.hardware import Collective, Hardware, Link
 
 # Passes of the whole payload over a ring: an all-reduce is a reduce-scatter and then an all-gather.
-RING_PASSES = {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 1}
+RING_PASSES = {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 1, "all-to-all": 1}
 # Within one process nothing is sent: operands are read and results written in memory that all workers share.
 IN_PROCESS = "memory"
 
@@ -90,6 +90,10 @@ class Costs:
             return (self.inner if near == ranks else self.outer).send(payload_bytes)
         if kind == "broadcast":
             return self._broadcast(payload_bytes, ranks, near)
+        if kind == "all-to-all" and near < ranks:
+            # Nothing is summed on the way: what is for another node goes there piece by piece.
+            piece = payload_bytes / ranks
+            return (near - 1) * self.inner.send(piece) + (ranks - near) * self.outer.send(piece)
         if near in (1, ranks):
             return self._flat(kind, payload_bytes, ranks, self.inner if near == ranks else self.outer)
         return self._hierarchical(kind, payload_bytes, ranks, near)
@@ -143,6 +147,6 @@ class Costs:
         if not self._measured:
             return None
         same = [collective for (what, _), collective in self._measured.items() if what == kind]
-        if not same and kind == "reduce-scatter":
+        if not same and kind in ("reduce-scatter", "all-to-all"):
             same = [collective for (what, _), collective in self._measured.items() if what == "all-gather"]
         return min(same, key=lambda collective: abs(collective.ranks - ranks), default=None)

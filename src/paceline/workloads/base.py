@@ -29,6 +29,18 @@ class Workload:
     options: Mapping[str, Scalar] = field(default_factory=dict)
     # Data sets it makes sense for beside the usual one; images and tokens do not mix.
     datasets: tuple[str, ...] = ("mnist-5k", "mnist", "synthetic")
+    # Frameworks that can train it; all of them unless it says so.
+    frameworks: tuple[str, ...] = ("torch", "keras", "jax")
+    # Options that follow from the chosen ones, and are then written down with the run.
+    assume: Callable[[Mapping[str, Scalar]], Mapping[str, Scalar]] = lambda _chosen: {}
+    # The options in full ─► the same with those filled in that a named size, or the others, suggest.
+    settle: Callable[[Mapping[str, Scalar]], Mapping[str, Scalar]] = lambda options: options
+    # The shape of a sample and the class count that settled options ask for; None where the data set decides.
+    sample: Callable[[Mapping[str, Scalar]], tuple[Shape | None, int | None]] = lambda _options: (None, None)
+
+    def build(self, chosen: Mapping[str, Scalar], shape: Shape, classes: int) -> Layers:
+        """The layers of the model with these options."""
+        return self.layers(self.settle(self.complete_options(chosen)), shape, classes)
 
     def complete_options(self, chosen: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Defaults with the chosen options in their place; unknown ones and wrong types are refused."""
@@ -40,7 +52,7 @@ class Workload:
                 raise SpecError(
                     f"option {name} of {self.name} cannot be {value!r}; give such as {self.options[name]!r}"
                 )
-        return {**self.options, **chosen}
+        return {**self.options, **self.assume(chosen), **chosen}
 
 
 def named_layers(layers: Layers, shape: Shape) -> list[tuple[str, Layer, Shape]]:
@@ -78,6 +90,12 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
                 tensors=len(layer.weights(taken)),
                 arrays=tuple((array, weight.shape) for array, weight in layer.weights(taken).items()),
                 heads=getattr(layer, "heads", None),
+                kv_heads=getattr(layer, "kv_heads", None),
+                experts=getattr(layer, "experts", 0),
+                chosen_experts=getattr(layer, "chosen", 0),
+                product_elements=layer.products(taken),
+                tied=(layer.output(taken)[-1], taken[-1]) if layer.tied else None,
+                causal=layer.causal,
                 kind=layer.kind,
                 splits=layer.splits,
                 unsplit_elements=layer.kept_unsplit(taken),

@@ -43,6 +43,10 @@ class Layer:
     splits: Splits = {}
     # Whether ReLU follows it.
     relu: bool = False
+    # Whether it computes with the first layer's table of tokens.
+    tied: bool = False
+    # Of attention: whether each position sees those before it only.
+    causal: bool = True
 
     def output(self, shape: Shape) -> Shape:
         """The shape of its output; that of its input unless it says so."""
@@ -62,6 +66,10 @@ class Layer:
 
     def kept_unsplit(self, shape: Shape) -> int:
         """Of `kept`, the numbers that every worker keeps in full when the layer is split."""
+        return 0
+
+    def products(self, shape: Shape) -> int:
+        """Of a transformer block: numbers that its products and its attention make, those of its two sums aside."""
         return 0
 
 
@@ -201,8 +209,8 @@ class Norm(Layer):
 
 
 @dataclass(frozen=True)
-class Block(Layer):
-    """A pre-norm transformer block: causal attention, then a two-layer GELU network, each with a residual."""
+class JointBlock(Layer):
+    """What transformer blocks with one array for queries, keys and values have in common."""
 
     heads: int
     kind = "attention"
@@ -249,3 +257,13 @@ class Block(Layer):
     def kept_unsplit(self, shape: Shape) -> int:
         """Outputs of both norms, the sum between the two halves, and the block's output."""
         return 4 * math.prod(shape)
+
+    def products(self, shape: Shape) -> int:
+        """Queries, keys, values, the attention with its sums for each head, and the first dense layer."""
+        length, width = shape
+        return length * ((QUERY_KEY_VALUE + 1 + MLP_OVER_WIDTH) * width + self.heads)
+
+
+@dataclass(frozen=True)
+class Block(JointBlock):
+    """A pre-norm transformer block: causal attention, then a two-layer GELU network, each with a residual."""

@@ -2,27 +2,42 @@
 
 from collections.abc import Mapping
 
-from paceline.errors import SpecError
 from paceline.spec import Scalar
 from paceline.workloads.base import Layers, Workload
 from paceline.workloads.layers import Block, Dense, Embed, Norm, Shape
+from paceline.workloads.sizes import AS_USUAL, usual_heads
+from paceline.workloads.transformer_layers import check_heads
+
+# Up to this width it has four heads, whatever the width.
+_SMALL = 512
+
+
+def assume(chosen: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """Of a wide one: heads of 128 numbers, unless the user says."""
+    width = chosen.get("width", 0)
+    return {} if "heads" in chosen or not isinstance(width, int) or width <= _SMALL else {"heads": usual_heads(width)}
 
 
 def layers(options: Mapping[str, Scalar], _shape: Shape, classes: int) -> Layers:
     """`depth` blocks of `width` with `heads` heads."""
     depth, width, heads = (int(options[name]) for name in ("depth", "width", "heads"))
-    if width % heads:
-        raise SpecError(
-            f"width {width} of the transformer does not divide over {heads} heads; use a multiple of {heads}"
-        )
+    check_heads("the transformer", width, heads)
     return (Embed(classes, width), *(Block(heads) for _ in range(depth)), Norm(), Dense(classes))
+
+
+def sample(options: Mapping[str, Scalar]) -> tuple[Shape | None, int | None]:
+    """Of the data set, unless the options say."""
+    sequence, vocabulary = int(options["sequence"]), int(options["vocabulary"])
+    return (sequence,) if sequence != AS_USUAL else None, vocabulary if vocabulary != AS_USUAL else None
 
 
 WORKLOAD = Workload(
     name="transformer",
-    about="a small GPT on token sequences; options depth, width, heads",
+    about="a small GPT on token sequences; options depth, width, heads, sequence, vocabulary",
     dataset="tokens",
     layers=layers,
-    options={"depth": 4, "width": 128, "heads": 4},
+    options={"depth": 4, "width": 128, "heads": 4, "sequence": AS_USUAL, "vocabulary": AS_USUAL},
     datasets=("tokens",),
+    assume=assume,
+    sample=sample,
 )

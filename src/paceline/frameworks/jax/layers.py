@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from paceline.workloads.layers import NORM_EPSILON, QUERY_KEY_VALUE, Block, Conv, Dense, Embed, Layer, MaxPool, Norm
+from paceline.frameworks.jax.image_layers import image_forward
+from paceline.frameworks.jax.transformer_layers import joint_attention, normalise, product, rows, transformer_forward
+from paceline.workloads.layers import Block, Conv, Dense, Embed, Layer, MaxPool, Norm
 
 # Measured with XLA of jaxlib 0.10 on an EPYC core: with 1 input channel the gradient of a kernel takes a quarter of the
 # time as one matrix product, with 128 it makes no difference.
@@ -17,7 +19,9 @@ FEW_CHANNELS = 8
 Arrays = Callable[[str], Any]
 
 
-def forward(layer: Layer, arrays: Arrays, x: Array, place_middle: Callable[[Array], Array]) -> Array:
+def forward(  # noqa: PLR0911 - one per kind of layer
+    layer: Layer, arrays: Arrays, x: Array, place_middle: Callable[[Array], Array]
+) -> Array:
     """A layer's output, a convolution's bias and ReLU aside; `place_middle` is called on what is within a block."""
     match layer:
         case Conv():
@@ -27,11 +31,14 @@ def forward(layer: Layer, arrays: Arrays, x: Array, place_middle: Callable[[Arra
         case Dense():
             return dense(x, arrays("kernel"), arrays("bias"))
         case Embed():
-            return arrays("tokens").at[x].get(mode="promise_in_bounds") + arrays("positions")
+            return rows(arrays("tokens"), x) + arrays("positions")
         case Norm():
             return normalise(x, arrays("scale"), arrays("shift"))
         case Block(heads):
             return _block(arrays, x, heads, place_middle)
+    for output in (transformer_forward(layer, arrays, x, place_middle), image_forward(layer, arrays, x)):
+        if output is not None:
+            return output
     raise TypeError(f"no JAX function for {type(layer).__name__}")
 
 
@@ -109,17 +116,8 @@ max_pool.defvjp(_pool_forward, _pool_backward)
 
 
 def dense(x: Array, kernel: Array, bias: Array) -> Array:
-    """All dimensions of the kernel but its last are summed over."""
-    summed = kernel.ndim - 1
-    return jnp.tensordot(x, kernel, summed) + bias
-
-
-def normalise(x: Array, scale: Array, shift: Array) -> Array:
-    """Layer normalisation, in single precision whatever the rest is in."""
-    wide = x.astype(jnp.float32)
-    mean = wide.mean(-1, keepdims=True)
-    variance = jnp.square(wide - mean).mean(-1, keepdims=True)
-    return ((wide - mean) * lax.rsqrt(variance + NORM_EPSILON)).astype(x.dtype) * scale + shift
+    """A product and a bias."""
+    return product(x, kernel) + bias
 
 
 def _block(arrays: Arrays, x: Array, heads: int, place_middle: Callable[[Array], Array]) -> Array:
@@ -129,20 +127,5 @@ def _block(arrays: Arrays, x: Array, heads: int, place_middle: Callable[[Array],
     def norm(name: str) -> Array:
         return normalise(x, arrays(f"{name}_scale"), arrays(f"{name}_shift"))
 
-    n, length, width = x.shape
-    # The three, heads and the width of a head are dimensions of their own, whichever way the kernel is stored.
-    kernel = arrays("qkv_kernel").reshape(width, QUERY_KEY_VALUE, heads, width // heads)
-    joint = jnp.einsum("nlw,wthd->tnhld", norm("norm1"), kernel)
-    query, key, value = joint + arrays("qkv_bias").reshape(QUERY_KEY_VALUE, 1, heads, 1, width // heads)
-    attended = attend(query, key, value).transpose(0, 2, 1, 3).reshape(n, length, width)
-    x = place_middle(x + part("out", attended))
+    x = place_middle(x + part("out", joint_attention(arrays, norm("norm1"), heads, causal=True)))
     return x + part("down", jax.nn.gelu(part("up", norm("norm2")), approximate=True))
-
-
-def attend(query: Array, key: Array, value: Array) -> Array:
-    """Causal attention over (n, heads, length, width of a head)."""
-    length, width = query.shape[-2:]
-    scores = jnp.einsum("nhqd,nhkd->nhqk", query, key).astype(jnp.float32) * width**-0.5
-    seen = jnp.tril(jnp.ones((length, length), bool))
-    shares = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-    return jnp.einsum("nhqk,nhkd->nhqd", shares.astype(value.dtype), value)

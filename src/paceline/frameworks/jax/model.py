@@ -31,7 +31,13 @@ def build_apply(layers: Layers, shape: Shape, place: Place = lambda _name, _wher
             kernel = params.get(f"{dense_after.get(name)}.kernel")
             # A kernel whose channels are apart wants them apart.
             return x.reshape(x.shape[0], *(kernel.shape[:-1] if kernel is not None else (-1,)))
-        return forward(layer, lambda array: params[f"{name}.{array}"], x, lambda y: place(name, "middle", y))
+
+        def array_of(array: str) -> Any:
+            # A tied head has the first layer's table.
+            owner = steps[0][0] if layer.tied and array == "tokens" else name
+            return params[f"{owner}.{array}"]
+
+        return forward(layer, array_of, x, lambda y: place(name, "middle", y))
 
     def apply(params: Params, x: Array) -> Array:
         for name, layer, _ in steps:

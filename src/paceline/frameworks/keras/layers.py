@@ -3,14 +3,21 @@
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
+from paceline.frameworks.keras.image_layers import image_layer, image_variable
+from paceline.frameworks.keras.transformer_layers import (
+    NESTED,
+    TiedHeadLayer,
+    dense_layer,
+    joint_attention,
+    norm_layer,
+    transformer_layer,
+)
 from paceline.workloads import layers as neutral
-from paceline.workloads.layers import MLP_OVER_WIDTH, NORM_EPSILON, Layer, Shape
+from paceline.workloads.layers import MLP_OVER_WIDTH, Layer, Shape
+from paceline.workloads.transformer_layers import TiedHead
 
-# What a masked score is lowered by: its softmax is zero in every precision, and no infinities meet.
-MASKED = -1e9
 # Neutral array of a layer ─► attribute of the Keras layer, where they have different names.
 _ATTRIBUTES = {"scale": "gamma", "shift": "beta"}
 
@@ -37,10 +44,10 @@ class BlockLayer(keras.layers.Layer):
 
     def __init__(self, width: int, heads: int, **fields: Any) -> None:
         super().__init__(**fields)
-        self.heads, self.head_width = heads, width // heads
-        self.norm1, self.norm2 = _norm("norm1"), _norm("norm2")
-        self.qkv, self.out = _dense(3 * width, "qkv"), _dense(width, "out")
-        self.up, self.down = _dense(MLP_OVER_WIDTH * width, "up"), _dense(width, "down")
+        self.heads = heads
+        self.norm1, self.norm2 = norm_layer("norm1"), norm_layer("norm2")
+        self.qkv, self.out = dense_layer(3 * width, "qkv"), dense_layer(width, "out")
+        self.up, self.down = dense_layer(MLP_OVER_WIDTH * width, "up"), dense_layer(width, "down")
 
     def build(self, input_shape: Shape) -> None:
         """Builds the inner layers; all but the last take the width of the input."""
@@ -50,31 +57,17 @@ class BlockLayer(keras.layers.Layer):
 
     def call(self, x: Any) -> Any:
         """(n, length, width) to the same."""
-        x = x + self.out(self._attend(self.qkv(self.norm1(x))))
+        x = x + self.out(joint_attention(self.qkv(self.norm1(x)), self.heads, causal=True))
         return x + self.down(ops.gelu(self.up(self.norm2(x)), approximate=True))
 
-    def _attend(self, qkv: Any) -> Any:
-        length, width = qkv.shape[1], self.heads * self.head_width
-        # (n, length, 3 x heads x head width) to three times (n, heads, length, head width).
-        parts = ops.transpose(ops.reshape(qkv, (-1, length, 3, self.heads, self.head_width)), (2, 0, 3, 1, 4))
-        queries, keys, values = parts[0], parts[1], parts[2]
-        scores = ops.matmul(queries, ops.transpose(keys, (0, 1, 3, 2))) * (self.head_width**-0.5)
-        scores = scores + ops.cast(np.triu(np.full((length, length), MASKED, np.float32), 1), scores.dtype)
-        attended = ops.matmul(ops.softmax(scores, axis=-1), values)
-        return ops.reshape(ops.transpose(attended, (0, 2, 1, 3)), (-1, length, width))
 
-
-def _norm(name: str) -> keras.layers.Layer:
-    return keras.layers.LayerNormalization(epsilon=NORM_EPSILON, name=name)
-
-
-def _dense(units: int, name: str) -> keras.layers.Layer:
-    return keras.layers.Dense(units, kernel_initializer="zeros", name=name)
-
-
-def keras_layer(name: str, layer: Layer, shape: Shape) -> keras.layers.Layer:  # noqa: PLR0911 - one per kind of layer
-    """The Keras layer, under this name, of a neutral one whose input has this shape."""
+def keras_layer(  # noqa: PLR0911 - one per kind of layer
+    name: str, layer: Layer, shape: Shape, first: keras.layers.Layer | None = None
+) -> keras.layers.Layer:
+    """The Keras layer, under this name, of a neutral one whose input has this shape; `first` is that of the model."""
     match layer:
+        case TiedHead(vocabulary, bias):
+            return TiedHeadLayer(first, vocabulary, bias, name=name)
         case neutral.Conv(channels, kernel):
             return keras.layers.Conv2D(
                 channels, kernel, padding="same", data_format="channels_last", kernel_initializer="zeros", name=name
@@ -84,19 +77,24 @@ def keras_layer(name: str, layer: Layer, shape: Shape) -> keras.layers.Layer:  #
         case neutral.Flatten():
             return keras.layers.Flatten(data_format="channels_last", name=name)
         case neutral.Dense(units):
-            return _dense(units, name)
+            return dense_layer(units, name)
         case neutral.Embed(vocabulary, width):
             return EmbedLayer(vocabulary, width, name=name)
         case neutral.Norm():
-            return _norm(name)
+            return norm_layer(name)
         case neutral.Block(heads):
             return BlockLayer(shape[-1], heads, name=name)
-    raise TypeError(f"no Keras layer for {type(layer).__name__}")
+    built = transformer_layer(name, layer, shape) or image_layer(name, layer, shape)
+    if built is None:
+        raise TypeError(f"no Keras layer for {type(layer).__name__}")
+    return built
 
 
 def variable_of(layer: keras.layers.Layer, array: str) -> keras.Variable:
     """The variable of a Keras layer that holds a neutral array."""
-    if isinstance(layer, BlockLayer):
+    if (variable := image_variable(layer, array)) is not None:
+        return variable
+    if isinstance(layer, (BlockLayer, *NESTED)) and "_" in array:
         inner, _, array = array.rpartition("_")
         layer = getattr(layer, inner)
     return getattr(layer, _ATTRIBUTES.get(array, array))

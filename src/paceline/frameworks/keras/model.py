@@ -30,7 +30,7 @@ def keras_layers(layers: Layers, shape: Shape) -> list[keras.layers.Layer]:
     built: list[keras.layers.Layer] = []
     relus = relu_places(layers, shape)
     for name, layer, input_shape in named_layers(layers, shape):
-        built.append(keras_layer(name, layer, input_shape))
+        built.append(keras_layer(name, layer, input_shape, built[0] if built else None))
         if name in relus:
             built.append(keras.layers.ReLU(name=f"{relus[name]}_relu"))
     return built

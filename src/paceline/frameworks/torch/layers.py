@@ -5,6 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from paceline.frameworks.torch.image_layers import image_module, image_parameter
+from paceline.frameworks.torch.transformer_layers import EncoderModule, LlamaModule, transformer_module
 from paceline.workloads import layers as neutral
 from paceline.workloads.layers import MLP_OVER_WIDTH, NORM_EPSILON, Layer, Shape
 
@@ -25,6 +27,9 @@ class ChannelsFastestFlatten(nn.Module):
 class EmbedModule(nn.Module):
     """Token plus position embedding."""
 
+    # The position of the first of the tokens that it is given, where a rank has a part of the sequence.
+    first_position = 0
+
     def __init__(self, vocabulary: int, width: int, length: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
@@ -32,7 +37,10 @@ class EmbedModule(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(n, length) to (n, length, width)."""
-        embedded: Tensor = self.tokens(tokens) + self.positions
+        length, positions = tokens.shape[1], self.positions
+        if length < len(positions):
+            positions = positions[self.first_position : self.first_position + length]
+        embedded: Tensor = self.tokens(tokens) + positions
         return embedded
 
 
@@ -52,10 +60,18 @@ class BlockModule(nn.Module):
         # Not the length of `x`, which may be a part of the sequence.
         n, length, _ = joined.shape
         parts = joined.view(n, length, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        attended = self.attend(parts[0], parts[1], parts[2])
         x = x + self.out(attended.transpose(1, 2).reshape(n, length, -1))
         mixed: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
         return mixed
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Causal attention."""
+        return functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+
+
+# Modules of transformer blocks.
+BLOCK_MODULES = (BlockModule, EncoderModule, LlamaModule)
 
 
 def layer_module(layer: Layer, shape: Shape, channels_last: bool) -> nn.Module:  # noqa: PLR0911 - one per kind of layer
@@ -75,12 +91,17 @@ def layer_module(layer: Layer, shape: Shape, channels_last: bool) -> nn.Module: 
             return nn.LayerNorm(shape[-1], NORM_EPSILON)
         case neutral.Block(heads):
             return BlockModule(shape[-1], heads)
-    raise TypeError(f"no PyTorch module for {type(layer).__name__}")
+    module = transformer_module(layer, shape) or image_module(layer, shape)
+    if module is None:
+        raise TypeError(f"no PyTorch module for {type(layer).__name__}")
+    return module
 
 
 def parameter_name(layer: Layer, array: str) -> str:
     """The name of a neutral array among the parameters of the layer's module."""
-    if isinstance(layer, neutral.Block):
+    if (parameter := image_parameter(layer, array)) is not None:
+        return parameter
+    if "_" in array:
         module, _, array = array.rpartition("_")
         return f"{module}.{_PARAMETERS.get(array, array)}"
     return _PARAMETERS.get(array, array)

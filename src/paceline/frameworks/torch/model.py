@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.frameworks.torch.layers import layer_module, parameter_name, to_neutral, to_torch
+from paceline.frameworks.torch.transformer_layers import TiedHeadModule
 from paceline.workloads.base import Layers, Weights, named_layers, relu_places
 from paceline.workloads.layers import Flatten, Shape
 
@@ -24,7 +25,19 @@ def build_module(layers: Layers, shape: Shape, channels_last: bool) -> nn.Sequen
         modules[name] = layer_module(layer, input_shape, channels_last)
         if name in relus:
             modules[f"{relus[name]}_relu"] = nn.ReLU(inplace=True)
-    return nn.Sequential(modules)
+    module = nn.Sequential(modules)
+    tie_heads(module)
+    return module
+
+
+def tie_heads(module: nn.Module) -> None:
+    """Has heads that are tied compute with the table of tokens of the first layer."""
+    tables = [
+        child.tokens.weight for child in module.children() if isinstance(getattr(child, "tokens", None), nn.Module)
+    ]
+    for child in module.children():
+        if isinstance(child, TiedHeadModule) and tables:
+            child.weight = tables[0]
 
 
 def torch_state(layers: Layers, shape: Shape, weights: Weights, channels_last: bool) -> dict[str, Tensor]:
@@ -34,6 +47,8 @@ def torch_state(layers: Layers, shape: Shape, weights: Weights, channels_last: b
         array = weights[neutral]
         array = to_torch(neutral, _channels_first_rows(array, flattened) if flattened else array)
         state[parameter] = torch.from_numpy(np.ascontiguousarray(array))
+    steps = named_layers(layers, shape)
+    state |= {f"{name}.weight": state[f"{steps[0][0]}.tokens.weight"] for name, layer, _ in steps if layer.tied}
     return state
 
 

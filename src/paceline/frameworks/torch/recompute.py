@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from paceline.contract.context import Context
-from paceline.frameworks.torch.layers import BlockModule
+from paceline.frameworks.torch.layers import BLOCK_MODULES
 from paceline.frameworks.torch.sharded import layers
 
 # What selective recomputation keeps: results of products, of attention and of transfers between ranks.
@@ -43,7 +43,7 @@ def recompute(context: Context, module: nn.Module) -> None:
 def _recomputed(context: Context, module: nn.Module) -> Iterable[nn.Module]:
     if context.model.own is not None:
         return layers(module)
-    return [child for child in module.modules() if isinstance(child, BlockModule)]
+    return [child for child in module.modules() if isinstance(child, BLOCK_MODULES)]
 
 
 def _policy(_context: Any, operation: Any, *_arguments: Any, **_named: Any) -> CheckpointPolicy:

@@ -3,7 +3,7 @@
 Every process cuts the whole model alike; two samples show what crosses each cut, and that the result is the model's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,9 @@ class Edge:
 class StageModule(nn.Module):
     """A stretch of the model. Channels-last images cross a cut as they lie in memory, so that no copy is made."""
 
+    # Whether what it gives must not be a view, which schedules that go back in two passes could not take apart.
+    gives_no_view = False
+
     def __init__(self, layers: nn.Module, unpack: bool) -> None:
         super().__init__()
         self.layers, self.unpack, self.pack = layers, unpack, False
@@ -43,7 +46,8 @@ class StageModule(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Takes the output of the stage before and gives the input of the stage after."""
         outputs: Tensor = self.layers(inputs.permute(0, 3, 1, 2) if self.unpack else inputs)
-        return (outputs.permute(0, 2, 3, 1) if self.pack else outputs).contiguous()
+        outputs = (outputs.permute(0, 2, 3, 1) if self.pack else outputs).contiguous()
+        return outputs.clone() if self.gives_no_view and outputs._is_view() else outputs
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,16 @@ class Stage:
         return self.index == self.count - 1
 
 
-def cut_model(context: Context, count: int, balance: str, device: torch.device) -> list[Stage]:
-    """All stages, on the CPU; a model that cannot be cut so is a `ModelError`."""
+def cut_model(
+    context: Context,
+    count: int,
+    balance: str,
+    device: torch.device,
+    prepare: Callable[[nn.Module], None] = lambda _module: None,
+) -> list[Stage]:
+    """All stages, on the CPU; a model that cannot be cut so is a `ModelError`. `prepare` makes it ready to be cut."""
     module = build(context, torch.device("cpu"))
+    prepare(module)
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, _ = data.batch(data.train, slice(0, TIMED_SAMPLES))

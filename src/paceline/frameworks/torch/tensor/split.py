@@ -113,7 +113,9 @@ def _styles(
             _reorder(arrangement, module, parameter, 0, order)
     if split.part == "heads":
         block: Any = module.get_submodule(split.layer.name)
-        block.heads //= ways
+        # Others count the heads of what they are given.
+        if hasattr(block, "heads"):
+            block.heads //= ways
     return styles
 
 

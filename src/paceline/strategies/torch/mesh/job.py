@@ -21,8 +21,10 @@ from paceline.frameworks.torch.training import (
     optimizer_for,
     torch_device,
 )
+from paceline.strategies.torch.mesh.experts import whole_experts
 from paceline.strategies.torch.mesh.stages import RankStages, TrainPass, build_stages, scheduled_pass, whole_pass
 from paceline.strategies.torch.mesh.tensor import losses_split_over_vocabulary, split_loss, whole_logits, whole_rows
+from paceline.strategies.torch.mesh.tied import add_up, tables
 from paceline.workloads.base import Weights
 
 
@@ -36,7 +38,7 @@ def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
     mesh, vocabulary = stages.mesh["tensor"], context.data.classes or 0
     share = split_loss(loss_function(context), mesh, vocabulary)
     # The mean over the global batch is the sum of what each pass of each data rank has of it.
-    parts = plan.layout.data_ranks * plan.passes
+    parts = plan.layout.data_ranks * plan.layout.context * plan.passes
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         return share(outputs, targets) / parts
@@ -52,9 +54,13 @@ class MeshJob(TorchJob):
         trains = any(parameter.requires_grad for parameter in stages.parameters())
         optimizer = optimizer_for(context, stages) if trains else None
         mesh, layout = stages.mesh, stages.plan.layout
-        data_rank = mesh["replicate"].get_local_rank() * layout.shard + mesh["shard"].get_local_rank()
+        shard = mesh["shard"].get_local_rank() // layout.context
+        data_rank = mesh["replicate"].get_local_rank() * layout.shard + shard
         super().__init__(context, stages, stages.device, optimizer, share=(data_rank, layout.data_ranks))
         self._stages, self._train, self._plan = stages, train, stages.plan
+        # Where a pipeline has the table of tokens and the head that shares it apart.
+        apart = layout.pipeline > 1 and any(layer.tied for layer in context.model.layers)
+        self._tables = tables(stages) if apart else None
         self._contexts = ExitStack()
         self._contexts.enter_context(losses_split_over_vocabulary(mesh["tensor"]))
 
@@ -66,19 +72,24 @@ class MeshJob(TorchJob):
                 self._train_rows(rows, last=part == self._plan.accumulation)
                 for part, rows in enumerate(self._order[number].chunk(self._plan.accumulation), 1)
             ]
+            if self._tables is not None:
+                add_up(*self._tables, mesh_group(self._stages), self._plan.holder(self._plan.stages - 1))
             if self._context.spec.clip is not None:
-                clip_over_mesh(self._stages, self._context.spec.clip)
+                twice = self._tables[1] if self._tables is not None else None
+                clip_over_mesh(self._stages, self._context.spec.clip, twice)
             if self._optimizer is not None:
                 self._optimizer.step()
             known = [share for share in shares if share is not None]
             if known:
-                # A share of the global mean ─► the mean of this rank's samples.
-                self._keep(torch.stack(known).sum() * self._plan.layout.data_ranks)
+                # A share of the global mean ─► the mean of this rank's samples, or of its stretch of them.
+                layout = self._plan.layout
+                self._keep(torch.stack(known).sum() * layout.data_ranks * layout.context)
 
     def _train_rows(self, rows: Tensor, last: bool) -> Tensor | None:
         data = self._data
-        inputs = data.batch(data.train, rows)[0] if self._stages.takes_inputs else None
-        targets = data.train[1][rows] if self._stages.gives_outputs else None
+        stretch = self._stages.groups.stretch
+        inputs = stretch.of(data.batch(data.train, rows)[0]) if self._stages.takes_inputs else None
+        targets = stretch.of(data.train[1][rows]) if self._stages.gives_outputs else None
         return self._train(inputs, targets, last)
 
     def losses(self) -> list[float] | None:  # type: ignore[override]  # `Job` allows None
@@ -91,7 +102,8 @@ class MeshJob(TorchJob):
             _Whole(self._stages, self._context), self._loss, self._data, self._replica, self._replicas
         )
         self._stages.reshard()
-        tells = self._stages.gives_outputs and self._stages.mesh["tensor"].get_local_rank() == 0
+        first = self._stages.mesh["tensor"].get_local_rank() == self._stages.groups.stretch.index == 0
+        tells = self._stages.gives_outputs and first
         return evaluation if tells else None
 
     def weights(self) -> Weights:
@@ -101,6 +113,8 @@ class MeshJob(TorchJob):
             state = stage.module.state_dict()
             for whole, name in stage.names.items():
                 tensor = state[name].full_tensor() if hasattr(state[name], "full_tensor") else state[name]
+                if ".experts." in name:
+                    tensor = whole_experts(tensor, self._stages.groups.expert_group)
                 tensors[whole] = whole_rows(name, tensor, stage.reordered).detach().cpu()
         if self._plan.layout.pipeline == 1:
             return export_weights(self._context, tensors)
@@ -116,12 +130,14 @@ class MeshJob(TorchJob):
         places = {
             name: self._stages.mesh[name].get_local_rank() for name in ("pipeline", "replicate", "shard", "tensor")
         }
+        places["context"] = self._stages.groups.stretch.index
+        places["shard"] //= self._plan.layout.context
         return {**super().details(), "mesh": places, "stages": [stage.index for stage in self._stages.held]}
 
     def close(self) -> None:
         """What knows the groups goes before them."""
         self._contexts.close()
-        del self._train, self._stages
+        del self._train, self._stages, self._tables
         super().close()
 
 
@@ -134,17 +150,48 @@ class _Whole(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor | None:
         """Outputs where the last stage is."""
-        outputs = self._stages(inputs)
-        return None if outputs is None else whole_logits(outputs, self._stages.mesh["tensor"], self._vocabulary)
+        stretch = self._stages.groups.stretch
+        outputs = self._stages(stretch.of(inputs))
+        if outputs is None:
+            return None
+        return stretch.whole(whole_logits(outputs, self._stages.mesh["tensor"], self._vocabulary))
 
 
-def clip_over_mesh(stages: RankStages, most: float) -> None:
-    """Scales gradients down to a global norm: over shards and parts by themselves, over stages added up here."""
+def clip_over_mesh(stages: RankStages, most: float, counted_twice: Tensor | None) -> None:
+    """Scales gradients down to a global norm: over shards and parts by themselves, over stages and experts here."""
     parameters = [parameter for parameter in stages.parameters() if parameter.grad is not None]
     squared = torch.zeros((), device=stages.device)
-    if parameters:
-        norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-        squared += (norm.full_tensor() if hasattr(norm, "full_tensor") else norm) ** 2
+    experts = stages.groups.experts
+    dealt = [one for one in parameters if experts is not None and _mesh_of(one) == experts]
+    kept = [one for one in parameters if one is not counted_twice and not any(one is other for other in dealt)]
+    squared += _squared_norm(kept)
+    if experts is not None:
+        of_experts = _squared_norm(dealt) + torch.zeros((), device=stages.device)
+        dist.all_reduce(of_experts, group=experts.get_group("expert"))
+        squared += of_experts
     if stages.plan.layout.pipeline > 1:
-        dist.all_reduce(squared, group=stages.mesh.get_group("pipeline"))
-    clip_grads_with_norm_(parameters, most, squared.sqrt())
+        dist.all_reduce(squared, group=mesh_group(stages))
+    norm = squared.sqrt()
+    clip_grads_with_norm_(kept, most, norm)
+    clip_grads_with_norm_(dealt, most, norm)
+    if counted_twice is not None:
+        clip_grads_with_norm_([counted_twice], most, norm)
+
+
+def _squared_norm(parameters: list[Tensor]) -> Tensor | float:
+    """Of parameters on one mesh, over all of its ranks."""
+    if not parameters:
+        return 0.0
+    norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return whole**2
+
+
+def _mesh_of(parameter: Tensor) -> Any:
+    mesh = getattr(parameter, "device_mesh", None)
+    return None if mesh is None else mesh._get_root_mesh()
+
+
+def mesh_group(stages: RankStages) -> dist.ProcessGroup:
+    """The ranks of this rank's pipeline."""
+    return stages.mesh.get_group("pipeline")

@@ -16,15 +16,20 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from paceline.contract.context import Context
-from paceline.costs.layouts import MeshPlan
+from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan
 from paceline.errors import ModelError
 from paceline.frameworks.torch.compression import make_contiguous
+from paceline.frameworks.torch.model import tie_heads
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
 from paceline.frameworks.torch.recompute import recompute
 from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass
 from paceline.frameworks.torch.training import Loss, build
+from paceline.strategies.torch.mesh.context import Stretch, divide_sequences
+from paceline.strategies.torch.mesh.experts import deal_experts
 from paceline.strategies.torch.mesh.tensor import FEATURES, SEQUENCE, Reordered, split_transformer
+from paceline.strategies.torch.mesh.tied import untie
 
+# Of the device mesh; `shard` has the ranks of `context` too, each of which holds a part of the same copy.
 MESH = ("pipeline", "replicate", "shard", "tensor")
 
 
@@ -44,9 +49,10 @@ class MeshStage:
 class RankStages(nn.Module):
     """All stages that a rank holds; called, it takes one batch through the whole pipeline."""
 
-    def __init__(self, stages: Sequence[MeshStage], plan: MeshPlan, mesh: DeviceMesh, device: torch.device) -> None:
+    def __init__(self, stages: Sequence[MeshStage], plan: MeshPlan, groups: "Groups", device: torch.device) -> None:
         super().__init__()
-        self.held, self.plan, self.mesh, self.device = stages, plan, mesh, device
+        self.held, self.plan, self.groups, self.device = stages, plan, groups, device
+        self.mesh = mesh = groups.mesh
         self.modules_held = nn.ModuleList(stage.module for stage in stages)
         self.place = mesh["pipeline"].get_local_rank()
         self.takes_inputs = stages[0].index == 0
@@ -91,19 +97,49 @@ class RankStages(nn.Module):
                 module.reshard()
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Who a rank works with: the mesh, its stretch of the sequences, and the ranks that deal experts with it."""
+
+    mesh: DeviceMesh
+    stretch: Stretch
+    # The ranks of `shard` in rows of those that deal experts; None where every rank has all of them.
+    experts: DeviceMesh | None
+
+    @property
+    def expert_group(self) -> dist.ProcessGroup | None:
+        """The ranks that deal experts with this one."""
+        return self.experts.get_group("expert") if self.experts is not None else None
+
+
+def join_groups(plan: MeshPlan, device: torch.device) -> Groups:
+    """Makes the mesh and the groups beside it; every rank must."""
+    layout = plan.layout
+    sizes = (layout.pipeline, layout.replicate, layout.holders, layout.tensor)
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=MESH)
+    stretch, experts = Stretch(0, 1), None
+    if layout.context > 1:
+        lines = torch.arange(layout.workers).view(-1, layout.context, layout.tensor).transpose(1, 2)
+        group, _ = dist.new_subgroups_by_enumeration(lines.reshape(-1, layout.context).tolist())
+        stretch = Stretch(group.rank(), layout.context, group)
+    if layout.expert > 1:
+        rows = (layout.pipeline, layout.replicate, layout.holders // layout.expert, layout.expert)
+        experts = init_device_mesh(device.type, rows, mesh_dim_names=("pipeline", "replicate", "shard", "expert"))
+    return Groups(mesh, stretch, experts)
+
+
 def build_stages(context: Context, plan: MeshPlan, device: torch.device) -> RankStages:
     """Joins the mesh and keeps this rank's part: cut by stages, split, recomputed, and divided, in this order."""
-    sizes = tuple(getattr(plan.layout, name) for name in MESH)
-    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=MESH)
-    stages = [_divided(context, plan, mesh, stage) for stage in _held_stages(context, plan, mesh, device)]
-    return RankStages(stages, plan, mesh, device)
+    groups = join_groups(plan, device)
+    stages = [_divided(context, plan, groups, stage) for stage in _held_stages(context, plan, groups.mesh, device)]
+    return RankStages(stages, plan, groups, device)
 
 
 def _held_stages(context: Context, plan: MeshPlan, mesh: DeviceMesh, device: torch.device) -> list[MeshStage]:
     if plan.layout.pipeline == 1:
         module = build(context, device)
         return [MeshStage(module, 0, {name: name for name in module.state_dict()}, {})]
-    stages = cut_model(context, plan.stages, "counted", device)
+    stages = cut_model(context, plan.stages, "counted", device, untie)
     return [_on_device(stages[index], device) for index in plan.held_stages(mesh["pipeline"].get_local_rank())]
 
 
@@ -111,31 +147,43 @@ def _on_device(stage: Stage, device: torch.device) -> MeshStage:
     return MeshStage(stage.module.to(device), stage.index, stage.names, {}, stage.input, stage.output)
 
 
-def _divided(context: Context, plan: MeshPlan, mesh: DeviceMesh, stage: MeshStage) -> MeshStage:
+def _divided(context: Context, plan: MeshPlan, groups: Groups, stage: MeshStage) -> MeshStage:
     """The stage split over `tensor` and divided over `shard`, with copies over `replicate`."""
-    is_cut = isinstance(stage.module, StageModule)
-    reordered = split_transformer(stage.module.layers if is_cut else stage.module, mesh["tensor"])
+    is_cut, mesh, stretch = isinstance(stage.module, StageModule), groups.mesh, groups.stretch
+    layers_of_it = stage.module.layers if is_cut else stage.module
+    stage.module.gives_no_view = plan.schedule in SPLIT_BACKWARD
+    reordered = split_transformer(layers_of_it, mesh["tensor"], whole_positions=stretch.count > 1)
+    if not is_cut:
+        tie_heads(layers_of_it)
+    divide_sequences(layers_of_it, stretch, context.data.input_shape[0])
+    dealt = deal_experts(layers_of_it, groups.expert_group)
     recompute(context, stage.module)
-    _shard(context, stage.module, mesh, reshard_after_forward=plan.layout.pipeline == 1)
+    _shard(context, stage.module, groups, dealt, reshard_after_forward=plan.layout.pipeline == 1)
     prefix = "layers." if is_cut else ""
     return replace(
         stage,
         reordered={f"{prefix}{name}": order for name, order in reordered.items()},
-        input=_local_edge(stage.input, mesh["tensor"], SEQUENCE),
-        output=_local_edge(stage.output, mesh["tensor"], FEATURES if stage.index + 1 == plan.stages else SEQUENCE),
+        input=_local_edge(stage.input, groups, SEQUENCE),
+        output=_local_edge(stage.output, groups, FEATURES if stage.index + 1 == plan.stages else SEQUENCE),
     )
 
 
-def _local_edge(edge: Edge | None, mesh: DeviceMesh, dimension: int) -> Edge | None:
-    """What crosses a cut on one of the ranks that split the layers; samples themselves are whole on each."""
-    if edge is None or mesh.size() == 1 or not edge.dtype.is_floating_point:
+def _local_edge(edge: Edge | None, groups: Groups, dimension: int) -> Edge | None:
+    """What crosses a cut on one rank: its stretch of the sequence, and of that its part of the split dimension.
+
+    Samples themselves are whole on each of the ranks that split layers.
+    """
+    if edge is None or (groups.stretch.count == 1 and groups.mesh["tensor"].size() == 1):
         return edge
-    whole = torch.empty(1, *edge.shape, dtype=edge.dtype, device="meta")
-    parts = whole.chunk(mesh.size(), dimension)
-    return Edge(tuple(parts[mesh.get_local_rank()].shape[1:]), edge.dtype)
+    part = groups.stretch.of(torch.empty(1, *edge.shape, dtype=edge.dtype, device="meta"))
+    if edge.dtype.is_floating_point:
+        part = part.chunk(groups.mesh["tensor"].size(), dimension)[groups.mesh["tensor"].get_local_rank()]
+    return Edge(tuple(part.shape[1:]), edge.dtype)
 
 
-def _shard(context: Context, module: nn.Module, mesh: DeviceMesh, reshard_after_forward: bool) -> None:
+def _shard(
+    context: Context, module: nn.Module, groups: Groups, dealt: Sequence[nn.Module], reshard_after_forward: bool
+) -> None:
     """Divides layer by layer; gradients are summed, because each rank's loss is its share of the global mean."""
     scalar = next((name for name, parameter in module.named_parameters() if not parameter.ndim), None)
     if scalar is not None:
@@ -146,14 +194,18 @@ def _shard(context: Context, module: nn.Module, mesh: DeviceMesh, reshard_after_
     make_contiguous(module)
     # Built-in models change nothing in place, so for them what this warns of cannot happen.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    # A dimension of one rank would still be an exchange with itself.
-    over = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
-    for unit in (*layers(module), module):
+    apart = [(unit, _data_mesh(groups.experts)) for unit in dealt if groups.experts is not None]
+    for unit, over in (*apart, *((unit, _data_mesh(groups.mesh)) for unit in (*layers(module), module))):
         if context.model.own is not None:
             unit.register_forward_hook(in_memory_of_its_own)
         fully_shard(unit, mesh=over, reshard_after_forward=reshard_after_forward)
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
+
+
+def _data_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """Copies and shards; a dimension of one rank would still be an exchange with itself."""
+    return mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
 
 
 # Trains on one pass: inputs where the first stage is, targets where the last is, which alone knows the loss.

@@ -1,4 +1,4 @@
-"""Tensor and sequence parallelism of the built-in transformer: layers split, activations divided along the sequence.
+"""Tensor and sequence parallelism of built-in transformers: layers split, activations divided along the sequence.
 
 Shoeybi et al., "Megatron-LM", 2019, and Korthikanti et al., MLSys 2023: between the layers each rank has some positions
 of the sequence; they are gathered where a split product needs all of them and scattered where its parts are summed. The
@@ -22,6 +22,7 @@ from torch.distributed.tensor.parallel import (
 
 from paceline.frameworks.torch.layers import BlockModule, EmbedModule
 from paceline.frameworks.torch.training import Loss
+from paceline.frameworks.torch.transformer_layers import LlamaModule, TokenEmbedModule
 
 # Dimensions of activations; the first are the samples.
 SEQUENCE, FEATURES = 1, 2
@@ -29,34 +30,44 @@ SEQUENCE, FEATURES = 1, 2
 Reordered = dict[str, Tensor]
 
 
-def split_transformer(module: nn.Module, mesh: DeviceMesh) -> Reordered:
-    """Splits the layers in place, so that every parameter is on the mesh; says which rows were put in another order."""
+def split_transformer(module: nn.Module, mesh: DeviceMesh, whole_positions: bool) -> Reordered:
+    """Splits the layers in place, so that every parameter is on the mesh; says which rows were put in another order.
+
+    `whole_positions` has every rank keep all positions' vectors, where each uses some of a stretch of the sequence.
+    """
     if mesh.size() == 1:
         return {}
     reordered: Reordered = {}
     plan: dict[str, Any] = {}
     for name, child in module.named_children():
-        if isinstance(child, EmbedModule):
+        if isinstance(child, EmbedModule | TokenEmbedModule):
             plan[f"{name}.tokens"] = RowwiseParallel(
                 input_layouts=Replicate(), output_layouts=Shard(SEQUENCE), use_local_output=False
             )
-            _split_positions(child, mesh)
+        if isinstance(child, EmbedModule):
+            _split_positions(child, mesh, whole_positions)
         elif isinstance(child, BlockModule):
             plan |= _split_block(name, child, mesh.size(), reordered)
-        elif isinstance(child, nn.LayerNorm):
+        elif isinstance(child, LlamaModule):
+            plan |= _split_llama(name, child)
+        elif isinstance(child, nn.LayerNorm | nn.RMSNorm):
             plan[name] = SequenceParallel()
         elif isinstance(child, nn.Linear):
             plan[name] = ColwiseParallel(input_layouts=Shard(SEQUENCE))
     # Every rank has the same weights, so that none has to send them.
     parallelize_module(module, mesh, plan, src_data_rank=None)
     for child in module.children():
-        if isinstance(child, EmbedModule | nn.LayerNorm):
+        if isinstance(child, EmbedModule | TokenEmbedModule | nn.LayerNorm | nn.RMSNorm):
             child.register_forward_hook(_keep_local)
+        elif isinstance(child, LlamaModule):
+            for norm in (child.norm1, child.norm2):
+                norm.register_forward_hook(_gather)
     return reordered
 
 
-def _split_positions(embed: EmbedModule, mesh: DeviceMesh) -> None:
-    local = distribute_tensor(embed.positions.data, mesh, [Shard(0)], src_data_rank=None)
+def _split_positions(embed: EmbedModule, mesh: DeviceMesh, whole: bool) -> None:
+    placement = Replicate() if whole else Shard(0)
+    local = distribute_tensor(embed.positions.data, mesh, [placement], src_data_rank=None)
     embed.register_parameter("positions", nn.Parameter(local))
 
 
@@ -77,6 +88,19 @@ def _split_block(name: str, block: BlockModule, ways: int, reordered: Reordered)
         f"{name}.norm1": SequenceParallel(), f"{name}.qkv": gathering, f"{name}.out": scattering,
         f"{name}.norm2": SequenceParallel(), f"{name}.up": gathering, f"{name}.down": scattering,
     }  # fmt: skip
+
+
+def _split_llama(name: str, _block: LlamaModule) -> dict[str, Any]:
+    """Several products take what a norm gives, so that it is gathered once, behind the norm."""
+    columns = {part: ColwiseParallel(input_layouts=Replicate()) for part in ("q", "k", "v", "gate", "up")}
+    rows = {part: RowwiseParallel(output_layouts=Shard(SEQUENCE)) for part in ("out", "down")}
+    norms = {part: SequenceParallel() for part in ("norm1", "norm2")}
+    return {f"{name}.{part}": style for part, style in {**columns, **rows, **norms}.items()}
+
+
+def _gather(_norm: nn.Module, _inputs: Any, output: Any) -> Any:
+    """All positions on every rank; of its gradient each rank has a part of a sum, which is scattered again."""
+    return output.redistribute(placements=[Replicate()])
 
 
 def _keep_local(_layer: nn.Module, _inputs: Any, output: Any) -> Any:

@@ -1,0 +1,138 @@
+"""A rank's part of a model in a composed layout: its stages, its part of each layer, its experts."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
+from paceline.costs.layers import LayerFacts
+from paceline.costs.layouts import MeshPlan, transformer_role
+from paceline.costs.torch import Array, arrays_of
+
+# Arrays of a layer that are whole on every rank: each has its part of their gradient.
+WHOLE_ARRAYS = ("norm1_scale", "norm1_shift", "norm2_scale", "norm2_shift", "scale", "shift")
+_COLUMNS = (
+    "qkv_kernel", "qkv_bias", "q_kernel", "k_kernel", "v_kernel", "gate_kernel", "up_kernel", "up_bias", "kernel",
+    "bias",
+)  # fmt: skip
+_ROWS = ("out_kernel", "down_kernel", "tokens", "positions")
+# How the names of arrays begin that are dealt over ranks.
+EXPERTS = "experts_"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place in the pipeline: its stages of the whole model, and a rank's part of them."""
+
+    number: int
+    stages: tuple[int, ...]
+    whole: ModelFacts
+    part: ModelFacts
+
+
+def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int) -> Place:
+    """A place in the pipeline, with a rank's part of what is there."""
+    held = plan.held_stages(number)
+    layers = tuple(layer for stage in held for layer in stages[stage])
+    # Only the first stage reads the samples themselves; what others receive is in their buffers.
+    read = input_elements if held[0] == 0 else 0
+    if plan.layout.pipeline > 1:
+        layers = tuple(_with_copy(layer) for layer in layers)
+    part = tuple(_with_all_keys(_split(_dealt(layer, plan), plan.layout.tensor), plan) for layer in layers)
+    return Place(number, held, ModelFacts(layers, read), ModelFacts(part, read))
+
+
+def _with_copy(layer: LayerFacts) -> LayerFacts:
+    """A tied head that is on another stage than its table has a copy of it."""
+    if layer.tied is None:
+        return layer
+    arrays = (*layer.arrays, ("tokens", layer.tied))
+    return replace(layer, arrays=arrays, parameters=layer.parameters + math.prod(layer.tied), tensors=layer.tensors + 1)
+
+
+def _dealt(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
+    """The layer with a rank's share of its experts, who are given as many vectors as all of them would on one rank."""
+    ways = plan.layout.expert
+    if ways == 1 or not layer.experts:
+        return layer
+    arrays = tuple(
+        (name, (shape[0] // ways, *shape[1:]) if name.startswith(EXPERTS) else shape) for name, shape in layer.arrays
+    )
+    return replace(layer, arrays=arrays, parameters=sum(math.prod(shape) for _, shape in arrays))
+
+
+def _with_all_keys(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
+    """Keys and values of other stretches are kept beside a rank's own; counts are of a whole sequence."""
+    if plan.layout.context == 1 or not layer.heads:
+        return layer
+    others = keys_and_values(layer) * (plan.layout.context - 1) // plan.layout.tensor
+    return replace(layer, kept_elements=layer.kept + others, product_elements=layer.product_elements + others)
+
+
+def keys_and_values(layer: LayerFacts) -> int:
+    """Numbers of both in a block, for a whole sequence."""
+    assert layer.heads is not None
+    return 2 * layer.output_elements * (layer.kv_heads or layer.heads) // layer.heads
+
+
+def _split(layer: LayerFacts, ways: int) -> LayerFacts:
+    """A rank's part of a layer: sizes that do not divide are those of the first rank, which has most."""
+    if ways == 1:
+        return layer
+    arrays = tuple((name, _shape(name, shape, ways)) for name, shape in layer.arrays)
+    role = transformer_role(layer)
+    kept = math.ceil(layer.kept / ways)
+    if role == "block":
+        # What both norms give is kept as it was gathered, by the products that take it.
+        kept += 2 * layer.output_elements - 2 * layer.output_elements // ways
+    elif role == "head":
+        width, vocabulary = head_shape(layer)
+        kept += layer.output_elements // vocabulary * width
+    return replace(
+        layer,
+        arrays=arrays,
+        parameters=sum(math.prod(shape) for _, shape in arrays),
+        forward_flops=layer.forward_flops // ways,
+        kept_elements=kept,
+    )
+
+
+def head_shape(layer: LayerFacts) -> tuple[int, int]:
+    """Of the head's product: numbers that go in for each position, and that come out."""
+    if layer.tied is not None:
+        return layer.tied[1], layer.tied[0]
+    width, vocabulary = dict(layer.arrays)["kernel"]
+    return width, vocabulary
+
+
+def _shape(name: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
+    if name in _COLUMNS:
+        return (*shape[:-1], math.ceil(shape[-1] / ways))
+    return (math.ceil(shape[0] / ways), *shape[1:]) if name in _ROWS else shape
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Parameters that FSDP gathers together, from so many ranks."""
+
+    arrays: list[Array]
+    holders: int
+
+    @property
+    def padded_bytes(self) -> int:
+        """What travels."""
+        return sum(array.padded(self.holders) for array in self.arrays) * FLOAT_BYTES
+
+
+def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
+    """By name: each layer, and its experts apart where they are dealt."""
+    units: dict[str, Unit] = {}
+    for layer in model.layers:
+        dealt = tuple(array for array in layer.arrays if array[0].startswith(EXPERTS) and plan.layout.expert > 1)
+        kept = tuple(array for array in layer.arrays if array not in dealt)
+        if kept or (layer.parameters and not dealt):
+            units[layer.name] = Unit(arrays_of([replace(layer, arrays=kept)]), plan.layout.holders)
+        if dealt:
+            rest = plan.layout.holders // plan.layout.expert
+            units[f"{layer.name} experts"] = Unit(arrays_of([replace(layer, arrays=dealt)]), rest)
+    return units

@@ -1,0 +1,68 @@
+"""Context parallelism: each rank has a stretch of every sequence, and gathers keys and values for its attention.
+
+As in Llama 3 (Dubey et al., 2024, section 3.3.2): a rank's queries see its own keys and those before them.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_gather_tensor_autograd
+from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
+
+from paceline.frameworks.torch.layers import BLOCK_MODULES, EmbedModule
+
+SEQUENCE = 1
+# Of keys or values: (n, heads, positions, numbers); stacked they have one dimension more.
+STACKED_POSITIONS = 3
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A rank's part of each sequence: the `index`th of `count` that are equally long."""
+
+    index: int
+    count: int
+    group: dist.ProcessGroup | None = None
+
+    def of(self, sequences: Tensor) -> Tensor:
+        """Its part of (n, length, ...)."""
+        return sequences.chunk(self.count, SEQUENCE)[self.index] if self.count > 1 else sequences
+
+    def whole(self, outputs: Tensor) -> Tensor:
+        """All ranks' parts put together, for evaluation."""
+        if self.count == 1:
+            return outputs
+        parts = [torch.empty_like(outputs) for _ in range(self.count)]
+        dist.all_gather(parts, outputs.contiguous(), group=self.group)
+        return torch.cat(parts, SEQUENCE)
+
+
+def divide_sequences(module: nn.Module, stretch: Stretch, length: int) -> None:
+    """Has the module's layers work on a stretch of sequences of that length, in place."""
+    if stretch.count == 1:
+        return
+    first = stretch.index * length // stretch.count
+    for child in module.modules():
+        if isinstance(child, (*BLOCK_MODULES, EmbedModule)):
+            child.first_position = first
+        if isinstance(child, BLOCK_MODULES):
+            child.attend = partial(_attend, stretch)  # type: ignore[method-assign]
+
+
+def _attend(stretch: Stretch, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Causal attention of a stretch's queries to all positions up to their own."""
+    gathered = all_gather_tensor_autograd(torch.stack((keys, values)), STACKED_POSITIONS, stretch.group)
+    length, shared = queries.shape[-2], queries.shape[1] != keys.shape[1]
+    seen = (stretch.index + 1) * length
+    keys, values = gathered[..., :seen, :].unbind()
+    # Kernels of a GPU know the mask by its name; elsewhere it is written out.
+    mask = causal_lower_right(length, seen) if queries.is_cuda else _mask(length, seen, queries.device)
+    return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=shared)
+
+
+def _mask(length: int, seen: int, device: torch.device) -> Tensor:
+    return torch.ones(length, seen, dtype=torch.bool, device=device).tril(seen - length)

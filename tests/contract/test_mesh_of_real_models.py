@@ -1,0 +1,54 @@
+"""torch-mesh on real models: sequences divided, experts dealt, tied heads, each as on one worker."""
+
+from typing import Any
+
+import pytest
+
+from contract.test_real_models import small
+from contract.test_torch_mesh import CLIP, EVERYTHING, assert_equal_training, on
+from paceline.contract.strategy import on_baseline
+from paceline.plan import refusal
+from paceline.runs.probe import probe
+from paceline.systems import local_system
+
+pytestmark = pytest.mark.torch
+
+V = "zbv"
+CASES = [
+    ("llama", on("shard=2,tensor=2")),
+    ("llama", on("context=2", clip=CLIP)),
+    ("llama", on("pipeline=2,context=2", **EVERYTHING)),
+    ("llama", on("tensor=2,context=2", recompute="selective")),
+    ("gpt", on("tensor=2", clip=CLIP)),
+    ("gpt", on("context=2")),
+    ("gpt", on("pipeline=2", clip=CLIP)),
+    ("gpt", on("pipeline=2", V, accumulation=2)),
+    ("mixtral", on("shard=2,expert=2", clip=CLIP)),
+    ("mixtral", on("shard=4,expert=2", soak=True, **EVERYTHING)),
+    ("mixtral", on("shard=2,pipeline=2,expert=2", accumulation=2, clip=CLIP)),
+    ("mixtral", on("shard=2,context=2,expert=4", soak=True, clip=CLIP)),
+    ("mixtral", on("replicate=2,shard=2,expert=2", soak=True, clip=CLIP)),
+    ("gpt", on("shard=2,tensor=2", soak=True, **EVERYTHING)),
+    ("gpt", on("tensor=2,context=2", soak=True, **EVERYTHING)),
+    ("gpt", on("shard=2,pipeline=2", soak=True, **EVERYTHING)),
+    ("gpt", on("tensor=2,pipeline=2", "interleaved", soak=True, clip=CLIP)),
+    ("gpt", on("replicate=2,context=2,pipeline=2", soak=True, global_batch=32, clip=CLIP)),
+    ("llama", on("shard=2,context=2", soak=True, accumulation=2)),
+    ("llama", on("shard=2,tensor=2,context=2", soak=True, **EVERYTHING)),
+    ("llama", on("tensor=2,pipeline=2,context=2", "1f1b", soak=True, **EVERYTHING)),
+    ("llama", on("shard=2,tensor=2,pipeline=2", V, soak=True, **EVERYTHING)),
+    ("bert", on("shard=2", recompute="full")),
+    ("bert", on("pipeline=2", soak=True, clip=CLIP)),
+    ("vit", on("shard=2,pipeline=2", soak=True, clip=CLIP)),
+    ("resnet", on("pipeline=2", soak=True)),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [pytest.param(model, *case.values, id=f"{model} {case.id}", marks=case.marks) for model, case in CASES],
+)
+def test_a_layout_trains_a_real_model_as_one_worker_does(model: str, fields: dict[str, Any], trained: Any) -> None:
+    spec = small(model, strategy="torch-mesh", **fields)
+    assert refusal(spec, local_system(), probe) is None
+    assert_equal_training(trained.again(spec), trained.again(on_baseline(spec)))
