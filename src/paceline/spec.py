@@ -17,6 +17,7 @@ Execution = Literal["eager", "compiled", "graph", "compiled+graph"]
 MemoryFormat = Literal["contiguous", "channels_last"]
 Allocator = Literal["tuned", "default"]
 Recompute = Literal["none", "selective", "full"]
+Transport = Literal["auto", "socket"]
 
 # The run that all others are compared with: plain PyTorch on one worker.
 BASELINE = "torch-single"
@@ -137,6 +138,8 @@ class RunSpec(Frozen):
     # Of device cuda-slice: into how many equal slices the GPU is cut, one for each worker. All runs of a study have the
     # same, so that a worker's slice does not change with their number.
     slices: int | None = Field(default=None, ge=1, le=MOST_SLICES)
+    # Of device cuda-slice: how slices talk, as fast as their NCCL can or over sockets, a slow link on purpose.
+    transport: Transport = "auto"
     cores_per_worker: int = Field(default=1, ge=1)
     allocator: Allocator = "tuned"
     # A short run that records where the time goes; its times are used for nothing else.
@@ -188,6 +191,10 @@ class RunSpec(Frozen):
         if self.slices is not None and self.device != "cuda-slice":
             raise ValueError(
                 f"slices {self.slices} go with device cuda-slice, not {self.device}; leave one of them out"
+            )
+        if self.transport != "auto" and self.device != "cuda-slice":
+            raise ValueError(
+                f"transport {self.transport} goes with device cuda-slice, not {self.device}; leave one of them out"
             )
         if self.input_shape is not None and (not self.input_shape or min(self.input_shape) < 1):
             raise ValueError(f"input_shape {self.input_shape} must have sizes of at least 1, such as [3, 32, 32]")

@@ -71,6 +71,30 @@ def test_loss_on_slices_of_a_gpu_follows_one_worker(
     assert spread.record.gpus[0].clock_mhz > 0
 
 
+@needs_slices
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"strategy": "torch-ddp", "workers": 2},
+        {"strategy": "torch-fsdp", "workers": 4},
+        {"strategy": "torch-pipeline", "workers": 2},
+        {"strategy": "torch-mesh", "layout": {"shard": 2, "tensor": 2}},
+        {"strategy": "jax-data", "workers": 2},
+    ],
+    ids=lambda fields: fields["strategy"],
+)
+def test_slices_train_the_same_through_memory_and_over_sockets(fields: dict[str, Any], trained: Any) -> None:
+    fast, slow = (
+        trained("transformer", **fields, device="cuda-slice", slices=4, transport=transport)
+        for transport in ("auto", "socket")
+    )
+    carried = fast.record.ranks[0].details
+    if carried["slice_transport"] != "p2p":
+        pytest.skip(f"slices talk over sockets here: {carried['slice_transport_reason']}")
+    assert slow.record.ranks[0].details["slice_transport"] == "socket"
+    np.testing.assert_allclose(fast.losses, slow.losses, rtol=1e-4)
+
+
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_loss_on_a_gpu_is_that_of_the_cpu(workload: str, trained: Any) -> None:
     there, here = (trained(workload, strategy="torch-single", device=device) for device in ("cuda", "cpu"))

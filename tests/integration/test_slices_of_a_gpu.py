@@ -1,5 +1,6 @@
 """What only a real GPU can show: slices are slices, breakdowns of kernels are true, nothing is left running."""
 
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from paceline.runs.slices import sweep
 from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategies
 from paceline.systems import local_system
+from paceline.systems.nccl import nccl_of, slice_link, version_text
 
 HERE = local_system()
 pytestmark = [
@@ -26,6 +28,9 @@ pytestmark = [
     pytest.mark.skipif(HERE.no_slices is not None, reason=f"a GPU cannot be cut here: {HERE.no_slices}"),
 ]
 LATE_SECONDS = 0.05
+# Half or less of what slices of an H200 moved through its memory; sockets carry 2 to 4 GB/s.
+LEAST_FAST = {2: 80e9, 4: 50e9, 8: 25e9}
+PAYLOAD_BYTES = 64 << 20
 # A model that wants as much memory as half of the GPU for a moment.
 WIDE = """
 import torch
@@ -50,6 +55,19 @@ def run(**fields: Any) -> Record:
     record = launch(PlannedRun(spec, 0), "slices", HERE, lambda _event: None)
     assert record.ok, f"{record.reason}\n{record.log_tail}"
     return record
+
+
+def link(ranks: int, transport: str) -> dict[str, Any]:
+    """What slices say of the link between them."""
+    script = Path(__file__).parent / "slice_bandwidth.py"
+    command = [sys.executable, str(script), str(ranks), transport]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+def skip_without_fast_link() -> None:
+    found = slice_link(nccl_of("torch"), "auto")
+    if found.transport != "p2p":
+        pytest.skip(f"slices talk over sockets here: {found.reason}")
 
 
 def daemons() -> str:
@@ -102,6 +120,32 @@ def test_a_quarter_of_the_gpu_is_slower_than_all_of_it() -> None:
     )
     # The host launches steps ahead of the GPU, so only whole epochs tell.
     assert slice_of_it.epochs[-1].seconds > 1.3 * whole.epochs[-1].seconds
+
+
+@pytest.mark.parametrize("ranks", LEAST_FAST)
+def test_slices_talk_through_the_memory_of_the_gpu(ranks: int) -> None:
+    skip_without_fast_link()
+    found = link(ranks, "auto")
+    assert found["slice_transport"] == "p2p"
+    assert found["bytes_per_second"][str(PAYLOAD_BYTES)] > LEAST_FAST[ranks]
+
+
+def test_sockets_that_were_asked_for_are_a_slow_link() -> None:
+    found = link(2, "socket")
+    assert found["slice_transport"] == "socket"
+    assert 0 < found["bytes_per_second"][str(PAYLOAD_BYTES)] < LEAST_FAST[2]
+
+
+def test_the_record_says_which_nccl_carried_it_and_how() -> None:
+    loaded = nccl_of("torch")
+    assert loaded is not None
+    expected = slice_link(loaded, "auto")
+    record = run(strategy="torch-ddp", workers=2)
+    for rank in record.ranks:
+        assert rank.details["nccl_version"] == version_text(loaded)
+        assert rank.details["slice_transport"] == expected.transport
+    found = "slices_over_sockets" in {finding.code for finding in record.findings}
+    assert found is (expected.transport == "socket")
 
 
 def test_more_memory_than_a_slice_has_is_out_of_memory(tmp_path: Path) -> None:

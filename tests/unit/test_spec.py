@@ -81,6 +81,7 @@ def test_a_number_out_of_range_is_refused_with_the_range(fields, words):
         ("memory_format", "channels_last"),
         ("device", "cuda-slice"),
         ("allocator", "tuned"),
+        ("transport", "socket"),
     ],
 )
 def test_a_word_that_is_no_choice_is_refused_with_the_choices(field, choice):
@@ -104,6 +105,18 @@ def test_a_worker_count_that_is_no_whole_number_is_refused_naming_field_and_valu
 def test_a_number_that_is_not_finite_is_refused(value):
     assert "timeout_seconds" in refusal(timeout_seconds=value)
     assert "optimizer.lr" in refusal(optimizer={"lr": value})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_transport_without_slices_is_refused_with_what_to_do(device):
+    words = refusal(device=device, transport="socket")
+    assert f"transport socket goes with device cuda-slice, not {device}; leave one of them out" in words
+
+
+def test_the_usual_transport_leaves_the_keys_of_stored_runs_as_they_were():
+    sliced = {**BATCH_AND_LENGTH, "device": "cuda-slice", "slices": 4}
+    keys = {transport: RunSpec(**sliced, transport=transport).key() for transport in ("auto", "socket")}
+    assert keys["auto"] == RunSpec(**sliced).key() != keys["socket"]
 
 
 @pytest.mark.parametrize("shape", [(), (0, 28, 28), (-1,)])
@@ -196,6 +209,7 @@ def test_saying_a_default_aloud_leaves_the_key_as_it_is():
         {"device": "cuda"},
         {"cores_per_worker": 2},
         {"allocator": "default"},
+        {"device": "cuda-slice", "transport": "socket"},
     ],
     ids=str,
 )

@@ -8,6 +8,7 @@ from paceline.analysis.labels import group_by_setting, series_name, shorten_titl
 from paceline.analysis.rows import Row
 from paceline.record import Finding, Record
 from paceline.runs.meters.environment import unlike_fields
+from paceline.systems.nccl import LINK_SPEED, SLICE_TRANSPORT
 
 WIDE_SPREAD = 0.10
 FEW_REPEATS = 3
@@ -30,7 +31,11 @@ def gather_findings(records: Sequence[Record], rows: Sequence[Row]) -> list[Gath
     findings = _of_runs([record for record in records if record.ok])
     findings += _few_repeats(measured) + _wide_spread(measured)
     describe, total = _namer(rows), len(measured)
-    return [GatheredFinding(finding, describe(keys), len(keys), total) for finding, keys in findings] + _unlike(records)
+    return [
+        *(GatheredFinding(finding, describe(keys), len(keys), total) for finding, keys in findings),
+        *_unlike(records),
+        *_unlike_links(records),
+    ]
 
 
 def json_values(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, object]:
@@ -109,5 +114,24 @@ def _unlike(records: Sequence[Record]) -> list[GatheredFinding]:
         code="unlike_environments",
         text=f"the runs were made in different environments: {', '.join(unlike)} differ",
         hint="compare only runs of one environment: repeat the older ones with --fresh",
+    )
+    return [GatheredFinding(finding, (), 0, len(records))]
+
+
+def _unlike_links(records: Sequence[Record]) -> list[GatheredFinding]:
+    """Slices that talked by what their NCCL could: with another one, the same configuration has another link."""
+    details = [
+        record.ranks[0].details
+        for record in records
+        if record.ok and record.ranks and record.spec.device == "cuda-slice" and record.spec.transport == "auto"
+    ]
+    # Records without the transport are of a Paceline that had sockets alone.
+    links = {found.get(SLICE_TRANSPORT, "socket") for found in details if {SLICE_TRANSPORT, LINK_SPEED} & found.keys()}
+    if len(links) < 2:
+        return []
+    finding = Finding(
+        code="unlike_links",
+        text="in some runs the slices of the GPU talked through its memory, in others over loopback sockets",
+        hint="compare only runs of one link: repeat the older ones with --fresh, or ask for --transport socket",
     )
     return [GatheredFinding(finding, (), 0, len(records))]

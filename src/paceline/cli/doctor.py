@@ -7,10 +7,14 @@ from paceline.cli.terminal import output
 from paceline.runs.meters.energy import rapl_counter, watts_per_core
 from paceline.systems import System, local_system
 from paceline.systems.local import FRAMEWORKS
+from paceline.systems.nccl import LIBRARY, nccl_of, nccl_package, slice_link
 from paceline.units import format_bytes
 
 # Whether it is there, what it is, its state, and what to do about it.
 Line = tuple[bool, str, str, str]
+# Frameworks whose strategies train on slices, and what their links are called.
+_ON_SLICES = ("torch", "jax")
+_LINKS = {"p2p": "fast, through the GPU's memory", "socket": "slow, over loopback sockets"}
 _EXTRA = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "jax": "jax"}
 
 
@@ -18,7 +22,8 @@ def doctor() -> None:
     """What this machine can run: frameworks, devices, energy counters; what is missing and how to get it."""
     system = local_system()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for mark, what, state, advice in [*_hardware(system), *_frameworks(system), *_counters(system), *_data()]:
+    lines = [*_hardware(system), *slice_links(system), *_frameworks(system), *_counters(system), *_data()]
+    for mark, what, state, advice in lines:
         answer = escape(state) + (f"\n[dim]{escape(advice)}[/]" if advice else "")
         table.add_row("[green]✓[/]" if mark else "[yellow]–[/]", what, answer)
     output().print(table)
@@ -35,6 +40,28 @@ def _hardware(system: System) -> list[Line]:
         (bool(gpus), "GPU", gpus or "none", "" if gpus else "strategies run on CPU cores; device cuda is skipped"),
         (system.no_slices is None, "slices of a GPU", sliced, system.no_slices or ""),
     ]
+
+
+def slice_links(system: System) -> list[Line]:
+    """How slices of a GPU will talk under each framework that trains on them, why so, and how to get the fast link."""
+    if system.no_slices is not None:
+        return []
+    lines = []
+    for framework in (name for name in _ON_SLICES if name in system.frameworks):
+        link = slice_link(nccl_of(framework), "auto")
+        fast = link.transport == "p2p"
+        state = f"with {framework}: {_LINKS[link.transport]}"
+        lines.append((fast, "link of slices", state, link.reason if fast else f"{link.reason}: {_newer_nccl()}"))
+    return lines
+
+
+def _newer_nccl() -> str:
+    """How a framework is made to load another NCCL than its own."""
+    package = nccl_package()
+    return (
+        f"pip install --no-deps --target NCCL_DIR {package}, and run with "
+        f"LD_PRELOAD=NCCL_DIR/nvidia/nccl/lib/{LIBRARY} paceline run ..."
+    )
 
 
 def _frameworks(system: System) -> list[Line]:

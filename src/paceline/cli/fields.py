@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from paceline.cli.run_options import RunOptions
 
 # Options that take several names, several numbers, or one number, and have the name of the field they set.
-NAMES = ("workload", "dataset", "strategy", "precision", "execution", "memory_format", "device", "allocator",
-         "recompute")  # fmt: skip
+NAMES = ("workload", "dataset", "strategy", "precision", "execution", "memory_format", "device", "transport",
+         "allocator", "recompute")  # fmt: skip
 NUMBERS = (
     "dataset_copies", "train_samples", "workers", "seed", "global_batch", "local_batch", "cores_per_worker",
     "accumulation",

@@ -16,6 +16,7 @@ from paceline.runs.meters.energy import EnergyMeter, charge
 from paceline.runs.wire import EpochResult, RankError, RankResult
 from paceline.spans import Span
 from paceline.spec import RunSpec
+from paceline.systems.nccl import SLICE_TRANSPORT, SLICE_TRANSPORT_REASON
 from paceline.warm_up import warm_up_steps
 
 # An epoch this much slower than the one after it carries start-up costs worth naming.
@@ -125,7 +126,7 @@ def _measured_fields(
         "ranks": tuple(_rank(process, result) for process, result in zip(processes, results, strict=True)),
         "losses": tuple(loss if math.isfinite(loss) else None for loss in losses),
         "step_seconds": steps,
-        "findings": [*_loss_finding(losses), *_first_epoch_finding(epochs)],
+        "findings": [*_loss_finding(losses), *_first_epoch_finding(epochs), *_slow_link_finding(spec, results)],
         **_settled([seconds for seconds in steps.values() if seconds]),
         **_instrumented_fields(processes, results),
     }
@@ -265,3 +266,13 @@ def _first_epoch_finding(epochs: tuple[Epoch, ...]) -> list[Finding]:
     text = f"the first epoch took {epochs[0].seconds / epochs[1].seconds:.2f} times as long as the second"
     hint = "compare second epochs; the first one carries warm-up"
     return [Finding(code="slow_first_epoch", text=text, hint=hint)]
+
+
+def _slow_link_finding(spec: RunSpec, results: list[RankResult]) -> list[Finding]:
+    """That slices talked over sockets without having been asked to."""
+    slow = [result.notes for result in results if result.notes.get(SLICE_TRANSPORT) == "socket"]
+    if not slow or spec.transport == "socket":
+        return []
+    text = f"slices of the GPU talked over loopback sockets: {slow[0][SLICE_TRANSPORT_REASON]}"
+    hint = "its transfers are those of a slow network; paceline doctor says how slices get a fast link"
+    return [Finding(code="slices_over_sockets", text=text, hint=hint)]

@@ -1,7 +1,7 @@
 """One GPU cut into slices, device `cuda-slice`: NVIDIA MPS gives each process its share of multiprocessors and memory.
 
-Each run has a control daemon of its own, in a folder of its own, so that it disturbs no other user of MPS. NCCL refuses
-two ranks on one GPU of one host; ranks that each claim another host (`NCCL_HOSTID`) talk over loopback sockets instead.
+Each run has a control daemon of its own, in a folder of its own, so that it disturbs no other user of MPS. How slices
+talk is for the process to say that has the framework's NCCL loaded (`frameworks/slices.py`).
 """
 
 import contextlib
@@ -41,9 +41,6 @@ def slice_environment(spec: RunSpec, process: Process, system: System) -> dict[s
         "CUDA_VISIBLE_DEVICES": "0",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(1, int(PERCENT * share))),
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={int(system.gpus[0].memory_bytes * share) // MEBIBYTE}M",
-        "NCCL_HOSTID": f"slice-{process.rank}",
-        "NCCL_SOCKET_IFNAME": "lo",
-        "NCCL_IB_DISABLE": "1",
     }
 
 

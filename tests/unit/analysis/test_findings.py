@@ -1,5 +1,7 @@
 """Findings that only many runs show, and those of single runs gathered."""
 
+import pytest
+
 from paceline.analysis.findings import gather_findings
 from paceline.analysis.rows import summarise
 
@@ -50,3 +52,32 @@ def test_another_commit_or_host_name_is_no_unlike_environment(make_record):
 
 def test_findings_of_runs_that_failed_are_not_told(make_record):
     assert "other_load" not in found([make_record(None, findings=("other_load",))])
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "mixed"),
+    [
+        ({"link_bytes_per_second": 2e9}, {"slice_transport": "p2p"}, True),
+        ({"slice_transport": "socket"}, {"slice_transport": "p2p"}, True),
+        ({"slice_transport": "p2p"}, {"slice_transport": "p2p"}, False),
+        ({}, {"slice_transport": "p2p"}, False),
+    ],
+)
+def test_slices_with_a_fast_and_a_slow_link_side_by_side_are_a_finding(make_record, older, newer, mixed):
+    records = [
+        record.model_copy(update={"ranks": (record.ranks[0].model_copy(update={"details": details}),)})
+        for repeat, details in enumerate((older, newer))
+        for record in [make_record(repeat=repeat, device="cuda-slice", slices=4, workers=2)]
+    ]
+    assert ("unlike_links" in found(records)) is mixed
+
+
+def test_a_slow_link_that_was_asked_for_is_no_unlike_link(make_record):
+    records = [
+        record.model_copy(
+            update={"ranks": (record.ranks[0].model_copy(update={"details": {"slice_transport": link}}),)}
+        )
+        for transport, link in (("auto", "p2p"), ("socket", "socket"))
+        for record in [make_record(device="cuda-slice", slices=4, workers=2, transport=transport)]
+    ]
+    assert "unlike_links" not in found(records)

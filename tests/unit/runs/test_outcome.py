@@ -315,3 +315,23 @@ def test_the_longest_wait_for_a_core_is_that_of_the_process_that_waited_most(rec
     assert Ending([0, 0], reports=reports).longest_run_queue_share == 0.5
     assert Ending([1, 1], reports=[failure(), None]).longest_run_queue_share == 0.0
     assert [rank.details["run_queue_share"] for rank in record_of(*reports).ranks] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("fields", "carried", "codes"),
+    [
+        ({}, "socket", ["slices_over_sockets"]),
+        ({}, "p2p", []),
+        ({"transport": "socket"}, "socket", []),
+    ],
+)
+def test_slices_that_talked_over_sockets_without_being_asked_to_are_a_finding(make_spec, fields, carried, codes):
+    notes = {"slice_transport": carried, "slice_transport_reason": "NCCL 2.28.9 takes one rank on a GPU"}
+    reports = [part(epoch()).model_copy(update={"notes": notes}) for _ in TWO]
+    record = make_record(
+        PlannedRun(make_spec(workers=2, device="cuda-slice", slices=2, **fields), repeat=0), "trial", TWO,
+        Ending([0, 0], reports=reports, log_tails=["", ""]),
+        Surroundings(started_at="2024-05-01T12:00:00.000+00:00", launched=0, wall_seconds=20.0, environment={}),
+    )  # fmt: skip
+    assert [finding.code for finding in record.findings] == codes
+    assert all("NCCL 2.28.9" in finding.text for finding in record.findings)

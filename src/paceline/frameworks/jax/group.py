@@ -15,6 +15,7 @@ from paceline.contract.context import Context
 from paceline.errors import SpecError
 from paceline.frameworks.jax.declared import in_processes
 from paceline.frameworks.meeting import held_ports
+from paceline.frameworks.slices import open_slice_link
 
 WORKERS = "workers"
 
@@ -27,6 +28,7 @@ def join(context: Context) -> None:
     patience = max(1, int(spec.collective_timeout_seconds))
     if spec.device == "cpu":
         _meet_on_loopback()
+    open_slice_link(context)
     with held_ports(context) as ports:
         address = f"{host}:{ports[0]}"
         jax.distributed.initialize(

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 
 from paceline.contract.context import Context
+from paceline.frameworks.slices import open_slice_link
+from paceline.systems.nccl import LINK_SPEED
 
 # About the gradients of the large CNN; the first transfer also opens connections and does not count.
 PROBE_BYTES = 16 << 20
@@ -35,6 +37,8 @@ def join_group(context: Context, backend: str | None = None) -> None:
     patience = timedelta(seconds=context.spec.collective_timeout_seconds)
     store = _store(context, patience)
     backend = backend or ("gloo" if context.spec.device == "cpu" else "nccl")
+    if backend == "nccl":
+        open_slice_link(context)
     if context.recorder is not None and backend == "gloo":
         from paceline.frameworks.torch.instrumentation.collectives import BACKEND, register_timed_backend
 
@@ -42,12 +46,12 @@ def join_group(context: Context, backend: str | None = None) -> None:
         backend = BACKEND
     dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.world, timeout=patience)
     if backend == "nccl" and process.world > 1 and context.recorder is None:
-        context.notes["link_bytes_per_second"] = link_bytes_per_second(process.world)
+        context.notes[LINK_SPEED] = link_bytes_per_second(process.world)
 
 
-def link_bytes_per_second(ranks: int) -> float:
+def link_bytes_per_second(ranks: int, payload_bytes: int = PROBE_BYTES) -> float:
     """What each rank sends per second in an all-reduce among all of them, the middle of a few."""
-    payload = torch.ones(PROBE_BYTES // 4, device="cuda")
+    payload = torch.ones(payload_bytes // 4, device="cuda")
     taken = []
     for _ in range(PROBE_ROUNDS):
         torch.cuda.synchronize()
@@ -55,4 +59,4 @@ def link_bytes_per_second(ranks: int) -> float:
         dist.all_reduce(payload)
         torch.cuda.synchronize()
         taken.append(perf_counter() - began)
-    return 2 * (ranks - 1) / ranks * PROBE_BYTES / median(taken[1:])
+    return 2 * (ranks - 1) / ranks * payload_bytes / median(taken[1:])
