@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from contract.test_real_models import small
+from paceline.contract.strategy import on_baseline
 from paceline.spec import Execution, Precision
 from paceline.strategies import Strategy, strategies
 from paceline.systems import local_system
@@ -93,6 +95,26 @@ def test_slices_train_the_same_through_memory_and_over_sockets(fields: dict[str,
         pytest.skip(f"slices talk over sockets here: {carried['slice_transport_reason']}")
     assert slow.record.ranks[0].details["slice_transport"] == "socket"
     np.testing.assert_allclose(fast.losses, slow.losses, rtol=1e-4)
+
+
+@needs_slices
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("llama", "shard=2,tensor=2"),
+        ("llama", "context=2"),
+        ("llama", "tensor=2,context=2"),
+        ("gpt", "pipeline=2,context=2"),
+        ("gpt", "shard=2,tensor=2"),
+        ("mixtral", "shard=4,expert=2"),
+        ("vit", "shard=2"),
+        ("resnet", "pipeline=2"),
+    ],
+)
+def test_a_layout_trains_a_real_model_on_slices_as_on_one_worker(model: str, layout: str, trained: Any) -> None:
+    spec = small(model, strategy="torch-mesh", layout=layout, device="cuda-slice", slices=4)
+    spread, single = trained.again(spec), trained.again(on_baseline(spec))
+    np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
