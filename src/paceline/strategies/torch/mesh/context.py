@@ -30,7 +30,7 @@ class Stretch:
 
     def of(self, sequences: Tensor) -> Tensor:
         """Its part of (n, length, ...)."""
-        return sequences.chunk(self.count, SEQUENCE)[self.index] if self.count > 1 else sequences
+        return sequences.chunk(self.count, SEQUENCE)[self.index].contiguous() if self.count > 1 else sequences
 
     def whole(self, outputs: Tensor) -> Tensor:
         """All ranks' parts put together, for evaluation."""
