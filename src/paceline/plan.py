@@ -197,12 +197,13 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     _check_batch(spec, chosen, probe)
     if spec.model is not None and chosen.trains not in (None, probe(spec).framework):
         raise SpecError(_wrong_framework(spec, chosen, probe(spec).framework))
-    cut_by = chosen.needs.cut_by
-    if spec.model is not None and cut_by and not probe(spec).sequential and cut_by not in probe(spec).cuts:
-        return (
-            f"{chosen.name} does not know how to cut {spec.model.label}, which is no plain sequence of layers; "
-            f"add a function {cut_by} to {spec.model.path.name} (docs/workloads.md)"
-        )
+    for function in chosen.needs.cut_by(spec) if spec.model is not None else ():
+        reason = probe(spec).why_not_cut(function)
+        if reason is not None:
+            return (
+                f"{chosen.name} does not know how to cut {spec.model.label}, {reason}; "
+                f"add a function {function} to {spec.model.path.name} (docs/workloads.md)"
+            )
     unheeded = _unheeded(spec, chosen)
     if unheeded is not None:
         return unheeded

@@ -1,4 +1,4 @@
-"""A PyTorch model cut into stages: built-in models and any `nn.Sequential` by cost, others by the user's `stages`.
+"""A PyTorch model cut into stages: by the user's `stages`, any `nn.Sequential` by cost, others between their blocks.
 
 Every process cuts the whole model alike; two samples show what crosses each cut, and that the result is the model's.
 """
@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from paceline.contract.context import Context
 from paceline.costs.cuts import cut, most_stages
 from paceline.errors import ModelError
+from paceline.frameworks.torch.blocks import HoldsBlocks
+from paceline.frameworks.torch.pipeline.follow import CannotCut
+from paceline.frameworks.torch.pipeline.found import chain_of, found_stages
 from paceline.frameworks.torch.segments import TIMED_SAMPLES, TRIAL_SAMPLES, Segment, costs_of, segments_of
 from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData, build
 from paceline.workloads.own import OwnModel, call_own
@@ -59,6 +62,14 @@ class Stage:
     names: dict[str, str]
 
     @property
+    def layer_names(self) -> list[str]:
+        """Its blocks, where it was cut between blocks, else its layers."""
+        layers = self.module.layers
+        if isinstance(layers, HoldsBlocks):
+            return [name.removeprefix("model.") for name in layers.block_names]
+        return [name for name, _ in layers.named_children()]
+
+    @property
     def first(self) -> bool:
         """Whether it takes the inputs."""
         return self.index == 0
@@ -84,8 +95,7 @@ def cut_model(context: Context, count: int, balance: str, device: torch.device) 
         costs = costs_of(segments, inputs, balance, device)
         parts = _balanced_parts(context, segments, costs, count)
     else:
-        label = user_model.label if user_model else context.spec.workload
-        raise ModelError(f"{label} is no nn.Sequential; add a function stages(model, count) that returns its stages")
+        parts = _found_parts(context, module, inputs, count, balance)
     stages = _checked_stages(context, module, parts, inputs[:TRIAL_SAMPLES], channels_last)
     module.train()
     return stages
@@ -106,6 +116,23 @@ def _balanced_parts(
         Segment(tuple(child for index in stretch for child in segments[index].children)).module
         for stretch in cut(costs, trainable, count)
     ]
+
+
+def _found_parts(
+    context: Context, module: nn.Module, inputs: Tensor, count: int, balance: str
+) -> list[nn.Module]:
+    """Stretches of the blocks of a user's model that is no sequence."""
+    assert context.model.own is not None
+    label, advice = context.model.own.label, "add a function stages(model, count) that returns its stages"
+    try:
+        if balance == "measured":
+            raise CannotCut("only plain sequences are cut by measured time (leave knob balance out)")
+        chain = chain_of(module, inputs)
+        parts = found_stages(module, chain, count, inputs)
+    except CannotCut as reason:
+        raise ModelError(f"{label} is no nn.Sequential and cannot be cut by itself: {reason}; {advice}") from reason
+    context.notes["found_blocks"] = list(chain.names)
+    return parts
 
 
 def _own_stages(user_model: OwnModel, function: Any, module: nn.Module, count: int) -> list[nn.Module]:

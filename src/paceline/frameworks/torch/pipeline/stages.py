@@ -198,7 +198,7 @@ class StageJob(TorchJob):
 
     def details(self) -> dict[str, Any]:
         """With the stages and layers that this process holds."""
-        layers = [name for stage in self._local.stages for name, _ in stage.module.layers.named_children()]
+        layers = [name for stage in self._local.stages for name in stage.layer_names]
         return {**super().details(), "stages": [stage.index for stage in self._local.stages], "layers": layers}
 
     def close(self) -> None:

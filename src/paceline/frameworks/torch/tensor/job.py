@@ -45,8 +45,7 @@ def split_model(context: Context, rows: Rows) -> SplitModel:
         if getattr(child, "inplace", False):
             child.inplace = False
     if context.model.own is not None:
-        split_own(context, module, mesh[MODEL])
-        return SplitModel(module, grid, mesh, device, Arrangement())
+        return SplitModel(module, grid, mesh, device, split_own(context, module, mesh[MODEL]))
     assert isinstance(module, nn.Sequential)
     arrangement = split_built_in(context, module, mesh[MODEL], rows.split_convolutions)
     return SplitModel(module, grid, mesh, device, arrangement)
