@@ -27,8 +27,10 @@ TOLERANCE = 1e-4
 
 def spec_of(model: str, **fields: Any) -> RunSpec:
     usual = {"model": ModelFile.from_text(f"{MODELS}:{model}"), "global_batch": 16, "train_samples": 64, "steps": 4,
-             "workers": 2, "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9}}  # fmt: skip
-    return complete(RunSpec.parse({**usual, **(IMAGES if model == "timm_vit" else TEXT), **fields}, "own"))
+             "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9}}  # fmt: skip
+    usual |= IMAGES if model == "timm_vit" else TEXT
+    usual |= {} if "layout" in fields else {"workers": 2}
+    return complete(RunSpec.parse({**usual, **fields}, "own"))
 
 
 def on(model: str, soak: bool = True, **fields: Any) -> Any:
@@ -37,6 +39,7 @@ def on(model: str, soak: bool = True, **fields: Any) -> Any:
 
 
 STYLES = ("nanogpt", "hf_gpt2", "hf_llama", "torchtitan", "timm_vit")
+EVERYTHING = {"recompute": "full", "accumulation": 2, "clip": 0.2}
 RUNS = [
     on("hf_llama", soak=False, strategy="torch-mesh", layout="shard=2", recompute="full", clip=0.2),
     on("nanogpt", soak=False, strategy="torch-tensor"),
@@ -46,6 +49,13 @@ RUNS = [
     *(on(model, strategy="torch-tensor") for model in (*STYLES, "tied", "per_head_norm")),
     *(on(model, strategy="torch-fsdp-tensor", workers=4) for model in (*STYLES, "tied", "per_head_norm")),
     *(on(model, strategy="torch-pipeline") for model in STYLES),
+    *(on(model, strategy="torch-mesh", layout="tensor=2", **EVERYTHING) for model in (*STYLES, "tied")),
+    *(on(model, strategy="torch-mesh", layout="pipeline=2", **EVERYTHING) for model in STYLES),
+    *(on(model, strategy="torch-mesh", layout="tensor=2,pipeline=2") for model in ("nanogpt", "hf_gpt2", "timm_vit")),
+    on("torchtitan", strategy="torch-mesh", layout="shard=2,tensor=2", **EVERYTHING),
+    on("hf_llama", strategy="torch-mesh", layout="replicate=2,tensor=2", **EVERYTHING),
+    on("hf_llama", strategy="torch-mesh", layout="shard=2,tensor=2,pipeline=2", clip=0.2, recompute="full"),
+    on("torchtitan", strategy="torch-mesh", layout="shard=2,pipeline=2", knobs={"schedule": "zbv"}),
     on("hf_llama", strategy="torch-pipeline", knobs={"schedule": "interleaved"}),
     on("nanogpt", strategy="torch-layers"),
     on("hf_gpt2", strategy="torch-ddp-pipeline", workers=4),

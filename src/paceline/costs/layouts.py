@@ -175,12 +175,13 @@ def _why_not_staged(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> 
 
 def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> str | None:
     ways = plan.layout.tensor
-    if ways == 1:
+    # What can be split of a user's model, a look at it and the run itself tell.
+    if ways == 1 or facts is None:
         return None
-    blocks = [layer for layer in facts.layers if layer.heads] if facts is not None else []
-    if facts is None or not blocks or any(transformer_role(layer) is None for layer in facts.layers):
+    blocks = [layer for layer in facts.layers if layer.heads]
+    if not blocks or any(transformer_role(layer) is None for layer in facts.layers):
         return (
-            f"{spec.strategy} splits the layers of the built-in transformer only, and {spec.workload} is none; "
+            f"{spec.strategy} splits transformers, and {spec.workload} is none; "
             f"use shard, replicate or pipeline, or strategy torch-tensor"
         )
     for layer in blocks:

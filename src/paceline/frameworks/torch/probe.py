@@ -6,7 +6,7 @@ from torch import nn
 from paceline.contract.context import Context
 from paceline.contract.own_facts import OwnFacts
 from paceline.errors import ModelError
-from paceline.frameworks.torch.blocks import find_blocks
+from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.training import ResidentData, loss_function
 from paceline.workloads.own import telling_samples

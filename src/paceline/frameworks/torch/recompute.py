@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from paceline.contract.context import Context
-from paceline.frameworks.torch.blocks import blocks
+from paceline.frameworks.torch.found_blocks import blocks
 from paceline.frameworks.torch.layers import BlockModule
 from paceline.frameworks.torch.sharded import layers
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from paceline.contract.context import Context
 from paceline.costs.cuts import cut, most_stages
 from paceline.errors import ModelError
-from paceline.frameworks.torch.blocks import HoldsBlocks
+from paceline.frameworks.torch.found_blocks import HoldsBlocks
 from paceline.frameworks.torch.pipeline.follow import CannotCut
 from paceline.frameworks.torch.pipeline.found import chain_of, found_stages
 from paceline.frameworks.torch.segments import TIMED_SAMPLES, TRIAL_SAMPLES, Segment, costs_of, segments_of

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.frameworks.torch.blocks import Blocks
+from paceline.frameworks.torch.found_blocks import Blocks
 
 # They ask a tensor for its shape and type alone.
 _SHAPE_ONLY = ("zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full",

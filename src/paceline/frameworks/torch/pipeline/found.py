@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.costs.cuts import cut
-from paceline.frameworks.torch.blocks import HoldsBlocks, find_blocks
+from paceline.frameworks.torch.found_blocks import HoldsBlocks, find_blocks
 from paceline.frameworks.torch.pipeline.follow import CannotCut, Chain, first_argument, follow
 
 # Not 2: a sequence of two positions is more likely than one of three, and must not be taken for the samples.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.frameworks.torch.blocks import find_blocks
+from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.tensor.dense import is_dense
 from paceline.frameworks.torch.tensor.pairs import SplitPair
 from paceline.frameworks.torch.tensor.trial import works
@@ -46,10 +46,14 @@ class Guess:
     left_whole: tuple[str, ...]
 
     @property
+    def styles(self) -> dict[str, str]:
+        """How each layer is split, by name."""
+        return {name: style for pair in self.pairs for name, style in pair.styles.items()}
+
+    @property
     def text(self) -> dict[str, str]:
         """What becomes of each layer, with `*` for the number of its block."""
-        styles = {name: style for pair in self.pairs for name, style in pair.styles.items()}
-        styles |= dict.fromkeys(self.left_whole, "whole")
+        styles = self.styles | dict.fromkeys(self.left_whole, "whole")
         return {re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name): style for name, style in styles.items()}
 
 

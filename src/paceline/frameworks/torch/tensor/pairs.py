@@ -67,7 +67,8 @@ def _narrow(owner: nn.Module, columns: list[nn.Module], ways: int) -> None:
         return ((part, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): part})
 
     def show_whole(_layer: nn.Module, args: tuple[Any, ...]) -> Any:
-        return (shown[0], *args[1:]) if shown and args[0] is shown[1] else None
+        # A hook before this one may have cast it.
+        return (shown[0].to(args[0].dtype), *args[1:]) if shown and args[0].shape == shown[1].shape else None
 
     owner.register_forward_pre_hook(show_part, with_kwargs=True)
     owner.register_forward_hook(lambda *_: shown.clear())

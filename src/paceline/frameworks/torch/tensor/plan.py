@@ -4,7 +4,7 @@ A layer by columns gives each worker a part of the features; one by rows takes s
 an `nn.Sequential` dense layers are taken two by two, of a transformer those of its blocks that have well-known names.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,11 @@ from paceline.frameworks.torch.pipeline.cut import CLOSE
 from paceline.frameworks.torch.segments import TRIAL_SAMPLES, flattened_sequence
 from paceline.frameworks.torch.tensor.dense import STYLES, split_dense
 from paceline.frameworks.torch.tensor.guess import CannotGuess, guess_plan
-from paceline.frameworks.torch.tensor.pairs import split_pairs
+from paceline.frameworks.torch.tensor.pairs import SplitPair, split_pairs
 from paceline.frameworks.torch.tensor.split import Arrangement
 from paceline.frameworks.torch.training import ResidentData
 from paceline.workloads.own import call_own
 
-# Splits a module in place and says what was put in another order.
-Splitting = Callable[[nn.Module, DeviceMesh], Arrangement]
 # How far a gradient may be from that of the whole, of its own norm and of the norm of all gradients.
 GRADIENT_CLOSE, GRADIENT_NOISE = 1e-3, 1e-5
 # They treat every feature by itself, so that it does not matter who holds which.
@@ -34,45 +32,50 @@ ELEMENTWISE = (
 )  # fmt: skip
 
 
-def split_own(context: Context, module: nn.Module, mesh: DeviceMesh) -> Arrangement:
-    """Splits the module in place; what is wrong with the plan is a `ModelError`."""
+@dataclass(frozen=True)
+class Plan:
+    """How each layer is split, by name, and pairs of them for which more has to be done."""
+
+    styles: dict[str, str]
+    pairs: tuple[SplitPair, ...] = ()
+
+
+def split_own(context: Context, module: nn.Module, mesh: DeviceMesh, inputs: Tensor | None = None) -> Arrangement:
+    """Splits a model, or a stage that takes such inputs, in place; what is wrong with the plan is a `ModelError`."""
     user_model = context.model.own
     assert user_model is not None
     if mesh.size() == 1:
         return Arrangement()
-    data = ResidentData.load(context.data, torch.device("cpu"), context.spec.memory_format == "channels_last")
-    inputs = data.batch(data.train, slice(0, TRIAL_SAMPLES))[0].to(next(module.parameters()).device)
+    if inputs is None:
+        data = ResidentData.load(context.data, torch.device("cpu"), context.spec.memory_format == "channels_last")
+        inputs = data.batch(data.train, slice(0, TRIAL_SAMPLES))[0].to(next(module.parameters()).device)
     module.eval()
-    split = _splitting(context, module, inputs, mesh.size())
+    plan = _plan(context, module, inputs, mesh.size())
     expected = _TrialPass.of(module, inputs)
-    arrangement = split(module, mesh)
+    arrangement = Arrangement()
+    if plan.pairs:
+        arrangement = split_pairs(module, plan.pairs, mesh)
+    else:
+        split_dense(module, mesh, plan.styles)
     _check_split(user_model.label, module, inputs, expected, arrangement, mesh)
     module.train()
     return arrangement
 
 
-def _splitting(context: Context, module: nn.Module, inputs: Tensor, ways: int) -> Splitting:
+def _plan(context: Context, module: nn.Module, inputs: Tensor, ways: int) -> Plan:
     """How to split the model: as the file says, two by two, or as guessed."""
     user_model = context.model.own
     assert user_model is not None
-    plan: dict[str, str] = {}
     if user_model.plan is not None:
-        plan = _checked_plan(user_model.label, user_model.plan, module, ways)
-    elif isinstance(module, nn.Sequential):
-        plan = dict(_pairs(flattened_sequence(module), ways))
-    if plan:
-        return lambda whole, mesh: _split_as_planned(whole, mesh, plan)
+        return Plan(_checked_plan(user_model.label, user_model.plan, module, ways))
+    if isinstance(module, nn.Sequential) and (styles := dict(_pairs(flattened_sequence(module), ways))):
+        return Plan(styles)
     try:
         guess = guess_plan(module, inputs, ways)
     except CannotGuess as reason:
         raise ModelError(_unsplit(user_model.label, isinstance(module, nn.Sequential), ways, str(reason))) from reason
     context.notes["guessed_plan"] = guess.text
-    return lambda whole, mesh: split_pairs(whole, guess.pairs, mesh)
-
-
-def _split_as_planned(module: nn.Module, mesh: DeviceMesh, plan: dict[str, str]) -> Arrangement:
-    split_dense(module, mesh, plan)
-    return Arrangement()
+    return Plan(guess.styles, guess.pairs)
 
 
 def _unsplit(label: str, is_sequence: bool, ways: int, reason: str) -> str:

@@ -140,6 +140,13 @@ def reorder(arrangement: Arrangement, module: nn.Module, name: str, dimension: i
     arrangement.reordered[name] = (dimension, order)
 
 
+def never_in_place(module: nn.Module) -> None:
+    """A split layer gives a view, and PyTorch forbids to change it in place; the result is the same without."""
+    for child in module.modules():
+        if getattr(child, "inplace", False):
+            child.inplace = False
+
+
 def _split_convolution(arrangement: Arrangement, layer: nn.Module, name: str, mesh: DeviceMesh) -> None:
     """Keeps a worker's output channels, as a smaller convolution."""
     assert isinstance(layer, nn.Conv2d)

@@ -13,6 +13,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.layouts import MeshPlan
 from paceline.frameworks.torch.group import join_group
+from paceline.frameworks.torch.tensor.job import group_by_mesh, parameters_by_mesh
 from paceline.frameworks.torch.training import (
     TorchJob,
     evaluate,
@@ -33,8 +34,7 @@ def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
     device = torch_device(context)
     join_group(context)
     stages = build_stages(context, plan, device)
-    mesh, vocabulary = stages.mesh["tensor"], context.data.classes or 0
-    share = split_loss(loss_function(context), mesh, vocabulary)
+    share = split_loss(loss_function(context), stages.parts_of_logits, context.data.classes or 0)
     # The mean over the global batch is the sum of what each pass of each data rank has of it.
     parts = plan.layout.data_ranks * plan.passes
 
@@ -51,12 +51,14 @@ class MeshJob(TorchJob):
     def __init__(self, context: Context, stages: RankStages, train: TrainPass) -> None:
         trains = any(parameter.requires_grad for parameter in stages.parameters())
         optimizer = optimizer_for(context, stages) if trains else None
+        if optimizer is not None:
+            group_by_mesh(optimizer)
         mesh, layout = stages.mesh, stages.plan.layout
         data_rank = mesh["replicate"].get_local_rank() * layout.shard + mesh["shard"].get_local_rank()
         super().__init__(context, stages, stages.device, optimizer, share=(data_rank, layout.data_ranks))
         self._stages, self._train, self._plan = stages, train, stages.plan
         self._contexts = ExitStack()
-        self._contexts.enter_context(losses_split_over_vocabulary(mesh["tensor"]))
+        self._contexts.enter_context(losses_split_over_vocabulary(stages.parts_of_logits))
 
     def step(self, first: int, count: int) -> None:
         """All passes of a step, then each rank updates what it holds."""
@@ -135,16 +137,18 @@ class _Whole(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor | None:
         """Outputs where the last stage is."""
         outputs = self._stages(inputs)
-        return None if outputs is None else whole_logits(outputs, self._stages.mesh["tensor"], self._vocabulary)
+        return None if outputs is None else whole_logits(outputs, self._stages.parts_of_logits, self._vocabulary)
 
 
 def clip_over_mesh(stages: RankStages, most: float) -> None:
     """Scales gradients down to a global norm: over shards and parts by themselves, over stages added up here."""
     parameters = [parameter for parameter in stages.parameters() if parameter.grad is not None]
     squared = torch.zeros((), device=stages.device)
-    if parameters:
-        norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    groups = parameters_by_mesh(parameters)
+    for group in groups:
+        norm = get_total_norm([parameter.grad for parameter in group if parameter.grad is not None])
         squared += (norm.full_tensor() if hasattr(norm, "full_tensor") else norm) ** 2
     if stages.plan.layout.pipeline > 1:
         dist.all_reduce(squared, group=stages.mesh.get_group("pipeline"))
-    clip_grads_with_norm_(parameters, most, squared.sqrt())
+    for group in groups:
+        clip_grads_with_norm_(group, most, squared.sqrt())

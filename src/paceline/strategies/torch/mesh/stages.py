@@ -21,7 +21,10 @@ from paceline.errors import ModelError
 from paceline.frameworks.torch.compression import make_contiguous
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
 from paceline.frameworks.torch.recompute import recompute
+from paceline.frameworks.torch.segments import TRIAL_SAMPLES
 from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass
+from paceline.frameworks.torch.tensor.plan import split_own
+from paceline.frameworks.torch.tensor.split import never_in_place
 from paceline.frameworks.torch.training import Loss, build
 from paceline.strategies.torch.mesh.tensor import FEATURES, SEQUENCE, Reordered, split_transformer
 
@@ -51,6 +54,13 @@ class RankStages(nn.Module):
         self.place = mesh["pipeline"].get_local_rank()
         self.takes_inputs = stages[0].index == 0
         self.gives_outputs = stages[-1].index == plan.stages - 1
+        # Of a user's model each rank gives all outputs.
+        self.splits_logits = True
+
+    @property
+    def parts_of_logits(self) -> DeviceMesh | None:
+        """The ranks that each have a part of the logits; None where each has all of them."""
+        return self.mesh["tensor"] if self.splits_logits and self.mesh["tensor"].size() > 1 else None
 
     @property
     def stages(self) -> Sequence[MeshStage]:
@@ -96,7 +106,9 @@ def build_stages(context: Context, plan: MeshPlan, device: torch.device) -> Rank
     sizes = tuple(getattr(plan.layout, name) for name in MESH)
     mesh = init_device_mesh(device.type, sizes, mesh_dim_names=MESH)
     stages = [_divided(context, plan, mesh, stage) for stage in _held_stages(context, plan, mesh, device)]
-    return RankStages(stages, plan, mesh, device)
+    held = RankStages(stages, plan, mesh, device)
+    held.splits_logits = context.model.own is None
+    return held
 
 
 def _held_stages(context: Context, plan: MeshPlan, mesh: DeviceMesh, device: torch.device) -> list[MeshStage]:
@@ -114,16 +126,39 @@ def _on_device(stage: Stage, device: torch.device) -> MeshStage:
 def _divided(context: Context, plan: MeshPlan, mesh: DeviceMesh, stage: MeshStage) -> MeshStage:
     """The stage split over `tensor` and divided over `shard`, with copies over `replicate`."""
     is_cut = isinstance(stage.module, StageModule)
-    reordered = split_transformer(stage.module.layers if is_cut else stage.module, mesh["tensor"])
+    reordered = _split(context, stage, mesh["tensor"])
     recompute(context, stage.module)
     _shard(context, stage.module, mesh, reshard_after_forward=plan.layout.pipeline == 1)
     prefix = "layers." if is_cut else ""
     return replace(
         stage,
         reordered={f"{prefix}{name}": order for name, order in reordered.items()},
-        input=_local_edge(stage.input, mesh["tensor"], SEQUENCE),
-        output=_local_edge(stage.output, mesh["tensor"], FEATURES if stage.index + 1 == plan.stages else SEQUENCE),
+        **({} if context.model.own is not None else _local_edges(stage, plan, mesh["tensor"])),
     )
+
+
+def _split(context: Context, stage: MeshStage, mesh: DeviceMesh) -> Reordered:
+    """Splits the stage's layers: those of a user's model without dividing the sequence or its outputs."""
+    module = stage.module.layers if isinstance(stage.module, StageModule) else stage.module
+    assert isinstance(module, nn.Module)
+    if context.model.own is None:
+        return split_transformer(module, mesh)
+    inputs = None
+    if stage.index:
+        assert stage.input is not None and isinstance(stage.module, StageModule)
+        noise = torch.randn((TRIAL_SAMPLES, *stage.input.shape), generator=torch.Generator().manual_seed(0))
+        inputs = noise.to(next(module.parameters())).requires_grad_()
+        inputs = inputs.permute(0, 3, 1, 2) if stage.module.unpack else inputs
+    never_in_place(module)
+    return split_own(context, module, mesh, inputs).reordered
+
+
+def _local_edges(stage: MeshStage, plan: MeshPlan, mesh: DeviceMesh) -> dict[str, Edge | None]:
+    last = stage.index + 1 == plan.stages
+    return {
+        "input": _local_edge(stage.input, mesh, SEQUENCE),
+        "output": _local_edge(stage.output, mesh, FEATURES if last else SEQUENCE),
+    }
 
 
 def _local_edge(edge: Edge | None, mesh: DeviceMesh, dimension: int) -> Edge | None:
