@@ -197,18 +197,25 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     _check_batch(spec, chosen, probe)
     if spec.model is not None and chosen.trains not in (None, probe(spec).framework):
         raise SpecError(_wrong_framework(spec, chosen, probe(spec).framework))
-    for function in chosen.needs.cut_by(spec) if spec.model is not None else ():
+    uncut = _uncut(spec, chosen, probe) or _unheeded(spec, chosen)
+    if uncut is not None:
+        return uncut
+    # The strategy's own words come first: they say why, where the general ones only say that.
+    return chosen.needs.check(spec, system) or _unsupported(spec, chosen, system)
+
+
+def _uncut(spec: RunSpec, chosen: Strategy, probe: Probe) -> str | None:
+    """Why a user's model cannot be divided as the strategy does it, in words, or None."""
+    if spec.model is None:
+        return None
+    for function in chosen.needs.cut_by(spec):
         reason = probe(spec).why_not_cut(function)
         if reason is not None:
             return (
                 f"{chosen.name} does not know how to cut {spec.model.label}, {reason}; "
                 f"add a function {function} to {spec.model.path.name} (docs/workloads.md)"
             )
-    unheeded = _unheeded(spec, chosen)
-    if unheeded is not None:
-        return unheeded
-    # The strategy's own words come first: they say why, where the general ones only say that.
-    return chosen.needs.check(spec, system) or _unsupported(spec, chosen, system)
+    return None
 
 
 def _wrong_framework(spec: RunSpec, chosen: Strategy, framework: str) -> str:

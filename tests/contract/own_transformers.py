@@ -41,7 +41,9 @@ class SecretHeads(nn.Module):
         self.o_proj = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (layer(x).unflatten(2, (HEADS, -1)).transpose(1, 2) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            layer(x).unflatten(2, (HEADS, -1)).transpose(1, 2) for layer in (self.q_proj, self.k_proj, self.v_proj)
+        )
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o_proj(y.transpose(1, 2).flatten(2))
 
@@ -216,7 +218,9 @@ class LlamaAttention(nn.Module):
         self.q_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
         self.k_proj, self.v_proj = (nn.Linear(WIDTH, shared, bias=False) for _ in range(2))
 
-    def forward(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
         batch, length, _ = hidden_states.size()
         q = self.q_proj(hidden_states).view(batch, length, self.num_heads, self.head_dim).transpose(1, 2)
         k, v = (layer(hidden_states).view(batch, length, self.num_key_value_heads, self.head_dim).transpose(1, 2)

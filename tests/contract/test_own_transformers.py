@@ -72,3 +72,56 @@ def test_it_trains_as_one_worker_does(model: str, fields: dict[str, Any], traine
     for name, array in single.weights.items():
         np.testing.assert_allclose(spread.weights[name], array, atol=TOLERANCE, err_msg=name)
     assert spread.record.epochs[-1].test_loss == pytest.approx(single.record.epochs[-1].test_loss, rel=TOLERANCE)
+    assert spread.record.ranks[0].details["blocks"].startswith("4 ")
+
+
+def test_a_record_says_what_was_split_and_workers_hold_a_part(trained: Any) -> None:
+    record = trained.again(spec_of("nanogpt", strategy="torch-tensor")).record
+    assert record.ranks[0].details["blocks"] == "4 GPTBlock in transformer.h"
+    assert record.ranks[0].details["guessed_plan"] == {
+        "transformer.h.*.attn.c_attn": "columns", "transformer.h.*.attn.c_proj": "rows",
+        "transformer.h.*.mlp.c_fc": "columns", "transformer.h.*.mlp.c_proj": "rows",
+    }  # fmt: skip
+    for rank in record.ranks:
+        assert rank.details["held_bytes"]["parameters"] < 0.6 * 4 * record.parameters
+        assert rank.details["replicated_drift"] == 0.0
+
+
+def test_a_record_says_which_blocks_a_stage_has(trained: Any) -> None:
+    record = trained.again(spec_of("timm_vit", strategy="torch-pipeline")).record
+    assert [rank.details["layers"] for rank in record.ranks] == [["blocks.0", "blocks.1"], ["blocks.2", "blocks.3"]]
+    assert sum(rank.details["held_bytes"]["parameters"] for rank in record.ranks) == 4 * record.parameters
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "secret_heads",
+        {"strategy": "torch-tensor"},
+        "split over 2 workers in the usual ways, do not give what they give",
+    ),
+    ("secret_heads", {"strategy": "torch-mesh", "layout": "tensor=2"}, "add a function plan to own_transformers.py"),
+    ("tied", {"strategy": "torch-pipeline"}, "transformer.wte.weight is used in several places of it"),
+    ("remembering", {"strategy": "torch-mesh", "layout": "pipeline=2"}, "is used again behind it"),
+    ("peeking", {"strategy": "torch-layers"}, "its code looks at the numbers in its inputs outside of the blocks"),
+]
+
+
+@pytest.mark.parametrize(("model", "fields", "words"), REFUSED, ids=[words for *_, words in REFUSED])
+def test_what_cannot_be_found_is_refused_in_words(model: str, fields: dict[str, Any], words: str) -> None:
+    reason = str(refusal(spec_of(model, **fields), local_system(), probe))
+    assert words in reason
+    assert "add a function" in reason
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"strategy": "torch-tensor", "workers": 3, "global_batch": 15}, "split over 3 workers in the usual ways"),
+    pytest.param({"strategy": "torch-layers", "workers": 5, "global_batch": 15},
+                 "it has 4 blocks and 5 stages were asked for", marks=pytest.mark.soak),
+    pytest.param({"strategy": "torch-pipeline", "knobs": {"balance": "measured"}},
+                 "only plain sequences are cut by measured time", marks=pytest.mark.soak),
+], ids=str)  # fmt: skip
+def test_what_only_the_run_can_tell_it_says(fields: dict[str, Any], words: str, trained: Any) -> None:
+    spec = spec_of("hf_gpt2", **fields)
+    record = launch(PlannedRun(spec, 0), "own", local_system(), lambda _event: None, launcher=trained.launcher(spec))
+    assert words in str(record.reason)
+    assert "add a function" in str(record.reason)

@@ -86,5 +86,6 @@ def _outermost(members: dict[str, nn.Module]) -> dict[str, nn.Module]:
 
 def _parameters(members: dict[str, nn.Module]) -> int:
     return sum(
-        parameter.numel() for parameter in {parameter for member in members.values() for parameter in member.parameters()}
+        parameter.numel()
+        for parameter in {parameter for member in members.values() for parameter in member.parameters()}
     )

@@ -1,5 +1,7 @@
 """What a user's PyTorch model is and takes, found by building it and sending two samples through."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -48,19 +50,22 @@ def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
 def _not_found(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str, ...]) -> dict[str, str]:
     """Why a model that is no sequence cannot be cut into stages or split by itself; nothing where it can."""
     # They import what only models with blocks need.
-    from paceline.frameworks.torch.pipeline.follow import CannotCut
+    from paceline.frameworks.torch.pipeline.follow import CannotCutError
     from paceline.frameworks.torch.pipeline.found import chain_of
-    from paceline.frameworks.torch.tensor.guess import CannotGuess, guess_plan
+    from paceline.frameworks.torch.tensor.guess import CannotGuessError, guess_plan
 
     reasons = {}
     module.zero_grad(set_to_none=True)
     module.eval()
-    finders = {"stages": lambda: chain_of(module, inputs), "plan": lambda: guess_plan(module, inputs, FEWEST_PARTS)}
+    finders: dict[str, Callable[[], object]] = {
+        "stages": lambda: chain_of(module, inputs),
+        "plan": lambda: guess_plan(module, inputs, FEWEST_PARTS),
+    }
     for name, find in finders.items():
         try:
             if name not in cuts:
                 find()
-        except (CannotCut, CannotGuess) as reason:
+        except (CannotCutError, CannotGuessError) as reason:
             reasons[name] = str(reason)
     module.train()
     return reasons

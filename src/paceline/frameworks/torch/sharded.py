@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map_only
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.errors import ModelError
-from paceline.frameworks.torch.found_blocks import LISTS, Blocks, find_blocks
 from paceline.frameworks.torch.compression import make_contiguous
+from paceline.frameworks.torch.found_blocks import LISTS, Blocks, find_blocks
 from paceline.frameworks.torch.training import TorchJob
 
 if TYPE_CHECKING:

@@ -33,7 +33,9 @@ STRATEGY: Strategy = Strategy(
     footprint=lambda spec, model: pipeline_footprint(spec, {}, model),
     open_job=open_job,
     needs=replace(
-        declared.NEEDS_OF_PARTS, cut_by=always_cut_by("stages"), check=lambda spec, _system: why_not_cut(spec, {}, spec_facts)
+        declared.NEEDS_OF_PARTS,
+        cut_by=always_cut_by("stages"),
+        check=lambda spec, _system: why_not_cut(spec, {}, spec_facts),
     ),
     traits=Traits(replicas=one_replica, calibrated_like=("torch-pipeline", "torch-tensor")),
 )

@@ -14,7 +14,7 @@ from paceline.contract.context import Context
 from paceline.costs.cuts import cut, most_stages
 from paceline.errors import ModelError
 from paceline.frameworks.torch.found_blocks import HoldsBlocks
-from paceline.frameworks.torch.pipeline.follow import CannotCut
+from paceline.frameworks.torch.pipeline.follow import CannotCutError
 from paceline.frameworks.torch.pipeline.found import chain_of, found_stages
 from paceline.frameworks.torch.segments import TIMED_SAMPLES, TRIAL_SAMPLES, Segment, costs_of, segments_of
 from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData, build
@@ -118,21 +118,16 @@ def _balanced_parts(
     ]
 
 
-def _found_parts(
-    context: Context, module: nn.Module, inputs: Tensor, count: int, balance: str
-) -> list[nn.Module]:
+def _found_parts(context: Context, module: nn.Module, inputs: Tensor, count: int, balance: str) -> list[nn.Module]:
     """Stretches of the blocks of a user's model that is no sequence."""
     assert context.model.own is not None
     label, advice = context.model.own.label, "add a function stages(model, count) that returns its stages"
     try:
         if balance == "measured":
-            raise CannotCut("only plain sequences are cut by measured time (leave knob balance out)")
-        chain = chain_of(module, inputs)
-        parts = found_stages(module, chain, count, inputs)
-    except CannotCut as reason:
+            raise CannotCutError("only plain sequences are cut by measured time (leave knob balance out)")
+        return found_stages(module, chain_of(module, inputs), count, inputs)
+    except CannotCutError as reason:
         raise ModelError(f"{label} is no nn.Sequential and cannot be cut by itself: {reason}; {advice}") from reason
-    context.notes["found_blocks"] = list(chain.names)
-    return parts
 
 
 def _own_stages(user_model: OwnModel, function: Any, module: nn.Module, count: int) -> list[nn.Module]:

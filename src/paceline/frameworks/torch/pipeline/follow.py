@@ -22,7 +22,7 @@ _SHAPE_ONLY = ("zeros_like", "ones_like", "empty_like", "full_like", "new_zeros"
                "new_empty_strided")  # fmt: skip
 
 
-class CannotCut(Exception):
+class CannotCutError(Exception):
     """Why a model cannot be cut between its blocks, as the end of a sentence about it."""
 
 
@@ -97,7 +97,7 @@ class _Follower(TorchDispatchMode):
             if storage in self._names:
                 trial.used.setdefault(self._names[storage], set()).add(trial.begun)
             if self._made.get(storage, trial.begun) < trial.begun:
-                raise CannotCut(f"what is computed before {trial.names[-1]} is used again behind it")
+                raise CannotCutError(f"what is computed before {trial.names[-1]} is used again behind it")
         if any(storage in self._made or storage in self._parameters for storage in storages):
             self._mark_results(result)
         return result
@@ -105,7 +105,7 @@ class _Follower(TorchDispatchMode):
     def _mark_results(self, result: Any) -> None:
         tensors = _tensors(result)
         if not tensors and not self._trial.inside:
-            raise CannotCut("its code looks at the numbers in its inputs outside of the blocks")
+            raise CannotCutError("its code looks at the numbers in its inputs outside of the blocks")
         for tensor in tensors:
             # A view of a parameter is the parameter.
             if tensor.untyped_storage()._cdata not in self._names:
@@ -117,15 +117,15 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def follow(module: nn.Module, blocks: Blocks, inputs: Tensor) -> Chain:
-    """Sends samples through the whole model, in evaluation mode; raises `CannotCut`."""
+    """Sends samples through the whole model, in evaluation mode; raises `CannotCutError`."""
     trial, counter = _Trial(), FlopCounterMode(display=False)
     follower = _Follower(trial, module, inputs)
     with _hooked(module, blocks, trial, follower, counter), torch.no_grad(), counter, follower:
         output = module(inputs)
     if not isinstance(output, Tensor):
-        raise CannotCut(f"it returns {type(output).__name__} and not one tensor")
+        raise CannotCutError(f"it returns {type(output).__name__} and not one tensor")
     if len(trial.names) != len(blocks.modules):
-        raise CannotCut(f"only {len(trial.names)} of its {len(blocks.modules)} blocks run")
+        raise CannotCutError(f"only {len(trial.names)} of its {len(blocks.modules)} blocks run")
     ends = [*trial.flops[1:], float(counter.get_total_flops())]
     starts = [0.0, *trial.flops[1:]]
     flops = tuple(end - start for start, end in zip(starts, ends, strict=True))
@@ -144,9 +144,9 @@ def _positions(module: nn.Module, trial: _Trial) -> dict[str, int]:
     for name, _ in module.named_parameters():
         places = trial.used.get(name, set())
         if not places and name not in block_of:
-            raise CannotCut(f"{name} is not used in a trial, so that nobody knows which stage needs it")
+            raise CannotCutError(f"{name} is not used in a trial, so that nobody knows which stage needs it")
         if places - {block_of[name] + 1 if name in block_of else min(places)}:
-            raise CannotCut(f"{name} is used in several places of it")
+            raise CannotCutError(f"{name} is used in several places of it")
         positions[name] = min(places, default=0)
     positions |= {name: max(places) for name, places in trial.used.items() if name in positions}
     inside = tuple(f"{block}." for block in trial.names)
@@ -177,13 +177,13 @@ def _entering(name: str, trial: _Trial, follower: _Follower, counter: FlopCounte
     def hook(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = first_argument(args, kwargs)
         if trial.inside or name in trial.names:
-            raise CannotCut(f"{name} runs more than once, or within another block")
+            raise CannotCutError(f"{name} runs more than once, or within another block")
         if not isinstance(hidden, Tensor) or not hidden.is_floating_point():
-            raise CannotCut(f"the first input of {name} is no tensor of activations")
+            raise CannotCutError(f"the first input of {name} is no tensor of activations")
         if trial.output is not None and hidden is not trial.output:
-            raise CannotCut(f"something happens between {trial.names[-1]} and {name}")
+            raise CannotCutError(f"something happens between {trial.names[-1]} and {name}")
         if follower.depends((*args, *kwargs.values())[1:]):
-            raise CannotCut(f"{name} takes a second input that depends on the samples or on parameters")
+            raise CannotCutError(f"{name} takes a second input that depends on the samples or on parameters")
         trial.names.append(name)
         trial.flops.append(float(counter.get_total_flops()))
         trial.begun, trial.inside, trial.hidden = trial.begun + 1, True, hidden
@@ -197,7 +197,7 @@ def _leaving(name: str, trial: _Trial) -> Callable[..., None]:
         first, extras = (output[0], tuple(output[1:])) if isinstance(output, tuple) else (output, None)
         assert trial.hidden is not None
         if not isinstance(first, Tensor) or first.shape != trial.hidden.shape or _tensors(extras):
-            raise CannotCut(f"{name} does not give back one tensor of the shape of its first input")
+            raise CannotCutError(f"{name} does not give back one tensor of the shape of its first input")
         trial.extras.append(extras)
         trial.inside, trial.output = False, first
 

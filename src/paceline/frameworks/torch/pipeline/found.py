@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from paceline.costs.cuts import cut
 from paceline.frameworks.torch.found_blocks import HoldsBlocks, find_blocks
-from paceline.frameworks.torch.pipeline.follow import CannotCut, Chain, first_argument, follow
+from paceline.frameworks.torch.pipeline.follow import CannotCutError, Chain, first_argument, follow
 
 # Not 2: a sequence of two positions is more likely than one of three, and must not be taken for the samples.
 FOLLOWED_SAMPLES = 3
 
 
-class _Reached(Exception):
+class _ReachedError(Exception):
     """Ends a pass where the next stage begins."""
 
     def __init__(self, activations: Tensor) -> None:
@@ -41,8 +41,9 @@ class _OtherBlock(nn.Module):
 
     def __init__(self, block: nn.Module, extras: tuple[Any, ...] | None) -> None:
         super().__init__()
-        plain = {name: value for name, value in vars(block).items() if name not in vars(self) and name != "forward"}
-        vars(self).update({name: value for name, value in plain.items() if not isinstance(value, Tensor)})
+        for name, value in vars(block).items():
+            if name not in self.__dict__ and name != "forward" and not isinstance(value, Tensor):
+                self.__dict__[name] = value
         self._extras = extras
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -70,7 +71,7 @@ class _BlockBehind(_OtherBlock):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Ends the pass."""
-        raise _Reached(first_argument(args, kwargs))
+        raise _ReachedError(first_argument(args, kwargs))
 
 
 class FoundStage(HoldsBlocks):
@@ -92,7 +93,7 @@ class FoundStage(HoldsBlocks):
             self._inbox.received = received
         try:
             output: Tensor = self.model(inputs)
-        except _Reached as reached:
+        except _ReachedError as reached:
             output = reached.activations
         finally:
             if self._inbox is not None:
@@ -101,22 +102,22 @@ class FoundStage(HoldsBlocks):
 
 
 def chain_of(module: nn.Module, inputs: Tensor) -> Chain:
-    """The model's blocks as they run; raises `CannotCut` with why it cannot be cut between them."""
+    """The model's blocks as they run; raises `CannotCutError` with why it cannot be cut between them."""
     blocks = find_blocks(module)
     if blocks is None:
-        raise CannotCut("it has no list of like blocks")
+        raise CannotCutError("it has no list of like blocks")
     try:
         return follow(module, blocks, inputs[:FOLLOWED_SAMPLES])
-    except CannotCut:
+    except CannotCutError:
         raise
     except Exception as error:  # what a user's model raises while it is watched can be anything
-        raise CannotCut(f"it cannot be followed ({type(error).__name__}: {error})") from error
+        raise CannotCutError(f"it cannot be followed ({type(error).__name__}: {error})") from error
 
 
 def found_stages(module: nn.Module, chain: Chain, count: int, inputs: Tensor) -> list[nn.Module]:
     """Stages whose blocks cost about the same."""
     if count > len(chain.names):
-        raise CannotCut(f"it has {len(chain.names)} blocks and {count} stages were asked for")
+        raise CannotCutError(f"it has {len(chain.names)} blocks and {count} stages were asked for")
     stretches = cut(chain.flops, [True] * len(chain.names), count)
     stage_of = [number for number, stretch in enumerate(stretches) for _ in stretch]
     return [_stage(module, chain, number, stage_of, inputs) for number in range(count)]

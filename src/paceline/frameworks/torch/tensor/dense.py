@@ -1,4 +1,4 @@
-"""Dense layers as they are split: PyTorch's `nn.Linear`, and `Conv1D` of Hugging Face, whose kernel lies the other way."""
+"""Dense layers as they are split: `nn.Linear`, and the `Conv1D` of Hugging Face, whose kernel lies the other way."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def keep_columns(layer: nn.Module, rank: int, ways: int, parts: int) -> None:
         part = parameter.detach().index_select(dimension, order).chunk(ways, dimension)[rank]
         layer.register_parameter(name, nn.Parameter(part.clone()))
     if is_transposed(layer):
-        layer.nf = int(layer.nf) // ways  # type: ignore[assignment, arg-type]
+        layer.nf = int(layer.nf) // ways
 
 
 def side_by_side(size: int, parts: int, ways: int) -> Tensor:

@@ -34,7 +34,7 @@ _FEATURES = ("n_embd", "embed_dim", "hidden_size", "attn_dim", "inner_dim", "all
              "dim", "width")  # fmt: skip
 
 
-class CannotGuess(Exception):
+class CannotGuessError(Exception):
     """Why no layer of a model can be split by itself, as the end of a sentence about it."""
 
 
@@ -58,14 +58,14 @@ class Guess:
 
 
 def guess_plan(module: nn.Module, inputs: Tensor, ways: int) -> Guess:
-    """A plan that was tried for so many workers; raises `CannotGuess`."""
+    """A plan that was tried for so many workers; raises `CannotGuessError`."""
     blocks = find_blocks(module)
     if blocks is None:
-        raise CannotGuess("it has no list of like blocks")
+        raise CannotGuessError("it has no list of like blocks")
     named = [replace(pair, owner=_join(name, pair.owner))
              for name, block in blocks.modules.items() for pair in _named_pairs(block)]  # fmt: skip
     if not named:
-        raise CannotGuess(f"no names of layers in its blocks ({blocks.text}) are known")
+        raise CannotGuessError(f"no names of layers in its blocks ({blocks.text}) are known")
     # Like modules of many blocks are tried once.
     kinds = {pair: _kind(module, pair) for pair in named}
     examples = {kind: pair for pair, kind in reversed(kinds.items())}
@@ -79,7 +79,7 @@ def guess_plan(module: nn.Module, inputs: Tensor, ways: int) -> Guess:
         else:
             pairs.append(replace(found, owner=pair.owner))
     if not pairs:
-        raise CannotGuess(
+        raise CannotGuessError(
             f"{kinds.popitem()[0].owner or 'its blocks'} and the like, split over {ways} workers in the usual ways, "
             f"do not give what they give whole"
         )

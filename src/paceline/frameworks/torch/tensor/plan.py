@@ -17,7 +17,7 @@ from paceline.errors import ModelError
 from paceline.frameworks.torch.pipeline.cut import CLOSE
 from paceline.frameworks.torch.segments import TRIAL_SAMPLES, flattened_sequence
 from paceline.frameworks.torch.tensor.dense import STYLES, split_dense
-from paceline.frameworks.torch.tensor.guess import CannotGuess, guess_plan
+from paceline.frameworks.torch.tensor.guess import CannotGuessError, guess_plan
 from paceline.frameworks.torch.tensor.pairs import SplitPair, split_pairs
 from paceline.frameworks.torch.tensor.split import Arrangement
 from paceline.frameworks.torch.training import ResidentData
@@ -72,7 +72,7 @@ def _plan(context: Context, module: nn.Module, inputs: Tensor, ways: int) -> Pla
         return Plan(styles)
     try:
         guess = guess_plan(module, inputs, ways)
-    except CannotGuess as reason:
+    except CannotGuessError as reason:
         raise ModelError(_unsplit(user_model.label, isinstance(module, nn.Sequential), ways, str(reason))) from reason
     context.notes["guessed_plan"] = guess.text
     return Plan(guess.styles, guess.pairs)
@@ -141,7 +141,9 @@ class _TrialPass:
         outputs = module(inputs)
         weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
         outputs.backward(weights)
-        gradients = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
+        gradients = {
+            name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None
+        }
         module.zero_grad(set_to_none=True)
         return cls(outputs.detach(), gradients)
 

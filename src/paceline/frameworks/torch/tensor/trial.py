@@ -18,7 +18,7 @@ from paceline.frameworks.torch.tensor.pairs import SplitPair, tell_owner
 CLOSE = 1e-4
 
 
-class _Reached(Exception):
+class _ReachedError(Exception):
     """Ends a pass at the layer by rows."""
 
     def __init__(self, inputs: Tensor) -> None:
@@ -37,11 +37,11 @@ def works(owner: nn.Module, pair: SplitPair, args: tuple[Any, ...], kwargs: dict
         parts = [_part(whole, pair, args, kwargs, rank, ways) for rank in range(ways)]
         if any(part is None for part in parts):
             return False
-        total = sum(part @ rows for part, rows in zip(parts, kernel.chunk(ways), strict=True))  # type: ignore[operator]
+        total = sum(part @ rows for part, rows in zip(parts, kernel.chunk(ways), strict=True))
     except Exception:  # sizes that do not fit are found by a user's own code in many ways
         return False
     product = expected.detach() @ kernel
-    return bool(total.shape == product.shape and (total - product).norm() <= CLOSE * product.norm())  # type: ignore[union-attr]
+    return bool(total.shape == product.shape and (total - product).norm() <= CLOSE * product.norm())
 
 
 def _random_call(args: Any, kwargs: Any, generator: torch.Generator) -> tuple[Any, Any]:
@@ -70,12 +70,12 @@ def _kernel(layer: nn.Module) -> Tensor:
 
 def _features_before_rows(owner: nn.Module, pair: SplitPair, args: Any, kwargs: Any) -> Tensor:
     def stop(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        raise _Reached(inputs[0])
+        raise _ReachedError(inputs[0])
 
     hook = owner.get_submodule(pair.rows).register_forward_pre_hook(stop)
     try:
         owner(*args, **kwargs)
-    except _Reached as reached:
+    except _ReachedError as reached:
         return reached.inputs
     finally:
         hook.remove()

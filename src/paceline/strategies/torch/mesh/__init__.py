@@ -14,6 +14,7 @@ from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.layouts import SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
 from paceline.costs.mesh import mesh_footprint
+from paceline.errors import SpecError
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -33,6 +34,11 @@ def plan_of(spec: RunSpec) -> MeshPlan:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Each rank's part of the model, and what the ranks of each dimension exchange."""
+    if spec.model is not None and plan_of(spec).layout.tensor > 1:
+        raise SpecError(
+            f"what {spec.model.label} costs with its layers split by torch-mesh is not known; "
+            f"ask for a layout without tensor, or for torch-tensor"
+        )
     return mesh_footprint(spec, plan_of(spec), model)
 
 

@@ -130,10 +130,14 @@ def _divided(context: Context, plan: MeshPlan, mesh: DeviceMesh, stage: MeshStag
     recompute(context, stage.module)
     _shard(context, stage.module, mesh, reshard_after_forward=plan.layout.pipeline == 1)
     prefix = "layers." if is_cut else ""
+    # A user's model has whole activations on every rank.
+    own = context.model.own is not None
+    edges = (stage.input, stage.output) if own else _local_edges(stage, plan, mesh["tensor"])
     return replace(
         stage,
         reordered={f"{prefix}{name}": order for name, order in reordered.items()},
-        **({} if context.model.own is not None else _local_edges(stage, plan, mesh["tensor"])),
+        input=edges[0],
+        output=edges[1],
     )
 
 
@@ -153,12 +157,9 @@ def _split(context: Context, stage: MeshStage, mesh: DeviceMesh) -> Reordered:
     return split_own(context, module, mesh, inputs).reordered
 
 
-def _local_edges(stage: MeshStage, plan: MeshPlan, mesh: DeviceMesh) -> dict[str, Edge | None]:
-    last = stage.index + 1 == plan.stages
-    return {
-        "input": _local_edge(stage.input, mesh, SEQUENCE),
-        "output": _local_edge(stage.output, mesh, FEATURES if last else SEQUENCE),
-    }
+def _local_edges(stage: MeshStage, plan: MeshPlan, mesh: DeviceMesh) -> tuple[Edge | None, Edge | None]:
+    dimension = FEATURES if stage.index + 1 == plan.stages else SEQUENCE
+    return _local_edge(stage.input, mesh, SEQUENCE), _local_edge(stage.output, mesh, dimension)
 
 
 def _local_edge(edge: Edge | None, mesh: DeviceMesh, dimension: int) -> Edge | None:
