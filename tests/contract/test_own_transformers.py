@@ -19,14 +19,16 @@ from paceline.systems import local_system
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-MODELS = Path(__file__).with_name("own_transformers.py")
+MODELS = Path(__file__).with_name("own_models")
+FILES = {"hf_llama": "llamas.py", "torchtitan": "llamas.py", "timm_vit": "vits.py"}
 TEXT = {"dataset": "tokens", "input_shape": [16], "classes": 32}
 IMAGES = {"dataset": "synthetic", "input_shape": [3, 8, 8], "classes": 10}
 TOLERANCE = 1e-4
 
 
 def spec_of(model: str, **fields: Any) -> RunSpec:
-    usual = {"model": ModelFile.from_text(f"{MODELS}:{model}"), "global_batch": 16, "train_samples": 64, "steps": 4,
+    file = MODELS / FILES.get(model, "gpts.py")
+    usual = {"model": ModelFile.from_text(f"{file}:{model}"), "global_batch": 16, "train_samples": 64, "steps": 4,
              "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9}}  # fmt: skip
     usual |= IMAGES if model == "timm_vit" else TEXT
     usual |= {} if "layout" in fields else {"workers": 2}
@@ -99,7 +101,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"strategy": "torch-tensor"},
         "split over 2 workers in the usual ways, do not give what they give",
     ),
-    ("secret_heads", {"strategy": "torch-mesh", "layout": "tensor=2"}, "add a function plan to own_transformers.py"),
+    ("secret_heads", {"strategy": "torch-mesh", "layout": "tensor=2"}, "add a function plan to gpts.py"),
     ("tied", {"strategy": "torch-pipeline"}, "transformer.wte.weight is used in several places of it"),
     ("remembering", {"strategy": "torch-mesh", "layout": "pipeline=2"}, "is used again behind it"),
     ("peeking", {"strategy": "torch-layers"}, "its code looks at the numbers in its inputs outside of the blocks"),
@@ -114,7 +116,8 @@ def test_what_cannot_be_found_is_refused_in_words(model: str, fields: dict[str, 
 
 
 @pytest.mark.parametrize(("fields", "words"), [
-    ({"strategy": "torch-tensor", "workers": 3, "global_batch": 15}, "split over 3 workers in the usual ways"),
+    pytest.param({"strategy": "torch-tensor", "workers": 3, "global_batch": 15},
+                 "split over 3 workers in the usual ways", marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-layers", "workers": 5, "global_batch": 15},
                  "it has 4 blocks and 5 stages were asked for", marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-pipeline", "knobs": {"balance": "measured"}},

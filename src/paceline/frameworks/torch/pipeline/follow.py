@@ -146,7 +146,7 @@ def _positions(module: nn.Module, trial: _Trial) -> dict[str, int]:
         if not places and name not in block_of:
             raise CannotCutError(f"{name} is not used in a trial, so that nobody knows which stage needs it")
         if places - {block_of[name] + 1 if name in block_of else min(places)}:
-            raise CannotCutError(f"{name} is used in several places of it")
+            raise CannotCutError(f"{name} is used in several places of it; give each a parameter of its own")
         positions[name] = min(places, default=0)
     positions |= {name: max(places) for name, places in trial.used.items() if name in positions}
     inside = tuple(f"{block}." for block in trial.names)
