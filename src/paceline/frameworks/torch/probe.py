@@ -51,14 +51,14 @@ def _not_found(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str, ...]) -
     """Why a model that is no sequence cannot be cut into stages or split by itself; nothing where it can."""
     # They import what only models with blocks need.
     from paceline.frameworks.torch.pipeline.follow import CannotCutError
-    from paceline.frameworks.torch.pipeline.found import chain_of
+    from paceline.frameworks.torch.pipeline.found import chain_of, found_stages
     from paceline.frameworks.torch.tensor.guess import CannotGuessError, guess_plan
 
     reasons = {}
     module.zero_grad(set_to_none=True)
     module.eval()
     finders: dict[str, Callable[[], object]] = {
-        "stages": lambda: chain_of(module, inputs),
+        "stages": lambda: found_stages(module, chain_of(module, inputs), FEWEST_PARTS, inputs),
         "plan": lambda: guess_plan(module, inputs, FEWEST_PARTS),
     }
     for name, find in finders.items():

@@ -15,7 +15,7 @@ from paceline.costs.cuts import cut, most_stages
 from paceline.errors import ModelError
 from paceline.frameworks.torch.found_blocks import HoldsBlocks
 from paceline.frameworks.torch.pipeline.follow import CannotCutError
-from paceline.frameworks.torch.pipeline.found import chain_of, found_stages
+from paceline.frameworks.torch.pipeline.found import FOLLOWED_SAMPLES, chain_of, found_stages
 from paceline.frameworks.torch.segments import TIMED_SAMPLES, TRIAL_SAMPLES, Segment, costs_of, segments_of
 from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData, build
 from paceline.workloads.own import OwnModel, call_own
@@ -125,7 +125,7 @@ def _found_parts(context: Context, module: nn.Module, inputs: Tensor, count: int
     try:
         if balance == "measured":
             raise CannotCutError("only plain sequences are cut by measured time (leave knob balance out)")
-        return found_stages(module, chain_of(module, inputs), count, inputs)
+        return found_stages(module, chain_of(module, inputs), count, inputs[:FOLLOWED_SAMPLES])
     except CannotCutError as reason:
         raise ModelError(f"{label} is no nn.Sequential and cannot be cut by itself: {reason}; {advice}") from reason
 

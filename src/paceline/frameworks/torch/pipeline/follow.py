@@ -135,7 +135,9 @@ def follow(module: nn.Module, blocks: Blocks, inputs: Tensor) -> Chain:
 
 def _positions(module: nn.Module, trial: _Trial) -> dict[str, int]:
     """Where each tensor outside of the blocks is used; a parameter must be used in one place only."""
-    positions = {name: 0 for name, _ in module.named_buffers()}
+    # A buffer that only training uses belongs where the rest of its layer is used.
+    used_by = {name.rpartition(".")[0]: max(places) for name, places in trial.used.items()}
+    positions = {name: used_by.get(name.rpartition(".")[0], 0) for name, _ in module.named_buffers()}
     block_of = {
         f"{block}.{name}": number
         for number, block in enumerate(trial.names)

@@ -19,6 +19,8 @@ from paceline.frameworks.torch.pipeline.follow import CannotCutError, Chain, fir
 
 # Not 2: a sequence of two positions is more likely than one of three, and must not be taken for the samples.
 FOLLOWED_SAMPLES = 3
+# The stages make the operations of the whole.
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 class _ReachedError(Exception):
@@ -35,43 +37,34 @@ class _Inbox:
 
     received: Tensor | None = None
 
-
-class _OtherBlock(nn.Module):
-    """In the place of a block of another stage; what other code reads from that block, it reads here."""
-
-    def __init__(self, block: nn.Module, extras: tuple[Any, ...] | None) -> None:
-        super().__init__()
-        for name, value in vars(block).items():
-            if name not in self.__dict__ and name != "forward" and not isinstance(value, Tensor):
-                self.__dict__[name] = value
-        self._extras = extras
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Lets its input pass."""
-        return self._returned(first_argument(args, kwargs))
-
-    def _returned(self, activations: Any) -> Any:
-        return activations if self._extras is None else (activations, *self._extras)
+    def take(self, _activations: Any) -> Tensor | None:
+        """What came, instead of what a pass on this stage has."""
+        return self.received
 
 
-class _BlockBefore(_OtherBlock):
-    """The last block of the stage before: it gives what came from there."""
+def _hollow_block(block: nn.Module, forward: Callable[[Any], Any], extras: tuple[Any, ...] | None) -> nn.Module:
+    """In the place of a block of another stage: without its tensors, for code that reads its other attributes."""
+    tensors = [*block.parameters(), *block.buffers()]
+    hollow = copy.deepcopy(block, {id(tensor): tensor.detach().new_empty(0) for tensor in tensors})
+    for child in hollow.modules():
+        for name in [*child._parameters, *child._buffers]:
+            empty = child._parameters.pop(name, None)
+            child.register_buffer(name, child._buffers.get(name) if empty is None else empty, persistent=False)
 
-    def __init__(self, block: nn.Module, extras: tuple[Any, ...] | None, inbox: _Inbox) -> None:
-        super().__init__(block, extras)
-        self._inbox = inbox
+    def pass_on(*args: Any, **kwargs: Any) -> Any:
+        activations = forward(first_argument(args, kwargs))
+        return activations if extras is None else (activations, *extras)
 
-    def forward(self, *_args: Any, **_kwargs: Any) -> Any:
-        """What was received."""
-        return self._returned(self._inbox.received)
+    hollow.forward = pass_on
+    return hollow
 
 
-class _BlockBehind(_OtherBlock):
-    """The first block of the next stage."""
+def _unchanged(activations: Any) -> Any:
+    return activations
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Ends the pass."""
-        raise _ReachedError(first_argument(args, kwargs))
+
+def _end_pass(activations: Tensor) -> None:
+    raise _ReachedError(activations)
 
 
 class FoundStage(HoldsBlocks):
@@ -115,12 +108,22 @@ def chain_of(module: nn.Module, inputs: Tensor) -> Chain:
 
 
 def found_stages(module: nn.Module, chain: Chain, count: int, inputs: Tensor) -> list[nn.Module]:
-    """Stages whose blocks cost about the same."""
+    """Stages whose blocks cost about the same, after samples went through them; raises `CannotCutError`."""
     if count > len(chain.names):
         raise CannotCutError(f"it has {len(chain.names)} blocks and {count} stages were asked for")
     stretches = cut(chain.flops, [True] * len(chain.names), count)
     stage_of = [number for number, stretch in enumerate(stretches) for _ in stretch]
-    return [_stage(module, chain, number, stage_of, inputs) for number in range(count)]
+    try:
+        stages: list[nn.Module] = [_stage(module, chain, number, stage_of, inputs) for number in range(count)]
+        with torch.no_grad():
+            activations, expected = inputs, module(inputs)
+            for stage in stages:
+                activations = stage(activations)
+    except Exception as error:  # a user's code can miss what is not there in many ways
+        raise CannotCutError(f"cut between its blocks it fails with {type(error).__name__}: {error}") from error
+    if activations.shape != expected.shape or not torch.allclose(activations, expected, **CLOSE):
+        raise CannotCutError("cut between its blocks it does not give what it gives whole")
+    return stages
 
 
 def _stage(module: nn.Module, chain: Chain, number: int, stage_of: Sequence[int], inputs: Tensor) -> FoundStage:
@@ -153,11 +156,10 @@ def _blocks_of_stage(
         block, extras = module.get_submodule(name), chain.extras[index]
         if first <= index < behind:
             standing[id(block)] = block
-        elif index == first - 1:
-            assert inbox is not None
-            standing[id(block)] = _BlockBefore(block, extras, inbox)
-        else:
-            standing[id(block)] = (_BlockBehind if index == behind else _OtherBlock)(block, extras)
+            continue
+        # The last block of the stage before gives what came from there; the next stage's first ends the pass.
+        give = inbox.take if inbox is not None and index == first - 1 else _end_pass if index == behind else _unchanged
+        standing[id(block)] = _hollow_block(block, give, extras)
     return standing, list(chain.names[first:behind])
 
 
