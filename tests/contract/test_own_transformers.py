@@ -20,7 +20,8 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 MODELS = Path(__file__).with_name("own_models")
-FILES = {"hf_llama": "llamas.py", "torchtitan": "llamas.py", "timm_vit": "vits.py"}
+FILES = {"hf_llama": "llamas.py", "torchtitan": "llamas.py", "timm_vit": "vits.py",
+         "torch_encoder": "encoders.py"}  # fmt: skip
 TEXT = {"dataset": "tokens", "input_shape": [16], "classes": 32}
 IMAGES = {"dataset": "synthetic", "input_shape": [3, 8, 8], "classes": 10}
 TOLERANCE = 1e-4
@@ -40,7 +41,7 @@ def on(model: str, soak: bool = True, **fields: Any) -> Any:
     return pytest.param(model, fields, id=" ".join(words), marks=[pytest.mark.soak] if soak else [])
 
 
-STYLES = ("nanogpt", "hf_gpt2", "hf_llama", "torchtitan", "timm_vit")
+STYLES = ("nanogpt", "hf_gpt2", "hf_llama", "torchtitan", "timm_vit", "torch_encoder")
 EVERYTHING = {"recompute": "full", "accumulation": 2, "clip": 0.2}
 RUNS = [
     on("hf_llama", soak=False, strategy="torch-mesh", layout="shard=2", recompute="full", clip=0.2),
