@@ -97,6 +97,13 @@ def tied() -> nn.Module:
     return GPT([GPTBlock(CausalSelfAttention(), Feed()) for _ in range(DEPTH)], tied=True)
 
 
+def shared_norm() -> nn.Module:
+    blocks = [GPTBlock(CausalSelfAttention(), Feed()) for _ in range(DEPTH)]
+    for block in blocks:
+        block.ln_1 = blocks[0].ln_1
+    return GPT(blocks)
+
+
 def per_head_norm() -> nn.Module:
     return GPT([GPTBlock(CausalSelfAttention(per_head_norm=True), Feed()) for _ in range(DEPTH)])
 

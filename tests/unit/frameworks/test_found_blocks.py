@@ -104,6 +104,16 @@ def test_stages_give_what_the_model_gives_for_any_number_of_samples(name: str) -
         torch.testing.assert_close(activations, model(inputs), rtol=1e-5, atol=1e-5)
 
 
+def test_a_tied_head_has_a_copy_of_the_embedding_on_the_last_stage() -> None:
+    model = built("tied")
+    first, middle, last = found_stages(model, chain_of(model, samples("tied", 3)), 3, samples("tied", 3))
+    (name,) = first.tied
+    assert last.tied == (name,) and middle.tied == ()
+    assert first.get_parameter(name) is model.lm_head.weight
+    assert last.get_parameter(name) is not model.lm_head.weight
+    torch.testing.assert_close(last.get_parameter(name), model.lm_head.weight)
+
+
 class Biased(gpts.GPT):
     """A bias that every block is given, and that is zero when training starts."""
 
@@ -123,7 +133,7 @@ class Biased(gpts.GPT):
 
 @pytest.mark.parametrize(("model", "words"), [
     (Biased, "takes a second input that depends on the samples or on parameters"),
-    (gpts.tied, "transformer.wte.weight is used in several places"),
+    (gpts.shared_norm, "transformer.h.0.ln_1.weight is used in several places"),
     (gpts.remembering, "is used again behind it"),
     (gpts.peeking, "looks at the numbers in its inputs"),
     (composed, "it has no list of like blocks"),

@@ -41,6 +41,10 @@ class HoldsBlocks(nn.Module):
     """A module that knows its blocks, such as a stage of a model that may be left with a single one of them."""
 
     block_names: tuple[str, ...] = ()
+    # Parameters that another stage has too: both add up their gradients.
+    tied: tuple[str, ...] = ()
+    # Whether its own are copies, which do not count among the model's.
+    has_copies = False
 
 
 def find_blocks(module: nn.Module) -> Blocks | None:

@@ -62,6 +62,12 @@ class Stage:
     names: dict[str, str]
 
     @property
+    def tied(self) -> list[nn.Parameter]:
+        """Parameters that the first and the last stage both have."""
+        layers = self.module.layers
+        return [layers.get_parameter(name) for name in layers.tied] if isinstance(layers, HoldsBlocks) else []
+
+    @property
     def layer_names(self) -> list[str]:
         """Its blocks, where it was cut between blocks, else its layers."""
         layers = self.module.layers
@@ -152,7 +158,10 @@ def _described(value: Any) -> str:
 def _names(label: str, module: nn.Module, stages: Sequence[nn.Module]) -> list[dict[str, str]]:
     """For each stage, its tensors' names in the whole model; every one must be in exactly one stage."""
     whole = module.state_dict(keep_vars=True)
-    parts = [{id(tensor): name for name, tensor in stage.state_dict(keep_vars=True).items()} for stage in stages]
+    parts = [
+        {id(tensor): name for name, tensor in stage.state_dict(keep_vars=True).items() if id(tensor) not in copies}
+        for stage, copies in zip(stages, map(_copies, stages), strict=True)
+    ]
     for number, part in enumerate(parts):
         known = {id(tensor) for tensor in whole.values()}
         if strangers := [name for tensor, name in part.items() if tensor not in known]:
@@ -169,6 +178,12 @@ def _names(label: str, module: nn.Module, stages: Sequence[nn.Module]) -> list[d
                 f"{name} of {label} is in stages {holders[0]} and {holders[1]}; layers that share it must be in one"
             )
     return [{name: part[id(tensor)] for name, tensor in whole.items() if id(tensor) in part} for part in parts]
+
+
+def _copies(stage: nn.Module) -> set[int]:
+    """Parameters of another stage that this one has a copy of, by identity."""
+    copied = isinstance(stage, HoldsBlocks) and stage.has_copies
+    return {id(stage.get_parameter(name)) for name in stage.tied} if copied else set()
 
 
 def _checked_stages(

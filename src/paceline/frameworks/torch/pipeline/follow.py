@@ -37,9 +37,20 @@ class Chain:
     extras: tuple[tuple[Any, ...] | None, ...]
     # Tensor outside the blocks ─► blocks that had begun when it was used.
     positions: dict[str, int]
-    # Layer outside the blocks that has parameters ─► shape and type of its output for the samples of the trial.
-    outputs: dict[str, tuple[torch.Size, torch.dtype]]
+    # Parameters that are used before and behind all blocks, as a head does that is tied to its embedding.
+    tied: frozenset[str]
+    outputs: dict[str, "LayerOutput"]
     samples: int
+
+
+@dataclass(frozen=True)
+class LayerOutput:
+    """What a layer outside the blocks that has parameters gave for the samples of the trial, and when."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    # Blocks that had begun.
+    position: int
 
 
 @dataclass
@@ -50,7 +61,7 @@ class _Trial:
     extras: list[tuple[Any, ...] | None] = field(default_factory=list)
     flops: list[float] = field(default_factory=list)
     used: dict[str, set[int]] = field(default_factory=dict)
-    outputs: dict[str, tuple[torch.Size, torch.dtype]] = field(default_factory=dict)
+    outputs: dict[str, LayerOutput] = field(default_factory=dict)
     # First input of the block that runs, and first output of the one that ran last.
     hidden: Tensor | None = None
     output: Tensor | None = None
@@ -129,15 +140,21 @@ def follow(module: nn.Module, blocks: Blocks, inputs: Tensor) -> Chain:
     ends = [*trial.flops[1:], float(counter.get_total_flops())]
     starts = [0.0, *trial.flops[1:]]
     flops = tuple(end - start for start, end in zip(starts, ends, strict=True))
-    positions = _positions(module, trial)
-    return Chain(tuple(trial.names), flops, tuple(trial.extras), positions, trial.outputs, len(inputs))
+    positions, tied = _positions(module, trial)
+    return Chain(tuple(trial.names), flops, tuple(trial.extras), positions, tied, trial.outputs, len(inputs))
 
 
-def _positions(module: nn.Module, trial: _Trial) -> dict[str, int]:
-    """Where each tensor outside of the blocks is used; a parameter must be used in one place only."""
+def _positions(module: nn.Module, trial: _Trial) -> tuple[dict[str, int], frozenset[str]]:
+    """Where each tensor outside of the blocks is used first, and which of them also behind all blocks.
+
+    In any other two places no parameter may be used.
+    """
     # A buffer that only training uses belongs where the rest of its layer is used.
     used_by = {name.rpartition(".")[0]: max(places) for name, places in trial.used.items()}
-    positions = {name: used_by.get(name.rpartition(".")[0], 0) for name, _ in module.named_buffers()}
+    positions = {
+        name: max(trial.used.get(name, {used_by.get(name.rpartition(".")[0], 0)})) for name, _ in module.named_buffers()
+    }
+    tied = frozenset(name for name, places in trial.used.items() if places == {0, len(trial.names)})
     block_of = {
         f"{block}.{name}": number
         for number, block in enumerate(trial.names)
@@ -147,12 +164,13 @@ def _positions(module: nn.Module, trial: _Trial) -> dict[str, int]:
         places = trial.used.get(name, set())
         if not places and name not in block_of:
             raise CannotCutError(f"{name} is not used in a trial, so that nobody knows which stage needs it")
-        if places - {block_of[name] + 1 if name in block_of else min(places)}:
+        once = block_of[name] + 1 if name in block_of else min(places)
+        if places - {once} and (name in block_of or name not in tied):
             raise CannotCutError(f"{name} is used in several places of it; give each a parameter of its own")
         positions[name] = min(places, default=0)
-    positions |= {name: max(places) for name, places in trial.used.items() if name in positions}
     inside = tuple(f"{block}." for block in trial.names)
-    return {name: place for name, place in positions.items() if not name.startswith(inside)}
+    outside = {name: place for name, place in positions.items() if not name.startswith(inside)}
+    return outside, tied - {name for name, _ in module.named_buffers()}
 
 
 @contextmanager
@@ -209,6 +227,6 @@ def _leaving(name: str, trial: _Trial) -> Callable[..., None]:
 def _keeping_output(name: str, trial: _Trial) -> Callable[..., None]:
     def hook(_layer: nn.Module, _args: Any, output: Any) -> None:
         if isinstance(output, Tensor):
-            trial.outputs[name] = (output.shape, output.dtype)
+            trial.outputs[name] = LayerOutput(output.shape, output.dtype, trial.begun)
 
     return hook

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from paceline.costs.cuts import cut
 from paceline.frameworks.torch.found_blocks import HoldsBlocks, find_blocks
-from paceline.frameworks.torch.pipeline.follow import CannotCutError, Chain, first_argument, follow
+from paceline.frameworks.torch.pipeline.follow import CannotCutError, Chain, LayerOutput, first_argument, follow
 
 # Not 2: a sequence of two positions is more likely than one of three, and must not be taken for the samples.
 FOLLOWED_SAMPLES = 3
@@ -131,9 +131,11 @@ def _stage(module: nn.Module, chain: Chain, number: int, stage_of: Sequence[int]
     memo, held = _blocks_of_stage(module, chain, number, stage_of, inbox)
     # Code behind a block runs in the stage of that block, code before all of them in the first.
     kept = {name for name, place in chain.positions.items() if stage_of[max(0, place - 1)] == number}
-    emptied = set[int]()
+    is_last, emptied = number == stage_of[-1], set[int]()
     for name, parameter in module.named_parameters():
-        if name in chain.positions:
+        if name in chain.tied and is_last and number:
+            memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+        elif name in chain.positions:
             hollow = parameter if name in kept else _hollow(chain, name, parameter)
             memo[id(parameter)] = hollow
             emptied |= {id(hollow)} - {id(parameter)}
@@ -143,7 +145,12 @@ def _stage(module: nn.Module, chain: Chain, number: int, stage_of: Sequence[int]
     for name, child in skeleton.named_modules():
         if name not in held and not name.startswith(within):
             _empty(child, name, chain, kept, emptied)
-    return FoundStage(skeleton, held, inputs, inbox)
+        if name in chain.outputs and stage_of[max(0, chain.outputs[name].position - 1)] != number:
+            child.forward = _zeros(chain.outputs[name], chain.samples)
+    stage = FoundStage(skeleton, held, inputs, inbox)
+    if is_last != (number == 0):
+        stage.tied, stage.has_copies = tuple(f"model.{name}" for name in sorted(chain.tied)), is_last
+    return stage
 
 
 def _blocks_of_stage(
@@ -171,8 +178,7 @@ def _hollow(chain: Chain, name: str, parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _empty(child: nn.Module, name: str, chain: Chain, kept: set[str], emptied: set[int]) -> None:
-    """Takes from a module what belongs to other stages; one that has nothing left gives zeros."""
-    mine = [parameter for parameter in child._parameters.values() if parameter is not None]
+    """Takes from a module what belongs to other stages."""
     for key, parameter in list(child._parameters.items()):
         if id(parameter) in emptied:
             assert parameter is not None
@@ -182,16 +188,14 @@ def _empty(child: nn.Module, name: str, chain: Chain, kept: set[str], emptied: s
         path = f"{name}.{key}" if name else key
         if path in chain.positions and path not in kept:
             child._non_persistent_buffers_set.add(key)
-    if name in chain.outputs and mine and all(id(parameter) in emptied for parameter in mine):
-        child.forward = _zeros(*chain.outputs[name], chain.samples)
 
 
-def _zeros(shape: torch.Size, dtype: torch.dtype, samples: int) -> Callable[..., Tensor]:
-    """A forward function that computes nothing and gives zeros of the right shape."""
+def _zeros(output: LayerOutput, samples: int) -> Callable[..., Tensor]:
+    """A forward function for a layer of another stage: computes nothing and gives zeros of the right shape."""
 
     def forward(inputs: Tensor, *_others: Any, **_named: Any) -> Tensor:
-        batched = shape[0] == samples
-        sizes = (len(inputs), *shape[1:]) if batched else tuple(shape)
-        return torch.zeros((), dtype=dtype, device=inputs.device).expand(sizes)
+        batched = output.shape[0] == samples
+        sizes = (len(inputs), *output.shape[1:]) if batched else tuple(output.shape)
+        return torch.zeros((), dtype=output.dtype, device=inputs.device).expand(sizes)
 
     return forward
