@@ -80,7 +80,7 @@ def guess_plan(module: nn.Module, inputs: Tensor, ways: int) -> Guess:
             pairs.append(replace(found, owner=pair.owner))
     if not pairs:
         raise CannotGuessError(
-            f"{kinds.popitem()[0].owner or 'its blocks'} and the like, split over {ways} workers in the usual ways, "
+            f"{named[0].owner or 'its blocks'} and the like, split over {ways} workers in the usual ways, "
             f"do not give what they give whole"
         )
     return Guess(tuple(pairs), tuple(whole))
