@@ -212,17 +212,25 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         raise SpecError(_wrong_framework(spec, chosen, probe(spec).framework))
     if spec.model is None and (unfit := _unfit(spec, chosen)) is not None:
         return unfit
-    cut_by = chosen.needs.cut_by
-    if spec.model is not None and cut_by and not probe(spec).sequential and cut_by not in probe(spec).cuts:
-        return (
-            f"{chosen.name} does not know how to cut {spec.model.label}, which is no plain sequence of layers; "
-            f"add a function {cut_by} to {spec.model.path.name} (docs/workloads.md)"
-        )
-    unheeded = _unheeded(spec, chosen)
-    if unheeded is not None:
-        return unheeded
+    uncut = _uncut(spec, chosen, probe) or _unheeded(spec, chosen)
+    if uncut is not None:
+        return uncut
     # The strategy's own words come first: they say why, where the general ones only say that.
     return chosen.needs.check(spec, system) or _unsupported(spec, chosen, system)
+
+
+def _uncut(spec: RunSpec, chosen: Strategy, probe: Probe) -> str | None:
+    """Why a user's model cannot be divided as the strategy does it, in words, or None."""
+    if spec.model is None:
+        return None
+    for function in chosen.needs.cut_by(spec):
+        reason = probe(spec).why_not_cut(function)
+        if reason is not None:
+            return (
+                f"{chosen.name} does not know how to cut {spec.model.label}, {reason}; "
+                f"add a function {function} to {spec.model.path.name} (docs/workloads.md)"
+            )
+    return None
 
 
 def _wrong_framework(spec: RunSpec, chosen: Strategy, framework: str) -> str:
@@ -243,7 +251,8 @@ def _unfit(spec: RunSpec, chosen: Strategy) -> str | None:
     if chosen.trains is not None and chosen.trains not in model.frameworks:
         offered = " and ".join(MODEL_KINDS[name] for name in model.frameworks)
         return f"{spec.workload} can be built as {offered}, and {chosen.name} trains {MODEL_KINDS[chosen.trains]}"
-    if chosen.needs.cut_by == "stages" and any(layer.tied for layer in spec_layers(spec)[0]):
+    stages = "stages" in chosen.needs.cut_by(spec) and "layout" not in chosen.needs.heeds
+    if stages and any(layer.tied for layer in spec_layers(spec)[0]):
         others = ", ".join(other.name for other in strategies().values() if "layout" in other.needs.heeds)
         return (
             f"{spec.workload} ties its head to its table of tokens, and {chosen.name} gives them to different workers; "

@@ -186,5 +186,5 @@ def test_a_model_without_blocks_is_neither_split_nor_recomputed() -> None:
     usual = {"strategy": "torch-mesh", "global_batch": 16, "steps": 1, "dataset": "mnist-5k"}
     split, again = (complete(RunSpec.parse({**usual, **fields}, "refused")) for fields in
                     ({"layout": "tensor=2"}, {"layout": "shard=2", "recompute": "full"}))  # fmt: skip
-    assert "splits the layers of the built-in transformer only" in str(refusal(split, local_system(), probe))
+    assert "splits transformers, and mnist-small is none" in str(refusal(split, local_system(), probe))
     assert "mnist-small has no transformer blocks" in str(refusal(again, local_system(), probe))

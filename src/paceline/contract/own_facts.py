@@ -1,6 +1,6 @@
 """What a look at a user's own model found out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
@@ -19,9 +19,21 @@ class OwnFacts:
     # Whether it is a plain sequence of modules, and which functions for cutting it its file has.
     sequential: bool = False
     cuts: tuple[str, ...] = ()
+    # Its blocks in words, where some were found.
+    blocks: str | None = None
+    # Of a model that is no sequence: the functions that it does without, and of others why.
+    found: tuple[str, ...] = ()
+    not_found: dict[str, str] = field(default_factory=dict)
     # Its layers in the order of a forward pass, as counts; none where it could not be followed layer by layer.
     layers: tuple[LayerFacts, ...] = ()
     input_elements: int = 0
+
+    def why_not_cut(self, function: str) -> str | None:
+        """Why a strategy that cuts by this function cannot cut the model, as words behind its name, or None."""
+        if self.sequential or function in (*self.cuts, *self.found):
+            return None
+        reason = self.not_found.get(function)
+        return "which is no plain sequence of layers" + (f" ({reason})" if reason else "")
 
     @property
     def model(self) -> ModelFacts | None:

@@ -70,6 +70,14 @@ def step_by_step(spec: RunSpec) -> bool:
     return "graph" not in spec.execution
 
 
+Cut = Literal["stages", "plan"]
+
+
+def always_cut_by(function: Cut) -> Callable[[RunSpec], tuple[Cut, ...]]:
+    """Of a strategy that cuts every model in the same way."""
+    return lambda _spec: (function,)
+
+
 @dataclass(frozen=True)
 class Needs:
     """Where and how a strategy can run: devices, processes, packages, and what it refuses."""
@@ -83,8 +91,8 @@ class Needs:
     packages: tuple[str, ...] = ()
     # The kind of own model that it trains, where it is not that of its framework.
     own_models: str | None = None
-    # For a model of the user's that is no plain sequence: the function of its file that says how to cut it.
-    cut_by: Literal["stages", "plan"] | None = None
+    # For a model of the user's that is no plain sequence: the functions of its file that say how a run cuts it.
+    cut_by: Callable[[RunSpec], tuple[Cut, ...]] = lambda _spec: ()
     # The only worker count it can have, where there is just one.
     fixed_workers: int | None = None
     # Whether its workers can share one GPU; otherwise device cuda wants a GPU for each.

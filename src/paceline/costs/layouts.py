@@ -184,11 +184,14 @@ def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> s
     layout = plan.layout
     if layout.tensor == layout.context == layout.expert == 1:
         return None
+    if facts is None and layout.context == layout.expert == 1:
+        # What can be split of a user's model, a look at it and the run itself tell.
+        return None
     blocks = [layer for layer in facts.layers if layer.heads] if facts is not None else []
     if facts is None or not blocks or any(transformer_role(layer) is None for layer in facts.layers):
         return (
-            f"{spec.strategy} splits layers, sequences and experts of built-in causal transformers only, and "
-            f"{spec.workload} is none; use shard, replicate or pipeline, or strategy torch-tensor"
+            f"{spec.strategy} splits layers, sequences and experts of causal transformers, and "
+            f"{spec.workload} is none that it knows; use shard, replicate or pipeline, or strategy torch-tensor"
         )
     return (
         _why_not_tensor(spec, layout.tensor, blocks)

@@ -248,6 +248,19 @@ def test_a_model_of_another_framework_is_refused(tmp_path: Path) -> None:
     assert said.startswith("a model of data.py:build returns a Keras model, and torch-ddp trains a torch.nn.Module;")
 
 
+def test_stages_that_only_paceline_finds_are_refused(tmp_path: Path) -> None:
+    said = refused(
+        probe=lambda _spec: OwnFacts("torch", 10, 64, found=("stages", "plan")),
+        strategy="torch-pipeline",
+        workers=2,
+        model=model_file(tmp_path, "data"),
+    )
+    assert said == (
+        "a script cannot be written: only Paceline finds how to cut a model of data.py:build by itself; "
+        "add a function stages to its file"
+    )
+
+
 def test_an_optimizer_without_a_script_is_refused() -> None:
     said = refused(strategy="torch-ddp", workers=2, optimizer={"name": "lbfgs"})
     assert said == "a script cannot be written for optimizer lbfgs; use adam, sgd or adagrad"

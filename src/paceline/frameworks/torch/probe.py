@@ -1,16 +1,21 @@
 """What a user's PyTorch model is and takes, found by building it and sending two samples through."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 from paceline.contract.context import Context
 from paceline.contract.own_facts import OwnFacts
 from paceline.errors import ModelError
+from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.training import ResidentData, loss_function
 from paceline.workloads.own import telling_samples
 
 SAMPLES = 2
+# With as many, what a cut or a split needs is looked for; a run looks again with its own number of workers.
+FOLLOWED_SAMPLES, FEWEST_PARTS = 3, 2
 
 
 def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
@@ -29,10 +34,41 @@ def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
     cuts = tuple(
         name for name, function in (("stages", user_model.stages), ("plan", user_model.plan)) if function is not None
     )
+    sequential, blocks = isinstance(module, nn.Sequential), find_blocks(module)
+    several = data.batch(data.train, slice(0, FOLLOWED_SAMPLES))[0]
+    not_found = dict.fromkeys(("stages", "plan"), "it has no list of like blocks")
+    if blocks is not None and not sequential:
+        not_found = _not_found(module, several, cuts)
     return OwnFacts(
-        "torch", parameters, len(context.data.train_inputs), isinstance(module, nn.Sequential), cuts,
-        module_facts(module, inputs), inputs[0].numel(),
+        "torch", parameters, len(context.data.train_inputs), sequential, cuts,
+        layers=module_facts(module, inputs), input_elements=inputs[0].numel(), blocks=blocks.text if blocks else None,
+        found=() if sequential else tuple(name for name in ("stages", "plan") if name not in (*cuts, *not_found)),
+        not_found={} if sequential else not_found,
     )  # fmt: skip
+
+
+def _not_found(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str, ...]) -> dict[str, str]:
+    """Why a model that is no sequence cannot be cut into stages or split by itself; nothing where it can."""
+    # They import what only models with blocks need.
+    from paceline.frameworks.torch.pipeline.follow import CannotCutError
+    from paceline.frameworks.torch.pipeline.found import chain_of, found_stages
+    from paceline.frameworks.torch.tensor.guess import CannotGuessError, guess_plan
+
+    reasons = {}
+    module.zero_grad(set_to_none=True)
+    module.eval()
+    finders: dict[str, Callable[[], object]] = {
+        "stages": lambda: found_stages(module, chain_of(module, inputs), FEWEST_PARTS, inputs),
+        "plan": lambda: guess_plan(module, inputs, FEWEST_PARTS),
+    }
+    for name, find in finders.items():
+        try:
+            if name not in cuts:
+                find()
+        except (CannotCutError, CannotGuessError) as reason:
+            reasons[name] = str(reason)
+    module.train()
+    return reasons
 
 
 def _pass_through(context: Context, module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from paceline.contract.context import Context
+from paceline.frameworks.torch.found_blocks import blocks
 from paceline.frameworks.torch.layers import BLOCK_MODULES
 from paceline.frameworks.torch.sharded import layers
 
@@ -26,7 +27,7 @@ _KEPT = {
 
 
 def recompute(context: Context, module: nn.Module) -> None:
-    """Has the blocks of a built-in model, or the layers of a user's, compute their activations again as the run says.
+    """Has the blocks of a model, or the layers of a user's without blocks, compute activations again as the run says.
 
     The module's `forward` is replaced rather than the module wrapped, so that no parameter changes its name.
     """
@@ -42,7 +43,7 @@ def recompute(context: Context, module: nn.Module) -> None:
 
 def _recomputed(context: Context, module: nn.Module) -> Iterable[nn.Module]:
     if context.model.own is not None:
-        return layers(module)
+        return blocks(module) or layers(module)
     return [child for child in module.modules() if isinstance(child, BLOCK_MODULES)]
 
 

@@ -16,6 +16,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.errors import ModelError
 from paceline.frameworks.torch.compression import make_contiguous
+from paceline.frameworks.torch.found_blocks import LISTS, Blocks, find_blocks
 from paceline.frameworks.torch.training import TorchJob
 
 if TYPE_CHECKING:
@@ -67,16 +68,23 @@ def in_memory_of_its_own(_unit: nn.Module, _inputs: Any, output: Any) -> Any:
 
 
 def layers(module: nn.Module) -> list[nn.Module]:
-    """The parts of a model that are gathered one at a time; those that share a parameter stay with the whole."""
-    candidates = list(_inside(module))
+    """The parts of a model that are gathered one at a time: its blocks, and the layers beside them.
+
+    Those that share a parameter stay with the whole.
+    """
+    found = find_blocks(module)
+    candidates = list(_inside(module, found or Blocks({})))
     owners = Counter(parameter for layer in candidates for parameter in set(layer.parameters()))
     return [layer for layer in candidates if all(owners[parameter] == 1 for parameter in layer.parameters())]
 
 
-def _inside(module: nn.Module) -> Iterator[nn.Module]:
-    for child in module.children():
-        if isinstance(child, nn.Sequential | nn.ModuleList | nn.ModuleDict):
-            yield from _inside(child)
+def _inside(module: nn.Module, blocks: Blocks, prefix: str = "") -> Iterator[nn.Module]:
+    """Children; of lists, and of modules that hold the blocks, what is within."""
+    for name, child in module.named_children():
+        path = f"{prefix}{name}"
+        holds = path in blocks.holders or isinstance(child, LISTS)
+        if holds and path not in blocks.modules:
+            yield from _inside(child, blocks, f"{path}.")
         elif next(child.parameters(), None) is not None:
             yield child
 

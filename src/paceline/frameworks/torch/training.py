@@ -19,6 +19,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.data.base import DataSet
 from paceline.errors import ModelError
+from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.spans import SpanRecorder
@@ -86,6 +87,8 @@ def build(context: Context, device: torch.device) -> nn.Module:
             raise ModelError(
                 f"{user_model.label} returned {type(module).__name__}, not a torch.nn.Module; return the model itself"
             )
+        if (blocks := find_blocks(module)) is not None:
+            context.notes["blocks"] = blocks.text
     else:
         module, weights = build_module(layers, context.data.input_shape, channels_last), context.starting_weights()
         module.load_state_dict(torch_state(layers, context.data.input_shape, weights, channels_last))

@@ -66,6 +66,12 @@ def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
     reason = refusal(spec, _machine_with_everything(spec), probe)
     if reason is not None:
         raise SpecError(f"a script cannot be written: {reason}")
+    for function in strategy(spec.strategy).needs.cut_by(spec) if spec.model is not None else ():
+        if function in probe(spec).found:
+            raise SpecError(
+                f"a script cannot be written: only Paceline finds how to cut {spec.workload} by itself; "
+                f"add a function {function} to its file"
+            )
     if spec.optimizer.name == "lbfgs":
         raise SpecError("a script cannot be written for optimizer lbfgs; use adam, sgd or adagrad")
     left_out = [name for name in spec.settings if name not in script.knobs]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.strategy import Knob, Strategy, always_cut_by
 from paceline.contract.traits import MICROBATCHES_AND_SCHEDULE, Search, Traits, group_sizes
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
 from paceline.frameworks.torch import declared
@@ -41,7 +41,7 @@ STRATEGY: Strategy = Strategy(
     ),
     needs=replace(
         declared.NEEDS_OF_PARTS,
-        cut_by="stages",
+        cut_by=always_cut_by("stages"),
         check=lambda spec, _system: why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts),
     ),
     traits=Traits(

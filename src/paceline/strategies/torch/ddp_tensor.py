@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.strategy import Knob, Strategy, always_cut_by
 from paceline.contract.traits import Search, Traits, always, group_sizes_within_a_node
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.frameworks.torch import declared
@@ -36,7 +36,7 @@ STRATEGY: Strategy = Strategy(
     ),
     needs=replace(
         declared.NEEDS_OF_PARTS,
-        cut_by="plan",
+        cut_by=always_cut_by("plan"),
         check=lambda spec, _system: why_not_split(spec, STRATEGY.knob_values(spec), spec_facts),
     ),
     traits=Traits(

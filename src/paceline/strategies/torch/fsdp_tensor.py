@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.strategy import Knob, Strategy, always_cut_by
 from paceline.contract.traits import Search, Traits, always, group_sizes_within_a_node
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
 from paceline.costs.messages import Message, all_gather, during, scattered_reduction
@@ -86,7 +86,7 @@ STRATEGY: Strategy = Strategy(
         Knob("tensor", 2, "workers that split each layer between them; the others form further rows"),
         Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),
     ),
-    needs=replace(declared.NEEDS_OF_PARTS, cut_by="plan", check=check),
+    needs=replace(declared.NEEDS_OF_PARTS, cut_by=always_cut_by("plan"), check=check),
     traits=Traits(
         replicas=lambda spec: Rows.of(spec, STRATEGY.knob_values(spec)).count,
         splits_layers=always,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Strategy
+from paceline.contract.strategy import Strategy, always_cut_by
 from paceline.contract.traits import Traits, one_replica
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
 from paceline.frameworks.torch import declared
@@ -33,7 +33,9 @@ STRATEGY: Strategy = Strategy(
     footprint=lambda spec, model: pipeline_footprint(spec, {}, model),
     open_job=open_job,
     needs=replace(
-        declared.NEEDS_OF_PARTS, cut_by="stages", check=lambda spec, _system: why_not_cut(spec, {}, spec_facts)
+        declared.NEEDS_OF_PARTS,
+        cut_by=always_cut_by("stages"),
+        check=lambda spec, _system: why_not_cut(spec, {}, spec_facts),
     ),
     traits=Traits(replicas=one_replica, calibrated_like=("torch-pipeline", "torch-tensor")),
 )

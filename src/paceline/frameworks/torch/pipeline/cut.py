@@ -1,4 +1,4 @@
-"""A PyTorch model cut into stages: built-in models and any `nn.Sequential` by cost, others by the user's `stages`.
+"""A PyTorch model cut into stages: by the user's `stages`, any `nn.Sequential` by cost, others between their blocks.
 
 Every process cuts the whole model alike; two samples show what crosses each cut, and that the result is the model's.
 """
@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from paceline.contract.context import Context
 from paceline.costs.cuts import cut, most_stages
 from paceline.errors import ModelError
+from paceline.frameworks.torch.found_blocks import HoldsBlocks
+from paceline.frameworks.torch.pipeline.follow import CannotCutError
+from paceline.frameworks.torch.pipeline.found import FOLLOWED_SAMPLES, chain_of, found_stages
 from paceline.frameworks.torch.segments import TIMED_SAMPLES, TRIAL_SAMPLES, Segment, costs_of, segments_of
 from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData, build
 from paceline.workloads.own import OwnModel, call_own
@@ -63,6 +66,20 @@ class Stage:
     names: dict[str, str]
 
     @property
+    def tied(self) -> list[nn.Parameter]:
+        """Parameters that the first and the last stage both have."""
+        layers = self.module.layers
+        return [layers.get_parameter(name) for name in layers.tied] if isinstance(layers, HoldsBlocks) else []
+
+    @property
+    def layer_names(self) -> list[str]:
+        """Its blocks, where it was cut between blocks, else its layers."""
+        layers = self.module.layers
+        if isinstance(layers, HoldsBlocks):
+            return [name.removeprefix("model.") for name in layers.block_names]
+        return [name for name, _ in layers.named_children()]
+
+    @property
     def first(self) -> bool:
         """Whether it takes the inputs."""
         return self.index == 0
@@ -95,8 +112,7 @@ def cut_model(
         costs = costs_of(segments, inputs, balance, device)
         parts = _balanced_parts(context, segments, costs, count)
     else:
-        label = user_model.label if user_model else context.spec.workload
-        raise ModelError(f"{label} is no nn.Sequential; add a function stages(model, count) that returns its stages")
+        parts = _found_parts(context, module, inputs, count, balance)
     stages = _checked_stages(context, module, parts, inputs[:TRIAL_SAMPLES], channels_last)
     module.train()
     return stages
@@ -117,6 +133,18 @@ def _balanced_parts(
         Segment(tuple(child for index in stretch for child in segments[index].children)).module
         for stretch in cut(costs, trainable, count)
     ]
+
+
+def _found_parts(context: Context, module: nn.Module, inputs: Tensor, count: int, balance: str) -> list[nn.Module]:
+    """Stretches of the blocks of a user's model that is no sequence."""
+    assert context.model.own is not None
+    label, advice = context.model.own.label, "add a function stages(model, count) that returns its stages"
+    try:
+        if balance == "measured":
+            raise CannotCutError("only plain sequences are cut by measured time (leave knob balance out)")
+        return found_stages(module, chain_of(module, inputs), count, inputs[:FOLLOWED_SAMPLES])
+    except CannotCutError as reason:
+        raise ModelError(f"{label} is no nn.Sequential and cannot be cut by itself: {reason}; {advice}") from reason
 
 
 def _own_stages(user_model: OwnModel, function: Any, module: nn.Module, count: int) -> list[nn.Module]:
@@ -141,7 +169,10 @@ def _described(value: Any) -> str:
 def _names(label: str, module: nn.Module, stages: Sequence[nn.Module]) -> list[dict[str, str]]:
     """For each stage, its tensors' names in the whole model; every one must be in exactly one stage."""
     whole = module.state_dict(keep_vars=True)
-    parts = [{id(tensor): name for name, tensor in stage.state_dict(keep_vars=True).items()} for stage in stages]
+    parts = [
+        {id(tensor): name for name, tensor in stage.state_dict(keep_vars=True).items() if id(tensor) not in copies}
+        for stage, copies in zip(stages, map(_copies, stages), strict=True)
+    ]
     for number, part in enumerate(parts):
         known = {id(tensor) for tensor in whole.values()}
         if strangers := [name for tensor, name in part.items() if tensor not in known]:
@@ -158,6 +189,12 @@ def _names(label: str, module: nn.Module, stages: Sequence[nn.Module]) -> list[d
                 f"{name} of {label} is in stages {holders[0]} and {holders[1]}; layers that share it must be in one"
             )
     return [{name: part[id(tensor)] for name, tensor in whole.items() if id(tensor) in part} for part in parts]
+
+
+def _copies(stage: nn.Module) -> set[int]:
+    """Parameters of another stage that this one has a copy of, by identity."""
+    copied = isinstance(stage, HoldsBlocks) and stage.has_copies
+    return {id(stage.get_parameter(name)) for name in stage.tied} if copied else set()
 
 
 def _checked_stages(

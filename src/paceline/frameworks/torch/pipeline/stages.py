@@ -74,6 +74,29 @@ def join_stages(context: Context, pipeline: Pipeline, balance: str) -> LocalStag
     return LocalStages(stages[grid.position :: pipeline.workers], grid, device)
 
 
+def add_tied_gradients(local: LocalStages) -> None:
+    """Adds up the gradients of parameters that the first and the last stage both have, so that they stay the same."""
+    last = local.stages[0].count - 1
+    if last == 0:
+        return
+    first_has = local.stages[0].tied if local.takes_inputs else []
+    last_has = local.stages[-1].tied if local.gives_outputs else []
+    if first_has and last_has:
+        for one, other in zip(first_has, last_has, strict=True):
+            assert one.grad is not None and other.grad is not None
+            one.grad.add_(other.grad)
+            other.grad.copy_(one.grad)
+        return
+    other_rank, group = local.rank_of(last if first_has else 0), local.grid.row_group
+    for parameter in first_has or last_has:
+        assert parameter.grad is not None
+        sent, arriving = parameter.grad.contiguous(), torch.empty_like(parameter.grad).contiguous()
+        ways = [dist.P2POp(dist.isend, sent, other_rank, group), dist.P2POp(dist.irecv, arriving, other_rank, group)]
+        for request in dist.batch_isend_irecv(ways):
+            request.wait()
+        parameter.grad.add_(arriving)
+
+
 def one_batch(context: Context, local: LocalStages, samples: int) -> Train:
     """The whole batch at once: while one worker computes, the others wait."""
     loss_of, (stage,) = loss_function(context), local.stages
@@ -169,6 +192,7 @@ class StageJob(TorchJob):
             loss = self._train(inputs, targets)
             if self._average is not None:
                 self._average.finish()
+            add_tied_gradients(self._local)
             if self._optimizer is not None:
                 self._optimizer.step()
             if loss is not None:
@@ -198,7 +222,7 @@ class StageJob(TorchJob):
 
     def details(self) -> dict[str, Any]:
         """With the stages and layers that this process holds."""
-        layers = [name for stage in self._local.stages for name, _ in stage.module.layers.named_children()]
+        layers = [name for stage in self._local.stages for name in stage.layer_names]
         return {**super().details(), "stages": [stage.index for stage in self._local.stages], "layers": layers}
 
     def close(self) -> None:

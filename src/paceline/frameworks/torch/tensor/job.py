@@ -1,6 +1,7 @@
 """Training a model whose layers are split over the workers of a row; rows, if there are several, are replicas."""
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from paceline.frameworks.torch.compression import make_contiguous
 from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.sharded import ShardedJob, layers
 from paceline.frameworks.torch.tensor.plan import split_own
-from paceline.frameworks.torch.tensor.split import Arrangement, drift, split_built_in
+from paceline.frameworks.torch.tensor.split import Arrangement, drift, never_in_place, split_built_in
 from paceline.frameworks.torch.training import TorchJob, build, export_weights, optimizer_for, torch_device
 from paceline.frameworks.torch.worker_grid import DATA, MODEL, GradientAverage, WorkerGrid, arrange_workers
 from paceline.workloads.base import Weights
@@ -40,13 +41,9 @@ def split_model(context: Context, rows: Rows) -> SplitModel:
     join_group(context)
     grid = arrange_workers(context, rows.ways)
     module, mesh = build(context, device), grid.mesh(device)
-    for child in module.modules():
-        # A split layer gives a view, and PyTorch forbids to change it in place; the result is the same without.
-        if getattr(child, "inplace", False):
-            child.inplace = False
+    never_in_place(module)
     if context.model.own is not None:
-        split_own(context, module, mesh[MODEL])
-        return SplitModel(module, grid, mesh, device, Arrangement())
+        return SplitModel(module, grid, mesh, device, split_own(context, module, mesh[MODEL]))
     assert isinstance(module, nn.Sequential)
     arrangement = split_built_in(context, module, mesh[MODEL], rows.split_convolutions)
     return SplitModel(module, grid, mesh, device, arrangement)
@@ -68,7 +65,7 @@ class TensorJob(TorchJob):
         optimizer = optimizer_for(context, split.module)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ModelError("L-BFGS needs all parameters in one place; use another optimizer, or torch-single")
-        _group_by_mesh(optimizer)
+        group_by_mesh(optimizer)
         super().__init__(context, split.module, split.device, optimizer, share=(split.grid.row, split.grid.rows))
         self._split, self._average = split, average
 
@@ -103,12 +100,16 @@ class ShardedTensorJob(TensorJob, ShardedJob):  # type: ignore[misc]  # `Job` al
     """The same where each worker's parts are divided over the rows."""
 
 
-def _group_by_mesh(optimizer: torch.optim.Optimizer) -> None:
+def group_by_mesh(optimizer: torch.optim.Optimizer) -> None:
     """Fused updates take plain tensors or tensors on one mesh, not both at once."""
-    groups: list[dict[str, Any]] = []
-    for group in optimizer.param_groups:
-        parts: dict[Any, list[nn.Parameter]] = {}
-        for parameter in group["params"]:
-            parts.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
-        groups += [{**group, "params": part} for part in parts.values()]
-    optimizer.param_groups = groups
+    optimizer.param_groups = [
+        {**group, "params": part} for group in optimizer.param_groups for part in parameters_by_mesh(group["params"])
+    ]
+
+
+def parameters_by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Parameters of each mesh, and plain ones."""
+    parts: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        parts.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return list(parts.values())

@@ -110,7 +110,7 @@ def _styles(
             # From all queries, all keys, all values to each worker's queries, keys and values.
             size = len(module.get_parameter(parameter))
             order = torch.arange(size).view(QUERY_KEY_VALUE, ways, -1).transpose(0, 1).reshape(-1)
-            _reorder(arrangement, module, parameter, 0, order)
+            reorder(arrangement, module, parameter, 0, order)
     if split.part == "heads":
         block: Any = module.get_submodule(split.layer.name)
         # Others count the heads of what they are given.
@@ -130,15 +130,23 @@ def _reorder_flattened(
             channels = input_shape[0]
         elif split.part == "rows" and channels is not None:
             order = torch.arange(split.input_elements).view(-1, ways, channels // ways).transpose(0, 1).reshape(-1)
-            _reorder(arrangement, module, f"{name}.weight", 1, order)
+            reorder(arrangement, module, f"{name}.weight", 1, order)
             channels = None
 
 
-def _reorder(arrangement: Arrangement, module: nn.Module, name: str, dimension: int, order: Tensor) -> None:
+def reorder(arrangement: Arrangement, module: nn.Module, name: str, dimension: int, order: Tensor) -> None:
+    """Puts an array in another order along a dimension, and notes it."""
     parameter = module.get_parameter(name)
     with torch.no_grad():
         parameter.copy_(parameter.index_select(dimension, order.to(parameter.device)))
     arrangement.reordered[name] = (dimension, order)
+
+
+def never_in_place(module: nn.Module) -> None:
+    """A split layer gives a view, and PyTorch forbids to change it in place; the result is the same without."""
+    for child in module.modules():
+        if getattr(child, "inplace", False):
+            child.inplace = False
 
 
 def _split_convolution(arrangement: Arrangement, layer: nn.Module, name: str, mesh: DeviceMesh) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Strategy, Testing, on_cores, on_one_worker
+from paceline.contract.strategy import Knob, Strategy, Testing, always_cut_by, on_cores, on_one_worker
 from paceline.contract.traits import Traits, always, one_replica
 from paceline.costs import jax as costs
 from paceline.costs.footprint import Footprint, ModelFacts
@@ -54,7 +54,7 @@ STRATEGY = Strategy(
     ),
     needs=replace(
         declared.NEEDS,
-        cut_by="plan",
+        cut_by=always_cut_by("plan"),
         check=check,
         # What XLA's profiler tells of GPUs has not been tried.
         can_be_instrumented=on_cores,

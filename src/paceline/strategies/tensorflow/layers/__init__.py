@@ -8,7 +8,15 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Strategy, Testing, on_cores, on_one_worker, one_process_for_all_workers
+from paceline.contract.strategy import (
+    Knob,
+    Strategy,
+    Testing,
+    always_cut_by,
+    on_cores,
+    on_one_worker,
+    one_process_for_all_workers,
+)
 from paceline.contract.traits import Search, Traits, batch_parts, one_replica
 from paceline.costs import tensorflow as costs
 from paceline.costs.cuts import pipeline_footprint, why_not_cut
@@ -60,7 +68,7 @@ STRATEGY = Strategy(
         declared.NEEDS,
         precisions=("fp32",),
         executions=("eager",),
-        cut_by="stages",
+        cut_by=always_cut_by("stages"),
         roles=one_process_for_all_workers,
         check=check,
         can_be_instrumented=can_be_instrumented,

@@ -9,14 +9,16 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
-from paceline.contract.strategy import Knob, Strategy
+from paceline.contract.strategy import Cut, Knob, Strategy
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.layouts import SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
 from paceline.costs.mesh import mesh_footprint
+from paceline.errors import SpecError
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
+from paceline.workloads.own import declared_functions
 
 KNOBS = (
     Knob("schedule", "1f1b", "order of the micro-batches' passes through the pipeline", SCHEDULES),
@@ -32,6 +34,11 @@ def plan_of(spec: RunSpec) -> MeshPlan:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Each rank's part of the model, and what the ranks of each dimension exchange."""
+    if spec.model is not None and plan_of(spec).layout.tensor > 1:
+        raise SpecError(
+            f"what {spec.model.label} costs with its layers split by torch-mesh is not known; "
+            f"ask for a layout without tensor, or for torch-tensor"
+        )
     return mesh_footprint(spec, plan_of(spec), model)
 
 
@@ -40,7 +47,23 @@ def check(spec: RunSpec, system: System) -> str | None:
     # Sums over gloo, schedules that reduce gradients by themselves and V-shaped ones came one by one until then.
     if declared.is_older(system, 2, 10):
         return f"torch-mesh needs PyTorch 2.10 or newer and this is {system.frameworks['torch']}; upgrade it"
+    if {"stages", "plan"} <= set(cut_by(spec)) and "plan" in own_functions(spec):
+        return (
+            f"the layers of a stage have other names than those in plan(model) of {spec.workload}; "
+            f"leave pipeline or tensor out of the layout, or plan out of the file"
+        )
     return why_not_laid_out(spec, STRATEGY.knob_values(spec), spec_facts) or declared.check_recompute(spec)
+
+
+def cut_by(spec: RunSpec) -> tuple[Cut, ...]:
+    """A user's model is cut for a pipeline, and split for tensor parallelism."""
+    layout = plan_of(spec).layout
+    return (*(("stages",) if layout.pipeline > 1 else ()), *(("plan",) if layout.tensor > 1 else ()))
+
+
+def own_functions(spec: RunSpec) -> set[str]:
+    """Functions of the user's file; none where the model is built in."""
+    return declared_functions(spec.model) if spec.model is not None else set()
 
 
 def can_be_instrumented(spec: RunSpec) -> bool:
@@ -69,6 +92,7 @@ STRATEGY = Strategy(
         declared.NEEDS_OF_PARTS,
         heeds=declared.STEP_FIELDS | {"layout"},
         check=check,
+        cut_by=cut_by,
         can_be_instrumented=can_be_instrumented,
     ),
     traits=Traits(

@@ -13,6 +13,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.layouts import MeshPlan
 from paceline.frameworks.torch.group import join_group
+from paceline.frameworks.torch.tensor.job import group_by_mesh, parameters_by_mesh
 from paceline.frameworks.torch.training import (
     TorchJob,
     evaluate,
@@ -35,8 +36,7 @@ def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
     device = torch_device(context)
     join_group(context)
     stages = build_stages(context, plan, device)
-    mesh, vocabulary = stages.mesh["tensor"], context.data.classes or 0
-    share = split_loss(loss_function(context), mesh, vocabulary)
+    share = split_loss(loss_function(context), stages.parts_of_logits, context.data.classes or 0)
     # The mean over the global batch is the sum of what each pass of each data rank has of it.
     parts = plan.layout.data_ranks * plan.layout.context * plan.passes
 
@@ -53,6 +53,8 @@ class MeshJob(TorchJob):
     def __init__(self, context: Context, stages: RankStages, train: TrainPass) -> None:
         trains = any(parameter.requires_grad for parameter in stages.parameters())
         optimizer = optimizer_for(context, stages) if trains else None
+        if optimizer is not None:
+            group_by_mesh(optimizer)
         mesh, layout = stages.mesh, stages.plan.layout
         shard = mesh["shard"].get_local_rank() // layout.context
         data_rank = mesh["replicate"].get_local_rank() * layout.shard + shard
@@ -62,7 +64,7 @@ class MeshJob(TorchJob):
         apart = layout.pipeline > 1 and any(layer.tied for layer in context.model.layers)
         self._tables = tables(stages) if apart else None
         self._contexts = ExitStack()
-        self._contexts.enter_context(losses_split_over_vocabulary(mesh["tensor"]))
+        self._contexts.enter_context(losses_split_over_vocabulary(stages.parts_of_logits))
 
     def step(self, first: int, count: int) -> None:
         """All passes of a step, then each rank updates what it holds."""
@@ -154,7 +156,7 @@ class _Whole(nn.Module):
         outputs = self._stages(stretch.of(inputs))
         if outputs is None:
             return None
-        return stretch.whole(whole_logits(outputs, self._stages.mesh["tensor"], self._vocabulary))
+        return stretch.whole(whole_logits(outputs, self._stages.parts_of_logits, self._vocabulary))
 
 
 def clip_over_mesh(stages: RankStages, most: float, counted_twice: Tensor | None) -> None:
@@ -172,19 +174,17 @@ def clip_over_mesh(stages: RankStages, most: float, counted_twice: Tensor | None
     if stages.plan.layout.pipeline > 1:
         dist.all_reduce(squared, group=mesh_group(stages))
     norm = squared.sqrt()
-    clip_grads_with_norm_(kept, most, norm)
-    clip_grads_with_norm_(dealt, most, norm)
-    if counted_twice is not None:
-        clip_grads_with_norm_([counted_twice], most, norm)
+    for group in parameters_by_mesh(parameters):
+        clip_grads_with_norm_(group, most, norm)
 
 
-def _squared_norm(parameters: list[Tensor]) -> Tensor | float:
-    """Of parameters on one mesh, over all of its ranks."""
-    if not parameters:
-        return 0.0
-    norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-    whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-    return whole**2
+def _squared_norm(parameters: list[nn.Parameter]) -> Tensor | float:
+    """Over all ranks of the mesh that each of them is on."""
+    squared: Tensor | float = 0.0
+    for group in parameters_by_mesh(parameters):
+        norm = get_total_norm([parameter.grad for parameter in group if parameter.grad is not None])
+        squared += (norm.full_tensor() if hasattr(norm, "full_tensor") else norm) ** 2
+    return squared
 
 
 def _mesh_of(parameter: Tensor) -> Any:

@@ -22,7 +22,10 @@ from paceline.frameworks.torch.compression import make_contiguous
 from paceline.frameworks.torch.model import tie_heads
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
 from paceline.frameworks.torch.recompute import recompute
+from paceline.frameworks.torch.segments import TRIAL_SAMPLES
 from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass
+from paceline.frameworks.torch.tensor.plan import split_own
+from paceline.frameworks.torch.tensor.split import never_in_place
 from paceline.frameworks.torch.training import Loss, build
 from paceline.strategies.torch.mesh.context import Stretch, divide_sequences
 from paceline.strategies.torch.mesh.experts import deal_experts
@@ -57,6 +60,13 @@ class RankStages(nn.Module):
         self.place = mesh["pipeline"].get_local_rank()
         self.takes_inputs = stages[0].index == 0
         self.gives_outputs = stages[-1].index == plan.stages - 1
+        # Of a user's model each rank gives all outputs.
+        self.splits_logits = True
+
+    @property
+    def parts_of_logits(self) -> DeviceMesh | None:
+        """The ranks that each have a part of the logits; None where each has all of them."""
+        return self.mesh["tensor"] if self.splits_logits and self.mesh["tensor"].size() > 1 else None
 
     @property
     def stages(self) -> Sequence[MeshStage]:
@@ -132,7 +142,9 @@ def build_stages(context: Context, plan: MeshPlan, device: torch.device) -> Rank
     """Joins the mesh and keeps this rank's part: cut by stages, split, recomputed, and divided, in this order."""
     groups = join_groups(plan, device)
     stages = [_divided(context, plan, groups, stage) for stage in _held_stages(context, plan, groups.mesh, device)]
-    return RankStages(stages, plan, groups, device)
+    held = RankStages(stages, plan, groups, device)
+    held.splits_logits = context.model.own is None
+    return held
 
 
 def _held_stages(context: Context, plan: MeshPlan, mesh: DeviceMesh, device: torch.device) -> list[MeshStage]:
@@ -140,6 +152,11 @@ def _held_stages(context: Context, plan: MeshPlan, mesh: DeviceMesh, device: tor
         module = build(context, device)
         return [MeshStage(module, 0, {name: name for name in module.state_dict()}, {})]
     stages = cut_model(context, plan.stages, "counted", device, untie)
+    if stages[0].tied:
+        raise ModelError(
+            f"{context.spec.workload} uses the same parameter before and behind its blocks, which torch-mesh does not "
+            f"keep on two stages; use torch-pipeline, or a layout without pipeline"
+        )
     return [_on_device(stages[index], device) for index in plan.held_stages(mesh["pipeline"].get_local_rank())]
 
 
@@ -149,23 +166,48 @@ def _on_device(stage: Stage, device: torch.device) -> MeshStage:
 
 def _divided(context: Context, plan: MeshPlan, groups: Groups, stage: MeshStage) -> MeshStage:
     """The stage split over `tensor` and divided over `shard`, with copies over `replicate`."""
-    is_cut, mesh, stretch = isinstance(stage.module, StageModule), groups.mesh, groups.stretch
-    layers_of_it = stage.module.layers if is_cut else stage.module
+    is_cut = isinstance(stage.module, StageModule)
     stage.module.gives_no_view = plan.schedule in SPLIT_BACKWARD
-    reordered = split_transformer(layers_of_it, mesh["tensor"], whole_positions=stretch.count > 1)
-    if not is_cut:
-        tie_heads(layers_of_it)
-    divide_sequences(layers_of_it, stretch, context.data.input_shape[0])
-    dealt = deal_experts(layers_of_it, groups.expert_group)
+    reordered = _split(context, stage, groups)
+    divide_sequences(stage.module, groups.stretch, context.data.input_shape[0])
+    dealt = deal_experts(stage.module, groups.expert_group)
     recompute(context, stage.module)
     _shard(context, stage.module, groups, dealt, reshard_after_forward=plan.layout.pipeline == 1)
     prefix = "layers." if is_cut else ""
+    # A user's model has whole activations on every rank.
+    own = context.model.own is not None
+    edges = (stage.input, stage.output) if own else _local_edges(stage, plan, groups)
     return replace(
         stage,
         reordered={f"{prefix}{name}": order for name, order in reordered.items()},
-        input=_local_edge(stage.input, groups, SEQUENCE),
-        output=_local_edge(stage.output, groups, FEATURES if stage.index + 1 == plan.stages else SEQUENCE),
+        input=edges[0],
+        output=edges[1],
     )
+
+
+def _split(context: Context, stage: MeshStage, groups: Groups) -> Reordered:
+    """Splits the stage's layers: those of a user's model without dividing the sequence or its outputs."""
+    is_cut = isinstance(stage.module, StageModule)
+    module = stage.module.layers if is_cut else stage.module
+    assert isinstance(module, nn.Module)
+    if context.model.own is None:
+        reordered = split_transformer(module, groups.mesh["tensor"], whole_positions=groups.stretch.count > 1)
+        if not is_cut:
+            tie_heads(module)
+        return reordered
+    inputs = None
+    if stage.index:
+        assert stage.input is not None and isinstance(stage.module, StageModule)
+        noise = torch.randn((TRIAL_SAMPLES, *stage.input.shape), generator=torch.Generator().manual_seed(0))
+        inputs = noise.to(next(module.parameters())).requires_grad_()
+        inputs = inputs.permute(0, 3, 1, 2) if stage.module.unpack else inputs
+    never_in_place(module)
+    return split_own(context, module, groups.mesh["tensor"], inputs).reordered
+
+
+def _local_edges(stage: MeshStage, plan: MeshPlan, groups: Groups) -> tuple[Edge | None, Edge | None]:
+    dimension = FEATURES if stage.index + 1 == plan.stages else SEQUENCE
+    return _local_edge(stage.input, groups, SEQUENCE), _local_edge(stage.output, groups, dimension)
 
 
 def _local_edge(edge: Edge | None, groups: Groups, dimension: int) -> Edge | None:

@@ -26,8 +26,8 @@ from paceline.frameworks.torch.transformer_layers import LlamaModule, TokenEmbed
 
 # Dimensions of activations; the first are the samples.
 SEQUENCE, FEATURES = 1, 2
-# Name of a parameter ─► the order of its rows, in which each rank's heads lie together.
-Reordered = dict[str, Tensor]
+# Name of a parameter ─► a dimension and the order along it in which each rank's heads lie together.
+Reordered = dict[str, tuple[int, Tensor]]
 
 
 def split_transformer(module: nn.Module, mesh: DeviceMesh, whole_positions: bool) -> Reordered:
@@ -78,7 +78,7 @@ def _split_block(name: str, block: BlockModule, ways: int, reordered: Reordered)
     with torch.no_grad():
         for kind, parameter in block.qkv.named_parameters():
             parameter.copy_(parameter.index_select(0, order.to(parameter.device)))
-            reordered[f"{name}.qkv.{kind}"] = order
+            reordered[f"{name}.qkv.{kind}"] = (0, order)
     block.heads //= ways
     gathering, scattering = (
         ColwiseParallel(input_layouts=Shard(SEQUENCE)),
@@ -110,13 +110,15 @@ def _keep_local(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
 
 def whole_rows(name: str, tensor: Tensor, reordered: Reordered) -> Tensor:
     """A whole parameter in the order that it has in the model."""
-    order = reordered.get(name)
-    return tensor if order is None else tensor.index_select(0, order.argsort().to(tensor.device))
+    if name not in reordered:
+        return tensor
+    dimension, order = reordered[name]
+    return tensor.index_select(dimension, order.argsort().to(tensor.device))
 
 
-def split_loss(loss_of: Loss, mesh: DeviceMesh, vocabulary: int) -> Loss:
+def split_loss(loss_of: Loss, mesh: DeviceMesh | None, vocabulary: int) -> Loss:
     """The loss of logits of which each rank has a part of the vocabulary."""
-    if mesh.size() == 1:
+    if mesh is None:
         return loss_of
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -125,9 +127,9 @@ def split_loss(loss_of: Loss, mesh: DeviceMesh, vocabulary: int) -> Loss:
     return loss
 
 
-def whole_logits(outputs: Tensor, mesh: DeviceMesh, vocabulary: int) -> Tensor:
+def whole_logits(outputs: Tensor, mesh: DeviceMesh | None, vocabulary: int) -> Tensor:
     """All ranks' parts of the logits, for evaluation."""
-    return outputs if mesh.size() == 1 else _split_logits(outputs, mesh, vocabulary).full_tensor()
+    return outputs if mesh is None else _split_logits(outputs, mesh, vocabulary).full_tensor()
 
 
 def _split_logits(outputs: Tensor, mesh: DeviceMesh, vocabulary: int) -> DTensor:
@@ -143,6 +145,6 @@ def _split_logits(outputs: Tensor, mesh: DeviceMesh, vocabulary: int) -> DTensor
     )
 
 
-def losses_split_over_vocabulary(mesh: DeviceMesh) -> AbstractContextManager[Any]:
+def losses_split_over_vocabulary(mesh: DeviceMesh | None) -> AbstractContextManager[Any]:
     """Within it, forward and backward passes of a loss work on logits that are split."""
-    return loss_parallel() if mesh.size() > 1 else nullcontext()
+    return loss_parallel() if mesh is not None else nullcontext()

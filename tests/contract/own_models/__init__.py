@@ -1,0 +1,1 @@
+"""Transformers as users bring them: the attribute names and the flow of well-known repositories, and small."""
