@@ -26,7 +26,9 @@ from paceline.recommend.scripts import emit as write_script
 from paceline.recommend.scripts import scripts
 from paceline.recommend.trials import try_best
 from paceline.record import Record
+from paceline.spec import RunSpec
 from paceline.store import DEFAULT_PATH, Store
+from paceline.strategies import strategy
 from paceline.units import format_bytes, format_count, format_percent
 
 SHOWN = 10
@@ -89,9 +91,18 @@ def _script(answer: Answer) -> str:
             f"[yellow]there is no script for {answer.pick.spec.strategy}; this is the best that has one: "
             f"{chosen.spec.strategy} on {format_count(chosen.spec.workers, 'worker')}[/]"
         )
-    spec = chosen.spec.model_copy(update={"steps": None, "epochs": DEFAULT_EPOCHS})
+    spec = _in_an_offered_precision(chosen.spec.model_copy(update={"steps": None, "epochs": DEFAULT_EPOCHS}))
     expected = f"{answer.objective.text(chosen.value.value)} {'measured' if chosen.measured else 'predicted'}"
     return write_script(spec, why=f"Best for {answer.objective.name} on {answer.question.hardware.name}: {expected}.")
+
+
+def _in_an_offered_precision(spec: RunSpec) -> RunSpec:
+    """The same run in the nearest precision that its strategy can train in, where that is another one."""
+    offered = strategy(spec.strategy).needs.precisions
+    if spec.precision in offered:
+        return spec
+    errors().print(f"[yellow]{spec.strategy} does not train in {spec.precision}; the script is for {offered[-1]}[/]")
+    return spec.model_copy(update={"precision": offered[-1]})
 
 
 def _stored_records(db: Path) -> list[Record]:

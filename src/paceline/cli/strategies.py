@@ -1,11 +1,11 @@
-"""`paceline strategies`: the catalogue, what each strategy costs, and which run here."""
-
-from typing import Annotated
+"""`paceline strategies`: the catalogue, what each strategy costs, and which run here; or all layouts of a mesh."""
 
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli.terminal import AsJson, flag, output, print_json
+from paceline.cli.layouts import StrategiesOptions, check_goes_with_layouts, show_layouts
+from paceline.cli.options import command_with
+from paceline.cli.terminal import output, print_json
 from paceline.plan import refusal
 from paceline.runs.probe import probe
 from paceline.strategies import Strategy
@@ -14,17 +14,23 @@ from paceline.systems import System, local_system
 from paceline.typical import WORKERS, typical_cost, typical_run
 
 
-def strategies(
-    knobs: Annotated[bool, flag("--knobs", "List the settings of each strategy too.")] = False, as_json: AsJson = False
-) -> None:
-    """The table of strategies: family, what each holds and sends, whether it runs here or why not, when to use it."""
+@command_with(StrategiesOptions)
+def strategies(options: StrategiesOptions) -> None:
+    """The table of strategies: family, what each holds and sends, whether it runs here or why not, when to use it.
+
+    With --layouts N, every layout of N devices: what a rank holds and sends in a step, and how long a pipeline idles.
+    """
+    if options.layouts is not None:
+        show_layouts(options)
+        return
+    check_goes_with_layouts(options)
     system = local_system()
-    if as_json:
+    if options.as_json:
         print_json([_as_values(chosen, system) for chosen in catalogue().values()])
         return
     width = max(len(name) for name in catalogue())
     for number, chosen in enumerate(catalogue().values()):
-        output().print(_table(chosen, system, width, header=number == 0, knobs=knobs))
+        output().print(_table(chosen, system, width, header=number == 0, knobs=options.knobs))
     output().print(
         f"[dim]holds: parameters, gradients and optimizer state of a worker; sends: bytes of a worker in one step, and "
         f"messages; both in multiples of the model, on {WORKERS} workers with Adam[/]"

@@ -202,9 +202,8 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
         for name in (name for name in arrays if name in _WHOLE_ARRAYS):
             payload = math.prod(arrays[name]) * FLOAT_BYTES
-            messages += during(
-                all_reduce(f"gradient of {layer.name} {name}", payload, ways), "backward", layer=layer.name
-            )
+            summed = all_reduce(f"gradient of {layer.name} {name}", payload, ways, content="gradients")
+            messages += during(summed, "backward", layer=layer.name)
     return messages
 
 

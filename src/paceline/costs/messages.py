@@ -9,6 +9,8 @@ from paceline.spec import RunSpec
 MessageKind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "send"]
 # The part of a step that a message belongs to; an update comes after the backward pass.
 Phase = Literal["forward", "backward", "update"]
+# What is in a message: a part of the model, or what passes through it.
+Content = Literal["gradients", "parameters", "activations"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,20 @@ class Message:
     first_piece_bytes: float | None = None
     # Whether it carries no part of the model: a request, an answer, a share of work.
     control: bool = False
+    # What is in it, where its kind and its part of the step do not tell.
+    content: Content | None = None
+
+    @property
+    def carries(self) -> Content:
+        """What is in it: a pass that waits for a message, or a single receiver, wants activations (or their gradients).
+
+        Transfers that hide behind computation, and those of the update, are about the model itself.
+        """
+        if self.content is not None:
+            return self.content
+        if self.kind == "send" or not (self.hidden or self.phase == "update"):
+            return "activations"
+        return "parameters" if self.kind in ("all-gather", "broadcast") else "gradients"
 
 
 def all_reduce(name: str, payload_bytes: float, ranks: int, **fields: Any) -> tuple[Message, ...]:

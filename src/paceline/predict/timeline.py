@@ -249,7 +249,7 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
 
 def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInputs) -> Parts:
     """Micro-batches go forward through the line of workers and their gradients back; passes are those of one."""
-    line, rounds = _line(workers, stages), stages.accumulation
+    line, rounds = line_of_workers(workers, stages), stages.accumulation
     count = stages.microbatches * rounds
     shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]
     forward, backward = inputs.passes.forward_total * inputs.crowding, inputs.passes.backward_total * inputs.crowding
@@ -306,7 +306,7 @@ def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[floa
     return exposed
 
 
-def _line(workers: Sequence[RankFootprint], stages: Stages) -> list[RankFootprint]:
+def line_of_workers(workers: Sequence[RankFootprint], stages: Stages) -> list[RankFootprint]:
     """One pipeline's workers in order, each by itself."""
     line: list[RankFootprint] = []
     before = 0

@@ -29,8 +29,10 @@ def variants(chosen: Strategy, question: Question, workers: int) -> Iterator[dic
     # With its defaults, data parallelism on one worker is no strategy at all.
     if workers > 1 or chosen.family != "data" or len(question.workers) == 1:
         yield {}
+    # Layouts that were asked for are all there are.
+    fixed = {**question.knobs, **({"layout": ""} if question.layouts else {})}
     for search in chosen.traits.searched:
-        yield from search.settings(workers, question.hardware, question.knobs)
+        yield from search.settings(workers, question.hardware, fixed)
 
 
 def simplicity(name: str, workers: int) -> tuple[int, int, int, int]:
