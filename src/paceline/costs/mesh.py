@@ -6,6 +6,7 @@ Payloads were compared with those of PyTorch's own dispatcher (`tests/contract/t
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from paceline.costs.cuts import cut_by_flops
 from paceline.costs.footprint import (
@@ -75,7 +76,9 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
             _rank(spec, plan, place, messages, count * layout.tensor, held, buffers)
             for count, held in shard_runs(arrays, layout.shard)
         ]
-        ranks += shards * layout.replicate
+        if len(shards) == 1:
+            shards = [replace(shards[0], ranks=shards[0].ranks * layout.replicate)]
+        ranks += shards if len(shards) == 1 else shards * layout.replicate
     apart = layout.apart("pipeline")
     turns = Stages(
         layout.pipeline, plan.microbatches, plan.schedule, plan.stages_per_worker, replicas=apart, apart=apart,
@@ -94,6 +97,7 @@ def _place(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], 
     return Place(number, held, ModelFacts(layers, read), ModelFacts(part, read))
 
 
+@lru_cache(maxsize=1024)
 def _split(layer: LayerFacts, ways: int) -> LayerFacts:
     """A rank's part of a layer: sizes that do not divide are those of the first rank, which has most."""
     if ways == 1:
@@ -124,12 +128,12 @@ def _shape(name: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
 def _rank(
     spec: RunSpec, plan: MeshPlan, place: Place, messages: tuple[Message, ...], ranks: int, held: int, buffers: float
 ) -> RankFootprint:
-    layout, samples = plan.layout, plan.microbatch * plan.passes_kept(place.number)
+    layout, waiting = plan.layout, plan.passes_kept(place.number)
     whole = [sum(array.padded(layout.shard) for array in unit) * FLOAT_BYTES for unit in _units(place.part).values()]
     # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
     stays = layout.pipeline > 1 or plan.accumulation > 1
     beside = sum(whole) if stays else max(whole, default=0)
-    kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor)
+    kept = activation_bytes(place.part, spec.recompute, plan.microbatch * waiting, layout.tensor, waiting)
     return RankFootprint(
         role="worker",
         ranks=ranks,

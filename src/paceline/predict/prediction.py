@@ -164,7 +164,7 @@ class Predictor:
         parts = time_step(footprint, inputs)
         return Prediction(
             spec, parts, deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
-            memory_bytes=self._memory(footprint, chosen, spec, microbatch), memory_limit_bytes=self._memory_limit(),
+            memory_bytes=self._memory(footprint, chosen, spec, microbatch), memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
             samples_per_epoch=self.samples_per_epoch, source=passes.source,
@@ -175,7 +175,7 @@ class Predictor:
         """Bytes that the rank which holds most needs at its peak, and those that a worker has."""
         chosen = strategy(spec.strategy)
         samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec)) / _passes_of(footprint, spec)
-        return self._memory(footprint, chosen, spec, samples), self._memory_limit()
+        return self._memory(footprint, chosen, spec, samples), self.memory_limit
 
     def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
         """Seconds of computation for a local batch in a framework."""
@@ -297,7 +297,8 @@ class Predictor:
             self._passed[framework, samples] = beyond_kept(self.model, samples, scratch)
         return self._passed[framework, samples]
 
-    def _memory_limit(self) -> float:
+    @cached_property
+    def memory_limit(self) -> float:
         """Bytes that a worker has; on a CPU the workers of a machine share its memory evenly."""
         shared = self.hardware.node_devices if self.hardware.kind == "cpu" else 1
         return self.hardware.device.memory_bytes.value / shared

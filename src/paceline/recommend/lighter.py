@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 
+from paceline.costs.footprint import Footprint
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
-from paceline.spec import RunSpec
+from paceline.spec import Recompute, RunSpec
 from paceline.strategies import strategy
 from paceline.units import format_bytes
+
+# From what costs least time to what frees most.
+WAYS_TO_RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 def predict_fitting(question: Question, spec: RunSpec) -> tuple[list[Prediction], str | None]:
@@ -14,48 +18,65 @@ def predict_fitting(question: Question, spec: RunSpec) -> tuple[list[Prediction]
     why_not = question.why_not(spec)
     if why_not is not None:
         return [], why_not
-    predicted = _unless_too_large(question, spec)
-    if isinstance(predicted, Prediction):
-        return [predicted], None
-    return list(lighter(question, spec)), predicted
+    footprint = _footprint(question, spec)
+    too_large = _too_large(question, spec, footprint)
+    if too_large is None:
+        return [question.predictor.predict(spec, footprint)], None
+    return list(lighter(question, spec, footprint)), too_large
 
 
-def lighter(question: Question, spec: RunSpec) -> Iterator[Prediction]:
+def lighter(question: Question, spec: RunSpec, footprint: Footprint) -> Iterator[Prediction]:
     """Of each way to recompute, the run with the fewest passes that fits; fields that the question fixes stay.
 
     More passes of smaller parts take longer, and so does computing activations again: which of them costs less, a
-    prediction tells.
+    prediction tells. A pipeline makes passes of its own, of which a search tries several numbers.
     """
-    heeds = strategy(spec.strategy).needs.heeds
-    kinds = ["full"] if "recompute" in heeds and spec.recompute == "none" and _is_open(question, "recompute") else []
-    for kind in (spec.recompute, *kinds):
-        for passes in _pass_counts(question, spec) if "accumulation" in heeds else (spec.accumulation,):
-            tried = spec.model_copy(update={"recompute": kind, "accumulation": passes})
-            if tried != spec and question.why_not(tried) is None:
-                predicted = _unless_too_large(question, tried)
-                if isinstance(predicted, Prediction):
-                    yield predicted
-                    break
+    if not _activations_decide(question, footprint):
+        return
+    ways = WAYS_TO_RECOMPUTE if _may_change(question, spec, "recompute") else (spec.recompute,)
+    several = _may_change(question, spec, "accumulation") and footprint.stages is None
+    for way in ways:
+        for passes in _pass_counts(spec) if several else (spec.accumulation,):
+            tried = spec.model_copy(update={"recompute": way, "accumulation": passes})
+            if tried == spec or question.why_not(tried) is not None:
+                continue
+            found = _footprint(question, tried)
+            if _too_large(question, tried, found) is None:
+                yield question.predictor.predict(tried, found)
+                break
+            if not _activations_decide(question, found):
+                break
 
 
-def _unless_too_large(question: Question, spec: RunSpec) -> Prediction | str:
-    """The prediction, or why a worker has not the memory: that is known before any time is."""
-    footprint = strategy(spec.strategy).footprint(spec, question.facts)
+def _footprint(question: Question, spec: RunSpec) -> Footprint:
+    return strategy(spec.strategy).footprint(spec, question.facts)
+
+
+def _too_large(question: Question, spec: RunSpec, footprint: Footprint) -> str | None:
+    """Why a worker has not the memory: that is known before any time is."""
     needed, limit = question.predictor.memory(spec, footprint)
-    if needed.value > limit:
-        return f"a worker would hold {format_bytes(needed.value)} and has {format_bytes(limit)}"
-    return question.predictor.predict(spec, footprint)
+    if needed.value <= limit:
+        return None
+    return f"a worker would hold {format_bytes(needed.value)} and has {format_bytes(limit)}"
 
 
-def _pass_counts(question: Question, spec: RunSpec) -> Iterator[int]:
+def _activations_decide(question: Question, footprint: Footprint) -> bool:
+    """Whether it could fit if a worker kept no activations at all."""
+    heaviest = footprint.heaviest
+    return heaviest.held_bytes - heaviest.activation_bytes <= question.predictor.memory_limit
+
+
+def _may_change(question: Question, spec: RunSpec, name: str) -> bool:
+    """Whether the strategy heeds a field that nothing fixes."""
+    usual = RunSpec.model_fields[name].default
+    return (
+        name in strategy(spec.strategy).needs.heeds and name not in question.settings and getattr(spec, name) == usual
+    )
+
+
+def _pass_counts(spec: RunSpec) -> Iterator[int]:
     """Twice as many passes each time, as long as each has a sample of every copy."""
     passes, most = spec.accumulation, spec.samples_per_step // strategy(spec.strategy).traits.replicas(spec)
     while passes <= most:
         yield passes
-        if not _is_open(question, "accumulation"):
-            return
         passes *= 2
-
-
-def _is_open(question: Question, name: str) -> bool:
-    return name not in question.settings
