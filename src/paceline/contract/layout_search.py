@@ -19,9 +19,9 @@ MOST_PARTS = 8
 # Longer pipelines idle for longer than they save.
 MOST_STAGES = 16
 # Nodes over which one copy is divided, where there are more of them and copies may be.
-NODES_OF_A_COPY = (1, 4, 16)
+NODES_OF_A_COPY = (1, 8)
 # Micro-batches for each rank of a pipeline beside the usual number: more of them leave it idle for less of the time.
-ROUNDS = (4, 8, 16)
+ROUNDS = (4, 16)
 
 
 def layouts_to_try(workers: int, hardware: "Hardware") -> list[str]:

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from paceline.layout import DIMENSIONS, Layout
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
-from paceline.recommend.lighter import predict_fitting
-from paceline.spec import RunSpec
+from paceline.recommend.lighter import predict_as_is, predict_fitting
 from paceline.units import format_bytes, format_percent
 
 # Where devices go that a dimension no longer has: they divide the model, or have copies of it.
@@ -35,7 +34,8 @@ def explain_layout(question: Question, pick: Prediction) -> Iterator[str]:
             yield f"{name}={size}: {does}; {_without(question, pick, name)}."
     if pick.spec.recompute != "none":
         kept = pick.spec.model_copy(update={"recompute": "none"})
-        yield f"Recompute {pick.spec.recompute}: with all activations kept, {_outcome(question, pick, kept)}."
+        outcome = _outcome(pick, *predict_as_is(question, kept))
+        yield f"Recompute {pick.spec.recompute}: with all activations kept, {outcome}."
 
 
 def _without(question: Question, pick: Prediction, name: str) -> str:
@@ -45,14 +45,17 @@ def _without(question: Question, pick: Prediction, name: str) -> str:
     instead = INSTEAD.get(name, USUALLY_INSTEAD)
     sizes |= {instead: sizes[instead] * sizes[name], name: 1}
     layout = Layout(**sizes)
-    # Knobs of the pipeline go with it.
-    knobs = {} if name == "pipeline" else pick.spec.knobs
-    other = pick.spec.model_copy(update={"layout": layout, "knobs": knobs})
-    return f"with {layout.text} instead, {_outcome(question, pick, other)}"
+    predicted: list[Prediction] = []
+    why_not = None
+    # Settings of a pipeline may not go with another layout; then its own defaults are tried.
+    for knobs in (pick.spec.knobs, {}):
+        if not predicted:
+            other = pick.spec.model_copy(update={"layout": layout, "knobs": knobs})
+            predicted, why_not = predict_fitting(question, other)
+    return f"with {layout.text} instead, {_outcome(pick, predicted, why_not)}"
 
 
-def _outcome(question: Question, pick: Prediction, other: RunSpec) -> str:
-    predicted, why_not = predict_fitting(question, other)
+def _outcome(pick: Prediction, predicted: list[Prediction], why_not: str | None) -> str:
     if not predicted:
         return str(why_not)
     best = min(predicted, key=lambda prediction: prediction.parts.step)

@@ -13,8 +13,21 @@ from paceline.units import format_bytes
 WAYS_TO_RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
-def predict_fitting(question: Question, spec: RunSpec) -> tuple[list[Prediction], str | None]:
-    """The run predicted, or lighter forms of it where it does not fit; and why it cannot be made as it is, if so."""
+# Predictions of a run, or of other forms of it; and why it cannot be made as it is, if so.
+Predicted = tuple[list[Prediction], str | None]
+
+
+def predict_fitting(question: Question, spec: RunSpec) -> Predicted:
+    """The run predicted, or lighter forms of it where it does not fit."""
+    return _predict(question, spec, lighten=True)
+
+
+def predict_as_is(question: Question, spec: RunSpec) -> Predicted:
+    """The run predicted, unless it does not fit."""
+    return _predict(question, spec, lighten=False)
+
+
+def _predict(question: Question, spec: RunSpec, lighten: bool) -> Predicted:
     why_not = question.why_not(spec)
     if why_not is not None:
         return [], why_not
@@ -22,7 +35,7 @@ def predict_fitting(question: Question, spec: RunSpec) -> tuple[list[Prediction]
     too_large = _too_large(question, spec, footprint)
     if too_large is None:
         return [question.predictor.predict(spec, footprint)], None
-    return list(lighter(question, spec, footprint)), too_large
+    return list(lighter(question, spec, footprint)) if lighten else [], too_large
 
 
 def lighter(question: Question, spec: RunSpec, footprint: Footprint) -> Iterator[Prediction]:
@@ -43,6 +56,9 @@ def lighter(question: Question, spec: RunSpec, footprint: Footprint) -> Iterator
             found = _footprint(question, tried)
             if _too_large(question, tried, found) is None:
                 yield question.predictor.predict(tried, found)
+                if passes == spec.accumulation:
+                    # To compute more again would only take longer.
+                    return
                 break
             if not _activations_decide(question, found):
                 break
