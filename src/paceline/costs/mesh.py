@@ -4,7 +4,7 @@ Payloads were compared with those of PyTorch's own dispatcher (`tests/contract/t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -67,8 +67,8 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
         crossings = _crossings(plan, number, stages)
         messages = (
             *_between_stages(plan, crossings),
-            *_between_parts(spec, plan, place),
-            *_between_shards(spec, plan, place),
+            *_layer_by_layer(_between_parts, spec, plan, place),
+            *_layer_by_layer(_between_shards, spec, plan, place),
             *_norm_of_gradients(spec, plan, place),
         )
         buffers = _buffer_bytes(plan, crossings)
@@ -86,6 +86,42 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
         split=layout.tensor,
     )  # fmt: skip
     return in_groups(ranks, turns if layout.pipeline > 1 else None)
+
+
+def _layer_by_layer(
+    messages_of: Callable[[RunSpec, MeshPlan, Place], list[Message]], spec: RunSpec, plan: MeshPlan, place: Place
+) -> list[Message]:
+    """What layers exchange; layers that are alike but for their name, as most are, are worked out once."""
+    first = _first_alike(place.whole.layers)
+    distinct = [index for index, like in enumerate(first) if like == index]
+    whole, part = (
+        ModelFacts(tuple(model.layers[index] for index in distinct), model.input_elements)
+        for model in (place.whole, place.part)
+    )
+    made: dict[str | None, list[Message]] = {}
+    for message in messages_of(spec, plan, replace(place, whole=whole, part=part)):
+        made.setdefault(message.layer, []).append(message)
+    names = [layer.name for layer in place.whole.layers]
+    repeated = [
+        message if like == index else _renamed(message, names[like], names[index])
+        for index, like in enumerate(first)
+        for message in made.get(names[like], ())
+    ]
+    return [*repeated, *made.get(None, ())]
+
+
+@lru_cache(maxsize=1024)
+def _first_alike(layers: tuple[LayerFacts, ...]) -> tuple[int, ...]:
+    """For each layer, the place of the first one that differs from it in nothing but its name."""
+    seen: dict[LayerFacts, int] = {}
+    return tuple(seen.setdefault(replace(layer, name=""), index) for index, layer in enumerate(layers))
+
+
+def _renamed(message: Message, before: str, after: str) -> Message:
+    """The same message of another layer."""
+    head, _, tail = message.name.rpartition(before)
+    (renamed,) = during((message,), message.phase, layer=after, name=f"{head}{after}{tail}")
+    return renamed
 
 
 def _place(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int) -> Place:

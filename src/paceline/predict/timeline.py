@@ -214,8 +214,12 @@ def _arrays(arrays: Sequence[tuple[str, tuple[int, ...]]], parameters: int) -> l
 def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
     """Parameters are gathered just before each layer needs them, one layer ahead; gradients are scattered after it."""
     names = [layer.name for layer in inputs.model.layers]
-    early = {name: [m for m in hidden if m.layer == name and m.phase == "forward"] for name in names}
-    late = {name: [m for m in hidden if m.layer == name and m.phase == "backward"] for name in names}
+    early: dict[str | None, list[Message]] = {name: [] for name in names}
+    late: dict[str | None, list[Message]] = {name: [] for name in names}
+    for message in hidden:
+        of_layer = {"forward": early, "backward": late}.get(message.phase, {}).get(message.layer)
+        if of_layer is not None:
+            of_layer.append(message)
     whole = [message for message in hidden if message.layer not in early]
     tasks: list[Task] = []
 
