@@ -8,8 +8,8 @@ from typing import Literal, get_args
 from paceline.costs.footprint import BACKWARD_OVER_FORWARD, Footprint, RankFootprint
 from paceline.costs.messages import Content, Message
 from paceline.layout import DIMENSIONS, Layout, all_layouts
+from paceline.predict.pipelines import pipeline_seconds
 from paceline.predict.question import Question
-from paceline.predict.simulate import simulate, staged_tasks
 from paceline.predict.timeline import line_of_workers
 from paceline.spec import BASELINE, RunSpec
 from paceline.strategies import Strategy, strategies, strategy
@@ -101,6 +101,6 @@ def idle_share(footprint: Footprint) -> float:
         return 0.0
     line = line_of_workers(footprint.groups, stages)
     passes = [(group.flops, BACKWARD_OVER_FORWARD * group.flops) for group in line]
-    total = simulate(staged_tasks(stages, passes, [0.0] * len(line))).total
+    total = pipeline_seconds(stages, passes, [0.0] * len(line))
     busy = sum(map(sum, passes)) * stages.microbatches
     return 1 - busy / (total * len(line)) if total else 0.0

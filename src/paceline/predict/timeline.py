@@ -7,7 +7,8 @@ from math import ceil, prod
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages
 from paceline.costs.messages import Message
 from paceline.predict.compute import Passes
-from paceline.predict.simulate import Served, Task, largest_of, overlap, serve, simulate, staged_tasks
+from paceline.predict.pipelines import messages_sent, pipeline_seconds
+from paceline.predict.simulate import Served, Task, largest_of, overlap, serve, simulate
 from paceline.predict.transfers import Costs
 from paceline.systems.hardware import Hardware, StrategyOverhead
 
@@ -263,21 +264,20 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInp
     passes = [(forward * share, backward * share) for share in shares]
     within = [_within_passes(group, inputs, count) for group in line]
     sends = [max((inputs.cost(m) for m in group.messages if m.kind == "send"), default=0.0) for group in line]
-    computing = staged_tasks(stages, passes, [0.0] * len(line))
-    tasks = staged_tasks(
-        stages, [(f + f_more, b + b_more) for (f, b), (f_more, b_more) in zip(passes, within, strict=True)], sends
-    )
-    total, alone = simulate(tasks).total * rounds, simulate(computing).total * rounds
+    with_exchanges = [(f + f_more, b + b_more) for (f, b), (f_more, b_more) in zip(passes, within, strict=True)]
+    total = pipeline_seconds(stages, with_exchanges, sends) * rounds
+    alone = pipeline_seconds(stages, passes, [0.0] * len(line)) * rounds
+    sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
     beside = inputs.passes.overhead * inputs.crowding + max(inputs.update_seconds(group) for group in line)
     busiest = max(range(len(line)), key=lambda worker: shares[worker])
     compute = sum(passes[busiest]) * count + beside
     exchanged = sum(within[busiest]) * count
-    transfers = sum(task.seconds for task in tasks if task.transfers and task.rank == busiest) * rounds + exchanged
+    transfers = sending[busiest] + exchanged
     averaged = inputs.software_seconds(line[busiest], line[busiest].parameter_bytes)
     averaged += _outside_passes(line[busiest], inputs, passes[busiest])
     bubble = max(0.0, alone + beside - compute)
     busy = sum(map(sum, passes)) * count + beside * len(line)
-    busy += sum(task.seconds for task in tasks if task.transfers) * rounds * 2 + exchanged * len(line)
+    busy += sum(sending) * 2 + exchanged * len(line)
     waiting = inputs.peer_wakeup_seconds(line[busiest])
     return Parts(
         compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
