@@ -17,7 +17,7 @@ from paceline.cli.terminal import AsJson, Db, errors, output, plain_table, print
 from paceline.errors import SpecError
 from paceline.plan import DEFAULT_EPOCHS
 from paceline.predict.question import Question
-from paceline.recommend.answer import UNSYNCHRONISED, Answer
+from paceline.recommend.answer import UNSYNCHRONISED, Answer, Candidate
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.objectives import OBJECTIVES
 from paceline.recommend.objectives import objective as known_objective
@@ -158,12 +158,11 @@ def _table(answer: Answer) -> Table:
     table = plain_table("strategy", *headers, least_width=20)
     for candidate in answer.ranked[:SHOWN]:
         spec, goal = candidate.spec, answer.objective
-        knobs = "".join(f" {name}={value}" for name, value in spec.settings.items())
         ends = [_bare(goal.text(value)) for value in (candidate.value.low, candidate.value.high)]
         efficiency = candidate.prediction.efficiency
         behind = "=" if candidate.tied else format_percent(candidate.behind)
         table.add_row(
-            escape(spec.strategy + knobs + (" †" if candidate.caveat else "")), str(spec.workers),
+            escape(_name(candidate)), str(spec.workers),
             f"{spec.samples_per_step:,}",
             _bare(goal.text(candidate.best_known)) + ("*" if candidate.measured is not None else ""),
             " – ".join(ends), behind,
@@ -171,6 +170,14 @@ def _table(answer: Answer) -> Table:
             format_bytes(candidate.prediction.memory_bytes.value),
         )  # fmt: skip
     return table
+
+
+def _name(candidate: Candidate) -> str:
+    """The strategy and its settings; dimensions of a layout are words, between which a narrow column can break."""
+    settings = dict(candidate.spec.settings)
+    layout = str(settings.pop("layout", "")).split(",")
+    words = [candidate.spec.strategy, *layout, *(f"{name}={value}" for name, value in settings.items())]
+    return " ".join([*filter(None, words), *(["†"] if candidate.caveat else [])])
 
 
 def _bare(text: str) -> str:

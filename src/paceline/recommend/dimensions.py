@@ -43,8 +43,9 @@ def _without(question: Question, pick: Prediction, name: str) -> str:
     assert pick.spec.layout is not None
     sizes = {other: getattr(pick.spec.layout, other) for other in DIMENSIONS}
     instead = INSTEAD.get(name, USUALLY_INSTEAD)
-    sizes |= {instead: sizes[instead] * sizes[name], name: 1}
-    layout = Layout(**sizes)
+    moved = Layout(**{**sizes, instead: sizes[instead] * sizes[name], name: 1})
+    # A dimension may also lie within others, and then has no devices of its own.
+    layout = moved if moved.workers == pick.spec.workers else Layout(**{**sizes, name: 1})
     predicted: list[Prediction] = []
     why_not = None
     # Settings of a pipeline may not go with another layout; then its own defaults are tried.
