@@ -20,7 +20,16 @@ from paceline.costs.footprint import (
 )
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, transformer_role
-from paceline.costs.messages import Message, Phase, all_gather, all_reduce, during, exchange, scattered_reduction
+from paceline.costs.messages import (
+    Message,
+    Phase,
+    all_gather,
+    all_reduce,
+    during,
+    exchange,
+    of_another_layer,
+    scattered_reduction,
+)
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.spec import RunSpec
@@ -102,11 +111,10 @@ def _layer_by_layer(
     for message in messages_of(spec, plan, replace(place, whole=whole, part=part)):
         made.setdefault(message.layer, []).append(message)
     names = [layer.name for layer in place.whole.layers]
-    repeated = [
-        message if like == index else _renamed(message, names[like], names[index])
-        for index, like in enumerate(first)
-        for message in made.get(names[like], ())
-    ]
+    repeated: list[Message] = []
+    for index, like in enumerate(first):
+        messages = made.get(names[like], [])
+        repeated += messages if like == index else of_another_layer(messages, names[like], names[index])
     return [*repeated, *made.get(None, ())]
 
 
@@ -115,13 +123,6 @@ def _first_alike(layers: tuple[LayerFacts, ...]) -> tuple[int, ...]:
     """For each layer, the place of the first one that differs from it in nothing but its name."""
     seen: dict[LayerFacts, int] = {}
     return tuple(seen.setdefault(replace(layer, name=""), index) for index, layer in enumerate(layers))
-
-
-def _renamed(message: Message, before: str, after: str) -> Message:
-    """The same message of another layer."""
-    head, _, tail = message.name.rpartition(before)
-    (renamed,) = during((message,), message.phase, layer=after, name=f"{head}{after}{tail}")
-    return renamed
 
 
 def _place(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int) -> Place:

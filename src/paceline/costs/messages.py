@@ -89,6 +89,15 @@ def during(messages: Iterable[Message], phase: Phase, **fields: Any) -> tuple[Me
     return tuple(_with(message, changed) for message in messages)
 
 
+def of_another_layer(messages: Iterable[Message], before: str, after: str) -> list[Message]:
+    """The same messages of a layer that is alike; their names end with that of the layer, or of an array of it."""
+    renamed = []
+    for message in messages:
+        head, _, tail = message.name.rpartition(before)
+        renamed.append(_with(message, {"layer": after, "name": f"{head}{after}{tail}"}))
+    return renamed
+
+
 def _with(message: Message, changed: dict[str, Any]) -> Message:
     """As `dataclasses.replace`, in a fifth of its time: a search over layouts of a deep model makes a million."""
     copy = object.__new__(Message)
