@@ -41,7 +41,8 @@ WORKERS = {"torch-fsdp-tensor": 4}
 # Each strategy has one built-in model at least, and each framework both; the rest is left to the long tests.
 WITH_TRANSFORMER = ("torch-fsdp-tensor", "tf-single", "jax-single")
 MORE_WITH_TRANSFORMER = ("torch-single", "torch-tensor", "torch-fsdp", "jax-data")
-WITH_MNIST = tuple(name for name in scripts() if name not in WITH_TRANSFORMER)
+WITH_LAYOUTS = ("torch-mesh",)
+WITH_MNIST = tuple(name for name in scripts() if name not in (*WITH_TRANSFORMER, *WITH_LAYOUTS))
 # Started as a user does: as several processes by torchrun, and as one with several devices.
 REALLY_STARTED = ("torch-ddp", "tf-mirrored", "jax-data")
 # What a script does with a model file of the user's depends on how the strategy takes a model apart.
@@ -79,6 +80,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "jax-fsdp",
         {"global_batch": 32, "optimizer": DECAYING, "dataset": "synthetic", "input_shape": [3, 8, 8], "classes": 4},
     ),
+}
+# Composed layouts: the first is always run, the others are left to the long tests.
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "parts": {"layout": "shard=2,tensor=2", "clip": 0.5, "optimizer": DECAYING},
+    "copies": {"layout": "replicate=2,shard=2", "accumulation": 2},
+    "stages": {"layout": "shard=2,pipeline=2", "recompute": "full", "clip": 0.5, "optimizer": DECAYING},
+    "rounds": {"layout": "pipeline=2", "accumulation": 2, "optimizer": DECAYING, "knobs": {"microbatches": 2}},
+    "selective": {"layout": "tensor=2", "recompute": "selective"},
+    "v": {"layout": "tensor=2,pipeline=2", "knobs": {"schedule": "zbv"}, "optimizer": DECAYING},
+    "interleaved": {"layout": "replicate=2,pipeline=2", "knobs": {"schedule": "interleaved", "microbatches": 4}},
+    "all": {"layout": "shard=2,tensor=2,pipeline=2", "accumulation": 2, "recompute": "full", "clip": 1.0},
 }
 # Half precision rounds to 3 digits, and not always alike.
 VARIANT_TOLERANCES = {"half": 1e-2}
@@ -346,4 +358,25 @@ def test_a_script_with_other_settings_still_loses_what_pacelines_run_loses(
 def test_a_script_loses_what_pacelines_run_of_the_transformer_loses(bench: Bench, name: str) -> None:
     spec = bench.spec(name, **TRANSFORMER)
     losses, _ = bench.scripted(spec, "--initial-weights", start(bench, spec))
+    assert losses == pytest.approx(bench.measured(spec), rel=TOLERANCE)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "run", [run if run == "parts" else pytest.param(run, marks=pytest.mark.soak) for run in LAYOUTS]
+)
+def test_the_script_of_a_layout_loses_what_pacelines_run_of_it_loses(bench: Bench, run: str) -> None:
+    spec = complete(RunSpec.parse({"strategy": "torch-mesh", **TRANSFORMER, **LAYOUTS[run]}, "test"))
+    losses, said = bench.scripted(spec, "--initial-weights", start(bench, spec))
+    assert losses == pytest.approx(bench.measured(spec), rel=TOLERANCE)
+    assert losses[-1] < losses[0]
+    assert "checkpoint: model.pt" in said
+
+
+@pytest.mark.torch
+@pytest.mark.soak
+def test_the_script_of_a_layout_trains_the_users_model_in_stages(bench: Bench) -> None:
+    fields = {"model": bench.own("torch"), "layout": "shard=2,pipeline=2", "clip": 0.5, "global_batch": 16}
+    spec = complete(RunSpec.parse({"strategy": "torch-mesh", "steps": STEPS, **fields}, "test"))
+    losses, _ = bench.scripted(spec)
     assert losses == pytest.approx(bench.measured(spec), rel=TOLERANCE)

@@ -1,7 +1,7 @@
 """Options that `calibrate`, `predict` and `recommend` share ─► a `Question`."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from rich.markup import escape
 
@@ -12,13 +12,11 @@ from paceline.errors import SpecError, nearest
 from paceline.plan import expand_strategies
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
-from paceline.spec import ModelFile
+from paceline.spec import ModelFile, Precision
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import LOCAL
 from paceline.units import parse_shape, parse_whole_numbers
 from paceline.workloads import workload
-
-PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def model_fields(options: ModelOptions) -> dict[str, Any]:
@@ -42,8 +40,6 @@ def make_question(options: QuestionOptions) -> Question:
     workers = tuple(parse_whole_numbers(options.workers, "--workers"))
     if min(workers) < 1:
         raise SpecError(f"--workers {options.workers} has a count below 1; write such as 1..8")
-    if options.precision is not None and options.precision not in PRECISIONS:
-        raise SpecError(f"--precision {options.precision!r} is unknown; {nearest(options.precision, PRECISIONS)}")
     return Question(
         hardware=load_hardware(options.system, options.network),
         **model_fields(options),
@@ -52,10 +48,20 @@ def make_question(options: QuestionOptions) -> Question:
         workers=workers,
         global_batches=_batches(options.global_batch, "--global-batch"),
         local_batches=_batches(options.local_batch, "--local-batch"),
-        precision=options.precision,  # type: ignore[arg-type]
+        precision=check_precision(options.precision),
         samples=options.samples,
         price_per_device_hour=options.price,
     )
+
+
+def check_precision(name: str | None) -> Precision | None:
+    """The precision of that name; None is what is usual on the system."""
+    for known in get_args(Precision):
+        if name == known:
+            return cast("Precision", known)
+    if name is not None:
+        raise SpecError(f"--precision {name!r} is unknown; {nearest(name, get_args(Precision))}")
+    return None
 
 
 def print_warnings(question: Question, db: Path) -> None:

@@ -17,7 +17,7 @@ from paceline.cli.terminal import AsJson, Db, errors, output, plain_table, print
 from paceline.errors import SpecError
 from paceline.plan import DEFAULT_EPOCHS
 from paceline.predict.question import Question
-from paceline.recommend.answer import UNSYNCHRONISED, Answer
+from paceline.recommend.answer import UNSYNCHRONISED, Answer, Candidate
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.objectives import OBJECTIVES
 from paceline.recommend.objectives import objective as known_objective
@@ -26,7 +26,9 @@ from paceline.recommend.scripts import emit as write_script
 from paceline.recommend.scripts import scripts
 from paceline.recommend.trials import try_best
 from paceline.record import Record
+from paceline.spec import RunSpec
 from paceline.store import DEFAULT_PATH, Store
+from paceline.strategies import strategy
 from paceline.units import format_bytes, format_count, format_percent
 
 SHOWN = 10
@@ -89,9 +91,18 @@ def _script(answer: Answer) -> str:
             f"[yellow]there is no script for {answer.pick.spec.strategy}; this is the best that has one: "
             f"{chosen.spec.strategy} on {format_count(chosen.spec.workers, 'worker')}[/]"
         )
-    spec = chosen.spec.model_copy(update={"steps": None, "epochs": DEFAULT_EPOCHS})
+    spec = _in_an_offered_precision(chosen.spec.model_copy(update={"steps": None, "epochs": DEFAULT_EPOCHS}))
     expected = f"{answer.objective.text(chosen.value.value)} {'measured' if chosen.measured else 'predicted'}"
     return write_script(spec, why=f"Best for {answer.objective.name} on {answer.question.hardware.name}: {expected}.")
+
+
+def _in_an_offered_precision(spec: RunSpec) -> RunSpec:
+    """The same run in the nearest precision that its strategy can train in, where that is another one."""
+    offered = strategy(spec.strategy).needs.precisions
+    if spec.precision in offered:
+        return spec
+    errors().print(f"[yellow]{spec.strategy} does not train in {spec.precision}; the script is for {offered[-1]}[/]")
+    return spec.model_copy(update={"precision": offered[-1]})
 
 
 def _stored_records(db: Path) -> list[Record]:
@@ -147,12 +158,11 @@ def _table(answer: Answer) -> Table:
     table = plain_table("strategy", *headers, least_width=20)
     for candidate in answer.ranked[:SHOWN]:
         spec, goal = candidate.spec, answer.objective
-        knobs = "".join(f" {name}={value}" for name, value in spec.settings.items())
         ends = [_bare(goal.text(value)) for value in (candidate.value.low, candidate.value.high)]
         efficiency = candidate.prediction.efficiency
         behind = "=" if candidate.tied else format_percent(candidate.behind)
         table.add_row(
-            escape(spec.strategy + knobs + (" †" if candidate.caveat else "")), str(spec.workers),
+            escape(_name(candidate)), str(spec.workers),
             f"{spec.samples_per_step:,}",
             _bare(goal.text(candidate.best_known)) + ("*" if candidate.measured is not None else ""),
             " – ".join(ends), behind,
@@ -160,6 +170,14 @@ def _table(answer: Answer) -> Table:
             format_bytes(candidate.prediction.memory_bytes.value),
         )  # fmt: skip
     return table
+
+
+def _name(candidate: Candidate) -> str:
+    """The strategy and its settings; dimensions of a layout are words, between which a narrow column can break."""
+    settings = dict(candidate.spec.settings)
+    layout = str(settings.pop("layout", "")).split(",")
+    words = [candidate.spec.strategy, *layout, *(f"{name}={value}" for name, value in settings.items())]
+    return " ".join([*filter(None, words), *(["†"] if candidate.caveat else [])])
 
 
 def _bare(text: str) -> str:

@@ -23,7 +23,8 @@ class ScriptOptions:
     """The run that the script is for, and where it is written."""
 
     strategy: Annotated[str, make_option("How to train.", "NAME")]
-    workers: Annotated[int, make_option("On how many workers.", "N")] = 1
+    workers: Annotated[int | None, make_option("On how many workers; one, or those of the layout.", "N")] = None
+    layout: Annotated[str | None, make_option("Layout such as shard=2,tensor=2.", "NAME=N,...")] = None
     workload: Annotated[str | None, make_option("Built-in model.", "NAME")] = None
     model: Annotated[str | None, make_option("Your own model: a function in a file.", "FILE:FUNCTION")] = None
     option: Annotated[list[str] | None, make_option("Option of the workload, such as depth=8.", "NAME=VALUE")] = None
@@ -41,6 +42,9 @@ class ScriptOptions:
     steps: Annotated[int | None, make_option("Optimizer steps, instead of epochs.", "N")] = None
     seed: Annotated[int | None, make_option("Seed of weights and order.", "N")] = None
     optimizer: Annotated[list[str] | None, make_option("Such as name=sgd or lr=0.01.", "NAME=VALUE")] = None
+    accumulation: Annotated[int | None, make_option("Passes of a step, over parts of its batch.", "N")] = None
+    recompute: Annotated[str | None, make_option("Activations computed again: none, selective, full.", "NAME")] = None
+    clip: Annotated[float | None, make_option("Scale gradients down to this global norm.", "NORM")] = None
     precision: Annotated[str | None, make_option("fp32, tf32, bf16.", "NAME")] = None
     execution: Annotated[str | None, make_option("eager, compiled.", "NAME")] = None
     device: Annotated[str | None, make_option("cpu, cuda: for the command that starts it.", "NAME")] = None

@@ -3,14 +3,14 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 from paceline.costs.footprint import ModelFacts
 from paceline.data import DataRequest, DataSet, data_source
 from paceline.data.order import BatchOrder
 from paceline.spans import SpanRecorder
-from paceline.spec import RunSpec
+from paceline.spec import RunSpec, Scalar
 from paceline.workloads import workload
 from paceline.workloads.base import Layers, Weights, initial_weights, model_facts
 from paceline.workloads.layers import Shape
@@ -146,4 +146,22 @@ def spec_layers(spec: RunSpec) -> tuple[Layers, Shape]:
 
 def spec_facts(spec: RunSpec) -> ModelFacts:
     """Counts of a built-in model as this run trains it."""
+    options = tuple(sorted(spec.options.items()))
+    return _facts_of(spec.workload, options, str(spec.dataset), spec.input_shape, spec.classes, spec.seed)
+
+
+@lru_cache(maxsize=16)
+def _facts_of(
+    name: str,
+    options: tuple[tuple[str, Scalar], ...],
+    dataset: str,
+    shape: tuple[int, ...] | None,
+    classes: int | None,
+    seed: int,
+) -> ModelFacts:
+    """Runs of a model that differ in how they are spread have the same counts, and those of a deep one take a while."""
+    spec = RunSpec(
+        workload=name, options=dict(options), dataset=dataset, input_shape=shape, classes=classes, seed=seed,
+        global_batch=1, steps=1,
+    )  # fmt: skip
     return model_facts(*spec_layers(spec))

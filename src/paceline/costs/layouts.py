@@ -15,7 +15,7 @@ SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "interleaved-
 # Schedules in which each rank holds a single stage.
 _ONE_STAGE = ("gpipe", "1f1b")
 # Schedules in which stages go down the ranks and back up again: each rank holds two of them.
-_V_SHAPED = ("zbv", "dualpipev")
+V_SHAPED = ("zbv", "dualpipev")
 # Of these, gradients of activations and of weights come in two passes.
 SPLIT_BACKWARD = ("interleaved-zero-bubble", "zbv", "dualpipev")
 # Micro-batches for each rank of a pipeline where nothing is said.
@@ -43,7 +43,7 @@ class MeshPlan:
         schedule = cast("Schedule", knobs["schedule"])
         stages = 1
         if layout.pipeline > 1 and schedule not in _ONE_STAGE:
-            stages = 2 if schedule in _V_SHAPED else int(knobs["stages_per_worker"])
+            stages = 2 if schedule in V_SHAPED else int(knobs["stages_per_worker"])
         usual = USUAL_MICROBATCHES * layout.pipeline if layout.pipeline > 1 else 1
         return cls(
             layout=layout,
@@ -88,7 +88,7 @@ class MeshPlan:
     def holder(self, stage: int) -> int:
         """The place in the pipeline that holds a stage."""
         lap, place = divmod(stage, self.layout.pipeline)
-        return self.layout.pipeline - 1 - place if lap % 2 and self.schedule in _V_SHAPED else place
+        return self.layout.pipeline - 1 - place if lap % 2 and self.schedule in V_SHAPED else place
 
     def held_stages(self, place: int) -> tuple[int, ...]:
         """The stages of one place in the pipeline, first to last."""

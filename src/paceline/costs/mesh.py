@@ -4,8 +4,9 @@ Payloads were compared with those of PyTorch's own dispatcher (`tests/contract/t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from paceline.costs.cuts import cut_by_flops
 from paceline.costs.footprint import (
@@ -28,6 +29,7 @@ from paceline.costs.messages import (
     all_to_all,
     during,
     exchange,
+    of_another_layer,
     scattered_reduction,
 )
 from paceline.costs.recompute import activation_bytes, step_flops
@@ -63,10 +65,10 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
         crossings = _crossings(plan, number, stages)
         messages = (
             *_between_stages(plan, crossings),
-            *_between_parts(spec, plan, place),
-            *_between_stretches(spec, plan, place),
-            *_between_experts(spec, plan, place),
-            *_between_shards(spec, plan, place),
+            *_layer_by_layer(_between_parts, spec, plan, place),
+            *_layer_by_layer(_between_stretches, spec, plan, place),
+            *_layer_by_layer(_between_experts, spec, plan, place),
+            *_layer_by_layer(_between_shards, spec, plan, place),
             *_between_copies_of_the_table(plan, place),
             *_norm_of_gradients(spec, plan, place),
         )
@@ -75,7 +77,9 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
             _rank(spec, plan, place, messages, count * layout.tensor, held, buffers)
             for count, held in _held_by_ranks(plan, place)
         ]
-        ranks += shards * layout.replicate
+        if len(shards) == 1:
+            shards = [replace(shards[0], ranks=shards[0].ranks * layout.replicate)]
+        ranks += shards if len(shards) == 1 else shards * layout.replicate
     apart = layout.apart("pipeline")
     turns = Stages(
         layout.pipeline, plan.microbatches, plan.schedule, plan.stages_per_worker, replicas=apart, apart=apart,
@@ -105,15 +109,43 @@ def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
     return holders
 
 
+def _layer_by_layer(
+    messages_of: Callable[[RunSpec, MeshPlan, Place], list[Message]], spec: RunSpec, plan: MeshPlan, place: Place
+) -> list[Message]:
+    """What layers exchange; layers that are alike but for their name, as most are, are worked out once."""
+    first = _first_alike(place.whole.layers)
+    distinct = [index for index, like in enumerate(first) if like == index]
+    whole, part = (
+        ModelFacts(tuple(model.layers[index] for index in distinct), model.input_elements)
+        for model in (place.whole, place.part)
+    )
+    made: dict[str | None, list[Message]] = {}
+    for message in messages_of(spec, plan, replace(place, whole=whole, part=part)):
+        made.setdefault(message.layer, []).append(message)
+    names = [layer.name for layer in place.whole.layers]
+    repeated: list[Message] = []
+    for index, like in enumerate(first):
+        messages = made.get(names[like], [])
+        repeated += messages if like == index else of_another_layer(messages, names[like], names[index])
+    return [*repeated, *made.get(None, ())]
+
+
+@lru_cache(maxsize=1024)
+def _first_alike(layers: tuple[LayerFacts, ...]) -> tuple[int, ...]:
+    """For each layer, the place of the first one that differs from it in nothing but its name."""
+    seen: dict[LayerFacts, int] = {}
+    return tuple(seen.setdefault(replace(layer, name=""), index) for index, layer in enumerate(layers))
+
+
 def _rank(
     spec: RunSpec, plan: MeshPlan, place: Place, messages: tuple[Message, ...], ranks: int, held: int, buffers: float
 ) -> RankFootprint:
-    layout, samples = plan.layout, plan.stretch_microbatch * plan.passes_kept(place.number)
+    layout, waiting = plan.layout, plan.passes_kept(place.number)
     whole = [unit.padded_bytes for unit in units_of(plan, place.part).values()]
     # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
     stays = layout.pipeline > 1 or plan.accumulation > 1
     beside = sum(whole) if stays else max(whole, default=0)
-    kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor)
+    kept = activation_bytes(place.part, spec.recompute, plan.stretch_microbatch * waiting, layout.tensor, waiting)
     return RankFootprint(
         role="worker",
         ranks=ranks,
@@ -181,9 +213,8 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
         for name in (name for name in arrays if name in WHOLE_ARRAYS):
             payload = math.prod(arrays[name]) * FLOAT_BYTES
-            messages += during(
-                all_reduce(f"gradient of {layer.name} {name}", payload, ways), "backward", layer=layer.name
-            )
+            summed = all_reduce(f"gradient of {layer.name} {name}", payload, ways, content="gradients")
+            messages += during(summed, "backward", layer=layer.name)
     return messages
 
 
@@ -249,7 +280,7 @@ def _between_copies_of_the_table(plan: MeshPlan, place: Place) -> list[Message]:
     rows, width = dict(ends[0].arrays)["tokens"]
     shard = Array(rows, width).shard(plan.layout.holders, 0) * FLOAT_BYTES
     apart = plan.layout.apart("pipeline") * (plan.layout.pipeline - 1)
-    return [replace(exchange("gradients of the tied table", shard, shard), apart=apart)]
+    return [replace(exchange("gradients of the tied table", shard, shard), apart=apart, content="gradients")]
 
 
 def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -264,7 +295,7 @@ def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message
         summed = all_reduce(f"gradient shards of {name}", payload / unit.holders, layout.replicate)
         # Ranks of `context` are neighbours within those of `shard`.
         dealt = layout.expert if unit.holders < layout.holders else 1
-        where = {"hidden": True, "layer": name, "apart": layout.apart("context") * dealt}
+        where = {"hidden": True, "layer": unit.layer, "apart": layout.apart("context") * dealt}
         messages += during(gathered, "forward", count=early, **where)
         messages += during(gathered, "backward", count=late, **where) if late else ()
         messages += during(scattered, "backward", **where)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
 from paceline.costs.layers import LayerFacts
@@ -75,6 +76,7 @@ def keys_and_values(layer: LayerFacts) -> int:
     return 2 * layer.output_elements * (layer.kv_heads or layer.heads) // layer.heads
 
 
+@lru_cache(maxsize=1024)
 def _split(layer: LayerFacts, ways: int) -> LayerFacts:
     """A rank's part of a layer: sizes that do not divide are those of the first rank, which has most."""
     if ways == 1:
@@ -113,8 +115,9 @@ def _shape(name: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Unit:
-    """Parameters that FSDP gathers together, from so many ranks."""
+    """Parameters of a layer that FSDP gathers together, from so many ranks."""
 
+    layer: str
     arrays: list[Array]
     holders: int
 
@@ -131,8 +134,8 @@ def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
         dealt = tuple(array for array in layer.arrays if array[0].startswith(EXPERTS) and plan.layout.expert > 1)
         kept = tuple(array for array in layer.arrays if array not in dealt)
         if kept or (layer.parameters and not dealt):
-            units[layer.name] = Unit(arrays_of([replace(layer, arrays=kept)]), plan.layout.holders)
+            units[layer.name] = Unit(layer.name, arrays_of([replace(layer, arrays=kept)]), plan.layout.holders)
         if dealt:
             rest = plan.layout.holders // plan.layout.expert
-            units[f"{layer.name} experts"] = Unit(arrays_of([replace(layer, arrays=dealt)]), rest)
+            units[f"{layer.name} experts"] = Unit(layer.name, arrays_of([replace(layer, arrays=dealt)]), rest)
     return units

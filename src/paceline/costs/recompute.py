@@ -32,11 +32,16 @@ def _kept(layer: LayerFacts, recompute: Recompute, ways: int) -> int:
     return 3 * output + split + 4 * layer.output_elements
 
 
-def activation_bytes(model: ModelFacts, recompute: Recompute, samples: float, ways: int = 1) -> float:
-    """Of a batch: what is kept, and what the block that is computed again just now has beside it."""
+def activation_bytes(
+    model: ModelFacts, recompute: Recompute, samples: float, ways: int = 1, passes: float = 1
+) -> float:
+    """Of a batch: what is kept, and what the block that is computed again just now has beside it.
+
+    Where the samples are those of several passes, one pass goes back at a time.
+    """
     kept = recomputed_model(model, recompute, ways)
     again = max((before.kept - after.kept for before, after in zip(model.layers, kept.layers, strict=True)), default=0)
-    return (kept.activation_bytes + max(0, again) * FLOAT_BYTES) * samples
+    return (kept.activation_bytes + max(0, again) * FLOAT_BYTES / passes) * samples
 
 
 def step_flops(model: ModelFacts, recompute: Recompute, samples: float) -> float:

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count, pairwise, takewhile
 
 from paceline.costs.footprint import ModelFacts
@@ -39,14 +40,18 @@ class Array:
 
 def arrays_of(layers: Iterable[LayerFacts]) -> list[Array]:
     """The parameters of some layers; a layer of which only counts are known passes for a single row."""
-    arrays: list[Array] = []
-    for layer in layers:
-        for name, shape in layer.arrays or (("all", (layer.parameters,)),):
-            # Kernels are stored inputs first in the neutral layout and outputs first in PyTorch.
-            rows = shape[-1] if name.endswith("kernel") else shape[0]
-            if rows:
-                arrays.append(Array(rows, math.prod(shape) // rows))
-    return arrays
+    return [array for layer in layers for array in _arrays_of_layer(layer)]
+
+
+@lru_cache(maxsize=4096)
+def _arrays_of_layer(layer: LayerFacts) -> tuple[Array, ...]:
+    arrays = []
+    for name, shape in layer.arrays or (("all", (layer.parameters,)),):
+        # Kernels are stored inputs first in the neutral layout and outputs first in PyTorch.
+        rows = shape[-1] if name.endswith("kernel") else shape[0]
+        if rows:
+            arrays.append(Array(rows, math.prod(shape) // rows))
+    return tuple(arrays)
 
 
 def shard_runs(arrays: Iterable[Array], shards: int) -> list[tuple[int, int]]:

@@ -145,13 +145,12 @@ class Predictor:
         """The identity of the model's counts."""
         return model_digest(self.model)
 
-    def predict(self, spec: RunSpec) -> Prediction:
-        """The configuration as its strategy's footprint describes it."""
+    def predict(self, spec: RunSpec, footprint: Footprint | None = None) -> Prediction:
+        """The configuration as its strategy's footprint describes it, which is worked out where it is not given."""
         chosen = strategy(spec.strategy)
-        footprint = chosen.footprint(spec, self.model)
+        footprint = footprint or chosen.footprint(spec, self.model)
         samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec))
-        stages = footprint.stages
-        microbatches = stages.microbatches * stages.accumulation if stages else spec.accumulation
+        stages, microbatches = footprint.stages, _passes_of(footprint, spec)
         microbatch = samples / microbatches
         passes = self.passes(chosen, spec.precision, microbatch)
         costs = self._transfers(chosen, spec)
@@ -165,12 +164,18 @@ class Predictor:
         parts = time_step(footprint, inputs)
         return Prediction(
             spec, parts, deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
-            memory_bytes=self._memory(footprint, chosen, spec, microbatch), memory_limit_bytes=self._memory_limit(),
+            memory_bytes=self._memory(footprint, chosen, spec, microbatch), memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
             samples_per_epoch=self.samples_per_epoch, source=passes.source,
             price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
         )  # fmt: skip
+
+    def memory(self, spec: RunSpec, footprint: Footprint) -> tuple[Estimate, float]:
+        """Bytes that the rank which holds most needs at its peak, and those that a worker has."""
+        chosen = strategy(spec.strategy)
+        samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec)) / _passes_of(footprint, spec)
+        return self._memory(footprint, chosen, spec, samples), self.memory_limit
 
     def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
         """Seconds of computation for a local batch in a framework."""
@@ -292,7 +297,8 @@ class Predictor:
             self._passed[framework, samples] = beyond_kept(self.model, samples, scratch)
         return self._passed[framework, samples]
 
-    def _memory_limit(self) -> float:
+    @cached_property
+    def memory_limit(self) -> float:
         """Bytes that a worker has; on a CPU the workers of a machine share its memory evenly."""
         shared = self.hardware.node_devices if self.hardware.kind == "cpu" else 1
         return self.hardware.device.memory_bytes.value / shared
@@ -302,6 +308,12 @@ class Predictor:
         idle = parts.bubble + parts.waiting
         busy = parts.step - idle
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
+
+
+def _passes_of(footprint: Footprint, spec: RunSpec) -> int:
+    """Forward passes of a worker in one step, each of a part of its samples."""
+    stages = footprint.stages
+    return stages.microbatches * stages.accumulation if stages else spec.accumulation
 
 
 def transport_of(chosen: Strategy, spec: RunSpec) -> str:

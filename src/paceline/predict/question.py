@@ -116,11 +116,19 @@ class Question:
     ) -> Iterator[RunSpec]:
         """Runs of one strategy: every batch and worker count, those of the question unless others are passed."""
         values = {**self.knobs, **(knobs or {})}
-        # A field of the run, though it is searched as a knob is.
-        more = {"accumulation": int(values.pop("accumulation", self.accumulation)), "recompute": self.recompute}
+        # Fields of the run, though they are searched as knobs are.
+        layout = values.pop("layout", None)
+        more = {
+            "accumulation": int(values.pop("accumulation", self.accumulation)),
+            "recompute": values.pop("recompute", self.recompute),
+        }
         for batch, size in batches or self.batches:
             fields = {"strategy": name, "knobs": values, "global_batch": None, "local_batch": None, batch: size}
             spec = complete(self.base.model_copy(update={**fields, **more}))
+            if layout is not None:
+                chosen = Layout.from_text(str(layout))
+                yield spec.model_copy(update={"workers": chosen.workers, "layout": chosen})
+                continue
             yield from (spec.model_copy(update=shape) for shape in self._shapes(spec, workers or self.workers))
 
     def _shapes(self, spec: RunSpec, workers: Sequence[int]) -> Iterator[dict[str, Any]]:

@@ -11,8 +11,6 @@ from heapq import heappop, heappush
 from math import sqrt
 from statistics import NormalDist
 
-from paceline.costs.footprint import Stages
-
 # Below this a task is done: a picosecond, against rounding.
 DONE = 1e-12
 # Blom, "Statistical Estimates and Transformed Beta-Variables", 1958: the mean of the largest of n normal numbers.
@@ -130,71 +128,6 @@ def overlap(segments: Sequence[float], transfers: Sequence[float], interference:
         now = now + work * slowed if shared >= work * slowed else now + shared + work - shared / slowed
         link_free = max(link_free, now) + transfer
     return now, link_free
-
-
-def pipeline_order(schedule: str, worker: int, workers: int, microbatches: int, chunks: int) -> list[tuple[bool, int]]:
-    """Passes of one worker in order: (backward or not, number of the micro-batch's pass through one of its stages).
-
-    A pass is `microbatch * chunks + chunk`. GPipe does all forward passes first; 1F1B turns to a backward pass as soon
-    as it can; interleaved does the same with several stages per worker (Narayanan et al., 2021).
-    """
-    forward = _forward_passes(workers, microbatches, chunks)
-    backward = [number - number % chunks + (chunks - 1 - number % chunks) for number in forward]
-    total = microbatches * chunks
-    if schedule == "gpipe":
-        return [(False, number) for number in forward] + [(True, number) for number in backward]
-    ahead = (workers - worker - 1) * (1 if chunks == 1 else 2) + (chunks - 1) * min(workers, microbatches)
-    ahead = min(total, ahead)
-    order = [(False, number) for number in forward[:ahead]]
-    for step in range(total):
-        if ahead + step < total:
-            order.append((False, forward[ahead + step]))
-        order.append((True, backward[step]))
-    return order
-
-
-def _forward_passes(workers: int, microbatches: int, chunks: int) -> list[int]:
-    """Groups of as many micro-batches as there are workers go through the first stage of each, then the second."""
-    passes: list[int] = []
-    for start in range(0, microbatches, workers):
-        group = range(start, min(start + workers, microbatches))
-        passes += [microbatch * chunks + chunk for chunk in range(chunks) for microbatch in group]
-    return passes
-
-
-def staged_tasks(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> list[Task]:
-    """Every worker's passes in the order of the schedule, each followed by sending what it made.
-
-    `passes` are the seconds of each worker's forward and backward pass through all of its stages. Zero-bubble schedules
-    are taken for interleaved ones, which take no less.
-    """
-    workers, chunks = stages.workers, stages.stages_per_worker
-    last = workers * chunks - 1
-    orders = [
-        pipeline_order(stages.schedule, worker, workers, stages.microbatches, chunks) for worker in range(workers)
-    ]
-    numbers: dict[tuple[bool, int, int], int] = {}
-    number = 0
-    for worker, order in enumerate(orders):
-        for back, item in order:
-            microbatch, chunk = divmod(item, chunks)
-            numbers[back, chunk * workers + worker, microbatch] = number
-            number += 2
-    tasks: list[Task] = []
-    for worker, order in enumerate(orders):
-        for back, item in order:
-            microbatch, chunk = divmod(item, chunks)
-            stage = chunk * workers + worker
-            after: tuple[int, ...]
-            if back:
-                needed = (False, last, microbatch) if stage == last else (True, stage + 1, microbatch)
-                after = (numbers[needed] + (stage != last),)
-            else:
-                after = (numbers[False, stage - 1, microbatch] + 1,) if stage else ()
-            end = (back and stage == 0) or (not back and stage == last)
-            tasks.append(Task(worker, False, passes[worker][back] / chunks, after))
-            tasks.append(Task(worker, True, 0.0 if end else sends[worker], (len(tasks) - 1,)))
-    return tasks
 
 
 def largest_of(count: int, deviation: float) -> float:

@@ -7,7 +7,8 @@ from math import ceil, prod
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages
 from paceline.costs.messages import Message
 from paceline.predict.compute import Passes
-from paceline.predict.simulate import Served, Task, largest_of, overlap, serve, simulate, staged_tasks
+from paceline.predict.pipelines import messages_sent, pipeline_seconds
+from paceline.predict.simulate import Served, Task, largest_of, overlap, serve, simulate
 from paceline.predict.transfers import Costs
 from paceline.systems.hardware import Hardware, StrategyOverhead
 
@@ -214,8 +215,12 @@ def _arrays(arrays: Sequence[tuple[str, tuple[int, ...]]], parameters: int) -> l
 def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
     """Parameters are gathered just before each layer needs them, one layer ahead; gradients are scattered after it."""
     names = [layer.name for layer in inputs.model.layers]
-    early = {name: [m for m in hidden if m.layer == name and m.phase == "forward"] for name in names}
-    late = {name: [m for m in hidden if m.layer == name and m.phase == "backward"] for name in names}
+    early: dict[str | None, list[Message]] = {name: [] for name in names}
+    late: dict[str | None, list[Message]] = {name: [] for name in names}
+    for message in hidden:
+        of_layer = {"forward": early, "backward": late}.get(message.phase, {}).get(message.layer)
+        if of_layer is not None:
+            of_layer.append(message)
     whole = [message for message in hidden if message.layer not in early]
     tasks: list[Task] = []
 
@@ -249,7 +254,7 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
 
 def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInputs) -> Parts:
     """Micro-batches go forward through the line of workers and their gradients back; passes are those of one."""
-    line, rounds = _line(workers, stages), stages.accumulation
+    line, rounds = line_of_workers(workers, stages), stages.accumulation
     count = stages.microbatches * rounds
     shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]
     forward, backward = inputs.passes.forward_total * inputs.crowding, inputs.passes.backward_total * inputs.crowding
@@ -259,21 +264,20 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInp
     passes = [(forward * share, backward * share) for share in shares]
     within = [_within_passes(group, inputs, count) for group in line]
     sends = [max((inputs.cost(m) for m in group.messages if m.kind == "send"), default=0.0) for group in line]
-    computing = staged_tasks(stages, passes, [0.0] * len(line))
-    tasks = staged_tasks(
-        stages, [(f + f_more, b + b_more) for (f, b), (f_more, b_more) in zip(passes, within, strict=True)], sends
-    )
-    total, alone = simulate(tasks).total * rounds, simulate(computing).total * rounds
+    with_exchanges = [(f + f_more, b + b_more) for (f, b), (f_more, b_more) in zip(passes, within, strict=True)]
+    total = pipeline_seconds(stages, with_exchanges, sends) * rounds
+    alone = pipeline_seconds(stages, passes, [0.0] * len(line)) * rounds
+    sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
     beside = inputs.passes.overhead * inputs.crowding + max(inputs.update_seconds(group) for group in line)
     busiest = max(range(len(line)), key=lambda worker: shares[worker])
     compute = sum(passes[busiest]) * count + beside
     exchanged = sum(within[busiest]) * count
-    transfers = sum(task.seconds for task in tasks if task.transfers and task.rank == busiest) * rounds + exchanged
+    transfers = sending[busiest] + exchanged
     averaged = inputs.software_seconds(line[busiest], line[busiest].parameter_bytes)
     averaged += _outside_passes(line[busiest], inputs, passes[busiest])
     bubble = max(0.0, alone + beside - compute)
     busy = sum(map(sum, passes)) * count + beside * len(line)
-    busy += sum(task.seconds for task in tasks if task.transfers) * rounds * 2 + exchanged * len(line)
+    busy += sum(sending) * 2 + exchanged * len(line)
     waiting = inputs.peer_wakeup_seconds(line[busiest])
     return Parts(
         compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
@@ -306,7 +310,7 @@ def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[floa
     return exposed
 
 
-def _line(workers: Sequence[RankFootprint], stages: Stages) -> list[RankFootprint]:
+def line_of_workers(workers: Sequence[RankFootprint], stages: Stages) -> list[RankFootprint]:
     """One pipeline's workers in order, each by itself."""
     line: list[RankFootprint] = []
     before = 0

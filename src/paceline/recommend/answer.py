@@ -7,11 +7,11 @@ from statistics import median
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
 from paceline.recommend.candidates import pointless_on_one_worker, simplicity, variants, worker_counts
+from paceline.recommend.lighter import predict_fitting
 from paceline.recommend.objectives import Objective, objective
 from paceline.record import Record
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy
-from paceline.units import format_bytes
 
 # Repeated runs of one configuration lie about this far apart; what is nearer to the best is as good as it.
 TIE = 0.05
@@ -74,19 +74,16 @@ def recommend(
     for name in question.names():
         reason = None
         for spec in _specs(question, name):
-            why_not = question.why_not(spec)
-            if why_not is None:
-                predictions += 1
-                candidate = _candidate(question, wanted, spec, evidence, critical_batch)
-                why_not = _too_large(candidate.prediction)
-            if why_not is not None:
+            predicted, why_not = predict_fitting(question, spec)
+            predictions += len(predicted)
+            if why_not is not None and (reason is None or spec.settings.keys() <= question.settings):
                 # The last word is that on the most workers, with the strategy's own settings.
-                if reason is None or spec.settings.keys() <= question.settings:
-                    reason = f"x{spec.workers}: {why_not}"
-                continue
-            key = name, spec.workers, spec.samples_per_step
-            if key not in best or wanted.better(candidate.value.value, best[key].value.value):
-                best[key] = candidate
+                reason = f"x{spec.workers}: {why_not}"
+            for prediction in predicted:
+                candidate = _candidate(wanted, prediction, evidence, critical_batch)
+                key = name, spec.workers, spec.samples_per_step
+                if key not in best or wanted.better(candidate.value.value, best[key].value.value):
+                    best[key] = candidate
         if reason is not None and not any(key[0] == name for key in best):
             excluded[name] = reason
     return ranked(Answer(question, wanted, tuple(best.values()), excluded, predictions))
@@ -124,10 +121,9 @@ def ranked(answer: Answer) -> Answer:
 
 
 def _candidate(
-    question: Question, wanted: Objective, spec: RunSpec, evidence: Evidence, critical_batch: float | None
+    wanted: Objective, prediction: Prediction, evidence: Evidence, critical_batch: float | None
 ) -> Candidate:
-    prediction = question.predictor.predict(spec)
-    value = wanted.of(prediction)
+    spec, value = prediction.spec, wanted.of(prediction)
     chosen = strategy(spec.strategy)
     caveat = None if chosen.synchronous else UNSYNCHRONISED
     if chosen.testing.reference(spec).optimizer != spec.optimizer:
@@ -141,13 +137,6 @@ def _candidate(
         prediction, value, caveat=caveat, records=tuple(number for number, _ in runs),
         earlier_samples_per_second=median(rate for _, rate in runs) if runs else None,
     )  # fmt: skip
-
-
-def _too_large(prediction: Prediction) -> str | None:
-    if prediction.fits:
-        return None
-    needed, limit = format_bytes(prediction.memory_bytes.value), format_bytes(prediction.memory_limit_bytes)
-    return f"a worker would hold {needed} and has {limit}"
 
 
 def _identity(spec: RunSpec) -> str:

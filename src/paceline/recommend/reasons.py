@@ -10,6 +10,7 @@ from typing import Any
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, Answer, Candidate
+from paceline.recommend.dimensions import explain_layout
 from paceline.strategies import strategy, usual_on_several_devices
 from paceline.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
@@ -45,6 +46,7 @@ def explain(answer: Answer) -> list[str]:
     sentences = [_first(answer, pick)]
     sentences += _ties(answer, pick)
     sentences += _parts(pick.prediction)
+    sentences += explain_layout(answer.question, pick.prediction)
     sentences += _against_one(answer, pick)
     sentences += _against_next(answer, pick)
     sentences += _faster_but(answer, pick)

@@ -43,3 +43,15 @@ def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"the script cannot be written to {tmp_path}: Is a directory; choose another place with --out"
     )
+
+
+def test_a_layout_says_how_many_workers_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    script(strategy="torch-mesh", workload="transformer", layout="shard=2,tensor=2", global_batch=16, clip=1.0)
+    printed = capsys.readouterr().out
+    assert "--nproc-per-node 4 train.py" in printed and "CLIP = 1.0" in printed
+
+
+def test_a_layout_of_other_workers_is_refused() -> None:
+    with pytest.raises(SpecError) as caught:
+        script(strategy="torch-mesh", workload="transformer", layout="shard=2,tensor=2", workers=8)
+    assert "layout shard=2,tensor=2 is of 4 workers and 8 were asked for" in str(caught.value)

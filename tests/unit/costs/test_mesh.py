@@ -6,6 +6,7 @@ import pytest
 
 from paceline.contract.context import spec_facts
 from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.recompute import activation_bytes
 from paceline.layout import all_layouts
 from paceline.plan import complete
 from paceline.spec import RunSpec
@@ -69,6 +70,31 @@ def test_recomputing_holds_less_and_computes_blocks_once_more() -> None:
     assert kept.activation_bytes > selective.activation_bytes > again.activation_bytes
     assert kept.flops == selective.flops < again.flops < kept.flops * 4 / 3
     assert kept.sent_bytes == again.sent_bytes
+
+
+def test_a_pipeline_computes_one_pass_again_at_a_time() -> None:
+    facts = counted("pipeline=2")[1]
+    block = next(layer for layer in facts.layers if layer.heads)
+    beside = (block.kept - block.output_elements) * 4
+    # Of one stage: samples of one pass, and of two passes that wait.
+    one, two = (activation_bytes(facts, "full", samples, passes=samples) for samples in (1, 2))
+    kept = activation_bytes(facts, "full", 1) - beside
+    assert (one, two) == (kept + beside, 2 * kept + beside)
+    few, many = (counted("pipeline=2", recompute="full", knobs={"microbatches": m})[0] for m in (2, 16))
+    assert many.groups[0].activation_bytes < few.groups[0].activation_bytes
+
+
+def test_messages_of_equal_layers_have_the_names_of_their_own() -> None:
+    footprint, facts = counted("shard=2,tensor=2", options={**MODEL["options"], "depth": 4})
+    messages = footprint.groups[0].messages
+    blocks = [layer.name for layer in facts.layers if layer.heads]
+    assert len(blocks) == 4
+    by_layer = [[message for message in messages if message.layer == name] for name in blocks]
+    assert len({len(of_layer) for of_layer in by_layer}) == 1
+    for name, of_layer in zip(blocks, by_layer, strict=True):
+        assert of_layer and all(name in message.name for message in of_layer)
+        others = set(blocks) - {name}
+        assert not any(other in message.name for other in others for message in of_layer)
 
 
 def test_full_recomputation_gathers_the_sequence_again_and_selective_does_not() -> None:

@@ -4,7 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from paceline.predict.simulate import Task, largest_of, overlap, pipeline_order, serve, simulate
+from paceline.costs.footprint import Stages
+from paceline.predict.pipelines import messages_sent, pipeline_order, pipeline_seconds
+from paceline.predict.simulate import Task, largest_of, overlap, serve, simulate
 
 
 def test_streams_take_their_tasks_in_order_and_wait_for_what_they_need() -> None:
@@ -86,6 +88,19 @@ def test_the_bubble_of_a_pipeline_is_p_minus_one_over_m_plus_p_minus_one(
 ) -> None:
     span, busy = pipeline_span(schedule, workers, microbatches), 3.0 * microbatches
     assert 1 - busy / span == pytest.approx((workers - 1) / (microbatches + workers - 1))
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)])
+def test_a_pipeline_by_itself_takes_what_its_tasks_take(schedule: str, chunks: int) -> None:
+    stages = Stages(4, 8, schedule, chunks)
+    span = pipeline_span(schedule, 4, 8, chunks)
+    assert pipeline_seconds(stages, [(1.0, 2.0)] * 4, [0.0] * 4) == pytest.approx(span)
+    assert span < pipeline_seconds(stages, [(1.0, 2.0)] * 4, [0.1] * 4) < span + 0.1 * 4 * 8
+
+
+def test_the_ends_of_a_pipeline_send_one_way_only() -> None:
+    assert [messages_sent(Stages(3, 8, "1f1b"), worker) for worker in range(3)] == [8, 16, 8]
+    assert messages_sent(Stages(1, 8, "1f1b"), 0) == 0
 
 
 def test_interleaving_divides_the_bubble_by_the_stages_of_a_worker() -> None:

@@ -20,7 +20,8 @@ from paceline.workloads.layers import Norm
 RUFF = Path(sysconfig.get_path("scripts")) / "ruff"
 WANTED = {
     "torch-single", "torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor",
-    "torch-fsdp-tensor",    "tf-single", "tf-mirrored", "tf-multiworker", "jax-single", "jax-data", "jax-fsdp",
+    "torch-fsdp-tensor", "torch-mesh", "tf-single", "tf-mirrored", "tf-multiworker", "jax-single", "jax-data",
+    "jax-fsdp",
 }  # fmt: skip
 # Each is a run that a script must have other words for.
 RUNS: dict[str, dict[str, Any]] = {
@@ -52,6 +53,19 @@ RUNS: dict[str, dict[str, Any]] = {
     "own-synthetic": {"model": "", "input_shape": [3, 8, 8], "classes": 4},
     "own-cut": {"model": "data, stages, plan"},
 }
+# Runs of the strategy that takes layouts: every dimension and field that its script has words for.
+SMALL = {"workload": "transformer", "global_batch": 64}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "copies": {**SMALL, "layout": "replicate=2,shard=2", "accumulation": 2, "clip": 1.0},
+    "parts": {**SMALL, "layout": "shard=2,tensor=2", "recompute": "selective"},
+    "stages": {**SMALL, "layout": "shard=2,pipeline=2", "accumulation": 2, "recompute": "full", "clip": 0.5},
+    "all": {**SMALL, "layout": "replicate=2,shard=2,tensor=2,pipeline=2", "optimizer": {"name": "sgd"}},
+    "v": {**SMALL, "layout": "tensor=2,pipeline=2", "knobs": {"schedule": "zbv"}, "clip": 1.0},
+    "interleaved": {"workload": "mlp", "options": {"depth": 8}, "layout": "pipeline=2",
+                    "knobs": {"schedule": "interleaved", "microbatches": 8}},
+    "own": {"model": "data, loss, optimizer", "layout": "shard=2,pipeline=2", "recompute": "full"},
+    "own-cut": {"model": "data, stages", "layout": "pipeline=2", "clip": 1.0},
+}  # fmt: skip
 KNOBS: dict[str, dict[str, Any]] = {
     "torch-ddp": {
         "bucket_mb": 1.0,
@@ -103,11 +117,20 @@ def spec_of(name: str, run: str, folder: Path) -> RunSpec | None:
     )
 
 
+def laid_out(run: str, folder: Path) -> RunSpec:
+    """A run with a layout."""
+    fields = {"strategy": "torch-mesh", "global_batch": 64, "steps": 12, **LAYOUTS[run]}
+    if "model" in fields:
+        fields["model"] = model_file(folder, fields["model"])
+    return RunSpec.parse(fields, "test")
+
+
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
     """Every script for every run that it can be for."""
     folder = tmp_path_factory.mktemp("models")
     specs = {(name, run): spec_of(name, run, folder) for name in scripts() for run in RUNS}
+    specs |= {("torch-mesh", f"layout-{run}"): laid_out(run, folder) for run in LAYOUTS}
     return {key: emit(spec, probe=own_facts) for key, spec in specs.items() if spec is not None}
 
 
@@ -185,6 +208,16 @@ def test_functions_of_the_users_file_take_the_place_of_the_scripts_own(texts: di
     assert "def make_optimizer" in bare and "accuracy" in bare and "own.loss" not in bare
     assert "own.stages(model" in texts["torch-pipeline", "own-cut"]
     assert "own.plan(model)" in texts["torch-tensor", "own-cut"]
+
+
+def test_a_layout_stands_in_the_script(texts: dict[tuple[str, str], str]) -> None:
+    whole, v, copies = (texts["torch-mesh", f"layout-{run}"] for run in ("all", "v", "copies"))
+    assert 'LAYOUT = {"pipeline": 2, "replicate": 2, "shard": 2, "tensor": 2}' in whole
+    assert "Schedule1F1B(" in whole and "MICROBATCHES = 4" in whole and "def split(" in whole
+    assert "ScheduleZBVZeroBubble(" in v and "numbers = [place" in v
+    assert "CLIP = 1.0" in copies and "ACCUMULATION = 2" in copies and "def split(" not in copies
+    assert "own.stages(model, count)" in texts["torch-mesh", "layout-own-cut"]
+    assert "--nproc-per-node 16" in whole
 
 
 def test_what_the_file_imports_by_name_counts_as_its_own(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from starlette.testclient import TestClient
 from paceline.cli.recommend import recommend
 from paceline.cli.serve import options_of
 from paceline.web import Site
+from paceline.web.pages.advisor import _line
 from unit.web.conftest import HOSTILE
 
 
@@ -30,6 +31,19 @@ def test_the_answer_stands_first_with_its_reasons_and_each_candidate_can_be_meas
     assert f"--db={site.db} --emit=script" in text
     assert '<p class="answer">Use torch-ddp on ' in text
     assert "/start?workload=mnist-small&amp;strategy=torch-ddp&amp;workers=" in text
+
+
+def test_a_layout_stands_in_its_own_field_of_the_form_that_measures_it() -> None:
+    estimate = {"value": 1.0, "low": 1.0, "high": 1.0}
+    candidate = {
+        "strategy": "torch-mesh", "workers": 4, "global_batch": 8, "layout": "shard=2,pipeline=2", "measured": None,
+        "knobs": {"microbatches": 4, "recompute": "full"}, "tied": True, "behind": 0.0, "efficiency": None,
+        "samples_per_second": estimate, "memory_bytes": estimate,
+    }  # fmt: skip
+    line = _line(candidate, {})
+    assert line["name"] == "torch-mesh layout=shard=2,pipeline=2 microbatches=4 recompute=full"
+    assert "&layout=shard%3D2%2Cpipeline%3D2&recompute=full&" in line["measure"]
+    assert line["measure"].endswith("&knob=microbatches%3D4")
 
 
 def test_wrong_input_is_told_in_the_words_of_the_terminal(client: TestClient, site: Site) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.layout import call
+from paceline.recommend.scripts.torch_mesh import mesh_notes, mesh_values
 from paceline.recommend.scripts.torch_parts import fsdp_tensor_values, pipeline_values, tensor_values
 from paceline.recommend.scripts.torch_text import alone, on_several_machines, optimizer_call, optimizer_text, torchrun
 
@@ -75,6 +76,16 @@ _ALL = (
         knobs=("tensor", "convolutions"),
         values=fsdp_tensor_values,
         notes=lambda spec: f"Keep each row on one machine. {on_several_machines(spec)}",
+    ),
+    Script(
+        "torch-mesh",
+        "PyTorch with {workers} workers as one mesh: stages of a pipeline, copies, shards (FSDP2) and split layers "
+        "(tensor and sequence parallelism), as the layout says",
+        start=torchrun,
+        knobs=("layout", "accumulation", "recompute", "clip", "schedule", "microbatches", "stages_per_worker"),
+        values=mesh_values,
+        tests=False,
+        notes=mesh_notes,
     ),
     Script(
         "torch-pipeline",

@@ -11,7 +11,14 @@ from paceline.recommend.scripts.base import Source
 from paceline.recommend.scripts.torch_text import module_lines, module_names, optimizer_text
 from paceline.workloads.base import model_facts
 
-SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
+SCHEDULES = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "interleaved-zero-bubble": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
+    "dualpipev": "ScheduleDualPipeV",
+}
 STYLES = {"columns": "ColwiseParallel()", "rows": "RowwiseParallel()"}
 # Where nothing follows that could take parts of the features.
 GATHERED = "ColwiseParallel(output_layouts=Replicate())"
@@ -20,7 +27,7 @@ GATHERED = "ColwiseParallel(output_layouts=Replicate())"
 def pipeline_values(source: Source) -> Mapping[str, Any]:
     """A built-in model is cut here, between numbered modules; a user's when the script runs."""
     pipeline = Pipeline.of(source.spec, source.knobs)
-    edges, bare = _cut_built_in(source, pipeline.stages) if source.spec.model is None else ([], False)
+    edges, bare = cut_built_in(source, pipeline.stages) if source.spec.model is None else ([], False)
     return {
         "schedule": SCHEDULES[pipeline.schedule],
         "places": "places" if pipeline.schedule == "interleaved" else "places[0]",
@@ -33,7 +40,7 @@ def pipeline_values(source: Source) -> Mapping[str, Any]:
     }
 
 
-def _cut_built_in(source: Source, count: int) -> tuple[list[str], bool]:
+def cut_built_in(source: Source, count: int) -> tuple[list[str], bool]:
     """The modules before which each stage begins and the last ends, and whether a stage has no parameters."""
     layers, shape = source.built_in
     names, stages = module_names(layers, shape), cut_by_flops(model_facts(layers, shape).layers, count)

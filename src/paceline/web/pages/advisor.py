@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.recommend.objectives import OBJECTIVES
+from paceline.spec import STRATEGY_FIELDS
 from paceline.systems.files import shipped_systems
 from paceline.units import format_bytes, format_percent, format_rate
 from paceline.web.commands import CommandResult, run_command
@@ -76,11 +77,14 @@ def _advice(values: dict[str, Any], fields: Fields) -> dict[str, Any]:
 
 def _line(candidate: dict[str, Any], fields: Fields) -> dict[str, str]:
     """One candidate as text, and the form that would measure it."""
-    rate, knobs = candidate["samples_per_second"], candidate["knobs"]
-    marks = "".join(f" {name}={value}" for name, value in knobs.items())
+    rate, settings = candidate["samples_per_second"], {"layout": candidate["layout"], **candidate["knobs"]}
+    marks = "".join(f" {name}={value}" for name, value in settings.items() if value is not None)
+    # Some settings are fields of a run, which the form has inputs for; the others are knobs.
+    run_fields = {name: settings.pop(name) for name in STRATEGY_FIELDS if settings.get(name) is not None}
+    knobs = [f"{name}={value}" for name, value in settings.items() if value is not None]
     kept = {name: fields[name] for name in ("workload", "model", "dataset", "precision") if any(fields.get(name, ()))}
     configuration = {name: candidate[name] for name in ("strategy", "workers", "global_batch")}
-    measured = {**kept, **configuration, "repeats": 3, "knob": [f"{name}={value}" for name, value in knobs.items()]}
+    measured = {**kept, **configuration, **run_fields, "repeats": 3, "knob": knobs}
     return {
         "name": candidate["strategy"] + marks,
         "workers": str(candidate["workers"]),

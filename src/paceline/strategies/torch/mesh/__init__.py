@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
+from paceline.contract.layout_search import LAYOUTS
 from paceline.contract.strategy import Cut, Knob, Strategy
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
@@ -98,6 +99,7 @@ STRATEGY = Strategy(
     traits=Traits(
         replicas=lambda spec: plan_of(spec).layout.data_ranks,
         splits_layers=lambda spec: plan_of(spec).layout.tensor > 1,
+        searched=(LAYOUTS,),
         calibrated_like=("torch-fsdp",),
     ),
 )

@@ -1,0 +1,70 @@
+"""What the template of scripts for a composed layout is given."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.costs.layouts import V_SHAPED, MeshPlan
+from paceline.errors import SpecError
+from paceline.layout import DIMENSIONS
+from paceline.recommend.scripts.base import Source
+from paceline.recommend.scripts.torch_parts import SCHEDULES, cut_built_in
+from paceline.recommend.scripts.torch_text import on_several_machines, optimizer_text
+from paceline.spec import RunSpec
+
+# Dimensions that the template divides a model along.
+SCRIPTED = ("pipeline", "replicate", "shard", "tensor")
+PRECISIONS = ("fp32", "tf32")
+# What selective recomputation keeps: products, attention on cores and GPUs, and what came from other workers.
+KEPT = (
+    "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution",
+    "aten._scaled_dot_product_flash_attention_for_cpu", "aten._scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_efficient_attention", "aten._scaled_dot_product_cudnn_attention",
+    "_c10d_functional.all_gather_into_tensor", "_c10d_functional.reduce_scatter_tensor",
+    "_c10d_functional.all_reduce", "_c10d_functional.wait_tensor",
+)  # fmt: skip
+
+
+def mesh_values(source: Source) -> Mapping[str, Any]:
+    """The mesh, its schedule, and the cut of a built-in model; a user's is cut when the script runs."""
+    spec, plan = source.spec, MeshPlan.of(source.spec, source.knobs)
+    _check(spec, plan)
+    in_stages = plan.layout.pipeline > 1
+    edges, bare = cut_built_in(source, plan.stages) if in_stages and spec.model is None else ([], False)
+    passes = [" * ACCUMULATION"] * (plan.accumulation > 1) + [" * MICROBATCHES"] * in_stages
+    return {
+        "sizes": {name: getattr(plan.layout, name) for name in SCRIPTED},
+        "in_stages": in_stages,
+        "microbatches": plan.microbatches,
+        "stages_each": plan.stages_per_worker,
+        "is_v_shaped": plan.schedule in V_SHAPED,
+        "schedule": SCHEDULES[plan.schedule],
+        "edges": edges,
+        "may_lack_parameters": bare or (in_stages and "stages" in source.own_functions),
+        "passes_text": "".join(passes),
+        "kept": KEPT,
+        # The fused form of SGD does not know divided tensors, and FSDP wants those in their plain order.
+        "optimizer": optimizer_text(spec.optimizer, "parameters", fused=False),
+        "channels_last": False,
+    }
+
+
+def _check(spec: RunSpec, plan: MeshPlan) -> None:
+    """Refuses what the template has no words for."""
+    others = [name for name in DIMENSIONS if name not in SCRIPTED and getattr(plan.layout, name) > 1]
+    if others:
+        raise SpecError(
+            f"a script cannot be written for {others[0]}={getattr(plan.layout, others[0])}; use a layout of "
+            f"{', '.join(SCRIPTED)}"
+        )
+    if spec.precision not in PRECISIONS:
+        raise SpecError(f"the script of a layout cannot train in {spec.precision}; use {' or '.join(PRECISIONS)}")
+
+
+def mesh_notes(spec: RunSpec) -> str:
+    """How workers lie on machines, and what the script does not do."""
+    within = "Keep workers that differ only in their last place, tensor, on one machine. "
+    has_parts = spec.layout is not None and spec.layout.tensor > 1
+    return (
+        f"{within if has_parts else ''}It tells the loss of training; the checkpoint is that of the whole model. "
+        f"{on_several_machines(spec)}"
+    )
