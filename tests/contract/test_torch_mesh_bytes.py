@@ -32,6 +32,12 @@ RUNS: dict[str, dict[str, Any]] = {
         "layout": "shard=2,pipeline=2", "accumulation": 2, "knobs": {"schedule": "zbv"},
     },
     "an interleaved pipeline": {"layout": "pipeline=2", "knobs": {"schedule": "interleaved"}},
+    "copies of shards in bf16": {"layout": "replicate=2,shard=2", "precision": "bf16"},
+    "shards of parts in bf16, gradients too": {
+        "layout": "shard=2,tensor=2", "precision": "bf16", "reduction": "bf16", "clip": 0.5,
+    },
+    "parts in a pipeline in bf16": {"layout": "tensor=2,pipeline=2", "precision": "bf16", "recompute": "full"},
+    "shards in a pipeline, all in bf16": {"layout": "shard=2,pipeline=2", "precision": "bf16-pure"},
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pytest
 from paceline.contract.context import Context, Process, Rendezvous, spec_facts
 from paceline.plan import complete, refusal
 from paceline.runs.probe import probe
-from paceline.spec import RunSpec
+from paceline.spec import Precision, RunSpec
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.systems import local_system
 
@@ -112,14 +112,17 @@ def test_bytes_sent_between_processes_are_what_the_link_carried(chosen: Strategy
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
 @pytest.mark.parametrize("workload", ["mnist-small", "mnist-large", "mlp", "transformer"])
-def test_bytes_of_activations_are_those_that_autograd_keeps(workload: str, tmp_path: Path) -> None:
+def test_bytes_of_activations_are_those_that_autograd_keeps(workload: str, precision: Precision) -> None:
     torch = pytest.importorskip("torch")
+    from paceline.frameworks.torch.precision import compute_in_half, set_precision
     from paceline.frameworks.torch.training import ResidentData, build, cross_entropy
 
-    spec = complete(RunSpec(workload=workload, strategy="torch-single", global_batch=16, steps=1))
+    spec = complete(RunSpec(workload=workload, strategy="torch-single", global_batch=16, steps=1, precision=precision))
     context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("", 0))
     module, device = build(context, torch.device("cpu")), torch.device("cpu")
+    compute_in_half(spec, module)
     data = ResidentData.load(context.data, device, channels_last=True)
     inputs, targets = data.batch(data.train, torch.arange(16))
     parameters = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
@@ -131,7 +134,7 @@ def test_bytes_of_activations_are_those_that_autograd_keeps(workload: str, tmp_p
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), set_precision(spec)():
         loss = cross_entropy(module(inputs), targets)
     promised = strategy("torch-single").footprint(spec, spec_facts(spec)).groups[0].activation_bytes
     assert loss.requires_grad

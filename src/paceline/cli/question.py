@@ -1,7 +1,7 @@
 """Options that `calibrate`, `predict` and `recommend` share ─► a `Question`."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.markup import escape
 
@@ -12,13 +12,13 @@ from paceline.errors import SpecError, nearest
 from paceline.plan import expand_strategies
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
-from paceline.spec import ModelFile
+from paceline.spec import ModelFile, Precision
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import LOCAL
 from paceline.units import parse_shape, parse_whole_numbers
 from paceline.workloads import workload
 
-PRECISIONS = ("fp32", "tf32", "bf16")
+PRECISIONS = get_args(Precision)
 
 
 def model_fields(options: ModelOptions) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from paceline.costs.footprint import (
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, transformer_role
 from paceline.costs.messages import Message, Phase, all_gather, all_reduce, during, exchange, scattered_reduction
+from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.spec import RunSpec
@@ -63,7 +64,7 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
     for number in range(layout.pipeline):
         place = _place(plan, number, stages, model.input_elements)
         arrays = arrays_of(place.part.layers)
-        crossings = _crossings(plan, number, stages)
+        crossings = _crossings(spec, plan, number, stages)
         messages = (
             *_between_stages(plan, crossings),
             *_between_parts(spec, plan, place),
@@ -112,6 +113,8 @@ def _split(layer: LayerFacts, ways: int) -> LayerFacts:
         parameters=sum(math.prod(shape) for _, shape in arrays),
         forward_flops=layer.forward_flops // ways,
         kept_elements=kept,
+        single_elements=math.ceil(layer.single_elements / ways),
+        summed_elements=math.ceil(layer.summed_elements / ways),
     )
 
 
@@ -125,21 +128,24 @@ def _rank(
     spec: RunSpec, plan: MeshPlan, place: Place, messages: tuple[Message, ...], ranks: int, held: int, buffers: float
 ) -> RankFootprint:
     layout, samples = plan.layout, plan.microbatch * plan.passes_kept(place.number)
-    whole = [sum(array.padded(layout.shard) for array in unit) * FLOAT_BYTES for unit in _units(place.part).values()]
+    width, gathered_width = parameter_width(spec), compute_width(spec)
+    whole = [sum(array.padded(layout.shard) for array in unit) for unit in _units(place.part).values()]
     # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
     stays = layout.pipeline > 1 or plan.accumulation > 1
     beside = sum(whole) if stays else max(whole, default=0)
-    kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor)
+    kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor, cast_numbers(spec))
+    # Parameters that are cast are there beside the whole ones, as gathered ones are.
+    gathered = beside * gathered_width if layout.shard > 1 or gathered_width != width else 0
     return RankFootprint(
         role="worker",
         ranks=ranks,
         flops=step_flops(place.part, spec.recompute, plan.samples),
         messages=messages,
-        parameter_bytes=held * FLOAT_BYTES,
-        gradient_bytes=held * FLOAT_BYTES + beside,
-        optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors),
+        parameter_bytes=held * width,
+        gradient_bytes=held * width + beside * reduction_width(spec),
+        optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors, width),
         # Gathered parameters come and go within a step as activations do.
-        activation_bytes=kept + (beside if layout.shard > 1 else 0) + buffers,
+        activation_bytes=kept + gathered + buffers,
     )
 
 
@@ -153,9 +159,9 @@ def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:
     return sum(crossing.sent_bytes + crossing.received_bytes for crossing in crossings) * plan.microbatches
 
 
-def _crossings(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
+def _crossings(spec: RunSpec, plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
     """What each stage of a place sends on and is given; neighbours on the same rank send nothing."""
-    scale = FLOAT_BYTES * plan.microbatch / plan.layout.tensor
+    scale = compute_width(spec) * plan.microbatch / plan.layout.tensor
 
     def crossing_bytes(before: int) -> float:
         if not 0 <= before < plan.stages - 1 or plan.holder(before) == plan.holder(before + 1):
@@ -184,10 +190,12 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
     messages: list[Message] = []
     for layer in place.whole.layers if ways > 1 else ():
         role, arrays = transformer_role(layer), dict(layer.arrays)
-        output_bytes = layer.output_elements * FLOAT_BYTES * plan.microbatch
+        output_bytes = layer.output_elements * compute_width(spec) * plan.microbatch
         if role == "dense":
             width, vocabulary = arrays["kernel"]
-            input_bytes, loss_bytes = output_bytes / vocabulary * width, output_bytes / vocabulary
+            input_bytes = output_bytes / vocabulary * width
+            # Losses are in single precision.
+            loss_bytes = layer.output_elements * FLOAT_BYTES * plan.microbatch / vocabulary
             messages += _passing(spec, plan, layer.name, "forward", input_bytes, gathers=1)
             messages += _passing(spec, plan, layer.name, "backward", input_bytes, scatters=1)
             losses = all_reduce(f"losses of {layer.name}", loss_bytes, ways)
@@ -201,7 +209,7 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             messages += _passing(spec, plan, layer.name, "forward", output_bytes, BLOCK_GATHERS, BLOCK_SCATTERS)
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
         for name in (name for name in arrays if name in _WHOLE_ARRAYS):
-            payload = math.prod(arrays[name]) * FLOAT_BYTES
+            payload = math.prod(arrays[name]) * compute_width(spec)
             messages += during(
                 all_reduce(f"gradient of {layer.name} {name}", payload, ways), "backward", layer=layer.name
             )
@@ -227,10 +235,11 @@ def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message
     early, late = plan.gathers
     messages: list[Message] = []
     for name, unit in _units(place.part).items():
-        payload = sum(array.padded(layout.shard) for array in unit) * FLOAT_BYTES
-        gathered = all_gather(f"parameters of {name}", payload, layout.shard)
-        scattered = scattered_reduction(spec, f"gradients of {name}", payload, layout.shard)
-        summed = all_reduce(f"gradient shards of {name}", payload / layout.shard, layout.replicate)
+        numbers = sum(array.padded(layout.shard) for array in unit)
+        reduced = numbers * reduction_width(spec)
+        gathered = all_gather(f"parameters of {name}", numbers * compute_width(spec), layout.shard)
+        scattered = scattered_reduction(spec, f"gradients of {name}", reduced, layout.shard)
+        summed = all_reduce(f"gradient shards of {name}", reduced / layout.shard, layout.replicate)
         where = {"hidden": True, "layer": name, "apart": layout.apart("shard")}
         messages += during(gathered, "forward", count=early, **where)
         messages += during(gathered, "backward", count=late, **where) if late else ()

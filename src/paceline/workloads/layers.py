@@ -64,6 +64,14 @@ class Layer:
         """Of `kept`, the numbers that every worker keeps in full when the layer is split."""
         return 0
 
+    def kept_single(self, shape: Shape) -> int:
+        """Of `kept`, the numbers that have four bytes in every precision."""
+        return 0
+
+    def kept_summed(self, shape: Shape) -> int:
+        """Of `kept`, the sums that autocast leaves in four bytes."""
+        return 0
+
 
 @dataclass(frozen=True)
 class Conv(Layer):
@@ -113,6 +121,10 @@ class MaxPool(Layer):
     def kept(self, shape: Shape) -> int:
         """Its output, and where in its square each number came from, in eight bytes."""
         return 3 * math.prod(self.output(shape))
+
+    def kept_single(self, shape: Shape) -> int:
+        """Where each number came from."""
+        return 2 * math.prod(self.output(shape))
 
 
 @dataclass(frozen=True)
@@ -182,6 +194,14 @@ class Embed(Layer):
         """Its output, and the tokens' other four bytes."""
         return math.prod(self.output(shape)) + math.prod(shape)
 
+    def kept_single(self, shape: Shape) -> int:
+        """The tokens, which are its input too, in eight bytes."""
+        return 2 * math.prod(shape)
+
+    def kept_summed(self, shape: Shape) -> int:
+        """Its output: autocast leaves tables as they are."""
+        return math.prod(self.output(shape))
+
 
 @dataclass(frozen=True)
 class Norm(Layer):
@@ -198,6 +218,10 @@ class Norm(Layer):
     def kept(self, shape: Shape) -> int:
         """Its output, and a mean and a deviation for each position."""
         return math.prod(shape) + 2 * math.prod(shape[:-1])
+
+    def kept_single(self, shape: Shape) -> int:
+        """The means and deviations."""
+        return 2 * math.prod(shape[:-1])
 
 
 @dataclass(frozen=True)
@@ -249,3 +273,11 @@ class Block(Layer):
     def kept_unsplit(self, shape: Shape) -> int:
         """Outputs of both norms, the sum between the two halves, and the block's output."""
         return 4 * math.prod(shape)
+
+    def kept_single(self, shape: Shape) -> int:
+        """Means and deviations of both norms, and the attention's sums."""
+        return shape[0] * (2 * 2 + self.heads)
+
+    def kept_summed(self, shape: Shape) -> int:
+        """The sum between the two halves, and the block's output."""
+        return 2 * math.prod(shape)

@@ -3,8 +3,9 @@
 Every process cuts the whole model alike; two samples show what crosses each cut, and that the result is the model's.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from paceline.contract.context import Context
 from paceline.costs.cuts import cut, most_stages
 from paceline.errors import ModelError
+from paceline.frameworks.torch.precision import half_of, hold_in_half, in_type, set_precision
 from paceline.frameworks.torch.segments import TIMED_SAMPLES, TRIAL_SAMPLES, Segment, costs_of, segments_of
 from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData, build
+from paceline.spec import RunSpec
 from paceline.workloads.own import OwnModel, call_own
 
 # The stages make the same operations as the whole, so only the order of sums may differ.
@@ -32,6 +35,10 @@ class Edge:
         """An empty tensor for that many samples."""
         return torch.empty((samples, *self.shape), dtype=self.dtype, device=device)
 
+    def in_type(self, kind: torch.dtype) -> "Edge":
+        """The same in other numbers, unless they are whole ones."""
+        return replace(self, dtype=kind) if self.dtype.is_floating_point else self
+
 
 class StageModule(nn.Module):
     """A stretch of the model. Channels-last images cross a cut as they lie in memory, so that no copy is made."""
@@ -39,10 +46,17 @@ class StageModule(nn.Module):
     def __init__(self, layers: nn.Module, unpack: bool) -> None:
         super().__init__()
         self.layers, self.unpack, self.pack = layers, unpack, False
+        # What it casts inputs and outputs to, and in which context it computes.
+        self.takes: torch.dtype | None = None
+        self.gives: torch.dtype | None = None
+        self.precision: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Takes the output of the stage before and gives the input of the stage after."""
-        outputs: Tensor = self.layers(inputs.permute(0, 3, 1, 2) if self.unpack else inputs)
+        inputs = inputs if self.takes is None else in_type(inputs, self.takes)
+        with self.precision():
+            outputs: Tensor = self.layers(inputs.permute(0, 3, 1, 2) if self.unpack else inputs)
+        outputs = outputs if self.gives is None else in_type(outputs, self.gives)
         return (outputs.permute(0, 2, 3, 1) if self.pack else outputs).contiguous()
 
 
@@ -67,6 +81,23 @@ class Stage:
     def last(self) -> bool:
         """Whether it gives the outputs."""
         return self.index == self.count - 1
+
+
+def in_half(spec: RunSpec, stage: Stage) -> Stage:
+    """The stage in the run's precision: in half, two bytes of each number cross a cut, and results are whole again."""
+    half = half_of(spec)
+    if half is None:
+        return stage
+    hold_in_half(spec, stage.module)
+    module = stage.module
+    module.takes = half if spec.precision == "bf16-pure" else None
+    module.gives = torch.float32 if stage.last else half
+    module.precision = set_precision(spec)
+    return replace(
+        stage,
+        input=stage.input if stage.first else stage.input.in_type(half),
+        output=stage.output if stage.last else stage.output.in_type(half),
+    )
 
 
 def cut_model(context: Context, count: int, balance: str, device: torch.device) -> list[Stage]:

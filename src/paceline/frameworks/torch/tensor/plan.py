@@ -15,6 +15,7 @@ from paceline.contract.context import Context
 from paceline.errors import ModelError
 from paceline.frameworks.torch.pipeline.cut import CLOSE
 from paceline.frameworks.torch.segments import TRIAL_SAMPLES, flattened_sequence
+from paceline.frameworks.torch.tensor.split import send_in_half
 from paceline.frameworks.torch.training import ResidentData
 from paceline.workloads.own import call_own
 
@@ -50,6 +51,7 @@ def split_own(context: Context, module: nn.Module, mesh: DeviceMesh) -> None:
         expected = module(inputs)
     parallelize_module(module, mesh, {name: STYLES[part]() for name, part in plan.items()})
     _check_output(user_model.label, module, inputs, expected)
+    send_in_half(context, module, [name for name, part in plan.items() if part == "columns"])
     module.train()
 
 

@@ -40,7 +40,14 @@ def check(spec: RunSpec, system: System) -> str | None:
     # Sums over gloo, schedules that reduce gradients by themselves and V-shaped ones came one by one until then.
     if declared.is_older(system, 2, 10):
         return f"torch-mesh needs PyTorch 2.10 or newer and this is {system.frameworks['torch']}; upgrade it"
-    return why_not_laid_out(spec, STRATEGY.knob_values(spec), spec_facts) or declared.check_recompute(spec)
+    if spec.execution == "compiled" and plan_of(spec).layout.tensor > 1:
+        # pytorch#191113: the gradient of the embedding is lost without a word.
+        return "compiled blocks lose gradients where layers are split; use execution eager, or a layout without tensor"
+    return (
+        why_not_laid_out(spec, STRATEGY.knob_values(spec), spec_facts)
+        or declared.check_recompute(spec)
+        or declared.check_precision(spec)
+    )
 
 
 def can_be_instrumented(spec: RunSpec) -> bool:
@@ -67,7 +74,8 @@ STRATEGY = Strategy(
     knobs=KNOBS,
     needs=replace(
         declared.NEEDS_OF_PARTS,
-        heeds=declared.STEP_FIELDS | {"layout"},
+        executions=("eager", "compiled"),
+        heeds=declared.STEP_FIELDS | {"layout", "reduction", "offload"},
         check=check,
         can_be_instrumented=can_be_instrumented,
     ),

@@ -31,7 +31,7 @@ def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
     # A norm over shards and parts takes two sums, of which PyTorch warns in every process.
     getLogger("torch.distributed.tensor._redistribute").setLevel(ERROR)
     device = torch_device(context)
-    join_group(context)
+    join_group(context, with_host=context.spec.offload)
     stages = build_stages(context, plan, device)
     mesh, vocabulary = stages.mesh["tensor"], context.data.classes or 0
     share = split_loss(loss_function(context), mesh, vocabulary)
@@ -39,7 +39,7 @@ def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
     parts = plan.layout.data_ranks * plan.passes
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        return share(outputs, targets) / parts
+        return share(outputs, targets) / parts * stages.loss_factor
 
     train = scheduled_pass(context, stages, loss) if plan.layout.pipeline > 1 else whole_pass(stages, loss)
     return MeshJob(context, stages, train)
@@ -48,13 +48,18 @@ def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
 class MeshJob(TorchJob):
     """Training as one rank of a mesh does it."""
 
+    autocasts = False
+
     def __init__(self, context: Context, stages: RankStages, train: TrainPass) -> None:
         trains = any(parameter.requires_grad for parameter in stages.parameters())
         optimizer = optimizer_for(context, stages) if trains else None
         mesh, layout = stages.mesh, stages.plan.layout
         data_rank = mesh["replicate"].get_local_rank() * layout.shard + mesh["shard"].get_local_rank()
-        super().__init__(context, stages, stages.device, optimizer, share=(data_rank, layout.data_ranks))
+        super().__init__(
+            context, stages, stages.device, optimizer, share=(data_rank, layout.data_ranks), compiled=False
+        )
         self._stages, self._train, self._plan = stages, train, stages.plan
+        self._scale = stages.scale
         self._contexts = ExitStack()
         self._contexts.enter_context(losses_split_over_vocabulary(mesh["tensor"]))
 
@@ -66,14 +71,19 @@ class MeshJob(TorchJob):
                 self._train_rows(rows, last=part == self._plan.accumulation)
                 for part, rows in enumerate(self._order[number].chunk(self._plan.accumulation), 1)
             ]
-            if self._context.spec.clip is not None:
-                clip_over_mesh(self._stages, self._context.spec.clip)
-            if self._optimizer is not None:
-                self._optimizer.step()
-            known = [share for share in shares if share is not None]
+            known = [share / self._stages.loss_factor for share in shares if share is not None]
+            # A rank without parameters is asked too.
+            if self._scale is None or self._scale.unscale(self._stages.parameters()):
+                self._make_step()
             if known:
                 # A share of the global mean ─► the mean of this rank's samples.
                 self._keep(torch.stack(known).sum() * self._plan.layout.data_ranks)
+
+    def _make_step(self) -> None:
+        if self._context.spec.clip is not None:
+            clip_over_mesh(self._stages, self._context.spec.clip)
+        if self._optimizer is not None:
+            self._optimizer.step()
 
     def _train_rows(self, rows: Tensor, last: bool) -> Tensor | None:
         data = self._data

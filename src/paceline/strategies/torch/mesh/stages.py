@@ -16,12 +16,14 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from paceline.contract.context import Context
-from paceline.costs.layouts import MeshPlan
+from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan
 from paceline.errors import ModelError
+from paceline.frameworks.torch.blocks import compile_blocks
 from paceline.frameworks.torch.compression import make_contiguous
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
+from paceline.frameworks.torch.precision import LossScale, half_of, hold_in_half, loss_scale
 from paceline.frameworks.torch.recompute import recompute
-from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass
+from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass, sharding_policies
 from paceline.frameworks.torch.training import Loss, build
 from paceline.strategies.torch.mesh.tensor import FEATURES, SEQUENCE, Reordered, split_transformer
 
@@ -51,6 +53,12 @@ class RankStages(nn.Module):
         self.place = mesh["pipeline"].get_local_rank()
         self.takes_inputs = stages[0].index == 0
         self.gives_outputs = stages[-1].index == plan.stages - 1
+        self.scale: LossScale | None = None
+
+    @property
+    def loss_factor(self) -> float:
+        """What the loss is multiplied by."""
+        return 1.0 if self.scale is None else self.scale.factor
 
     @property
     def stages(self) -> Sequence[MeshStage]:
@@ -96,7 +104,9 @@ def build_stages(context: Context, plan: MeshPlan, device: torch.device) -> Rank
     sizes = tuple(getattr(plan.layout, name) for name in MESH)
     mesh = init_device_mesh(device.type, sizes, mesh_dim_names=MESH)
     stages = [_divided(context, plan, mesh, stage) for stage in _held_stages(context, plan, mesh, device)]
-    return RankStages(stages, plan, mesh, device)
+    held = RankStages(stages, plan, mesh, device)
+    held.scale = loss_scale(context.spec, device, agree=True)
+    return held
 
 
 def _held_stages(context: Context, plan: MeshPlan, mesh: DeviceMesh, device: torch.device) -> list[MeshStage]:
@@ -113,17 +123,27 @@ def _on_device(stage: Stage, device: torch.device) -> MeshStage:
 
 def _divided(context: Context, plan: MeshPlan, mesh: DeviceMesh, stage: MeshStage) -> MeshStage:
     """The stage split over `tensor` and divided over `shard`, with copies over `replicate`."""
-    is_cut = isinstance(stage.module, StageModule)
+    is_cut, last = isinstance(stage.module, StageModule), stage.index + 1 == plan.stages
+    hold_in_half(context.spec, stage.module)
     reordered = split_transformer(stage.module.layers if is_cut else stage.module, mesh["tensor"])
     recompute(context, stage.module)
-    _shard(context, stage.module, mesh, reshard_after_forward=plan.layout.pipeline == 1)
+    compile_blocks(context, stage.module, twice_back=plan.schedule in SPLIT_BACKWARD)
+    _shard(context, stage.module, mesh, reshard_after_forward=plan.layout.pipeline == 1, gives_results=last)
     prefix = "layers." if is_cut else ""
     return replace(
         stage,
         reordered={f"{prefix}{name}": order for name, order in reordered.items()},
-        input=_local_edge(stage.input, mesh["tensor"], SEQUENCE),
-        output=_local_edge(stage.output, mesh["tensor"], FEATURES if stage.index + 1 == plan.stages else SEQUENCE),
+        input=_local_edge(_in_half(context, stage.input, crosses=stage.index > 0), mesh["tensor"], SEQUENCE),
+        output=_local_edge(
+            _in_half(context, stage.output, crosses=not last), mesh["tensor"], FEATURES if last else SEQUENCE
+        ),
     )
+
+
+def _in_half(context: Context, edge: Edge | None, crosses: bool) -> Edge | None:
+    """What crosses a cut between stages is as FSDP's layers give it; samples and results are not."""
+    half = half_of(context.spec)
+    return edge if edge is None or half is None or not crosses else edge.in_type(half)
 
 
 def _local_edge(edge: Edge | None, mesh: DeviceMesh, dimension: int) -> Edge | None:
@@ -135,7 +155,9 @@ def _local_edge(edge: Edge | None, mesh: DeviceMesh, dimension: int) -> Edge | N
     return Edge(tuple(parts[mesh.get_local_rank()].shape[1:]), edge.dtype)
 
 
-def _shard(context: Context, module: nn.Module, mesh: DeviceMesh, reshard_after_forward: bool) -> None:
+def _shard(
+    context: Context, module: nn.Module, mesh: DeviceMesh, reshard_after_forward: bool, gives_results: bool
+) -> None:
     """Divides layer by layer; gradients are summed, because each rank's loss is its share of the global mean."""
     scalar = next((name for name, parameter in module.named_parameters() if not parameter.ndim), None)
     if scalar is not None:
@@ -151,7 +173,8 @@ def _shard(context: Context, module: nn.Module, mesh: DeviceMesh, reshard_after_
     for unit in (*layers(module), module):
         if context.model.own is not None:
             unit.register_forward_hook(in_memory_of_its_own)
-        fully_shard(unit, mesh=over, reshard_after_forward=reshard_after_forward)
+        policies = sharding_policies(context.spec, gives_results=gives_results and unit is module)
+        fully_shard(unit, mesh=over, reshard_after_forward=reshard_after_forward, **policies)
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
 
