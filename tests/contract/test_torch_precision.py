@@ -44,7 +44,7 @@ def test_the_precision_is_felt(trained: Any) -> None:
     ({"layout": "shard=2"}, 2),
     ({"layout": "replicate=2", "reduction": "fp32"}, 2),
     ({"layout": "pipeline=2"}, 4),
-    pytest.param({"layout": "shard=2,pipeline=2", "knobs": {"schedule": "zbv"}}, 8, marks=pytest.mark.soak),
+    pytest.param({"layout": "shard=2,pipeline=2"}, 8, marks=pytest.mark.soak),
     pytest.param({"layout": "shard=2", "recompute": "full", "accumulation": 2}, 4, marks=pytest.mark.soak),
 ], ids=str)  # fmt: skip
 def test_a_layout_in_bf16_trains_as_one_worker_that_makes_the_same_passes(
@@ -65,6 +65,10 @@ def test_a_layout_in_bf16_trains_as_one_worker_that_makes_the_same_passes(
     {"strategy": "torch-pipeline"},
     {"strategy": "torch-ps-sync"},
     pytest.param({"strategy": "torch-mesh", "layout": "shard=2,tensor=2"}, marks=pytest.mark.soak),
+    # PyTorch adds up the micro-batches of a backward pass in two parts in bf16.
+    pytest.param(
+        {"strategy": "torch-mesh", "layout": "pipeline=2", "knobs": {"schedule": "zbv"}}, marks=pytest.mark.soak
+    ),
     pytest.param({"strategy": "torch-layers"}, marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-fsdp-tensor"}, marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-ddp-tensor", "workers": 4, "reduction": "bf16"}, marks=pytest.mark.soak),

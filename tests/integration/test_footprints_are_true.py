@@ -138,4 +138,6 @@ def test_bytes_of_activations_are_those_that_autograd_keeps(workload: str, preci
         loss = cross_entropy(module(inputs), targets)
     promised = strategy("torch-single").footprint(spec, spec_facts(spec)).groups[0].activation_bytes
     assert loss.requires_grad
-    assert sum(kept.values()) - targets.nbytes == pytest.approx(promised, rel=1e-3)
+    # Where the parameters of a norm are in bf16, its means and deviations are so too on a CPU; on a GPU they are not.
+    tolerance = 5e-3 if precision == "bf16-pure" else 1e-3
+    assert sum(kept.values()) - targets.nbytes == pytest.approx(promised, rel=tolerance)

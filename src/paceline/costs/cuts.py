@@ -220,7 +220,7 @@ def _worker(
         # Gradients are averaged between replicas in buckets beside them.
         gradient_bytes=held.parameters * (parameter_width(spec) + (reduction_width(spec) if average else 0)),
         activation_bytes=kept * pipeline.passes_kept(worker) * per_microbatch
-        + autocast_copies(held.layers, numbers)
+        + autocast_copies(held.layers, numbers, goes_on=worker > 0)
         + received_bytes,
     )
 

@@ -187,6 +187,9 @@ def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Messa
 def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
     """Positions of the sequence are gathered before a split product and scattered after it, in every pass."""
     ways = plan.layout.tensor
+    # Gradients of several passes are added up in the numbers in which they go between workers.
+    several = plan.layout.pipeline > 1 or plan.passes > 1
+    whole_gradient_width = reduction_width(spec) if several else compute_width(spec)
     messages: list[Message] = []
     for layer in place.whole.layers if ways > 1 else ():
         role, arrays = transformer_role(layer), dict(layer.arrays)
@@ -209,7 +212,7 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             messages += _passing(spec, plan, layer.name, "forward", output_bytes, BLOCK_GATHERS, BLOCK_SCATTERS)
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
         for name in (name for name in arrays if name in _WHOLE_ARRAYS):
-            payload = math.prod(arrays[name]) * compute_width(spec)
+            payload = math.prod(arrays[name]) * whole_gradient_width
             messages += during(
                 all_reduce(f"gradient of {layer.name} {name}", payload, ways), "backward", layer=layer.name
             )

@@ -57,9 +57,14 @@ def kept_bytes(layer: LayerFacts, numbers: Numbers) -> int:
     return layer.kept * HALF_BYTES + wide * (FLOAT_BYTES - HALF_BYTES)
 
 
-def autocast_copies(layers: Iterable[LayerFacts], numbers: Numbers) -> int:
-    """Bytes of the kernels in half precision that autocast makes in a pass and keeps for the way back."""
-    if numbers != "autocast":
-        return 0
-    shapes = [shape for layer in layers if layer.kind in _CAST_KINDS for _, shape in layer.arrays]
-    return sum(math.prod(shape) for shape in shapes if len(shape) > 1) * HALF_BYTES
+def autocast_copies(layers: Iterable[LayerFacts], numbers: Numbers, goes_on: bool = False) -> int:
+    """Bytes of the kernels in half precision that autocast makes in a pass and keeps for the way back.
+
+    `goes_on` is whether the way back goes on below the first layer; if not, a dense one has no use for its kernel.
+    """
+    copies = 0
+    for layer in layers if numbers == "autocast" else ():
+        if layer.kind in _CAST_KINDS and (goes_on or layer.kind != "dense"):
+            copies += sum(math.prod(shape) for _, shape in layer.arrays if len(shape) > 1) * HALF_BYTES
+        goes_on = goes_on or layer.parameters > 0
+    return copies
