@@ -37,7 +37,6 @@ RUNS: dict[str, dict[str, Any]] = {
         "layout": "shard=2,tensor=2", "precision": "bf16", "reduction": "bf16", "clip": 0.5,
     },
     "parts in a pipeline in bf16": {"layout": "tensor=2,pipeline=2", "precision": "bf16", "recompute": "full"},
-    "parts in a V in bf16": {"layout": "tensor=2,pipeline=2", "precision": "bf16", "knobs": {"schedule": "zbv"}},
     "shards in a pipeline, all in bf16": {"layout": "shard=2,pipeline=2", "precision": "bf16-pure"},
 }  # fmt: skip
 
