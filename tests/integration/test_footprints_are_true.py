@@ -19,7 +19,7 @@ from paceline.strategies import Strategy, strategies, strategy
 from paceline.systems import local_system
 
 WORKERS = 2
-IN_PROCESSES = "processes=true"
+IN_PROCESSES, IN_HALF = "processes=true", 'precision="bf16"'
 ROOM_FOR_HEADERS = 0.05
 REAL = [chosen for chosen in strategies().values() if chosen.framework is not None]
 
@@ -58,6 +58,10 @@ USUAL = (
 )  # fmt: skip
 
 
+# Those whose messages have two bytes in bf16, by autocast and by FSDP.
+HALVED = ("torch-fsdp", "torch-layers", "torch-pipeline", "torch-tensor", "torch-fsdp-tensor", "torch-mesh")
+
+
 def cases(chosen: list[Strategy]) -> list[Any]:
     return [
         pytest.param(
@@ -86,6 +90,7 @@ def namespace() -> Iterator[str]:
 def carried(namespace: str, request: pytest.FixtureRequest) -> dict[str, Any]:
     asked = [item.callspec.params["chosen"] for item in request.session.items if "carried" in item.fixturenames]
     names = [chosen.name for chosen in REAL if chosen in asked and several_processes(chosen)]
+    names += [f"{chosen.name}:{IN_HALF}" for chosen in REAL if chosen in asked and chosen.name in HALVED]
     names += [f"{chosen.name}:{IN_PROCESSES}" for chosen in REAL if chosen in asked and may_have_processes(chosen)]
     script = Path(__file__).parent / "link_bytes.py"
     command = ["ip", "netns", "exec", namespace, sys.executable, str(script), str(WORKERS), *names]
@@ -100,6 +105,17 @@ def test_bytes_sent_are_what_the_link_carried(chosen: Strategy, carried: dict[st
     promised = chosen.footprint(spec, spec_facts(spec)).sent_bytes
     assert isinstance(carried[chosen.name], float), carried[chosen.name]
     assert carried[chosen.name] == pytest.approx(promised, rel=ROOM_FOR_HEADERS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("chosen", cases([one for one in REAL if one.name in HALVED]))
+def test_bytes_sent_in_bf16_are_what_the_link_carried(chosen: Strategy, carried: dict[str, Any]) -> None:
+    spec = spec_of(chosen, precision="bf16")
+    promised, seen = chosen.footprint(spec, spec_facts(spec)).sent_bytes, carried[f"{chosen.name}:{IN_HALF}"]
+    assert isinstance(seen, float), seen
+    # As many headers as with numbers of four bytes weigh twice as much.
+    assert seen == pytest.approx(promised, rel=2 * ROOM_FOR_HEADERS)
 
 
 @pytest.mark.timeout(900)
