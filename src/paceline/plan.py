@@ -28,6 +28,8 @@ HEEDED_BY_SOME = {
     "accumulation": "makes one pass per step and cannot accumulate gradients",
     "recompute": "keeps all activations and cannot compute them again",
     "clip": "does not clip gradients by their global norm",
+    "reduction": "has no choice in which precision gradients are added up",
+    "offload": "keeps what it trains where it computes",
 }
 
 

@@ -12,7 +12,8 @@ from paceline.layout import Layout
 
 Scalar = bool | int | float | str
 Device = Literal["cpu", "cuda", "cuda-slice"]
-Precision = Literal["fp32", "tf32", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure"]
+Reduction = Literal["fp32", "bf16"]
 Execution = Literal["eager", "compiled", "graph", "compiled+graph"]
 MemoryFormat = Literal["contiguous", "channels_last"]
 Allocator = Literal["tuned", "default"]
@@ -29,9 +30,11 @@ DEFAULT_GLOBAL_BATCH = 256
 # MPS takes whole percentages of the multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), and no GPU can be cut finer.
 MOST_SLICES = 100
 # What a run may set of how its strategy goes about it, beside knobs.
-STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip")
+STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip", "reduction", "offload")
 # Runs that differ in nothing else train the same on other numbers of workers, or in other ways.
-SPREADING_FIELDS = frozenset({"strategy", "workers", "knobs", "layout", "accumulation", "recompute"})
+SPREADING_FIELDS = frozenset(
+    {"strategy", "workers", "knobs", "layout", "accumulation", "recompute", "reduction", "offload"}
+)
 # How long a run may take and wait is not part of what it measures.
 _OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
 
@@ -131,7 +134,12 @@ class RunSpec(Frozen):
     recompute: Recompute = "none"
     # The global norm that gradients are scaled down to where theirs is larger.
     clip: float | None = Field(default=None, gt=0)
+    # bf16 and fp16 compute in two bytes from parameters of four; bf16-pure holds everything in two.
     precision: Precision = "fp32"
+    # In which precision gradients are added up between workers, where not in the strategy's usual one.
+    reduction: Reduction | None = None
+    # Whether parameters, gradients and optimizer state wait in the host's memory while the GPU does not need them.
+    offload: bool = False
     execution: Execution = "eager"
     memory_format: MemoryFormat = "channels_last"
     device: Device = "cpu"

@@ -156,3 +156,34 @@ def test_recorded_steps_of_ddp_in_half_precision_stay_within_its_tolerance(train
     exact = trained("mnist-small", **fields)
     other = trained("mnist-small", **fields, execution="compiled+graph", precision="bf16")
     np.testing.assert_allclose(other.losses, exact.losses, rtol=PRECISIONS["bf16"])
+
+
+@pytest.mark.parametrize("fields", [
+    {"strategy": "torch-fsdp", "workers": 1},
+    {"strategy": "torch-mesh", "layout": "shard=1", "accumulation": 2},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_shards_that_wait_in_the_hosts_memory_train_the_same(
+    precision: Precision, fields: dict[str, Any], trained: Any
+) -> None:
+    given = {**fields, "device": "cuda", "precision": precision, "clip": 0.5}
+    kept, waiting = (trained("transformer", **given, offload=offload) for offload in (False, True))
+    np.testing.assert_allclose(waiting.losses, kept.losses, rtol=1e-4)
+    for name, weight in kept.weights.items():
+        np.testing.assert_allclose(waiting.weights[name], weight, atol=2e-3, err_msg=name)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16-pure"])
+@pytest.mark.parametrize("strategy", ["torch-single", "torch-fsdp", "torch-mesh", "torch-tensor", "torch-pipeline"])
+def test_numbers_of_two_bytes_stay_near_those_of_four(strategy: str, precision: Precision, trained: Any) -> None:
+    fields = {"strategy": strategy, "device": "cuda", "workers": 1, "optimizer": {"name": "sgd", "lr": 0.1}}
+    exact, other = (trained("transformer", **fields, precision=kind) for kind in ("fp32", precision))
+    np.testing.assert_allclose(other.losses, exact.losses, rtol=PRECISIONS["bf16"])
+
+
+@needs_slices
+@pytest.mark.parametrize("layout", ["shard=2", "tensor=2", "pipeline=2"])
+def test_layouts_in_bf16_on_slices_stay_near_one_worker(layout: str, trained: Any) -> None:
+    fields = {"strategy": "torch-mesh", "precision": "bf16", "device": "cuda-slice", "slices": 2}
+    spread, single = (trained("transformer", **fields, layout=text) for text in (layout, "shard=1"))
+    np.testing.assert_allclose(spread.losses, single.losses, rtol=PRECISIONS["bf16"])

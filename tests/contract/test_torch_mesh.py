@@ -159,7 +159,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"layout": "shard=2", "accumulation": 3}, "does not divide into 3 passes"),
     ({"layout": "pipeline=2", "accumulation": 3}, "does not divide into 3 passes of 4 micro-batches"),
     ({"layout": "shard=2", "optimizer": {"name": "lbfgs"}}, "L-BFGS needs them in one place"),
-    ({"layout": "shard=2", "precision": "bf16"}, "does not run with precision bf16"),
     ({"strategy": "torch-ddp", "layout": "shard=2"}, "torch-ddp divides a model in one way and takes no layout"),
     ({"strategy": "torch-zero", "workers": 2, "accumulation": 2}, "torch-zero makes one pass per step"),
     ({"strategy": "torch-tensor", "workers": 2, "recompute": "full"}, "torch-tensor keeps all activations"),
@@ -186,5 +185,7 @@ def test_a_model_without_blocks_is_neither_split_nor_recomputed() -> None:
     usual = {"strategy": "torch-mesh", "global_batch": 16, "steps": 1, "dataset": "mnist-5k"}
     split, again = (complete(RunSpec.parse({**usual, **fields}, "refused")) for fields in
                     ({"layout": "tensor=2"}, {"layout": "shard=2", "recompute": "full"}))  # fmt: skip
-    assert "splits transformers, and mnist-small is none" in str(refusal(split, local_system(), probe))
+    assert "splits layers, sequences and experts of causal transformers, and mnist-small is none" in str(
+        refusal(split, local_system(), probe)
+    )
     assert "mnist-small has no transformer blocks" in str(refusal(again, local_system(), probe))

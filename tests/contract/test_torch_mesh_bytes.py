@@ -45,6 +45,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "a tied head in a pipeline": {**GPT, "layout": "shard=2,pipeline=2", "clip": 0.5},
     "dealt experts": {**MIXTRAL, "layout": "shard=4,expert=2", "clip": 0.5, "recompute": "full"},
     "dealt experts in a pipeline": {**MIXTRAL, "layout": "shard=2,pipeline=2,expert=2", "accumulation": 2},
+    "copies of shards in bf16": {"layout": "replicate=2,shard=2", "precision": "bf16"},
+    "shards of parts in bf16, gradients too": {
+        "layout": "shard=2,tensor=2", "precision": "bf16", "reduction": "bf16", "clip": 0.5,
+    },
+    "parts in a pipeline in bf16": {"layout": "tensor=2,pipeline=2", "precision": "bf16", "recompute": "full"},
+    "shards in a pipeline, all in bf16": {"layout": "shard=2,pipeline=2", "precision": "bf16-pure"},
 }  # fmt: skip
 
 

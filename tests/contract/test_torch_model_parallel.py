@@ -224,7 +224,7 @@ def test_what_is_not_split_stays_the_same_on_every_worker(name: str, trained: An
         ("mnist-small", "torch-tensor", 7, {}, "nothing in mnist-small divides over 7 workers"),
         ("mnist-small", "torch-tensor", 2, {"optimizer": {"name": "lbfgs"}}, "L-BFGS needs them in one place"),
         ("mnist-small", "torch-layers", 2, {"optimizer": {"name": "lbfgs"}}, "L-BFGS needs them in one place"),
-        ("mnist-small", "torch-layers", 2, {"precision": "bf16"}, "does not run with precision bf16"),
+        ("mnist-small", "torch-layers", 2, {"execution": "compiled"}, "does not run with execution compiled"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_in_words(

@@ -13,7 +13,8 @@ import pytest
 
 Printed = Callable[..., str]
 STORED = Path(__file__).parent / "stored"
-FIELDS_ADDED_LATER = {"layout": None, "accumulation": 1, "recompute": "none", "clip": None, "transport": "auto"}
+FIELDS_ADDED_LATER = {"layout": None, "accumulation": 1, "recompute": "none", "clip": None, "transport": "auto",
+                      "reduction": None, "offload": False}  # fmt: skip
 
 
 @pytest.fixture

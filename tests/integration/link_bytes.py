@@ -2,7 +2,7 @@
 
 The difference of the two lengths is the traffic of the steps alone; set-up, evaluation and exit cancel out.
 A busy machine answers late, and TCP sends again what was never lost: a run in which it did is made anew.
-`python link_bytes.py WORKERS STRATEGY[:KNOB=JSON]...` prints JSON: strategy with knob -> bytes per step.
+`python link_bytes.py WORKERS STRATEGY[:NAME=JSON]...` prints JSON: strategy with knob or field -> bytes per step.
 """
 
 import json
@@ -60,13 +60,14 @@ if __name__ == "__main__":
     carried: dict[str, float | str] = {}
     with fork_servers() as forking:
         for word in sys.argv[2:]:
-            name, _, knob = word.partition(":")
-            knobs = {key: json.loads(value) for key, value in (knob.split("="),)} if knob else {}
+            name, _, setting = word.partition(":")
+            more = {key: json.loads(value) for key, value in (setting.split("="),)} if setting else {}
+            more = more if more.keys() <= RunSpec.model_fields.keys() else {"knobs": more}
             launcher = LocalLauncher(forking.starter(strategy(name)))
             totals = []
             for steps in (SHORT, LONG):
                 fields = {"workers": int(sys.argv[1]), "global_batch": 64, "steps": steps, "train_samples": 2048}
-                spec = complete(RunSpec(strategy=name, knobs=knobs, **fields))
+                spec = complete(RunSpec(strategy=name, **fields, **more))
                 total, record = bytes_of(spec, launcher)
                 totals.append(total)
                 if not record.ok:

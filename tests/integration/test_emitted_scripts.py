@@ -73,6 +73,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"global_batch": 32, "knobs": {"wrap": "whole", "reshard_after_forward": False}, "optimizer": DECAYING},
     ),
     "half": ("torch-single", {"global_batch": 32, "precision": "bf16", "optimizer": {"name": "adagrad", "lr": 0.05}}),
+    "half-shards": ("torch-fsdp", {"global_batch": 32, "precision": "bf16", "optimizer": DECAYING}),
     "keras-adagrad": ("tf-single", {"global_batch": 32, "optimizer": {"name": "adagrad", "lr": 0.05}}),
     "keras-decay": ("tf-mirrored", {"local_batch": 16, "execution": "compiled", "optimizer": DECAYING}),
     "jax-adagrad": ("jax-single", {"local_batch": 32, "optimizer": {"name": "adagrad", "lr": 0.05}}),
@@ -93,7 +94,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "all": {"layout": "shard=2,tensor=2,pipeline=2", "accumulation": 2, "recompute": "full", "clip": 1.0},
 }
 # Half precision rounds to 3 digits, and not always alike.
-VARIANT_TOLERANCES = {"half": 1e-2}
+VARIANT_TOLERANCES = {"half": 1e-2, "half-shards": 1e-2}
 TORCH_MODEL = """
 import numpy as np
 import torch

@@ -30,7 +30,7 @@ COMMANDS = {
     ),
     "both batches": ([*FAKE, "--global-batch", "64", "--local-batch", "32"], "give exactly one of global_batch"),
     "both lengths": ([*FAKE, "--epochs", "1"], "give exactly one of epochs and steps"),
-    "precision": ([*FAKE, "--precision", "fp8"], "precision cannot be 'fp8'; choose from 'fp32', 'tf32' or 'bf16'"),
+    "precision": ([*FAKE, "--precision", "fp8"], "precision cannot be 'fp8'; choose from 'fp32', 'tf32', 'bf16'"),
     "optimizer": ([*FAKE, "--optimizer", "lr=-1"], "optimizer.lr -1 is out of range; it must be more than 0"),
     "time": ([*FAKE, "--timeout", "soon"], "'soon' is not a length of time; write seconds, or a number with s, m or h"),
     "model file": (["run", "--model", "absent.py:build"], "--model absent.py:build: there is no file"),

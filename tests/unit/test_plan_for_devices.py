@@ -35,7 +35,7 @@ def test_more_workers_than_slices_are_refused(make_spec, make_system):
         ),
         (
             {"device": "cuda", "strategy": "torch-ddp", "knobs": {"compression": "fp16"}},
-            "execution graph cannot record compressed gradients; use compression none or execution eager",
+            "execution graph cannot record gradients that are cast or compressed; use execution eager",
         ),
     ],
 )

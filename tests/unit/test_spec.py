@@ -76,7 +76,8 @@ def test_a_number_out_of_range_is_refused_with_the_range(fields, words):
 @pytest.mark.parametrize(
     ("field", "choice"),
     [
-        ("precision", "bf16"),
+        ("precision", "bf16-pure"),
+        ("reduction", "bf16"),
         ("execution", "compiled"),
         ("memory_format", "channels_last"),
         ("device", "cuda-slice"),
@@ -204,6 +205,8 @@ def test_saying_a_default_aloud_leaves_the_key_as_it_is():
         {"optimizer": {"weight_decay": 0.1}},
         {"optimizer": {"momentum": 0.9}},
         {"precision": "bf16"},
+        {"reduction": "bf16"},
+        {"offload": True},
         {"execution": "compiled"},
         {"memory_format": "contiguous"},
         {"device": "cuda"},

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Options that take several names, several numbers, or one number, and have the name of the field they set.
 NAMES = ("workload", "dataset", "strategy", "precision", "execution", "memory_format", "device", "transport",
-         "allocator", "recompute")  # fmt: skip
+         "allocator", "recompute", "reduction")  # fmt: skip
 NUMBERS = (
     "dataset_copies", "train_samples", "workers", "seed", "global_batch", "local_batch", "cores_per_worker",
     "accumulation",
@@ -31,6 +31,8 @@ def study_fields(options: "RunOptions") -> dict[str, Any]:
             fields[name] = parse_whole_numbers(values[name], "--" + name.replace("_", "-"))
     if "strategy" in fields:
         fields["strategy"] = expand_strategies(fields["strategy"])
+    if options.offload is not None:
+        fields["offload"] = [_scalar(word) for word in split_words(options.offload)]
     if options.layout is not None:
         fields["layout"] = options.layout
     if options.input_shape is not None:

@@ -85,7 +85,8 @@ class QuestionOptions(ModelOptions):
         int | None, make_option("Samples of one epoch, if not the data set's own.", "N", panel=MODEL_PANEL)
     ] = None
     precision: Annotated[
-        str | None, make_option("fp32, tf32 or bf16; bf16 on GPUs that have it.", "NAME", panel=MODEL_PANEL)
+        str | None,
+        make_option("fp32, tf32, bf16, fp16, bf16-pure; bf16 on GPUs that have it.", "NAME", panel=MODEL_PANEL),
     ] = None
     strategy: Strategies = None
     knob: Annotated[

@@ -59,7 +59,9 @@ class RunOptions:
     accumulation: Annotated[str | None, _how("Passes of a step, over parts of its batch.", "N,...")] = None
     recompute: Annotated[str | None, _how("Activations computed again: none, selective, full.", "NAME,...")] = None
     clip: Annotated[float | None, _how("Scale gradients down to this global norm.", "NORM")] = None
-    precision: Annotated[str | None, _how("fp32, tf32, bf16.", "NAME,...")] = None
+    precision: Annotated[str | None, _how("fp32, tf32, bf16, fp16, bf16-pure.", "NAME,...")] = None
+    reduction: Annotated[str | None, _how("Gradients added up in fp32 or bf16.", "NAME,...")] = None
+    offload: Annotated[str | None, _how("Keep shards in the host's memory: true, false.", "BOOL,...")] = None
     execution: Annotated[str | None, _how("eager, compiled, graph, compiled+graph.", "NAME,...")] = None
     memory_format: Annotated[str | None, _how("channels_last, contiguous.", "NAME,...")] = None
     device: Annotated[str | None, _how("cpu, cuda, cuda-slice.", "NAME,...")] = None

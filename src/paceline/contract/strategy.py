@@ -48,7 +48,8 @@ def one_process_for_all_workers(spec: RunSpec) -> tuple[Role, ...]:
 
 def on_one_worker(strategy: str) -> Callable[[RunSpec], RunSpec]:
     """A reference: the same run on one worker of a framework."""
-    alone = {"strategy": strategy, "workers": 1, "knobs": {}, "layout": None, "accumulation": 1, "recompute": "none"}
+    alone = {"strategy": strategy, "workers": 1, "knobs": {}, "layout": None, "accumulation": 1, "recompute": "none",
+             "reduction": None, "offload": False}  # fmt: skip
     return lambda spec: spec.model_copy(update=alone)
 
 
@@ -85,7 +86,8 @@ class Needs:
     devices: tuple[Device, ...] = ("cpu", "cuda", "cuda-slice")
     precisions: tuple[Precision, ...] = ("fp32",)
     executions: tuple[Execution, ...] = ("eager",)
-    # Fields of a run that it heeds and others refuse: `layout`, `accumulation`, `recompute`, `clip`.
+    # Fields of a run that it heeds and others refuse: `layout`, `accumulation`, `recompute`, `clip`, `reduction`,
+    # `offload`.
     heeds: frozenset[str] = frozenset()
     # Packages that it imports beside its framework.
     packages: tuple[str, ...] = ()

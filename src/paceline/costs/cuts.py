@@ -12,6 +12,7 @@ from typing import Literal, cast
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages, in_groups, trainer
 from paceline.costs.layers import LayerFacts
 from paceline.costs.messages import Message, all_reduce, during, exchange
+from paceline.costs.precision import Numbers, autocast_copies, parameter_width, reduction_width
 from paceline.spec import RunSpec, Scalar
 from paceline.units import format_count
 
@@ -168,11 +169,16 @@ def _why_not_scheduled(pipeline: Pipeline) -> str | None:
     return None
 
 
-def pipeline_footprint(spec: RunSpec, knobs: Mapping[str, Scalar], model: ModelFacts) -> Footprint:
-    """Every rank of every replica, in rank order: stages of a pipeline are neighbours."""
+def pipeline_footprint(
+    spec: RunSpec, knobs: Mapping[str, Scalar], model: ModelFacts, width: int = FLOAT_BYTES, numbers: Numbers = "single"
+) -> Footprint:
+    """Every rank of every replica, in rank order: stages of a pipeline are neighbours. `width` is of an activation."""
     pipeline = Pipeline.of(spec, knobs)
     stages = cut_by_flops(model.layers, pipeline.stages)
-    places = [_worker(spec, pipeline, place, stages, model.input_elements) for place in range(pipeline.workers)]
+    places = [
+        _worker(spec, pipeline, place, stages, model.input_elements, width, numbers)
+        for place in range(pipeline.workers)
+    ]
     turns = Stages(
         pipeline.workers, pipeline.microbatches, pipeline.schedule, pipeline.stages_per_worker, pipeline.replicas
     )
@@ -180,40 +186,52 @@ def pipeline_footprint(spec: RunSpec, knobs: Mapping[str, Scalar], model: ModelF
 
 
 def _worker(
-    spec: RunSpec, pipeline: Pipeline, worker: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int
-) -> RankFootprint:
+    spec: RunSpec, pipeline: Pipeline, worker: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int,
+    width: int, numbers: Numbers,
+) -> RankFootprint:  # fmt: skip
     stage_numbers = range(worker, pipeline.stages, pipeline.workers)
     # Only the first stage reads the samples themselves; what others are given is in their buffers, below.
     held = ModelFacts(
         tuple(layer for stage in stage_numbers for layer in stages[stage]), 0 if worker else input_elements
+    )
+    # What crosses a cut was cast, so that sums of later stages are in half precision too.
+    kept = sum(
+        ModelFacts(tuple(stages[stage]), 0 if stage else input_elements).kept_bytes(
+            "cast" if stage and numbers == "autocast" else numbers
+        )
+        for stage in stage_numbers
     )
     per_microbatch = pipeline.samples / pipeline.microbatches
     # PyTorch keeps a buffer for each micro-batch that is received, of activations and of gradients.
     edges = [stages[stage - 1][-1] for stage in stage_numbers if stage] + [
         stages[stage][-1] for stage in stage_numbers if stage + 1 < len(stages)
     ]
-    received_bytes = sum(layer.output_elements for layer in edges) * FLOAT_BYTES * pipeline.samples
+    received_bytes = sum(layer.output_elements for layer in edges) * width * pipeline.samples
     average = during(
-        all_reduce("gradients", held.parameter_bytes, pipeline.replicas) if held.parameters else (),
+        all_reduce("gradients", held.parameters * reduction_width(spec), pipeline.replicas) if held.parameters else (),
         "backward", hidden=True, apart=pipeline.workers, piece_bytes=BUCKET_BYTES,
     )  # fmt: skip
     return trainer(
         spec,
         held,
-        (*_messages(pipeline, stage_numbers, stages), *average),
+        (*_messages(pipeline, stage_numbers, stages, width), *average),
         samples=pipeline.samples,
         ranks=1,
         # Gradients are averaged between replicas in buckets beside them.
-        gradient_bytes=held.parameter_bytes * (2 if average else 1),
-        activation_bytes=held.activation_bytes * pipeline.passes_kept(worker) * per_microbatch + received_bytes,
+        gradient_bytes=held.parameters * (parameter_width(spec) + (reduction_width(spec) if average else 0)),
+        activation_bytes=kept * pipeline.passes_kept(worker) * per_microbatch
+        + autocast_copies(held.layers, numbers, goes_on=worker > 0)
+        + received_bytes,
     )
 
 
-def _messages(pipeline: Pipeline, stage_numbers: range, stages: Sequence[Sequence[LayerFacts]]) -> tuple[Message, ...]:
+def _messages(
+    pipeline: Pipeline, stage_numbers: range, stages: Sequence[Sequence[LayerFacts]], width: int
+) -> tuple[Message, ...]:
     """What goes forward and comes back at the cuts, once for each micro-batch."""
     if pipeline.workers == 1:
         return ()
-    scale = FLOAT_BYTES * pipeline.samples / pipeline.microbatches
+    scale = width * pipeline.samples / pipeline.microbatches
     messages = []
     for stage in stage_numbers:
         before = stages[stage - 1][-1].output_elements * scale if stage else 0

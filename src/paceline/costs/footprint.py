@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from paceline.costs import precision
 from paceline.costs.layers import LayerFacts
 from paceline.costs.messages import Message
+from paceline.costs.precision import HALF_BYTES, Numbers, autocast_copies, kept_bytes, parameter_width
 from paceline.spec import Optimizer, RunSpec
 
-FLOAT_BYTES = 4
+FLOAT_BYTES = precision.FLOAT_BYTES
 # A backward pass computes gradients for inputs and for weights: about twice the forward's work.
 BACKWARD_OVER_FORWARD = 2
 
@@ -45,6 +47,11 @@ class ModelFacts:
     def activation_bytes(self) -> int:
         """What stays of one sample for the backward pass: its inputs, and what each layer keeps."""
         return (self.input_elements + sum(layer.kept for layer in self.layers)) * FLOAT_BYTES
+
+    def kept_bytes(self, numbers: Numbers) -> int:
+        """The same in other numbers; indices and statistics stay as they are."""
+        width = FLOAT_BYTES if numbers == "single" else HALF_BYTES
+        return self.input_elements * width + sum(kept_bytes(layer, numbers) for layer in self.layers)
 
 
 @dataclass(frozen=True)
@@ -133,32 +140,34 @@ def training_flops(model: ModelFacts, samples: float) -> float:
     return model.forward_flops * (1 + BACKWARD_OVER_FORWARD) * samples
 
 
-def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int) -> float:
-    """State beside the parameters; Adam and Adagrad also count steps, in one number per array."""
+def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int, width: int = FLOAT_BYTES) -> float:
+    """State beside the parameters, in their numbers; Adam and Adagrad also count steps, in one number per array."""
     counters = tensors * FLOAT_BYTES
     match settings.name:
         case "adam":
-            return 2 * parameters * FLOAT_BYTES + counters
+            return 2 * parameters * width + counters
         case "adagrad":
-            return parameters * FLOAT_BYTES + counters
+            return parameters * width + counters
         case "sgd":
-            return parameters * FLOAT_BYTES if settings.momentum else 0
+            return parameters * width if settings.momentum else 0
         case "lbfgs":
             # Pairs of vectors, and the last direction and gradient.
-            return (2 * settings.history + 2) * parameters * FLOAT_BYTES
+            return (2 * settings.history + 2) * parameters * width
 
 
 def trainer(
-    spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...] = (), *, samples: int | None = None, **fields: Any
-) -> RankFootprint:
+    spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...] = (), *, samples: int | None = None,
+    numbers: Numbers = "single", **fields: Any,
+) -> RankFootprint:  # fmt: skip
     """Workers that each hold all of `model` and train it on a share of the batch; `fields` say what is otherwise."""
     samples = spec.samples_per_step // spec.workers if samples is None else samples
+    width = parameter_width(spec)
     usual: dict[str, Any] = {
         "ranks": spec.workers,
         "flops": training_flops(model, samples),
-        "parameter_bytes": model.parameter_bytes,
-        "gradient_bytes": model.parameter_bytes,
-        "optimizer_bytes": optimizer_bytes(spec.optimizer, model.parameters, model.tensors),
-        "activation_bytes": model.activation_bytes * samples,
+        "parameter_bytes": model.parameters * width,
+        "gradient_bytes": model.parameters * width,
+        "optimizer_bytes": optimizer_bytes(spec.optimizer, model.parameters, model.tensors, width),
+        "activation_bytes": model.kept_bytes(numbers) * samples + autocast_copies(model.layers, numbers),
     }
     return RankFootprint("worker", messages=messages, **usual | fields)

@@ -48,6 +48,8 @@ class LayerFacts:
     chosen_experts: int = 0
     # Of a transformer block: numbers that its products and its attention make, those of its two sums aside.
     product_elements: int = 0
+    # Of those, the attention's sums: one for each head and position.
+    attention_sums: int = 0
     # Where it computes with the first layer's table of tokens: the shape of that.
     tied: tuple[int, int] | None = None
     # Declared by the layer, or derived from the arrays where only those are known.
@@ -55,6 +57,10 @@ class LayerFacts:
     splits: Splits = field(default=None, compare=False)  # type: ignore[arg-type]  # filled in below
     # Of what it keeps: numbers that every worker holds in full even where the layer is split.
     unsplit_elements: int = 0
+    # Of what it keeps: numbers that have four bytes in every precision, such as indices and statistics.
+    single_elements: int = 0
+    # Of what it keeps: sums that autocast leaves in four bytes and a model that was cast has in two.
+    summed_elements: int = 0
 
     def __post_init__(self) -> None:
         """Facts from files and processes that say nothing of kind and splits get those that their arrays suggest."""

@@ -32,6 +32,7 @@ from paceline.costs.messages import (
     of_another_layer,
     scattered_reduction,
 )
+from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import Array, shard_runs
 from paceline.spec import RunSpec
@@ -62,14 +63,14 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
     ranks: list[RankFootprint] = []
     for number in range(layout.pipeline):
         place = place_of(plan, number, stages, model.input_elements)
-        crossings = _crossings(plan, number, stages)
+        crossings = _crossings(spec, plan, number, stages)
         messages = (
             *_between_stages(plan, crossings),
             *_layer_by_layer(_between_parts, spec, plan, place),
             *_layer_by_layer(_between_stretches, spec, plan, place),
             *_layer_by_layer(_between_experts, spec, plan, place),
             *_layer_by_layer(_between_shards, spec, plan, place),
-            *_between_copies_of_the_table(plan, place),
+            *_between_copies_of_the_table(spec, plan, place),
             *_norm_of_gradients(spec, plan, place),
         )
         buffers = _buffer_bytes(plan, crossings)
@@ -141,21 +142,25 @@ def _rank(
     spec: RunSpec, plan: MeshPlan, place: Place, messages: tuple[Message, ...], ranks: int, held: int, buffers: float
 ) -> RankFootprint:
     layout, waiting = plan.layout, plan.passes_kept(place.number)
-    whole = [unit.padded_bytes for unit in units_of(plan, place.part).values()]
+    width, gathered_width = parameter_width(spec), compute_width(spec)
+    whole = [unit.padded for unit in units_of(plan, place.part).values()]
     # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
     stays = layout.pipeline > 1 or plan.accumulation > 1
     beside = sum(whole) if stays else max(whole, default=0)
-    kept = activation_bytes(place.part, spec.recompute, plan.stretch_microbatch * waiting, layout.tensor, waiting)
+    samples = plan.stretch_microbatch * waiting
+    kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor, cast_numbers(spec), waiting)
+    # Parameters that are cast are there beside the whole ones, as gathered ones are.
+    gathered = beside * gathered_width if layout.holders > 1 or gathered_width != width else 0
     return RankFootprint(
         role="worker",
         ranks=ranks,
         flops=step_flops(place.part, spec.recompute, plan.samples / layout.context),
         messages=messages,
-        parameter_bytes=held * FLOAT_BYTES,
-        gradient_bytes=held * FLOAT_BYTES + beside,
-        optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors),
+        parameter_bytes=held * width,
+        gradient_bytes=held * width + beside * reduction_width(spec),
+        optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors, width),
         # Gathered parameters come and go within a step as activations do.
-        activation_bytes=kept + (beside if layout.holders > 1 else 0) + buffers,
+        activation_bytes=kept + gathered + buffers,
     )
 
 
@@ -164,9 +169,9 @@ def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:
     return sum(crossing.sent_bytes + crossing.received_bytes for crossing in crossings) * plan.microbatches
 
 
-def _crossings(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
+def _crossings(spec: RunSpec, plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
     """What each stage of a place sends on and is given; neighbours on the same rank send nothing."""
-    scale = FLOAT_BYTES * plan.stretch_microbatch / plan.layout.tensor
+    scale = compute_width(spec) * plan.stretch_microbatch / plan.layout.tensor
 
     def crossing_bytes(before: int) -> float:
         if not 0 <= before < plan.stages - 1 or plan.holder(before) == plan.holder(before + 1):
@@ -192,13 +197,18 @@ def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Messa
 def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
     """Positions of the sequence are gathered before a split product and scattered after it, in every pass."""
     ways = plan.layout.tensor
+    # Gradients of several passes are added up in the numbers in which they go between workers.
+    several = plan.layout.pipeline > 1 or plan.passes > 1
+    whole_gradient_width = reduction_width(spec) if several else compute_width(spec)
     messages: list[Message] = []
     for layer in place.whole.layers if ways > 1 else ():
         role, arrays = transformer_role(layer), dict(layer.arrays)
-        output_bytes = layer.output_elements * FLOAT_BYTES * plan.stretch_microbatch
+        output_bytes = layer.output_elements * compute_width(spec) * plan.stretch_microbatch
         if role == "head":
             width, vocabulary = head_shape(layer)
-            input_bytes, loss_bytes = output_bytes / vocabulary * width, output_bytes / vocabulary
+            input_bytes = output_bytes / vocabulary * width
+            # Losses are in single precision.
+            loss_bytes = layer.output_elements * FLOAT_BYTES * plan.stretch_microbatch / vocabulary
             messages += _passing(spec, plan, layer.name, "forward", input_bytes, gathers=1)
             messages += _passing(spec, plan, layer.name, "backward", input_bytes, scatters=1)
             losses = all_reduce(f"losses of {layer.name}", loss_bytes, ways)
@@ -212,7 +222,7 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             messages += _passing(spec, plan, layer.name, "forward", output_bytes, BLOCK_GATHERS, BLOCK_SCATTERS)
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
         for name in (name for name in arrays if name in WHOLE_ARRAYS):
-            payload = math.prod(arrays[name]) * FLOAT_BYTES
+            payload = math.prod(arrays[name]) * whole_gradient_width
             summed = all_reduce(f"gradient of {layer.name} {name}", payload, ways, content="gradients")
             messages += during(summed, "backward", layer=layer.name)
     return messages
@@ -237,7 +247,7 @@ def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
     again = int(spec.recompute == "full")
     for layer in place.whole.layers if layout.context > 1 else ():
         if layer.heads:
-            payload = keys_and_values(layer) / layout.tensor * FLOAT_BYTES * plan.microbatch
+            payload = keys_and_values(layer) / layout.tensor * compute_width(spec) * plan.microbatch
             where = {"layer": layer.name, "apart": layout.apart("context")}
             gathered = all_gather(f"keys and values for {layer.name}", payload, layout.context)
             scattered = scattered_reduction(
@@ -258,7 +268,7 @@ def _between_experts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Messag
     again = int(spec.recompute == "full")
     for layer in place.whole.layers if layout.expert > 1 else ():
         if layer.experts:
-            vectors = layer.output_elements * layer.chosen_experts * FLOAT_BYTES * plan.stretch_microbatch
+            vectors = layer.output_elements * layer.chosen_experts * compute_width(spec) * plan.stretch_microbatch
             travels = all_to_all(f"vectors of {layer.name} to experts and back", vectors, layout.expert)
             counts = all_to_all(f"counts of {layer.name}", layer.experts * COUNTER_BYTES, layout.expert)
             where = {"layer": layer.name, "apart": layout.apart("expert")}
@@ -269,7 +279,7 @@ def _between_experts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Messag
     return messages
 
 
-def _between_copies_of_the_table(plan: MeshPlan, place: Place) -> list[Message]:
+def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
     """Gradients of the table of tokens and of the tied head's copy, which are on the ends of a pipeline."""
     if plan.layout.pipeline == 1 or plan.holder(0) == plan.holder(plan.stages - 1):
         return []
@@ -278,7 +288,7 @@ def _between_copies_of_the_table(plan: MeshPlan, place: Place) -> list[Message]:
     if not tied or not ends:
         return []
     rows, width = dict(ends[0].arrays)["tokens"]
-    shard = Array(rows, width).shard(plan.layout.holders, 0) * FLOAT_BYTES
+    shard = Array(rows, width).shard(plan.layout.holders, 0) * parameter_width(spec)
     apart = plan.layout.apart("pipeline") * (plan.layout.pipeline - 1)
     return [replace(exchange("gradients of the tied table", shard, shard), apart=apart, content="gradients")]
 
@@ -289,10 +299,10 @@ def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message
     early, late = plan.gathers
     messages: list[Message] = []
     for name, unit in units_of(plan, place.part).items():
-        payload = unit.padded_bytes
-        gathered = all_gather(f"parameters of {name}", payload, unit.holders)
-        scattered = scattered_reduction(spec, f"gradients of {name}", payload, unit.holders)
-        summed = all_reduce(f"gradient shards of {name}", payload / unit.holders, layout.replicate)
+        reduced = unit.padded * reduction_width(spec)
+        gathered = all_gather(f"parameters of {name}", unit.padded * compute_width(spec), unit.holders)
+        scattered = scattered_reduction(spec, f"gradients of {name}", reduced, unit.holders)
+        summed = all_reduce(f"gradient shards of {name}", reduced / unit.holders, layout.replicate)
         # Ranks of `context` are neighbours within those of `shard`.
         dealt = layout.expert if unit.holders < layout.holders else 1
         where = {"hidden": True, "layer": unit.layer, "apart": layout.apart("context") * dealt}

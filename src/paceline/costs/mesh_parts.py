@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
+from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, transformer_role
 from paceline.costs.torch import Array, arrays_of
@@ -96,6 +96,8 @@ def _split(layer: LayerFacts, ways: int) -> LayerFacts:
         parameters=sum(math.prod(shape) for _, shape in arrays),
         forward_flops=layer.forward_flops // ways,
         kept_elements=kept,
+        single_elements=math.ceil(layer.single_elements / ways),
+        summed_elements=math.ceil(layer.summed_elements / ways),
     )
 
 
@@ -122,9 +124,9 @@ class Unit:
     holders: int
 
     @property
-    def padded_bytes(self) -> int:
-        """What travels."""
-        return sum(array.padded(self.holders) for array in self.arrays) * FLOAT_BYTES
+    def padded(self) -> int:
+        """Numbers that travel."""
+        return sum(array.padded(self.holders) for array in self.arrays)
 
 
 def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:

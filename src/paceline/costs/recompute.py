@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from paceline.costs.footprint import BACKWARD_OVER_FORWARD, FLOAT_BYTES, ModelFacts
+from paceline.costs.footprint import BACKWARD_OVER_FORWARD, ModelFacts
 from paceline.costs.layers import LayerFacts
+from paceline.costs.precision import Numbers, autocast_copies, kept_bytes
 from paceline.spec import Recompute
 
 
@@ -14,34 +15,40 @@ def recomputed_model(model: ModelFacts, recompute: Recompute, ways: int = 1) -> 
     """
     if recompute == "none":
         return model
-    layers = tuple(replace(layer, kept_elements=_kept(layer, recompute, ways)) for layer in model.layers)
-    return ModelFacts(layers, model.input_elements)
+    return ModelFacts(tuple(_recomputed(layer, recompute, ways) for layer in model.layers), model.input_elements)
 
 
-def _kept(layer: LayerFacts, recompute: Recompute, ways: int) -> int:
+def _recomputed(layer: LayerFacts, recompute: Recompute, ways: int) -> LayerFacts:
     if layer.heads is None:
-        return layer.kept
+        return layer
     output = layer.output_elements // ways
     if recompute == "full":
-        return output
-    # Of the rank's columns.
+        return replace(layer, kept_elements=output, single_elements=0, summed_elements=output)
+    # Of the rank's columns; the attention's sums stay in single precision.
     split = layer.product_elements // ways
-    if ways == 1:
-        return output + split + 2 * layer.output_elements
-    # Both sums, before and after they are scattered, and both inputs that were gathered.
-    return 3 * output + split + 4 * layer.output_elements
+    quotients = layer.attention_sums // ways
+    # Both products that are added; of split layers both sums, before and after they are scattered, and both inputs
+    # that were gathered.
+    beside = 2 * layer.output_elements if ways == 1 else 2 * output + 4 * layer.output_elements
+    return replace(layer, kept_elements=output + split + beside, single_elements=quotients, summed_elements=output)
 
 
 def activation_bytes(
-    model: ModelFacts, recompute: Recompute, samples: float, ways: int = 1, passes: float = 1
+    model: ModelFacts,
+    recompute: Recompute,
+    samples: float,
+    ways: int = 1,
+    numbers: Numbers = "single",
+    passes: float = 1,
 ) -> float:
     """Of a batch: what is kept, and what the block that is computed again just now has beside it.
 
     Where the samples are those of several passes, one pass goes back at a time.
     """
     kept = recomputed_model(model, recompute, ways)
-    again = max((before.kept - after.kept for before, after in zip(model.layers, kept.layers, strict=True)), default=0)
-    return (kept.activation_bytes + max(0, again) * FLOAT_BYTES / passes) * samples
+    pairs = zip(model.layers, kept.layers, strict=True)
+    again = max((kept_bytes(before, numbers) - kept_bytes(after, numbers) for before, after in pairs), default=0)
+    return (kept.kept_bytes(numbers) + max(0, again) / passes) * samples + autocast_copies(model.layers, numbers)
 
 
 def step_flops(model: ModelFacts, recompute: Recompute, samples: float) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, optimizer_bytes, trainer
 from paceline.costs.messages import exchange
+from paceline.costs.precision import autocast_numbers
 from paceline.spec import Optimizer, RunSpec, Scalar
 
 # Numbers that say what comes next travel in 64 bits.
@@ -71,7 +72,7 @@ def served_footprint(spec: RunSpec, model: ModelFacts, cut: Cut, settings: Optim
         exchange("words", WORD_BYTES * cut.servers, 0, traffic.words, control=True),
         exchange("answers", 0, WORD_BYTES * cut.servers, traffic.answers, control=True),
     )
-    worker = trainer(spec, model, messages, optimizer_bytes=0)
+    worker = trainer(spec, model, messages, numbers=autocast_numbers(spec), optimizer_bytes=0)
     servers = (_server(*part, spec.workers, settings, traffic) for part in _parts_of(cut, model.parameters))
     return Footprint((worker, *servers))
 

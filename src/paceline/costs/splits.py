@@ -13,6 +13,7 @@ from paceline.costs.cuts import BUCKET_BYTES, FactsOf
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
 from paceline.costs.layers import ArraySplit, LayerFacts, LayerSplit
 from paceline.costs.messages import Message, Phase, all_gather, all_reduce, during, scattered_reduction
+from paceline.costs.precision import Numbers, parameter_width, reduction_width
 from paceline.spec import RunSpec, Scalar
 
 # What a backend makes of a reduce-scatter in a run, given its name, bytes and ranks.
@@ -156,35 +157,41 @@ def _held(split: Split, ways: int) -> LayerFacts:
         forward_flops=layer.forward_flops // (ways if divided else 1),
         # An input that was put together is kept for the backward pass beside the output.
         kept_elements=whole + (layer.kept - whole) // parts + (split.input_elements if split.gathers_input else 0),
+        single_elements=layer.single_elements // parts,
     )
 
 
-def tensor_footprint(spec: RunSpec, rows: Rows, model: ModelFacts, scatter: Scatter = scattered_reduction) -> Footprint:
-    """Each worker has its part of every layer; gradients are averaged between rows."""
+def tensor_footprint(
+    spec: RunSpec, rows: Rows, model: ModelFacts, scatter: Scatter = scattered_reduction, *, width: int = FLOAT_BYTES,
+    numbers: Numbers = "single",
+) -> Footprint:  # fmt: skip
+    """Each worker has its part of every layer; gradients are averaged between rows. `width` is of an activation."""
     splits, samples = rows.split(model), spec.samples_per_step // rows.count
     held = worker_model(splits, rows.ways)
     average = during(
-        all_reduce("gradients", held.parameter_bytes, rows.count), "backward", hidden=True, apart=rows.ways,
-        piece_bytes=BUCKET_BYTES,
+        all_reduce("gradients", held.parameters * reduction_width(spec), rows.count), "backward", hidden=True,
+        apart=rows.ways, piece_bytes=BUCKET_BYTES,
     )  # fmt: skip
     worker = trainer(
         spec,
         held,
-        (*tensor_messages(spec, splits, rows.ways, samples, scatter), *average),
+        (*tensor_messages(spec, splits, rows.ways, samples, scatter, width), *average),
         samples=samples,
+        numbers=numbers,
         # Gradients are averaged between rows in buckets beside them.
-        gradient_bytes=held.parameter_bytes * (2 if average else 1),
+        gradient_bytes=held.parameters * (parameter_width(spec) + (reduction_width(spec) if average else 0)),
     )
     return Footprint((worker,))
 
 
 def tensor_messages(
-    spec: RunSpec, splits: Sequence[Split], ways: int, samples: int, scatter: Scatter = scattered_reduction
-) -> tuple[Message, ...]:
+    spec: RunSpec, splits: Sequence[Split], ways: int, samples: int, scatter: Scatter = scattered_reduction,
+    width: int = FLOAT_BYTES,
+) -> tuple[Message, ...]:  # fmt: skip
     """What the workers of a row exchange in a step: sums and pieces of activations and of their gradients."""
     messages: list[Message] = []
     for split in splits:
-        name, scale = split.layer.name, samples * FLOAT_BYTES
+        name, scale = split.layer.name, samples * width
         input_bytes, output_bytes = split.input_elements * scale, split.layer.output_elements * scale
         if split.part == "heads":
             for phase in PASSES:

@@ -11,7 +11,7 @@ from paceline.costs.layers import LayerFacts
 from paceline.spec import Precision
 from paceline.systems.hardware import Hardware, LayerRate, StepCurve
 
-BYTES = {"fp32": 4, "tf32": 4, "bf16": 2}
+BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "bf16-pure": 2}
 DIGEST_LENGTH = 12
 # Arrays that one operation of a framework has as a rule: a kernel and a bias.
 ARRAYS_PER_OPERATION = 2
@@ -184,5 +184,7 @@ class Compute:
     def _peak(self) -> float:
         """Peak operations per second; a precision that the device does not list runs as the next one that it does."""
         offered = self.hardware.device.flops_per_second
-        order: Sequence[Precision] = (self.precision, "tf32", "fp32")
+        # Devices multiply numbers of two bytes of either kind as fast.
+        halves: Sequence[Precision] = ("bf16",) if BYTES[self.precision] == BYTES["bf16"] else ()
+        order: Sequence[Precision] = (self.precision, *halves, "tf32", "fp32")
         return next(offered[name].value for name in order if name in offered)

@@ -166,7 +166,8 @@ class Question:
         if cuda and within and (nodes := -(-spec.workers // self.hardware.node_devices)) > 1:
             return f"{chosen.name} is one process and cannot reach over {nodes} nodes"
         fields: dict[str, Any] = {"dataset_copies": _ENOUGH_COPIES}
-        if spec.precision not in chosen.needs.precisions:
+        # A usual precision that it lacks is no reason to refuse it; one that was asked for is.
+        if self.precision is None and spec.precision not in chosen.needs.precisions:
             fields["precision"] = chosen.needs.precisions[-1]
         try:
             reason = refusal(spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._look)

@@ -79,6 +79,7 @@ def relu_places(layers: Layers, shape: Shape) -> dict[str, str]:
 @cache
 def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
     """Counts of every layer, for footprints and predictions."""
+    steps = named_layers(layers, shape)
     return ModelFacts(
         tuple(
             LayerFacts(
@@ -94,13 +95,18 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
                 experts=getattr(layer, "experts", 0),
                 chosen_experts=getattr(layer, "chosen", 0),
                 product_elements=layer.products(taken),
+                attention_sums=math.prod(taken[:-1]) * getattr(layer, "heads", 0),
                 tied=(layer.output(taken)[-1], taken[-1]) if layer.tied else None,
                 causal=layer.causal,
                 kind=layer.kind,
                 splits=layer.splits,
                 unsplit_elements=layer.kept_unsplit(taken),
+                # The loss keeps what the last layer gives, in single precision.
+                single_elements=layer.kept_single(taken)
+                + (math.prod(layer.output(taken)) if name == steps[-1][0] else 0),
+                summed_elements=layer.kept_summed(taken),
             )
-            for name, layer, taken in named_layers(layers, shape)
+            for name, layer, taken in steps
         ),
         input_elements=math.prod(shape),
     )

@@ -72,6 +72,14 @@ class Layer:
         """Of a transformer block: numbers that its products and its attention make, those of its two sums aside."""
         return 0
 
+    def kept_single(self, shape: Shape) -> int:
+        """Of `kept`, the numbers that have four bytes in every precision."""
+        return 0
+
+    def kept_summed(self, shape: Shape) -> int:
+        """Of `kept`, the sums that autocast leaves in four bytes."""
+        return 0
+
 
 @dataclass(frozen=True)
 class Conv(Layer):
@@ -121,6 +129,10 @@ class MaxPool(Layer):
     def kept(self, shape: Shape) -> int:
         """Its output, and where in its square each number came from, in eight bytes."""
         return 3 * math.prod(self.output(shape))
+
+    def kept_single(self, shape: Shape) -> int:
+        """Where each number came from."""
+        return 2 * math.prod(self.output(shape))
 
 
 @dataclass(frozen=True)
@@ -190,6 +202,14 @@ class Embed(Layer):
         """Its output, and the tokens' other four bytes."""
         return math.prod(self.output(shape)) + math.prod(shape)
 
+    def kept_single(self, shape: Shape) -> int:
+        """The tokens, which are its input too, in eight bytes."""
+        return 2 * math.prod(shape)
+
+    def kept_summed(self, shape: Shape) -> int:
+        """Its output: autocast leaves tables as they are."""
+        return math.prod(self.output(shape))
+
 
 @dataclass(frozen=True)
 class Norm(Layer):
@@ -206,6 +226,10 @@ class Norm(Layer):
     def kept(self, shape: Shape) -> int:
         """Its output, and a mean and a deviation for each position."""
         return math.prod(shape) + 2 * math.prod(shape[:-1])
+
+    def kept_single(self, shape: Shape) -> int:
+        """The means and deviations."""
+        return 2 * math.prod(shape[:-1])
 
 
 @dataclass(frozen=True)
@@ -262,6 +286,14 @@ class JointBlock(Layer):
         """Queries, keys, values, the attention with its sums for each head, and the first dense layer."""
         length, width = shape
         return length * ((QUERY_KEY_VALUE + 1 + MLP_OVER_WIDTH) * width + self.heads)
+
+    def kept_single(self, shape: Shape) -> int:
+        """Means and deviations of both norms, and the attention's sums."""
+        return shape[0] * (2 * 2 + self.heads)
+
+    def kept_summed(self, shape: Shape) -> int:
+        """The sum between the two halves, and the block's output."""
+        return 2 * math.prod(shape)
 
 
 @dataclass(frozen=True)

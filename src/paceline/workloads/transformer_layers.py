@@ -60,6 +60,10 @@ class BertEmbed(TokenEmbed):
         """The sum, its norm with a mean and a deviation for each position, and the tokens' other four bytes."""
         return 2 * shape[0] * self.width + 3 * shape[0]
 
+    def kept_single(self, shape: Shape) -> int:
+        """Means and deviations, and the tokens."""
+        return 3 * shape[0]
+
 
 @dataclass(frozen=True)
 class RmsNorm(Layer):
@@ -76,6 +80,10 @@ class RmsNorm(Layer):
     def kept(self, shape: Shape) -> int:
         """Its output, and a root for each position."""
         return math.prod(shape) + math.prod(shape[:-1])
+
+    def kept_single(self, shape: Shape) -> int:
+        """The roots."""
+        return math.prod(shape[:-1])
 
 
 @dataclass(frozen=True)
@@ -214,6 +222,14 @@ class LlamaBlock(Layer):
     def kept_unsplit(self, shape: Shape) -> int:
         """Outputs of both norms, the sum between the two halves, and the block's output."""
         return 4 * math.prod(shape)
+
+    def kept_single(self, shape: Shape) -> int:
+        """Roots of both norms, and the attention's sums."""
+        return shape[0] * (2 + self.heads)
+
+    def kept_summed(self, shape: Shape) -> int:
+        """The sum between the two halves, and the block's output."""
+        return 2 * math.prod(shape)
 
 
 @dataclass(frozen=True)

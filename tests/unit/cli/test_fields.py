@@ -29,6 +29,12 @@ def test_each_layout_is_an_option_of_its_own_because_it_has_commas():
     }  # fmt: skip
 
 
+def test_precisions_of_reductions_and_offloading_are_factors_too():
+    assert fields(reduction="fp32,bf16", offload="true, false") == {
+        "reduction": ["fp32", "bf16"], "offload": [True, False],
+    }  # fmt: skip
+
+
 def test_shapes_and_times_are_parsed():
     assert fields(input_shape="3x32x32", timeout="2m") == {"input_shape": (3, 32, 32), "timeout_seconds": 120.0}
 

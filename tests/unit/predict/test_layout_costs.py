@@ -66,7 +66,8 @@ def test_what_is_sent_is_told_apart(layout: str, contents: set[str], dimensions:
 def test_copies_send_gradients_twice_and_shards_parameters_twice_more() -> None:
     model = question().facts.parameter_bytes
     assert costs()["replicate=8"].sent_by_content["gradients"] == pytest.approx(2 * 7 / 8 * model)
-    assert costs()["shard=8"].sent_by_content["parameters"] == pytest.approx(2 * 7 / 8 * model, rel=0.01)
+    # Gathered for each pass in two bytes each, as a GPU computes with them.
+    assert costs()["shard=8"].sent_by_content["parameters"] == pytest.approx(2 * 7 / 8 * model / 2, rel=0.01)
 
 
 def test_a_pipeline_of_equal_stages_idles_as_the_formula_says() -> None:

@@ -37,7 +37,7 @@ def test_one_worker_is_recommended_plainly_where_more_do_not_pay() -> None:
 
 
 def test_more_workers_are_recommended_where_they_pay() -> None:
-    answer = recommend(question(**LARGE, global_batches=(1024,)))
+    answer = recommend(question(**LARGE, global_batches=(1024,), precision="tf32"))
     assert answer.pick is not None
     assert (answer.pick.spec.strategy, answer.pick.spec.workers) == ("torch-ddp", 8)
     assert "times one worker" in " ".join(explain(answer))
@@ -164,3 +164,10 @@ def test_only_times_can_be_tried(tmp_path: Path) -> None:
     answer = recommend(question(), "energy")
     with Store.open(tmp_path / "runs.db") as store, pytest.raises(SpecError, match="--measure ranks by time"):
         try_best(answer, 1, store, Listener())
+
+
+def test_a_precision_that_was_asked_for_and_is_not_offered_is_left_out_with_the_reason() -> None:
+    names = ("torch-single", "torch-ps-sync")
+    asked, usual = (recommend(question(strategies=names, precision=kind)) for kind in ("fp16", None))
+    assert {one.spec.strategy for one in asked.ranked} == {"torch-single"}
+    assert {one.spec.strategy for one in usual.ranked} == set(names)

@@ -103,9 +103,9 @@ def spec_of(name: str, run: str, folder: Path) -> RunSpec | None:
         fields |= {"knobs": KNOBS[name], "workers": 4, "workload": "mlp", "options": {"depth": 8}}
     if run == "contiguous" and chosen.framework != "torch":
         return None
-    if fields.get("precision", "fp32") not in chosen.needs.precisions:
+    if fields.get("precision", "fp32") not in {*chosen.needs.precisions} & {*scripts()[name].precisions}:
         return None
-    if fields.get("execution", "eager") not in chosen.needs.executions:
+    if fields.get("execution", "eager") not in {*chosen.needs.executions} & {*scripts()[name].executions}:
         return None
     if "model" in fields:
         fields["model"] = model_file(folder, fields["model"])
@@ -195,6 +195,7 @@ def test_the_run_stands_in_the_script(texts: dict[tuple[str, str], str]) -> None
     assert "bucket_cap_mb=1.0" in texts["torch-ddp", "knobs"]
     assert "ACCUMULATION = 4" in texts["torch-ddp", "knobs"]
     assert "torch.bfloat16" in texts["torch-fsdp", "bf16"]
+    assert "autocast" not in texts["torch-fsdp", "bf16"]
     assert "torch.compile(" in texts["torch-single", "compiled"]
     assert "jit_compile=True" in texts["tf-single", "compiled"]
     assert "ScheduleInterleaved1F1B" in texts["torch-pipeline", "knobs"]

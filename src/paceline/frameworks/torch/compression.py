@@ -11,23 +11,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.frameworks.torch.training import TorchJob
 
-HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+CASTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def compress_gradients(wrapped: DistributedDataParallel, kind: str, rank: int, full_steps: int) -> None:
-    """Half precision, or PowerSGD of that rank after some full steps."""
-    if kind in HALVES:
-        wrapped.register_comm_hook(HALVES[kind], send_in_half)
+    """Another precision, or PowerSGD of that rank after some full steps."""
+    if kind in CASTS:
+        wrapped.register_comm_hook(CASTS[kind], send_cast)
     else:
         state = PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=full_steps)
         wrapped.register_comm_hook(state, powerSGD_hook)
 
 
-def send_in_half(kind: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Averages a bucket in half precision. PyTorch has hooks like it, but refuses bfloat16 on CPU."""
+def send_cast(kind: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Averages a bucket in another precision. PyTorch has hooks like it, but refuses bfloat16 on CPU."""
     gradients = bucket.buffer()
-    shrunk = gradients.to(kind).div_(dist.get_world_size())
-    future = dist.all_reduce(shrunk, async_op=True).get_future()
+    cast = gradients.to(kind).div_(dist.get_world_size())
+    future = dist.all_reduce(cast, async_op=True).get_future()
     return future.then(lambda done: gradients.copy_(done.value()[0]))
 
 

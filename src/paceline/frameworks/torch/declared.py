@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from paceline.contract.context import spec_facts
 from paceline.contract.strategy import Needs
-from paceline.spec import Execution, RunSpec
+from paceline.spec import Execution, Precision, RunSpec
 from paceline.systems import System
 
 # What PyTorch imports lazily in most runs; a template process imports it once for all of them.
@@ -19,7 +19,7 @@ STEP_FIELDS = frozenset({"accumulation", "recompute", "clip"})
 
 def check_step(spec: RunSpec, system: System) -> str | None:
     """What a step as `TorchJob` makes it cannot have, in words, or None."""
-    return check_graph(spec, system) or check_recompute(spec)
+    return check_graph(spec, system) or check_recompute(spec) or check_precision(spec)
 
 
 def check_recompute(spec: RunSpec) -> str | None:
@@ -33,6 +33,19 @@ def check_recompute(spec: RunSpec) -> str | None:
             f"{spec.workload} has no transformer blocks whose activations could be computed again; "
             f"leave recompute out, or use a workload that has"
         )
+    return None
+
+
+def check_precision(spec: RunSpec) -> str | None:
+    """What numbers of two bytes and memory of the host cannot have, in words, or None."""
+    if spec.offload and spec.device == "cpu":
+        return "offload moves what a GPU does not need into the host's memory, where device cpu has it; leave it out"
+    if spec.precision != "fp16":
+        return None
+    if "graph" in spec.execution:
+        return f"precision fp16 asks in each step whether it may be made, which {spec.execution} cannot; use bf16"
+    if spec.optimizer.name == "lbfgs":
+        return "precision fp16 may skip a step, which L-BFGS cannot take back; use bf16, or another optimizer"
     return None
 
 
@@ -72,6 +85,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     return type(error) is RuntimeError and "DefaultCPUAllocator" in str(error)
 
 
-NEEDS = Needs(precisions=("fp32", "tf32", "bf16"), executions=("eager", "compiled"), is_out_of_memory=is_out_of_memory)
+# Of strategies whose parameters stay in single precision, and which cannot skip a step as fp16 needs it.
+WHOLE_PARAMETERS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+PRECISIONS: tuple[Precision, ...] = (*WHOLE_PARAMETERS, "fp16", "bf16-pure")
+NEEDS = Needs(precisions=PRECISIONS, executions=("eager", "compiled"), is_out_of_memory=is_out_of_memory)
 # Of strategies that give each worker a part of the model.
-NEEDS_OF_PARTS = replace(NEEDS, precisions=("fp32", "tf32"), executions=("eager",))
+NEEDS_OF_PARTS = replace(NEEDS, executions=("eager",))

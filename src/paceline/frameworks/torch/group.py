@@ -31,8 +31,11 @@ def _store(context: Context, patience: timedelta) -> dist.TCPStore:
         return open_store(use_libuv=False)
 
 
-def join_group(context: Context, backend: str | None = None) -> None:
-    """Every process of the run in one group: gloo on CPU, NCCL on CUDA, unless the strategy needs another."""
+def join_group(context: Context, backend: str | None = None, with_host: bool = False) -> None:
+    """Every process of the run in one group: gloo on CPU, NCCL on CUDA, unless the strategy needs another.
+
+    `with_host` adds gloo for tensors in the host's memory.
+    """
     process = context.process
     patience = timedelta(seconds=context.spec.collective_timeout_seconds)
     store = _store(context, patience)
@@ -44,7 +47,8 @@ def join_group(context: Context, backend: str | None = None) -> None:
 
         register_timed_backend(context.recorder)
         backend = BACKEND
-    dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.world, timeout=patience)
+    over = f"cpu:gloo,cuda:{backend}" if with_host and backend == "nccl" else backend
+    dist.init_process_group(over, store=store, rank=process.rank, world_size=process.world, timeout=patience)
     if backend == "nccl" and process.world > 1 and context.recorder is None:
         context.notes[LINK_SPEED] = link_bytes_per_second(process.world)
 

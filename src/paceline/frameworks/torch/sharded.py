@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.utils._pytree import tree_map_only
 
 from paceline.contract.context import Context
@@ -17,7 +17,9 @@ from paceline.contract.job import Evaluation
 from paceline.errors import ModelError
 from paceline.frameworks.torch.compression import make_contiguous
 from paceline.frameworks.torch.found_blocks import LISTS, Blocks, find_blocks
+from paceline.frameworks.torch.precision import half_of, reduction_type
 from paceline.frameworks.torch.training import TorchJob
+from paceline.spec import RunSpec
 
 if TYPE_CHECKING:
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -59,7 +61,24 @@ def shard_module(
     for unit in (*(layers(module) if by_layers else ()), module):
         if context.model.own is not None:
             unit.register_forward_hook(in_memory_of_its_own)
-        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard_after_forward)
+        policies = sharding_policies(context.spec, gives_results=unit is module)
+        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard_after_forward, **policies)
+
+
+def sharding_policies(spec: RunSpec, gives_results: bool) -> dict[str, Any]:
+    """What `fully_shard` is told of the types of numbers, and of where shards wait.
+
+    What the whole model gives is in single precision, so that the loss is.
+    """
+    half, policies = half_of(spec), dict[str, Any]()
+    if half is not None or spec.reduction is not None:
+        usual = torch.bfloat16 if spec.precision == "bf16-pure" else torch.float32
+        reduced = reduction_type(spec) or usual
+        output = torch.float32 if half is not None and gives_results else None
+        policies["mp_policy"] = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=reduced, output_dtype=output)
+    if spec.offload:
+        policies["offload_policy"] = CPUOffloadPolicy(pin_memory=True)
+    return policies
 
 
 def in_memory_of_its_own(_unit: nn.Module, _inputs: Any, output: Any) -> Any:
@@ -98,6 +117,13 @@ def send_with_last_pass(module: FSDPModule, last: bool) -> None:
 
 class ShardedJob(TorchJob):
     """Training on a model that is divided over ranks."""
+
+    autocasts = False
+    has_parts = True
+
+    def __init__(self, *parts: Any, **more: Any) -> None:
+        # What is compiled, is compiled block by block.
+        super().__init__(*parts, **{"compiled": False, **more})
 
     @contextmanager
     def _sending(self, last: bool) -> Iterator[None]:

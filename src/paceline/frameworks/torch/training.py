@@ -22,8 +22,8 @@ from paceline.errors import ModelError
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
 from paceline.frameworks.torch.optimizer import make_optimizer
+from paceline.frameworks.torch.precision import HALVES, loss_scale, set_precision
 from paceline.spans import SpanRecorder
-from paceline.spec import RunSpec
 from paceline.workloads.base import Weights
 from paceline.workloads.own import build_own
 
@@ -117,22 +117,15 @@ def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
     )
 
 
-def set_precision(spec: RunSpec) -> Callable[[], AbstractContextManager[Any]]:
-    """Applies the run's precision and gives the context that a forward pass needs."""
-    allow_tf32 = spec.precision != "fp32"
-    torch.backends.cuda.matmul.allow_tf32 = allow_tf32
-    torch.backends.cudnn.allow_tf32 = allow_tf32
-    if spec.precision != "bf16":
-        return nullcontext
-    kind = "cpu" if spec.device == "cpu" else "cuda"
-    return lambda: torch.autocast(kind, dtype=torch.bfloat16)
-
-
 class TorchJob:
     """Training as every data-parallel PyTorch strategy does it: one process, one module, one share of each batch."""
 
     stride = 1
     clock = staticmethod(perf_counter_ns)
+    # Whether passes are made under autocast where the precision is a mixed one; FSDP casts by itself.
+    autocasts = True
+    # Whether ranks have parts of the gradients, so that they must ask each other before a step in fp16.
+    has_parts = False
 
     def __init__(
         self,
@@ -157,10 +150,13 @@ class TorchJob:
         in_group = dist.is_initialized()
         self._barrier = barrier or (dist.barrier if in_group else lambda: None)
         self._leave = leave or (dist.destroy_process_group if in_group else lambda: None)
-        self._precision = set_precision(spec)
+        self._precision = set_precision(spec, self.autocasts)
+        self._scale = loss_scale(spec, device, self.has_parts and in_group)
         self._data = ResidentData.load(context.data, device, spec.memory_format == "channels_last")
         self._replica, self._replicas = share or (context.process.index, spec.workers)
         self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)
+        if self._needs_closure and self._scale is not None:
+            raise ModelError("precision fp16 may skip a step, which L-BFGS cannot take back; use bf16")
         self._order = torch.empty(0)
         self._losses: list[Tensor | float] = []
         if context.recorder is not None:
@@ -242,7 +238,7 @@ class TorchJob:
             loss = self._loss(self._model(inputs), targets)
             if passes > 1:
                 loss = loss / passes
-        loss.backward()
+        (loss if self._scale is None else loss * self._scale.factor).backward()
         return loss.detach()
 
     def _sending(self, last: bool) -> AbstractContextManager[Any]:
@@ -250,6 +246,8 @@ class TorchJob:
         return nullcontext()
 
     def _update(self, loss: Tensor) -> None:
+        if self._scale is not None and not self._scale.unscale(self._bare_module().parameters()):
+            return
         if self._context.spec.clip is not None:
             nn.utils.clip_grad_norm_(self._bare_module().parameters(), self._context.spec.clip)
         if self._needs_closure:
@@ -282,7 +280,8 @@ class TorchJob:
         """Thread pools as PyTorch has them, and the bytes that its tensors hold."""
         held = held_bytes(list(self._bare_module().parameters()), self._optimizer)
         threads, version = torch.get_num_threads(), torch.__version__
-        return {"intra_threads": threads, "torch": version, "held_bytes": held} | device_peak(self._device)
+        scale = {} if self._scale is None else {"skipped_steps": self._scale.skipped_steps}
+        return {"intra_threads": threads, "torch": version, "held_bytes": held, **scale} | device_peak(self._device)
 
     def close(self) -> None:
         """A wrapper that is still alive when its process group goes aborts about one exit in ten."""
@@ -348,6 +347,8 @@ def evaluate(model: nn.Module, loss: Loss, data: ResidentData, part: int, parts:
 def export_weights(context: Context, state: dict[str, Tensor]) -> Weights:
     """A state dict in the neutral layout, or under the user's own names; shards are gathered from all ranks."""
     whole = {name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for name, tensor in state.items()}
+    # NumPy has no bfloat16.
+    whole = {name: tensor.float() if tensor.dtype in HALVES.values() else tensor for name, tensor in whole.items()}
     if context.model.own is not None:
         return {name: tensor.detach().cpu().numpy() for name, tensor in whole.items()}
     channels_last = context.spec.memory_format == "channels_last"

@@ -67,6 +67,8 @@ class GradientAverage:
     group: dist.ProcessGroup
     # Backward passes that add to the gradients before they are complete.
     passes: int = 1
+    # The type in which they are added up; their own where none is given.
+    kind: torch.dtype | None = None
     _buckets: list[_Bucket] = field(default_factory=list)
     _started: int = 0
 
@@ -114,7 +116,7 @@ class GradientAverage:
             for parameter in bucket.parameters
         ]
         with torch.no_grad():
-            bucket.buffer = torch.cat(gradients).div_(self.group.size())
+            bucket.buffer = torch.cat(gradients).to(self.kind or gradients[0].dtype).div_(self.group.size())
         bucket.work = dist.all_reduce(bucket.buffer, group=self.group, async_op=True)
         self._started += 1
 
@@ -126,11 +128,13 @@ class GradientAverage:
         return parts
 
 
-def average_over_rows(grid: WorkerGrid, parameters: Iterable[nn.Parameter], passes: int = 1) -> GradientAverage | None:
+def average_over_rows(
+    grid: WorkerGrid, parameters: Iterable[nn.Parameter], passes: int = 1, kind: torch.dtype | None = None
+) -> GradientAverage | None:
     """Averages these gradients between the rows, if there are several."""
     if grid.rows == 1:
         return None
-    average = GradientAverage(grid.column_group, passes)
+    average = GradientAverage(grid.column_group, passes, kind)
     average.add_parameters(parameters)
     return average
 

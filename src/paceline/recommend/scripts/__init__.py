@@ -21,8 +21,8 @@ from paceline.systems import Gpu, System, local_system
 from paceline.systems.local import FRAMEWORKS
 
 FILE_NAME = "train.py"
-# CUDA graphs and slices of a GPU are Paceline's own doing.
-EXECUTIONS, DEVICES = ("eager", "compiled"), ("cpu", "cuda")
+# Slices of a GPU are Paceline's own doing.
+DEVICES = ("cpu", "cuda")
 _OF_FRAMEWORK: dict[str | None, Callable[[Source], Mapping[str, Any]]] = {
     "torch": torch_values,
     "tensorflow": keras_values,
@@ -60,7 +60,11 @@ def script_of(name: str) -> Script:
 
 
 def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
-    for what, wanted, choices in (("execution", spec.execution, EXECUTIONS), ("device", spec.device, DEVICES)):
+    for what, wanted, choices in (
+        ("execution", spec.execution, script.executions),
+        ("device", spec.device, DEVICES),
+        ("precision", spec.precision, script.precisions),
+    ):
         if wanted not in choices:
             raise SpecError(f"a script cannot be written for {what} {wanted}; use {' or '.join(choices)}")
     reason = refusal(spec, _machine_with_everything(spec), probe)

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.contract.context import spec_layers
 from paceline.errors import ModelError, SpecError
-from paceline.spec import RunSpec, Scalar
+from paceline.spec import Execution, Precision, RunSpec, Scalar
 from paceline.strategies import strategy
 from paceline.workloads.base import Layers
 from paceline.workloads.layers import Layer, Shape
@@ -86,6 +86,9 @@ class Script:
     start: Callable[[RunSpec, str], str] = lambda _spec, file_name: f"python {file_name}"
     # Knobs and fields of the run that it heeds; one that is set and not among them is refused.
     knobs: tuple[str, ...] = ()
+    # CUDA graphs are Paceline's own doing, and so is a loss that is scaled for fp16.
+    executions: tuple[Execution, ...] = ("eager", "compiled")
+    precisions: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
     # What else there is to know before it is started, in sentences.
     notes: Callable[[RunSpec], str] = lambda _spec: ""
     # Whether it looks at the test set in the end.

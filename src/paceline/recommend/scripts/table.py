@@ -22,7 +22,9 @@ def _zero_values(source: Source) -> Mapping[str, Any]:
 
 def _fsdp_values(source: Source) -> Mapping[str, Any]:
     """The fused form of SGD does not know divided tensors, and FSDP wants those in their plain order."""
-    return {"optimizer": optimizer_text(source.spec.optimizer, "parameters", fused=False), "channels_last": False}
+    optimizer = optimizer_text(source.spec.optimizer, "parameters", fused=False)
+    # FSDP casts by itself, in the place of autocast.
+    return {"optimizer": optimizer, "channels_last": False, "is_bf16": False, "casts": source.spec.precision == "bf16"}
 
 
 _ALL = (
@@ -65,6 +67,7 @@ _ALL = (
         "PyTorch FSDP2: parameters, gradients and optimizer state are divided over {workers} workers",
         start=torchrun,
         knobs=("wrap", "reshard_after_forward", "hsdp_replicas"),
+        executions=("eager",),
         values=_fsdp_values,
         notes=on_several_machines,
     ),
@@ -74,6 +77,7 @@ _ALL = (
         "heads, each part divided over the rows; DTensor does not know convolutions, which are not split",
         start=torchrun,
         knobs=("tensor", "convolutions"),
+        precisions=("fp32", "tf32"),
         values=fsdp_tensor_values,
         notes=lambda spec: f"Keep each row on one machine. {on_several_machines(spec)}",
     ),
@@ -93,6 +97,7 @@ _ALL = (
         "keep all of them busy",
         start=torchrun,
         knobs=("schedule", "microbatches", "stages_per_worker"),
+        precisions=("fp32", "tf32"),
         values=pipeline_values,
         tests=False,
         notes=lambda _spec: "It tells the loss of training; the checkpoint is that of the whole model.",
@@ -104,6 +109,7 @@ _ALL = (
         "which does not know convolutions, so that those stay whole on every worker",
         start=torchrun,
         knobs=("convolutions",),
+        precisions=("fp32", "tf32"),
         values=tensor_values,
         notes=lambda _spec: "The workers exchange activations in every layer: keep them on one machine.",
     ),

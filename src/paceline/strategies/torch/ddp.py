@@ -14,6 +14,7 @@ from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, batch_parts
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
 from paceline.costs.messages import Message, all_reduce
+from paceline.costs.precision import HALF_BYTES, autocast_numbers, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import Array, arrays_of
 from paceline.frameworks.torch import declared
@@ -21,7 +22,6 @@ from paceline.spec import RunSpec
 from paceline.systems import System
 
 DEFAULT_BUCKET_MB = 25.0
-HALF_BYTES = 2
 MEBIBYTE = 1 << 20
 # DDP regroups its buckets after the first step, and PowerSGD must not have remembered anything before.
 POWERSGD_FULL_STEPS = 2
@@ -41,14 +41,25 @@ def check(spec: RunSpec, system: System) -> str | None:
         return "static_graph does not go with accumulation: DDP fails when its first backward pass is not synchronised"
     if spec.device == "cpu" and knobs["algorithm"] != "auto":
         return "algorithm chooses among those of NCCL, and gloo on CPU has only its ring; leave it out or use cuda"
-    if "graph" in spec.execution and knobs["compression"] != "none":
-        return f"execution {spec.execution} cannot record compressed gradients; use compression none or execution eager"
-    return declared.check_step(spec, system)
+    return _why_not_sent(spec, knobs) or declared.check_step(spec, system)
+
+
+def _why_not_sent(spec: RunSpec, knobs: dict[str, Any]) -> str | None:
+    if "graph" in spec.execution and (knobs["compression"] != "none" or spec.reduction is not None):
+        return f"execution {spec.execution} cannot record gradients that are cast or compressed; use execution eager"
+    if spec.reduction is not None and knobs["compression"] != "none":
+        return (
+            f"reduction {spec.reduction} and compression {knobs['compression']} both say how gradients are sent; "
+            f"leave one of them out"
+        )
+    if knobs["compression"] == "powersgd" and spec.precision == "bf16-pure":
+        return "PowerSGD factors gradients in single precision; use precision bf16, or another compression"
+    return None
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is on every worker; the gradients go around once."""
-    size, knobs = model.parameter_bytes, STRATEGY.knob_values(spec)
+    size, knobs = model.parameters * parameter_width(spec), STRATEGY.knob_values(spec)
     beside, messages = _sending(spec, model, knobs)
     local = spec.samples_per_step // spec.workers
     worker = trainer(
@@ -57,7 +68,9 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         messages,
         gradient_bytes=(size if knobs["gradient_as_bucket_view"] else 2 * size) + beside,
         flops=step_flops(model, spec.recompute, local),
-        activation_bytes=activation_bytes(model, spec.recompute, local / spec.accumulation),
+        activation_bytes=activation_bytes(
+            model, spec.recompute, local / spec.accumulation, numbers=autocast_numbers(spec)
+        ),
     )
     return Footprint((worker,))
 
@@ -68,7 +81,10 @@ def _sending(spec: RunSpec, model: ModelFacts, knobs: dict[str, Any]) -> tuple[f
     first, most = _piece_bytes(knobs)
     when = {"phase": "backward", "hidden": True, "piece_bytes": most, "first_piece_bytes": first}
     if knobs["compression"] == "none":
-        return 0, all_reduce("gradients", size, workers, **when)
+        sent = model.parameters * reduction_width(spec)
+        # Buckets that are cast are there beside the gradients.
+        beside = 0 if reduction_width(spec) == parameter_width(spec) else sent
+        return beside, all_reduce("gradients", sent, workers, **when)
     if knobs["compression"] != "powersgd":
         half = model.parameters * HALF_BYTES
         return half, all_reduce("gradients", half, workers, **when)
@@ -105,6 +121,7 @@ def open_job(context: Context) -> Job:
     from paceline.frameworks.torch.compression import DataParallelJob, compress_gradients, make_contiguous
     from paceline.frameworks.torch.cuda_graph import GraphedJob, recording_stream
     from paceline.frameworks.torch.group import join_group
+    from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
 
@@ -113,8 +130,9 @@ def open_job(context: Context) -> Job:
         os.environ["NCCL_ALGO"] = f"allreduce:{knobs['algorithm']}"
     join_group(context)
     module = build(context, device)
+    compute_in_half(context.spec, module)
     recompute(context, module)
-    compression = str(knobs["compression"])
+    compression = sent_as(context.spec, knobs)
     if compression == "powersgd":
         make_contiguous(module)
     graphed = "graph" in context.spec.execution
@@ -143,6 +161,12 @@ def open_job(context: Context) -> Job:
     return GraphedJob(job) if graphed else job
 
 
+def sent_as(spec: RunSpec, knobs: dict[str, Any]) -> str:
+    """What gradients are made into before they are sent: as the compression says, or the reduction where it differs."""
+    as_held = spec.reduction is None or reduction_width(spec) == parameter_width(spec)
+    return str(knobs["compression"]) if as_held else str(spec.reduction)
+
+
 def _bucket_mb(spec: RunSpec, knobs: dict[str, Any], module: Any) -> float | None:
     """None is PyTorch's own choice, whose first bucket is small so that sending starts early."""
     if knobs["compression"] == "powersgd" and spec.device == "cpu":
@@ -168,7 +192,12 @@ STRATEGY: Strategy = Strategy(
         Knob("powersgd_rank", 4, "rank of the factors that PowerSGD sends in place of a gradient"),
         Knob("algorithm", "auto", "all-reduce algorithm of NCCL; gloo has just one", ("auto", "ring", "tree")),
     ),
-    needs=replace(declared.NEEDS, executions=declared.GRAPH_EXECUTIONS, heeds=declared.STEP_FIELDS, check=check),
+    needs=replace(
+        declared.NEEDS,
+        executions=declared.GRAPH_EXECUTIONS,
+        heeds=declared.STEP_FIELDS | {"reduction"},
+        check=check,
+    ),
     traits=Traits(
         collective_algorithm=lambda spec: str(STRATEGY.knob_values(spec)["algorithm"]),
         searched=(Search("accumulation", batch_parts),),

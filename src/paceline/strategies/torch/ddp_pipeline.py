@@ -10,18 +10,21 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, always_cut_by
 from paceline.contract.traits import MICROBATCHES_AND_SCHEDULE, Search, Traits, group_sizes
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
+from paceline.costs.precision import autocast_numbers, compute_width
 from paceline.frameworks.torch import declared
 
 
 def open_job(context: Context) -> Job:
     """Each process keeps its own stage and averages its gradients with the same stage of the other pipelines."""
     from paceline.frameworks.torch.pipeline.stages import StageJob, in_microbatches, join_stages
+    from paceline.frameworks.torch.precision import reduction_type
     from paceline.frameworks.torch.worker_grid import average_over_rows
 
     knobs = STRATEGY.knob_values(context.spec)
     pipeline = Pipeline.of(context.spec, knobs)
     stages = join_stages(context, pipeline, str(knobs["balance"]))
-    average = average_over_rows(stages.grid, stages.parameters(), pipeline.microbatches)
+    kind = reduction_type(context.spec)
+    average = average_over_rows(stages.grid, stages.parameters(), pipeline.microbatches, kind)
     return StageJob(context, stages, in_microbatches(context, stages, pipeline), average)
 
 
@@ -31,7 +34,9 @@ STRATEGY: Strategy = Strategy(
     framework="torch",
     about="pipelines side by side, each on its share of the batch; gradients averaged between them",
     use_when="a pipeline has as many stages as it can use and there are more devices",
-    footprint=lambda spec, model: pipeline_footprint(spec, STRATEGY.knob_values(spec), model),
+    footprint=lambda spec, model: pipeline_footprint(
+        spec, STRATEGY.knob_values(spec), model, compute_width(spec), autocast_numbers(spec)
+    ),
     open_job=open_job,
     knobs=(
         Knob("stages", 2, "workers in each pipeline; the others form further pipelines"),
@@ -41,6 +46,7 @@ STRATEGY: Strategy = Strategy(
     ),
     needs=replace(
         declared.NEEDS_OF_PARTS,
+        heeds=frozenset({"reduction"}),
         cut_by=always_cut_by("stages"),
         check=lambda spec, _system: why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts),
     ),

@@ -12,6 +12,7 @@ from paceline.contract.strategy import Strategy, one_process_for_all_workers
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
 from paceline.costs.messages import exchange
+from paceline.costs.precision import autocast_numbers
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -42,10 +43,11 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         model,
         tuple(exchange(name, there, back, others) for name, there, back in exchanges if others),
         ranks=1,
-        activation_bytes=model.activation_bytes * local + others * (inputs + outputs),
+        numbers=autocast_numbers(spec),
     )
+    first = replace(first, activation_bytes=first.activation_bytes + others * (inputs + outputs))
     to_first = tuple(exchange(name, back, there) for name, there, back in exchanges)
-    other = trainer(spec, model, to_first, ranks=others, optimizer_bytes=0)
+    other = trainer(spec, model, to_first, ranks=others, numbers=autocast_numbers(spec), optimizer_bytes=0)
     return Footprint((first, other) if others else (first,))
 
 
@@ -73,6 +75,7 @@ STRATEGY = Strategy(
     needs=replace(
         declared.NEEDS,
         devices=("cuda", "cuda-slice"),
+        precisions=declared.WHOLE_PARAMETERS,
         executions=("eager",),
         shares_gpu=True,
         roles=one_process_for_all_workers,

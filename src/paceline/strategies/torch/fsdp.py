@@ -10,8 +10,9 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, one_group_per_node
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.footprint import Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
 from paceline.costs.messages import Message, all_gather, all_reduce, during, scattered_reduction
+from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.frameworks.torch import declared
@@ -28,7 +29,7 @@ def check(spec: RunSpec, system: System) -> str | None:
         return f"hsdp_replicas {replicas} leave one worker in each group and nothing to divide; use fewer, or torch-ddp"
     if spec.optimizer.name == "lbfgs":
         return "torch-fsdp divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
-    return declared.check_sharding(spec, system) or declared.check_recompute(spec)
+    return declared.check_sharding(spec, system) or declared.check_recompute(spec) or declared.check_precision(spec)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -37,12 +38,15 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     shards = spec.workers // int(knobs["hsdp_replicas"])
     units = units_of(model, by_layers=knobs["wrap"] == "layers")
     arrays = [array for unit in units.values() for array in unit]
-    whole = [sum(array.padded(shards) for array in unit) * FLOAT_BYTES for unit in units.values()]
+    width, gathered_width = parameter_width(spec), compute_width(spec)
+    whole = [sum(array.padded(shards) for array in unit) for unit in units.values()]
     # Between the passes of a step, parameters stay gathered and gradients whole.
     several = spec.accumulation > 1
-    # With one worker the parameters are where they are needed.
-    gathered = 0 if shards == 1 else max(whole) if knobs["reshard_after_forward"] and not several else sum(whole)
+    # With one worker the parameters are where they are needed, unless they are cast.
+    stays = several or not knobs["reshard_after_forward"]
+    gathered = (sum(whole) if stays else max(whole)) if shards > 1 or gathered_width != width else 0
     messages = tuple(message for name, unit in units.items() for message in unit_messages(spec, name, unit, shards))
+    kept = activation_bytes(model, spec.recompute, local / spec.accumulation, numbers=cast_numbers(spec))
     return in_groups(
         trainer(
             spec,
@@ -50,11 +54,11 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             messages,
             ranks=ranks,
             flops=step_flops(model, spec.recompute, local),
-            parameter_bytes=held * FLOAT_BYTES,
-            gradient_bytes=held * FLOAT_BYTES + (sum(whole) if several else max(whole)),
-            optimizer_bytes=optimizer_bytes(spec.optimizer, held, len(arrays)),
+            parameter_bytes=held * width,
+            gradient_bytes=held * width + (sum(whole) if several else max(whole)) * reduction_width(spec),
+            optimizer_bytes=optimizer_bytes(spec.optimizer, held, len(arrays), width),
             # Gathered parameters come and go within a step as activations do.
-            activation_bytes=activation_bytes(model, spec.recompute, local / spec.accumulation) + gathered,
+            activation_bytes=kept + gathered * gathered_width,
         )
         for _ in range(int(knobs["hsdp_replicas"]))
         for ranks, held in shard_runs(arrays, shards)
@@ -71,10 +75,11 @@ def units_of(model: ModelFacts, by_layers: bool) -> dict[str, list[Array]]:
 def unit_messages(spec: RunSpec, name: str, unit: list[Array], shards: int) -> tuple[Message, ...]:
     """Parameters gathered once or twice, gradients scattered, and averaged over the replicas."""
     knobs, again = STRATEGY.knob_values(spec), {"count": spec.accumulation}
-    payload = sum(array.padded(shards) for array in unit) * FLOAT_BYTES
-    scattered = scattered_reduction(spec, f"gradients of {name}", payload, shards)
-    gathered = all_gather(f"parameters of {name}", payload, shards)
-    replicas = all_reduce(f"gradient shards of {name}", payload / shards, int(knobs["hsdp_replicas"]))
+    numbers = sum(array.padded(shards) for array in unit)
+    reduced = numbers * reduction_width(spec)
+    scattered = scattered_reduction(spec, f"gradients of {name}", reduced, shards)
+    gathered = all_gather(f"parameters of {name}", numbers * compute_width(spec), shards)
+    replicas = all_reduce(f"gradient shards of {name}", reduced / shards, int(knobs["hsdp_replicas"]))
     return (
         *during(gathered, "forward", hidden=True, layer=name),
         *(during(gathered, "backward", hidden=True, layer=name, **again) if knobs["reshard_after_forward"] else ()),
@@ -85,15 +90,19 @@ def unit_messages(spec: RunSpec, name: str, unit: list[Array], shards: int) -> t
 
 def open_job(context: Context) -> Job:
     """Divides the module first: the optimizer must be made on the shards."""
+    from paceline.frameworks.torch.blocks import compile_blocks
     from paceline.frameworks.torch.group import join_group
+    from paceline.frameworks.torch.precision import hold_in_half
     from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.sharded import ShardedJob, shard_module
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
 
     device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
-    join_group(context)
+    join_group(context, with_host=context.spec.offload)
     module = build(context, device)
+    hold_in_half(context.spec, module)
     recompute(context, module)
+    compile_blocks(context, module)
     shard_module(
         context,
         module,
@@ -117,7 +126,7 @@ STRATEGY = Strategy(
         Knob("reshard_after_forward", True, "free gathered parameters after the forward pass (ZeRO 3) or not (ZeRO 2)"),
         Knob("hsdp_replicas", 1, "groups of workers that each hold the whole model; 1 divides it over all workers"),
     ),
-    needs=replace(declared.NEEDS, executions=("eager",), heeds=declared.STEP_FIELDS, check=check),
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS | {"reduction", "offload"}, check=check),
     traits=Traits(
         searched=(Search("hsdp_replicas", one_group_per_node),),
         timed_on=("mlp", "transformer"),

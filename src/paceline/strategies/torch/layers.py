@@ -11,6 +11,7 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, always_cut_by
 from paceline.contract.traits import Traits, one_replica
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
+from paceline.costs.precision import autocast_numbers, compute_width
 from paceline.frameworks.torch import declared
 
 
@@ -30,7 +31,7 @@ STRATEGY: Strategy = Strategy(
     about="each worker holds a stretch of the layers; one batch in flight",
     use_when="a model must fit that no device holds alone and nothing faster can cut it",
     # A pipeline of one micro-batch.
-    footprint=lambda spec, model: pipeline_footprint(spec, {}, model),
+    footprint=lambda spec, model: pipeline_footprint(spec, {}, model, compute_width(spec), autocast_numbers(spec)),
     open_job=open_job,
     needs=replace(
         declared.NEEDS_OF_PARTS,

@@ -10,6 +10,7 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, always_cut_by
 from paceline.contract.traits import MICROBATCHES_AND_SCHEDULE, Traits, one_replica
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
+from paceline.costs.precision import autocast_numbers, compute_width
 from paceline.frameworks.torch import declared
 
 
@@ -29,7 +30,9 @@ STRATEGY: Strategy = Strategy(
     framework="torch",
     about="each worker holds a stage of the layers; micro-batches keep all of them busy",
     use_when="a deep model does not fit on one device and the link is slow",
-    footprint=lambda spec, model: pipeline_footprint(spec, STRATEGY.knob_values(spec), model),
+    footprint=lambda spec, model: pipeline_footprint(
+        spec, STRATEGY.knob_values(spec), model, compute_width(spec), autocast_numbers(spec)
+    ),
     open_job=open_job,
     knobs=(
         Knob("schedule", "gpipe", "order of the micro-batches' passes", ("gpipe", "1f1b", "interleaved")),

@@ -67,6 +67,6 @@ STRATEGY = Strategy(
         Knob("servers", 1, "processes that keep the parameters, an equal part each"),
         Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
     ),
-    needs=replace(declared.NEEDS, roles=roles, check=check),
+    needs=replace(declared.NEEDS, precisions=declared.WHOLE_PARAMETERS, roles=roles, check=check),
     traits=Traits(timed_on=("mlp",)),
 )

@@ -6,6 +6,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy
 from paceline.costs.footprint import Footprint, ModelFacts, trainer
+from paceline.costs.precision import autocast_numbers
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -13,18 +14,21 @@ from paceline.spec import RunSpec
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Everything is here and nothing is sent."""
-    held = activation_bytes(model, spec.recompute, spec.samples_per_step / spec.accumulation)
+    samples = spec.samples_per_step / spec.accumulation
+    held = activation_bytes(model, spec.recompute, samples, numbers=autocast_numbers(spec))
     flops = step_flops(model, spec.recompute, spec.samples_per_step)
     return Footprint((trainer(spec, model, ranks=1, flops=flops, activation_bytes=held),))
 
 
 def open_job(context: Context) -> Job:
     """A plain training loop."""
+    from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.training import TorchJob, build, optimizer_for, torch_device
 
     device = torch_device(context)
     module = build(context, device)
+    compute_in_half(context.spec, module)
     recompute(context, module)
     job = TorchJob(context, module, device, optimizer_for(context, module))
     if not job.graphed:

@@ -9,6 +9,7 @@ from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, always_cut_by
 from paceline.contract.traits import Traits, always, one_replica
+from paceline.costs.precision import autocast_numbers, compute_width
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.frameworks.torch import declared
 
@@ -26,7 +27,13 @@ STRATEGY: Strategy = Strategy(
     framework="torch",
     about="each layer is split over all workers, which exchange activations between layers",
     use_when="single layers are too large for one device and the devices share a very fast link",
-    footprint=lambda spec, model: tensor_footprint(spec, Rows.of(spec, STRATEGY.knob_values(spec)), model),
+    footprint=lambda spec, model: tensor_footprint(
+        spec,
+        Rows.of(spec, STRATEGY.knob_values(spec)),
+        model,
+        width=compute_width(spec),
+        numbers=autocast_numbers(spec),
+    ),
     open_job=open_job,
     knobs=(
         Knob("convolutions", "split", "each worker has some output channels, or all of them", ("split", "replicated")),

@@ -11,8 +11,9 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Traits
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.footprint import Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
 from paceline.costs.messages import Message, all_reduce
+from paceline.costs.precision import autocast_numbers, parameter_width
 from paceline.costs.torch import broadcast, greedy_partition
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -35,28 +36,28 @@ def check(spec: RunSpec, _system: System) -> str | None:
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Data parallel, after which each worker's updated parameters go to all others."""
     workers, parts = spec.workers, greedy_partition(model, spec.workers)
+    width = parameter_width(spec)
     held = [sum(array.size for array in part) for part in parts]
     by_place = [broadcast(spec, "parameters", 1, workers, place) for place in range(workers)]
-    folded = _broadcasts(held, workers // 2, by_place) if workers > MOST_TOLD_APART else ()
-    averages = all_reduce("gradients", model.parameter_bytes, workers, phase="backward", hidden=True, **BUCKETS)
-    usual = trainer(spec, model, ranks=1)
+    folded = _broadcasts(held, workers // 2, by_place, width) if workers > MOST_TOLD_APART else ()
+    averages = all_reduce("gradients", model.parameters * width, workers, phase="backward", hidden=True, **BUCKETS)
+    usual = trainer(spec, model, ranks=1, numbers=autocast_numbers(spec))
     return in_groups(
         replace(
             usual,
-            messages=(*averages, *(folded or _broadcasts(held, rank, by_place))),
-            optimizer_bytes=optimizer_bytes(spec.optimizer, held[rank], len(parts[rank])),
+            messages=(*averages, *(folded or _broadcasts(held, rank, by_place, width))),
+            optimizer_bytes=optimizer_bytes(spec.optimizer, held[rank], len(parts[rank]), width),
         )
         for rank in range(workers)
     )
 
 
-def _broadcasts(held: list[int], rank: int, by_place: list[tuple[Message, ...]]) -> tuple[Message, ...]:
+def _broadcasts(held: list[int], rank: int, by_place: list[tuple[Message, ...]], size: int) -> tuple[Message, ...]:
     """Every part goes from its owner to all; those in which this rank sends and receives as much are one entry."""
     alike: Counter[tuple[int, float, float]] = Counter()
     for root, numbers in enumerate(held):
         for array in by_place[rank - root] if numbers else ():
             alike[numbers, array.sent_bytes, array.received_bytes] += 1
-    size = FLOAT_BYTES
     return tuple(
         Message("parameters", "broadcast", n * size, sent * n * size, received * n * size, count, ranks=len(held))
         for (n, sent, received), count in alike.items()
@@ -69,6 +70,7 @@ def open_job(context: Context) -> Job:
 
     from paceline.frameworks.torch.compression import make_contiguous
     from paceline.frameworks.torch.group import join_group
+    from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.sharded import shard_state
     from paceline.frameworks.torch.training import TorchJob, build, optimizer_for, torch_device
 
@@ -76,6 +78,7 @@ def open_job(context: Context) -> Job:
     in_buckets = bool(knobs["parameters_as_bucket_view"])
     join_group(context)
     module = build(context, device)
+    compute_in_half(context.spec, module)
     if in_buckets:
         make_contiguous(module)
     wrapped = DistributedDataParallel(

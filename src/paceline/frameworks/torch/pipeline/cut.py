@@ -4,7 +4,8 @@ Every process cuts the whole model alike; two samples show what crosses each cut
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ from paceline.errors import ModelError
 from paceline.frameworks.torch.found_blocks import HoldsBlocks
 from paceline.frameworks.torch.pipeline.follow import CannotCutError
 from paceline.frameworks.torch.pipeline.found import FOLLOWED_SAMPLES, chain_of, found_stages
+from paceline.frameworks.torch.precision import half_of, hold_in_half, in_type, set_precision
 from paceline.frameworks.torch.segments import TIMED_SAMPLES, TRIAL_SAMPLES, Segment, costs_of, segments_of
 from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData, build
+from paceline.spec import RunSpec
 from paceline.workloads.own import OwnModel, call_own
 
 # The stages make the same operations as the whole, so only the order of sums may differ.
@@ -35,6 +38,10 @@ class Edge:
         """An empty tensor for that many samples."""
         return torch.empty((samples, *self.shape), dtype=self.dtype, device=device)
 
+    def in_type(self, kind: torch.dtype) -> "Edge":
+        """The same in other numbers, unless they are whole ones."""
+        return replace(self, dtype=kind) if self.dtype.is_floating_point else self
+
 
 class StageModule(nn.Module):
     """A stretch of the model. Channels-last images cross a cut as they lie in memory, so that no copy is made."""
@@ -45,10 +52,17 @@ class StageModule(nn.Module):
     def __init__(self, layers: nn.Module, unpack: bool) -> None:
         super().__init__()
         self.layers, self.unpack, self.pack = layers, unpack, False
+        # What it casts inputs and outputs to, and in which context it computes.
+        self.takes: torch.dtype | None = None
+        self.gives: torch.dtype | None = None
+        self.precision: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Takes the output of the stage before and gives the input of the stage after."""
-        outputs: Tensor = self.layers(inputs.permute(0, 3, 1, 2) if self.unpack else inputs)
+        inputs = inputs if self.takes is None else in_type(inputs, self.takes)
+        with self.precision():
+            outputs: Tensor = self.layers(inputs.permute(0, 3, 1, 2) if self.unpack else inputs)
+        outputs = outputs if self.gives is None else in_type(outputs, self.gives)
         outputs = (outputs.permute(0, 2, 3, 1) if self.pack else outputs).contiguous()
         return outputs.clone() if self.gives_no_view and outputs._is_view() else outputs
 
@@ -88,6 +102,23 @@ class Stage:
     def last(self) -> bool:
         """Whether it gives the outputs."""
         return self.index == self.count - 1
+
+
+def in_half(spec: RunSpec, stage: Stage) -> Stage:
+    """The stage in the run's precision: in half, two bytes of each number cross a cut, and results are whole again."""
+    half = half_of(spec)
+    if half is None:
+        return stage
+    hold_in_half(spec, stage.module)
+    module = stage.module
+    module.takes = half if spec.precision == "bf16-pure" else None
+    module.gives = torch.float32 if stage.last else half
+    module.precision = set_precision(spec)
+    return replace(
+        stage,
+        input=stage.input if stage.first else stage.input.in_type(half),
+        output=stage.output if stage.last else stage.output.in_type(half),
+    )
 
 
 def cut_model(

@@ -13,7 +13,8 @@ from paceline.contract.job import Evaluation
 from paceline.costs.cuts import Pipeline
 from paceline.errors import ModelError
 from paceline.frameworks.torch.group import join_group
-from paceline.frameworks.torch.pipeline.cut import Stage, cut_model
+from paceline.frameworks.torch.pipeline.cut import Edge, Stage, cut_model, in_half
+from paceline.frameworks.torch.precision import LossScale, loss_scale, shared_casts
 from paceline.frameworks.torch.training import (
     IMAGE_DIMENSIONS,
     TorchJob,
@@ -37,6 +38,12 @@ class LocalStages(nn.Module):
         self.stage_modules = nn.ModuleList(stage.module for stage in stages).to(device)
         self.stages, self.grid, self.device = stages, grid, device
         self.takes_inputs, self.gives_outputs = stages[0].first, stages[-1].last
+        self.scale: LossScale | None = None
+
+    @property
+    def loss_factor(self) -> float:
+        """What the loss is multiplied by."""
+        return 1.0 if self.scale is None else self.scale.factor
 
     def rank_of(self, stage: int) -> int:
         """The rank that holds a stage."""
@@ -71,7 +78,10 @@ def join_stages(context: Context, pipeline: Pipeline, balance: str) -> LocalStag
     join_group(context)
     grid = arrange_workers(context, pipeline.workers)
     stages = cut_model(context, pipeline.stages, balance, device)
-    return LocalStages(stages[grid.position :: pipeline.workers], grid, device)
+    held = [in_half(context.spec, stage) for stage in stages[grid.position :: pipeline.workers]]
+    local = LocalStages(held, grid, device)
+    local.scale = loss_scale(context.spec, device, agree=True)
+    return local
 
 
 def add_tied_gradients(local: LocalStages) -> None:
@@ -107,7 +117,7 @@ def one_batch(context: Context, local: LocalStages, samples: int) -> Train:
         if stage.last:
             assert targets is not None
             loss = loss_of(output, targets)
-            loss.backward()
+            (loss * local.loss_factor).backward()
         else:
             gradient = stage.output.empty(samples, local.device)
             dist.recv(gradient, local.rank_of(stage.index + 1), group=local.grid.row_group)
@@ -130,7 +140,7 @@ def in_microbatches(context: Context, local: LocalStages, pipeline: Pipeline) ->
         PipelineStage(
             stage.module, stage.index, stage.count, local.device, group=local.grid.row_group,
             # With both shapes known nothing is run to find them; an input that gradients go back to must say so.
-            input_args=(_example(_room(context, stage, size, local.device), stage.first),),
+            input_args=(_example(room_for(context, stage.input, stage.first, size, local.device), stage.first),),
             output_args=(_example(stage.output.empty(size, local.device), False),),
         )
         for stage in local.stages
@@ -141,7 +151,7 @@ def in_microbatches(context: Context, local: LocalStages, pipeline: Pipeline) ->
         pipeline_stages if pipeline.schedule == "interleaved" else pipeline_stages[0],
         n_microbatches=count,
         # The mean over the batch is the sum of the micro-batches' shares of it.
-        loss_fn=lambda outputs, targets: loss_of(outputs, targets) / count,
+        loss_fn=lambda outputs, targets: loss_of(outputs, targets) / count * local.loss_factor,
         # PyTorch 2.6 has no such choice and does not scale.
         **({"scale_grads": False} if "scale_grads" in signature(kind).parameters else {}),
     )
@@ -150,16 +160,19 @@ def in_microbatches(context: Context, local: LocalStages, pipeline: Pipeline) ->
     def train(inputs: Tensor | None, targets: Tensor | None) -> Tensor | None:
         shares: list[Tensor] = []
         first_inputs = () if inputs is None else (inputs,)
-        schedule.step(*first_inputs, target=targets, losses=shares if local.gives_outputs else None, **options)
-        return torch.stack([share.detach() for share in shares]).sum() if local.gives_outputs else None
+        with shared_casts(context.spec):
+            schedule.step(*first_inputs, target=targets, losses=shares if local.gives_outputs else None, **options)
+        if not local.gives_outputs:
+            return None
+        return torch.stack([share.detach() for share in shares]).sum() / local.loss_factor
 
     return train
 
 
-def _room(context: Context, stage: Stage, samples: int, device: torch.device) -> Tensor:
+def room_for(context: Context, given: Edge, first: bool, samples: int, device: torch.device) -> Tensor:
     """What a stage is given, with the strides that it will have: some versions of PyTorch compare them."""
-    room = stage.input.empty(samples, device)
-    if not stage.first or room.ndim != IMAGE_DIMENSIONS or context.spec.memory_format != "channels_last":
+    room = given.empty(samples, device)
+    if not first or room.ndim != IMAGE_DIMENSIONS or context.spec.memory_format != "channels_last":
         return room
     count, channels, height, width = room.shape
     return room.view(count, height, width, channels).permute(0, 3, 1, 2)
@@ -181,6 +194,7 @@ class StageJob(TorchJob):
             raise ModelError("L-BFGS needs all parameters in one place; use another optimizer, or torch-single")
         super().__init__(context, local, local.device, optimizer, share=(local.grid.row, local.grid.rows))
         self._local, self._train, self._average = local, train, average
+        self._scale = local.scale
 
     def step(self, first: int, count: int) -> None:
         """Forward and backward through all stages, then each process updates what it holds."""
@@ -193,7 +207,9 @@ class StageJob(TorchJob):
             if self._average is not None:
                 self._average.finish()
             add_tied_gradients(self._local)
-            if self._optimizer is not None:
+            # A rank without parameters is asked too.
+            may_step = self._scale is None or self._scale.unscale(self._module.parameters())
+            if self._optimizer is not None and may_step:
                 self._optimizer.step()
             if loss is not None:
                 self._keep(loss)

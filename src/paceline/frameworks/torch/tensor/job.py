@@ -16,7 +16,8 @@ from paceline.costs.splits import Rows
 from paceline.errors import ModelError
 from paceline.frameworks.torch.compression import make_contiguous
 from paceline.frameworks.torch.group import join_group
-from paceline.frameworks.torch.sharded import ShardedJob, layers
+from paceline.frameworks.torch.precision import compute_in_half
+from paceline.frameworks.torch.sharded import ShardedJob, layers, sharding_policies
 from paceline.frameworks.torch.tensor.plan import split_own
 from paceline.frameworks.torch.tensor.split import Arrangement, drift, never_in_place, split_built_in
 from paceline.frameworks.torch.training import TorchJob, build, export_weights, optimizer_for, torch_device
@@ -43,23 +44,29 @@ def split_model(context: Context, rows: Rows) -> SplitModel:
     module, mesh = build(context, device), grid.mesh(device)
     never_in_place(module)
     if context.model.own is not None:
-        return SplitModel(module, grid, mesh, device, split_own(context, module, mesh[MODEL]))
+        arrangement = split_own(context, module, mesh[MODEL])
+        compute_in_half(context.spec, module)
+        return SplitModel(module, grid, mesh, device, arrangement)
     assert isinstance(module, nn.Sequential)
     arrangement = split_built_in(context, module, mesh[MODEL], rows.split_convolutions)
+    compute_in_half(context.spec, module)
     return SplitModel(module, grid, mesh, device, arrangement)
 
 
-def shard_rows(split: SplitModel) -> None:
+def shard_rows(context: Context, split: SplitModel) -> None:
     """Divides what a worker has of each layer over the rows, in place."""
     make_contiguous(split.module)
     # It warns of changing the views that split layers give in place, which was ruled out when the model was split.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
     for unit in (*layers(split.module), split.module):
-        fully_shard(unit, mesh=split.mesh[DATA], reshard_after_forward=True)
+        policies = sharding_policies(context.spec, gives_results=unit is split.module)
+        fully_shard(unit, mesh=split.mesh[DATA], reshard_after_forward=True, **policies)
 
 
 class TensorJob(TorchJob):
     """Every worker of a row sees the same batch and knows the same loss."""
+
+    has_parts = True
 
     def __init__(self, context: Context, split: SplitModel, average: GradientAverage | None = None) -> None:
         optimizer = optimizer_for(context, split.module)

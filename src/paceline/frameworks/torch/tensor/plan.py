@@ -19,7 +19,7 @@ from paceline.frameworks.torch.segments import TRIAL_SAMPLES, flattened_sequence
 from paceline.frameworks.torch.tensor.dense import STYLES, split_dense
 from paceline.frameworks.torch.tensor.guess import CannotGuessError, guess_plan
 from paceline.frameworks.torch.tensor.pairs import SplitPair, split_pairs
-from paceline.frameworks.torch.tensor.split import Arrangement
+from paceline.frameworks.torch.tensor.split import Arrangement, send_in_half
 from paceline.frameworks.torch.training import ResidentData
 from paceline.workloads.own import call_own
 
@@ -58,6 +58,7 @@ def split_own(context: Context, module: nn.Module, mesh: DeviceMesh, inputs: Ten
     else:
         split_dense(module, mesh, plan.styles)
     _check_split(user_model.label, module, inputs, expected, arrangement, mesh)
+    send_in_half(context, module, [name for name, part in plan.styles.items() if part == "columns"])
     module.train()
     return arrangement
 

@@ -4,7 +4,7 @@
 contiguous are rearranged first, and put back in order when the weights are read out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from paceline.contract.context import Context
 from paceline.costs.splits import Split, split_layers
 from paceline.frameworks.torch.layers import parameter_name
+from paceline.frameworks.torch.precision import cast_inputs, half_of
 from paceline.frameworks.torch.worker_grid import MODEL, local_part
 from paceline.workloads.base import model_facts, named_layers
 from paceline.workloads.layers import QUERY_KEY_VALUE, Flatten, Layer
@@ -91,7 +92,23 @@ def split_built_in(context: Context, module: nn.Sequential, mesh: DeviceMesh, sp
     if images_last:
         _reorder_flattened(context, arrangement, module, splits, ways)
     parallelize_module(module, mesh, plan)
+    send_in_half(context, module, [name for name, style in plan.items() if isinstance(style, ColwiseParallel)])
     return arrangement
+
+
+def send_in_half(context: Context, module: nn.Module, columns: Iterable[str]) -> None:
+    """Casts what layers split by columns are given before it is spread, so that their gradients are sent so too."""
+    half = half_of(context.spec)
+    if half is None:
+        return
+    cast, device = cast_inputs(half), "cpu" if context.spec.device == "cpu" else "cuda"
+
+    def under_autocast(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        # Evaluation is in single precision.
+        return cast(layer, inputs) if torch.is_autocast_enabled(device) else inputs
+
+    for name in columns:
+        module.get_submodule(name).register_forward_pre_hook(under_autocast, prepend=True)
 
 
 def _styles(

@@ -88,7 +88,7 @@ STRATEGY = Strategy(
         Knob("local_lr", 0.01, "step of a worker on its own copy between fetches, when n_fetch is above 1"),
         Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
     ),
-    needs=replace(declared.NEEDS, roles=roles, check=check),
+    needs=replace(declared.NEEDS, precisions=declared.WHOLE_PARAMETERS, roles=roles, check=check),
     traits=Traits(calibrated_like=("torch-ps-sync",)),
     testing=Testing(must_reach_loss=0.8),
 )

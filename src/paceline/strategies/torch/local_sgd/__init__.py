@@ -12,6 +12,7 @@ from paceline.contract.strategy import Knob, Strategy, Testing
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts, optimizer_bytes, trainer
 from paceline.costs.messages import all_reduce
+from paceline.costs.precision import autocast_numbers, parameter_width
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -27,12 +28,13 @@ def check(spec: RunSpec, _system: System) -> str | None:
         return "every must be at least 1 and warmup_steps at least 0"
     if not 0 <= float(knobs["outer_momentum"]) < 1 or float(knobs["outer_lr"]) <= 0:
         return "outer_momentum must be at least 0 and less than 1, and outer_lr more than 0"
-    return None
+    return declared.check_precision(spec)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """The model goes around once in `every` steps: messages are those of an average step, the warm-up aside."""
-    size, knobs = model.parameter_bytes, STRATEGY.knob_values(spec)
+    width = parameter_width(spec)
+    size, knobs = model.parameters * width, STRATEGY.knob_values(spec)
     outer = 2 * size if knobs["outer_momentum"] else 0
     worker = trainer(
         spec,
@@ -40,7 +42,8 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         all_reduce("models", size, spec.workers, count=1 / int(knobs["every"])),
         # Beside the gradients, the row of numbers in which models and gradients are averaged.
         gradient_bytes=2 * size,
-        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors) + outer,
+        optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors, width) + outer,
+        numbers=autocast_numbers(spec),
     )
     return Footprint((worker,))
 
@@ -48,12 +51,14 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
 def open_job(context: Context) -> Job:
     """The plain loop, with averaging after the update."""
     from paceline.frameworks.torch.group import join_group
+    from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
     from paceline.strategies.torch.local_sgd.job import LocalSgdJob
 
     device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
     join_group(context)
     module = build(context, device)
+    compute_in_half(context.spec, module)
     return LocalSgdJob(
         context,
         module,

@@ -34,14 +34,14 @@ def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
     # A norm over shards and parts takes two sums, of which PyTorch warns in every process.
     getLogger("torch.distributed.tensor._redistribute").setLevel(ERROR)
     device = torch_device(context)
-    join_group(context)
+    join_group(context, with_host=context.spec.offload)
     stages = build_stages(context, plan, device)
     share = split_loss(loss_function(context), stages.parts_of_logits, context.data.classes or 0)
     # The mean over the global batch is the sum of what each pass of each data rank has of it.
     parts = plan.layout.data_ranks * plan.layout.context * plan.passes
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        return share(outputs, targets) / parts
+        return share(outputs, targets) / parts * stages.loss_factor
 
     train = scheduled_pass(context, stages, loss) if plan.layout.pipeline > 1 else whole_pass(stages, loss)
     return MeshJob(context, stages, train)
@@ -49,6 +49,8 @@ def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
 
 class MeshJob(TorchJob):
     """Training as one rank of a mesh does it."""
+
+    autocasts = False
 
     def __init__(self, context: Context, stages: RankStages, train: TrainPass) -> None:
         trains = any(parameter.requires_grad for parameter in stages.parameters())
@@ -58,8 +60,11 @@ class MeshJob(TorchJob):
         mesh, layout = stages.mesh, stages.plan.layout
         shard = mesh["shard"].get_local_rank() // layout.context
         data_rank = mesh["replicate"].get_local_rank() * layout.shard + shard
-        super().__init__(context, stages, stages.device, optimizer, share=(data_rank, layout.data_ranks))
+        super().__init__(
+            context, stages, stages.device, optimizer, share=(data_rank, layout.data_ranks), compiled=False
+        )
         self._stages, self._train, self._plan = stages, train, stages.plan
+        self._scale = stages.scale
         # Where a pipeline has the table of tokens and the head that shares it apart.
         apart = layout.pipeline > 1 and any(layer.tied for layer in context.model.layers)
         self._tables = tables(stages) if apart else None
@@ -74,18 +79,23 @@ class MeshJob(TorchJob):
                 self._train_rows(rows, last=part == self._plan.accumulation)
                 for part, rows in enumerate(self._order[number].chunk(self._plan.accumulation), 1)
             ]
+            known = [share / self._stages.loss_factor for share in shares if share is not None]
             if self._tables is not None:
                 add_up(*self._tables, mesh_group(self._stages), self._plan.holder(self._plan.stages - 1))
-            if self._context.spec.clip is not None:
-                twice = self._tables[1] if self._tables is not None else None
-                clip_over_mesh(self._stages, self._context.spec.clip, twice)
-            if self._optimizer is not None:
-                self._optimizer.step()
-            known = [share for share in shares if share is not None]
+            # A rank without parameters is asked too.
+            if self._scale is None or self._scale.unscale(self._stages.parameters()):
+                self._make_step()
             if known:
                 # A share of the global mean ─► the mean of this rank's samples, or of its stretch of them.
                 layout = self._plan.layout
                 self._keep(torch.stack(known).sum() * layout.data_ranks * layout.context)
+
+    def _make_step(self) -> None:
+        if self._context.spec.clip is not None:
+            twice = self._tables[1] if self._tables is not None else None
+            clip_over_mesh(self._stages, self._context.spec.clip, twice)
+        if self._optimizer is not None:
+            self._optimizer.step()
 
     def _train_rows(self, rows: Tensor, last: bool) -> Tensor | None:
         data = self._data

@@ -18,12 +18,15 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from paceline.contract.context import Context
 from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan
 from paceline.errors import ModelError
+from paceline.frameworks.torch.blocks import compile_blocks
 from paceline.frameworks.torch.compression import make_contiguous
 from paceline.frameworks.torch.model import tie_heads
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
+from paceline.frameworks.torch.pipeline.stages import room_for
+from paceline.frameworks.torch.precision import LossScale, half_of, hold_in_half, loss_scale
 from paceline.frameworks.torch.recompute import recompute
 from paceline.frameworks.torch.segments import TRIAL_SAMPLES
-from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass
+from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass, sharding_policies
 from paceline.frameworks.torch.tensor.plan import split_own
 from paceline.frameworks.torch.tensor.split import never_in_place
 from paceline.frameworks.torch.training import Loss, build
@@ -62,11 +65,17 @@ class RankStages(nn.Module):
         self.gives_outputs = stages[-1].index == plan.stages - 1
         # Of a user's model each rank gives all outputs.
         self.splits_logits = True
+        self.scale: LossScale | None = None
 
     @property
     def parts_of_logits(self) -> DeviceMesh | None:
         """The ranks that each have a part of the logits; None where each has all of them."""
         return self.mesh["tensor"] if self.splits_logits and self.mesh["tensor"].size() > 1 else None
+
+    @property
+    def loss_factor(self) -> float:
+        """What the loss is multiplied by."""
+        return 1.0 if self.scale is None else self.scale.factor
 
     @property
     def stages(self) -> Sequence[MeshStage]:
@@ -144,6 +153,7 @@ def build_stages(context: Context, plan: MeshPlan, device: torch.device) -> Rank
     stages = [_divided(context, plan, groups, stage) for stage in _held_stages(context, plan, groups.mesh, device)]
     held = RankStages(stages, plan, groups, device)
     held.splits_logits = context.model.own is None
+    held.scale = loss_scale(context.spec, device, agree=True)
     return held
 
 
@@ -166,17 +176,16 @@ def _on_device(stage: Stage, device: torch.device) -> MeshStage:
 
 def _divided(context: Context, plan: MeshPlan, groups: Groups, stage: MeshStage) -> MeshStage:
     """The stage split over `tensor` and divided over `shard`, with copies over `replicate`."""
-    is_cut = isinstance(stage.module, StageModule)
+    is_cut, last = isinstance(stage.module, StageModule), stage.index + 1 == plan.stages
     stage.module.gives_no_view = plan.schedule in SPLIT_BACKWARD
     reordered = _split(context, stage, groups)
     divide_sequences(stage.module, groups.stretch, context.data.input_shape[0])
     dealt = deal_experts(stage.module, groups.expert_group)
     recompute(context, stage.module)
-    _shard(context, stage.module, groups, dealt, reshard_after_forward=plan.layout.pipeline == 1)
+    compile_blocks(context, stage.module, twice_back=plan.schedule in SPLIT_BACKWARD)
+    _shard(context, stage.module, groups, dealt, reshard_after_forward=plan.layout.pipeline == 1, gives_results=last)
     prefix = "layers." if is_cut else ""
-    # A user's model has whole activations on every rank.
-    own = context.model.own is not None
-    edges = (stage.input, stage.output) if own else _local_edges(stage, plan, groups)
+    edges = _local_edges(context, stage, plan, groups)
     return replace(
         stage,
         reordered={f"{prefix}{name}": order for name, order in reordered.items()},
@@ -191,6 +200,7 @@ def _split(context: Context, stage: MeshStage, groups: Groups) -> Reordered:
     module = stage.module.layers if is_cut else stage.module
     assert isinstance(module, nn.Module)
     if context.model.own is None:
+        hold_in_half(context.spec, stage.module)
         reordered = split_transformer(module, groups.mesh["tensor"], whole_positions=groups.stretch.count > 1)
         if not is_cut:
             tie_heads(module)
@@ -202,12 +212,25 @@ def _split(context: Context, stage: MeshStage, groups: Groups) -> Reordered:
         inputs = noise.to(next(module.parameters())).requires_grad_()
         inputs = inputs.permute(0, 3, 1, 2) if stage.module.unpack else inputs
     never_in_place(module)
-    return split_own(context, module, groups.mesh["tensor"], inputs).reordered
+    reordered = split_own(context, module, groups.mesh["tensor"], inputs).reordered
+    # After it was compared with the whole model, which is in single precision.
+    hold_in_half(context.spec, stage.module)
+    return reordered
 
 
-def _local_edges(stage: MeshStage, plan: MeshPlan, groups: Groups) -> tuple[Edge | None, Edge | None]:
-    dimension = FEATURES if stage.index + 1 == plan.stages else SEQUENCE
-    return _local_edge(stage.input, groups, SEQUENCE), _local_edge(stage.output, groups, dimension)
+def _local_edges(context: Context, stage: MeshStage, plan: MeshPlan, groups: Groups) -> tuple[Edge | None, Edge | None]:
+    last = stage.index + 1 == plan.stages
+    given, made = _in_half(context, stage.input, stage.index > 0), _in_half(context, stage.output, not last)
+    if context.model.own is not None:
+        # A user's model has whole activations on every rank.
+        return given, made
+    return _local_edge(given, groups, SEQUENCE), _local_edge(made, groups, FEATURES if last else SEQUENCE)
+
+
+def _in_half(context: Context, edge: Edge | None, crosses: bool) -> Edge | None:
+    """What crosses a cut between stages is as FSDP's layers give it; samples and results are not."""
+    half = half_of(context.spec)
+    return edge if edge is None or half is None or not crosses else edge.in_type(half)
 
 
 def _local_edge(edge: Edge | None, groups: Groups, dimension: int) -> Edge | None:
@@ -224,7 +247,12 @@ def _local_edge(edge: Edge | None, groups: Groups, dimension: int) -> Edge | Non
 
 
 def _shard(
-    context: Context, module: nn.Module, groups: Groups, dealt: Sequence[nn.Module], reshard_after_forward: bool
+    context: Context,
+    module: nn.Module,
+    groups: Groups,
+    dealt: Sequence[nn.Module],
+    reshard_after_forward: bool,
+    gives_results: bool,
 ) -> None:
     """Divides layer by layer; gradients are summed, because each rank's loss is its share of the global mean."""
     scalar = next((name for name, parameter in module.named_parameters() if not parameter.ndim), None)
@@ -240,7 +268,8 @@ def _shard(
     for unit, over in (*apart, *((unit, _data_mesh(groups.mesh)) for unit in (*layers(module), module))):
         if context.model.own is not None:
             unit.register_forward_hook(in_memory_of_its_own)
-        fully_shard(unit, mesh=over, reshard_after_forward=reshard_after_forward)
+        policies = sharding_policies(context.spec, gives_results=gives_results and unit is module)
+        fully_shard(unit, mesh=over, reshard_after_forward=reshard_after_forward, **policies)
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
 
@@ -265,7 +294,7 @@ def scheduled_pass(context: Context, stages: RankStages, loss: Loss) -> TrainPas
         "interleaved-zero-bubble": schedules.ScheduleInterleavedZeroBubble,
         "zbv": schedules.ScheduleZBVZeroBubble, "dualpipev": schedules.ScheduleDualPipeV,
     }  # fmt: skip
-    parts = [_pipeline_stage(stages, stage) for stage in stages.held]
+    parts = [_pipeline_stage(context, stages, stage) for stage in stages.held]
     several = plan.schedule not in ("gpipe", "1f1b")
     schedule = kinds[plan.schedule](
         parts if several else parts[0], n_microbatches=plan.microbatches, loss_fn=loss, scale_grads=False
@@ -283,7 +312,7 @@ def scheduled_pass(context: Context, stages: RankStages, loss: Loss) -> TrainPas
     return train
 
 
-def _pipeline_stage(stages: RankStages, stage: MeshStage) -> Any:
+def _pipeline_stage(context: Context, stages: RankStages, stage: MeshStage) -> Any:
     from torch.distributed.pipelining import PipelineStage
 
     class AccumulatingStage(PipelineStage):
@@ -297,7 +326,8 @@ def _pipeline_stage(stages: RankStages, stage: MeshStage) -> Any:
 
     samples = int(stages.plan.microbatch)
     assert stage.input is not None and stage.output is not None
-    inputs, outputs = (edge.empty(samples, stages.device) for edge in (stage.input, stage.output))
+    inputs = room_for(context, stage.input, stage.index == 0, samples, stages.device)
+    outputs = stage.output.empty(samples, stages.device)
     return AccumulatingStage(
         stage.module, stage.index, stages.plan.stages, stages.device, group=stages.mesh.get_group("pipeline"),
         # With both shapes known nothing is run to find them; an input that gradients go back to must say so.

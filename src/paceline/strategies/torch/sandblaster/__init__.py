@@ -21,6 +21,7 @@ from paceline.costs.footprint import (
     training_flops,
 )
 from paceline.costs.messages import Message, exchange
+from paceline.costs.precision import autocast_copies, autocast_numbers
 from paceline.costs.servers import WORD_BYTES, Cut, Piece
 from paceline.frameworks.torch import declared
 from paceline.spec import Optimizer, RunSpec
@@ -58,6 +59,7 @@ def reference(spec: RunSpec) -> RunSpec:
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Every portion's gradients go to the servers, every worker fetches the parameters once, the rest is numbers."""
     portions, workers, size = portions_of(spec), spec.workers, model.parameter_bytes
+    numbers = autocast_numbers(spec)
     # A worker asks for each portion and brings it, and asks once more when there are none.
     words = (2 * portions + workers) * WORD_BYTES
     told, measured = _command_bytes(spec), reply_length(settings_of(spec).history) * WORD_BYTES
@@ -72,7 +74,8 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         # Of the portion in work, and of the one on its way.
         gradient_bytes=2 * size,
         optimizer_bytes=0,
-        activation_bytes=model.activation_bytes * -(-spec.samples_per_step // portions),
+        activation_bytes=model.kept_bytes(numbers) * -(-spec.samples_per_step // portions)
+        + autocast_copies(model.layers, numbers),
     )
     pieces = Cut(servers_of(spec), model.parameters).pieces(model.parameters)
     sent, received = ANSWER * words + told * len(pieces), WORKER_WORD * words + measured * len(pieces)
@@ -150,7 +153,7 @@ STRATEGY = Strategy(
             "slow_rank_ms", 0.0, "milliseconds that the last worker sleeps in each portion, for trying out stragglers"
         ),
     ),
-    needs=replace(declared.NEEDS, roles=roles, check=check),
+    needs=replace(declared.NEEDS, precisions=declared.WHOLE_PARAMETERS, roles=roles, check=check),
     traits=Traits(
         # Workers take whatever portion comes next, so the batch need not divide over them.
         replicas=one_replica,

@@ -1,0 +1,115 @@
+"""Numbers of two bytes: autocast over parameters of four, parameters that are cast, and a loss that is scaled for fp16.
+
+Micikevicius et al., "Mixed Precision Training", ICLR 2018.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from paceline.spec import RunSpec
+
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16, "bf16-pure": torch.bfloat16}
+# Those of `torch.amp.GradScaler`.
+FIRST_SCALE, GROWTH, BACKOFF, STEPS_TO_GROW = 2.0**16, 2.0, 0.5, 2000
+
+
+def half_of(spec: RunSpec) -> torch.dtype | None:
+    """The type that passes compute in, where it is not single precision."""
+    return HALVES.get(spec.precision)
+
+
+def set_precision(spec: RunSpec, autocasts: bool = True) -> Callable[[], AbstractContextManager[Any]]:
+    """Applies the run's precision and gives the context that a forward pass needs."""
+    allow_tf32 = spec.precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = allow_tf32
+    torch.backends.cudnn.allow_tf32 = allow_tf32
+    if not autocasts or spec.precision not in ("bf16", "fp16"):
+        return nullcontext
+    return lambda: torch.autocast(_device_type(spec), dtype=half_of(spec))
+
+
+def shared_casts(spec: RunSpec) -> AbstractContextManager[Any]:
+    """Around several passes of a step: autocast casts a parameter once for all of them, not once for each."""
+    # It forgets its casts when the outermost context is left, also of one that casts nothing.
+    return torch.autocast(_device_type(spec), enabled=False) if spec.precision in ("bf16", "fp16") else nullcontext()
+
+
+def reduction_type(spec: RunSpec) -> torch.dtype | None:
+    """The type in which gradients are added up between workers, where it is not the one that they have."""
+    return {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}[spec.reduction]
+
+
+def _device_type(spec: RunSpec) -> str:
+    return "cpu" if spec.device == "cpu" else "cuda"
+
+
+def hold_in_half(spec: RunSpec, module: nn.Module) -> None:
+    """With precision bf16-pure, parameters of two bytes; their gradients and optimizer state follow."""
+    if spec.precision == "bf16-pure":
+        module.to(torch.bfloat16)
+
+
+def compute_in_half(spec: RunSpec, module: nn.Module) -> None:
+    """The same for a whole model, which then takes samples as they are and gives results in single precision."""
+    hold_in_half(spec, module)
+    if spec.precision == "bf16-pure":
+        module.register_forward_pre_hook(cast_inputs(torch.bfloat16))
+        module.register_forward_hook(lambda _module, _inputs, output: in_type(output, torch.float32))
+
+
+def cast_inputs(kind: torch.dtype) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+    """A hook before a module's forward pass that casts what it is given."""
+    return lambda _module, inputs: tuple(in_type(value, kind) for value in inputs)
+
+
+def in_type(value: Any, kind: torch.dtype) -> Any:
+    """A tensor of that type; whole numbers and what is no tensor stay as they are."""
+    return value.to(kind) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+class LossScale:
+    """A factor of the loss that keeps small gradients from vanishing in fp16, by the rules of `GradScaler`.
+
+    A step with gradients that are not finite is skipped and the factor lowered. Where each rank has a part of the
+    gradients, all of them must skip it: `agree` says whether they have to ask each other.
+    """
+
+    def __init__(self, device: torch.device, agree: bool) -> None:
+        self.factor, self.skipped_steps = FIRST_SCALE, 0
+        self._device, self._agree, self._good_steps = device, agree, 0
+
+    def unscale(self, parameters: Iterable[nn.Parameter]) -> bool:
+        """Divides all gradients by the factor, and says whether the step may be made."""
+        inverse, overflow = (torch.full((), value, device=self._device) for value in (1 / self.factor, 0.0))
+        found_gradients = (each.grad for each in parameters if each.grad is not None)
+        gradients = [grad.to_local() if hasattr(grad, "to_local") else grad for grad in found_gradients]
+        for place in {gradient.device for gradient in gradients}:
+            here = [gradient for gradient in gradients if gradient.device == place and gradient.numel()]
+            found, factor = overflow.to(place), inverse.to(place)
+            if here:
+                torch._amp_foreach_non_finite_check_and_unscale_(here, found, factor)
+            overflow = torch.maximum(overflow, found.to(self._device))
+        if self._agree:
+            dist.all_reduce(overflow, dist.ReduceOp.MAX)
+        finite = not bool(overflow)
+        self._update(finite)
+        return finite
+
+    def _update(self, finite: bool) -> None:
+        self._good_steps = self._good_steps + 1 if finite else 0
+        if not finite:
+            self.factor *= BACKOFF
+            self.skipped_steps += 1
+        elif self._good_steps == STEPS_TO_GROW:
+            self.factor *= GROWTH
+            self._good_steps = 0
+
+
+def loss_scale(spec: RunSpec, device: torch.device, agree: bool) -> LossScale | None:
+    """What fp16 needs and no other precision."""
+    return LossScale(device, agree) if spec.precision == "fp16" else None
