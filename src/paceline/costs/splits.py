@@ -179,7 +179,7 @@ def tensor_footprint(spec: RunSpec, rows: Rows, model: ModelFacts, scatter: Scat
 
 
 def tensor_messages(
-    spec: RunSpec, splits: Sequence[Split], ways: int, samples: int, scatter: Scatter = scattered_reduction
+    spec: RunSpec, splits: Sequence[Split], ways: int, samples: float, scatter: Scatter = scattered_reduction
 ) -> tuple[Message, ...]:
     """What the workers of a row exchange in a step: sums and pieces of activations and of their gradients."""
     messages: list[Message] = []

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from paceline.contract.context import spec_facts
 from paceline.contract.strategy import Needs
+from paceline.costs.recompute import why_not_recomputed
 from paceline.spec import Execution, RunSpec
 from paceline.systems import System
 
@@ -28,12 +29,7 @@ def check_recompute(spec: RunSpec) -> str | None:
         return None
     if spec.execution != "eager":
         return f"recompute {spec.recompute} goes with execution eager, not {spec.execution}; leave one of them out"
-    if spec.model is None and not any(layer.heads for layer in spec_facts(spec).layers):
-        return (
-            f"{spec.workload} has no transformer blocks whose activations could be computed again; "
-            f"leave recompute out, or use a workload that has"
-        )
-    return None
+    return why_not_recomputed(spec, spec_facts)
 
 
 def check_graph(spec: RunSpec, _system: System) -> str | None:

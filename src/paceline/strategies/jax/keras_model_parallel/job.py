@@ -46,7 +46,8 @@ def open_parallel(context: Context, rows: Rows) -> JaxJob:
     check_placed(model, axes, rows.ways)
     variables = trained_variables(context, model)
     parts = {name: PartitionSpec(*axes.get(variable.path, ())) for name, variable in variables.items()}
-    layout = Layout(mesh.backend_mesh, batch_side=BATCH, part=lambda name, _shape: parts[name])
+    # What layers remember beside their weights is that of a whole batch, not of a device's share.
+    layout = Layout(mesh.backend_mesh, batch_side=BATCH, part=lambda name, _shape: parts[name], shares_apart=False)
     job = jax_job(
         context,
         layout,

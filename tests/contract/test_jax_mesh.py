@@ -1,0 +1,122 @@
+"""Every layout of jax-mesh trains as one worker does on the same global batch, and sends what its footprint says.
+
+So do the other JAX strategies with several passes, clipped gradients and blocks computed again. With SGD and momentum,
+because Adam hides a factor in the gradients.
+"""
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from contract.conftest import WORKLOADS
+from contract.hlo_bytes import carried
+from contract.test_torch_mesh import CLIP, EVERYTHING, LOSS_TOLERANCE, TRAINING, assert_equal_training
+from paceline.contract.context import spec_facts
+from paceline.plan import complete, refusal
+from paceline.runs.probe import probe
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+from paceline.systems import local_system
+
+pytest.importorskip("jax", reason="JAX is not installed")
+pytestmark = pytest.mark.jax
+
+NAME = "jax-mesh"
+
+
+def spec_of(**fields: Any) -> RunSpec:
+    asked = {**WORKLOADS["transformer"], "strategy": NAME, **TRAINING, **fields}
+    return complete(RunSpec.parse(asked, "layout"))
+
+
+def case(soak: bool = False, **fields: Any) -> Any:
+    words = " ".join(str(value) if name in ("strategy", "layout") else f"{name} {value}"
+                     for name, value in fields.items())  # fmt: skip
+    return pytest.param(fields, id=words, marks=[pytest.mark.soak] * soak)
+
+
+RUNS = [
+    case(layout="shard=2,tensor=2", **EVERYTHING),
+    case(layout="replicate=2,shard=2", clip=CLIP),
+    case(strategy="jax-data", workers=2, accumulation=4, clip=CLIP, recompute="selective"),
+    case(layout="shard=2", soak=True),
+    case(layout="tensor=2", soak=True),
+    case(layout="replicate=2", soak=True, accumulation=2),
+    case(layout="shard=2", soak=True, **EVERYTHING),
+    case(layout="tensor=2", soak=True, **EVERYTHING),
+    case(layout="tensor=4", soak=True, classes=33),
+    case(layout="shard=2,tensor=2", soak=True),
+    case(layout="replicate=2,tensor=2", soak=True, accumulation=2, recompute="selective"),
+    case(layout="replicate=2,shard=2", soak=True, **EVERYTHING),
+    case(layout="replicate=2,shard=2,tensor=2", soak=True, clip=CLIP),
+    case(layout="replicate=2,shard=2,tensor=2", soak=True, **EVERYTHING),
+    case(layout="shard=2,tensor=2", soak=True, **EVERYTHING, knobs={"processes": True}),
+    case(layout="shard=2", soak=True, accumulation=2, knobs={"steps_per_execution": 2}),
+    case(strategy="jax-single", soak=True, **EVERYTHING),
+    case(strategy="jax-data", workers=2, soak=True, **EVERYTHING),
+    case(strategy="jax-fsdp", workers=2, soak=True, **EVERYTHING),
+    case(strategy="jax-tensor", workers=2, soak=True, **EVERYTHING),
+    case(strategy="keras-model-parallel", workers=4, soak=True, accumulation=2, clip=CLIP),
+]
+
+
+@pytest.mark.parametrize("fields", RUNS)
+def test_a_run_trains_as_one_worker_does(fields: dict[str, Any], trained: Any) -> None:
+    spec = spec_of(**fields)
+    assert refusal(spec, local_system(), probe) is None
+    spread = trained.again(spec)
+    assert_equal_training(spread, trained.again(strategy(NAME).testing.reference(spread.record.spec)))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("layout", ["shard=2", "tensor=2", "shard=2,tensor=2"])
+def test_a_convolutional_network_is_divided_too(layout: str, trained: Any) -> None:
+    spread = trained("mnist-small", strategy=NAME, layout=layout, **TRAINING, accumulation=2)
+    assert_equal_training(spread, trained.again(strategy(NAME).testing.reference(spread.record.spec)))
+
+
+def test_a_wrong_factor_of_the_gradients_would_be_seen(trained: Any) -> None:
+    """Gradients added up and not averaged, and a norm of one of two shards alone, are off by such factors."""
+    usual, optimizer = {"strategy": "jax-single", **TRAINING}, TRAINING["optimizer"]
+    right = trained("transformer", **usual, clip=CLIP)
+    without_others = trained("transformer", **usual, clip=CLIP * 2**0.5)
+    assert abs(right.losses[1] - without_others.losses[1]) > 100 * LOSS_TOLERANCE
+    plain = trained("transformer", **usual)
+    added_up = trained("transformer", **{**usual, "optimizer": {**optimizer, "lr": 2 * optimizer["lr"]}})
+    assert abs(plain.losses[1] - added_up.losses[1]) > 100 * LOSS_TOLERANCE
+
+
+def promised(spec: RunSpec) -> dict[str, float]:
+    """Payload bytes of a step by kind, devices and how far they are apart."""
+    payload: dict[str, float] = defaultdict(float)
+    (group,) = strategy(spec.strategy).footprint(spec, spec_facts(spec)).groups
+    for message in group.messages:
+        payload[f"{message.kind} over {message.ranks} apart {message.apart}"] += message.payload_bytes * message.count
+    return dict(payload)
+
+
+SENT = [
+    case(layout="shard=2,tensor=2", **EVERYTHING),
+    case(layout="replicate=2,shard=2,tensor=2", clip=CLIP),
+    case(layout="shard=2", soak=True, accumulation=2),
+    case(layout="tensor=2", soak=True, recompute="full"),
+    case(layout="tensor=2", soak=True, recompute="selective"),
+    case(layout="replicate=2,tensor=2", soak=True, accumulation=2),
+    case(strategy="jax-data", workers=2, soak=True, accumulation=4),
+    case(strategy="jax-fsdp", workers=2, soak=True, accumulation=2, clip=CLIP),
+    case(strategy="jax-tensor", workers=2, soak=True, accumulation=2, recompute="full"),
+]
+# A loss, and what XLA sends of it and of counters beside what a footprint counts.
+BESIDE_BYTES = 64
+
+
+@pytest.mark.parametrize("fields", SENT)
+def test_the_footprint_promises_what_the_program_sends(fields: dict[str, Any], look: Any) -> None:
+    spec = spec_of(**fields)
+    seen, expected = carried(look(spec)["program"]), promised(spec)
+    assert {kind: size for kind, size in seen.items() if size > BESIDE_BYTES}.keys() == {
+        kind for kind, size in expected.items() if size > BESIDE_BYTES
+    }
+    for kind, size in expected.items():
+        assert seen[kind] == pytest.approx(size, abs=BESIDE_BYTES), kind
