@@ -1,5 +1,6 @@
 """How XLA divides arrays over devices and what a JAX worker holds: pure numbers, JAX is not imported."""
 
+import math
 from dataclasses import replace
 
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
@@ -53,7 +54,7 @@ def worker_footprint(
         spec,
         model,
         messages,
-        flops=step_flops(model, spec.recompute, samples),
+        flops=step_flops(model, spec.recompute, samples) + _attention_again(spec, model) * samples,
         parameter_bytes=held * FLOAT_BYTES,
         # The sum of all passes, and what the pass under way adds to it.
         gradient_bytes=model.parameter_bytes * (2 if spec.accumulation > 1 else 1),
@@ -61,6 +62,20 @@ def worker_footprint(
         activation_bytes=kept,
     )
     return Footprint((worker,))
+
+
+def _attention_again(spec: RunSpec, model: ModelFacts) -> float:
+    """Operations of one sample's attention, which selective recomputation makes again: all but products of weights."""
+    if spec.recompute != "selective":
+        return 0
+    again = 0
+    for layer in model.layers:
+        shapes = dict(layer.arrays)
+        if layer.heads is not None and "norm1_scale" in shapes:
+            positions = layer.output_elements // shapes["norm1_scale"][0]
+            weights = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)
+            again += max(0, layer.forward_flops - 2 * positions * weights)
+    return again
 
 
 def norm_messages(spec: RunSpec, arrays: int, ranks: int, apart: int = 1) -> tuple[Message, ...]:

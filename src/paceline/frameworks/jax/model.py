@@ -11,6 +11,7 @@ import jax
 from jax import Array
 
 from paceline.frameworks.jax.layers import forward
+from paceline.frameworks.jax.recompute import recomputed
 from paceline.spec import Recompute
 from paceline.workloads.base import Layers, named_layers, relu_places
 from paceline.workloads.layers import Conv, Flatten, Layer, Shape
@@ -37,12 +38,10 @@ def build_apply(
         return forward(layer, lambda array: params[f"{name}.{array}"], x, lambda y: place(name, "middle", y))
 
     def run(params: Params, name: str, layer: Layer, x: Array) -> Array:
-        if recompute == "none" or getattr(layer, "heads", None) is None:
+        if getattr(layer, "heads", None) is None:
             return layer_output(params, name, layer, x)
         arrays = {key: value for key, value in params.items() if key.startswith(f"{name}.")}
-        again = jax.checkpoint(lambda arrays, x: layer_output(arrays, name, layer, x), policy=_kept(recompute))
-        output: Array = again(arrays, x)
-        return output
+        return recomputed(lambda arrays, x: layer_output(arrays, name, layer, x), recompute)(arrays, x)
 
     def apply(params: Params, x: Array) -> Array:
         for name, layer, _ in steps:
@@ -55,8 +54,3 @@ def build_apply(
         return x
 
     return apply
-
-
-def _kept(recompute: Recompute) -> Any:
-    """What a block keeps for its backward pass: nothing, or the products of its weights; attention is made again."""
-    return jax.checkpoint_policies.dots_with_no_batch_dims_saveable if recompute == "selective" else None
