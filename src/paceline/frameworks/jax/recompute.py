@@ -30,10 +30,6 @@ def recomputed(block: Block, kind: Recompute) -> Block:
 def _after_gradient(again: Block) -> Block:
     """A block whose backward pass computes from values that depend on the gradient, though they are the same."""
 
-    @jax.custom_vjp
-    def run(arrays: dict[str, Any], x: Array) -> Array:
-        return again(arrays, x)
-
     def forward(arrays: dict[str, Any], x: Array) -> tuple[Array, Any]:
         output, pull_back = jax.vjp(again, arrays, x)
         return output, (pull_back, arrays)
@@ -43,7 +39,9 @@ def _after_gradient(again: Block) -> Block:
         weights = {leaf.shape for leaf in jax.tree.leaves(arrays)}
         return jax.tree.map(partial(_depending_on, gradient, weights), pull_back)(gradient)
 
-    run.defvjp(forward, backward)
+    block: Any = jax.custom_vjp(again)
+    block.defvjp(forward, backward)
+    run: Block = block
     return run
 
 

@@ -17,7 +17,7 @@ from paceline.contract.job import Evaluation
 from paceline.frameworks.keras.model import build_model, export_weights, keras_inputs, loss_function
 from paceline.frameworks.keras.optimizer import optimizer_for
 from paceline.frameworks.tensorflow.optimizer import KINDS
-from paceline.frameworks.tensorflow.passes import clip_sums, in_passes, recompute
+from paceline.frameworks.tensorflow.passes import Gradients, clip_sums, in_passes, recompute
 from paceline.workloads.base import Weights
 
 EVALUATION_BATCH = 512
@@ -61,7 +61,7 @@ class TfJob:
         self._whole = inputs, targets
         self._inputs = self._on_each_device(lambda _replica: inputs)
         self._targets = self._on_each_device(lambda _replica: targets)
-        self._gradients = self._loss_and_gradients
+        self._gradients: Gradients = self._loss_and_gradients
         if context.spec.execution == "compiled":
             self._gradients = tf.function(self._loss_and_gradients, autograph=False, jit_compile=True)
         if context.spec.accumulation > 1:
