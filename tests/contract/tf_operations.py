@@ -1,7 +1,7 @@
 """Opens a one-process TensorFlow strategy, makes one step, and prints where its operations really ran.
 
-`python tf_operations.py STRATEGY WORKERS [FIELDS]` prints JSON: device -> kind of operation -> how many, from the graphs
-that TensorFlow cut for its devices.
+`python tf_operations.py STRATEGY WORKERS [FIELDS]` prints JSON: device -> kind of operation -> how many, from the
+graphs that TensorFlow cut for its devices.
 """
 
 import json
