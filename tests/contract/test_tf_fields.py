@@ -42,6 +42,17 @@ def test_a_run_trains_as_one_worker_does(fields: dict[str, Any], trained: Any) -
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
+def test_stages_in_half_precision_train_as_the_whole_model_does(workload: str, trained: Any) -> None:
+    staged, whole, single = (
+        trained(workload, **TRAINING, strategy=name, workers=workers, precision=precision)
+        for name, workers, precision in (("tf-layers", 2, "bf16"), ("tf-single", 1, "bf16"), ("tf-single", 1, "fp32"))
+    )
+    assert_equal_training(staged, whole)
+    assert staged.losses != pytest.approx(single.losses, rel=1e-5)
+
+
+@pytest.mark.soak
 def test_an_instrumented_run_makes_the_same_passes(trained: Any) -> None:
     fields = {"strategy": "tf-mirrored", "workers": 2, **TRAINING, **EVERYTHING, "dataset_copies": 8}
     noted, timed = (trained("transformer", **fields, instrumented=instrumented) for instrumented in (True, False))

@@ -2,20 +2,9 @@
 
 from dataclasses import replace
 
-from paceline.costs.cuts import FactsOf
 from paceline.costs.footprint import BACKWARD_OVER_FORWARD, FLOAT_BYTES, ModelFacts
 from paceline.costs.layers import LayerFacts
-from paceline.spec import Recompute, RunSpec
-
-
-def why_not_recomputed(spec: RunSpec, facts_of: FactsOf) -> str | None:
-    """Why nothing of a built-in model could be computed again, in words, or None."""
-    if spec.recompute == "none" or spec.model is not None or any(layer.heads for layer in facts_of(spec).layers):
-        return None
-    return (
-        f"{spec.workload} has no transformer blocks whose activations could be computed again; "
-        f"leave recompute out, or use a workload that has"
-    )
+from paceline.spec import Recompute
 
 
 def recomputed_model(model: ModelFacts, recompute: Recompute, ways: int = 1) -> ModelFacts:

@@ -1,8 +1,8 @@
 """What can be said about JAX runs without importing JAX: fields, devices, processes, and how arrays are divided."""
 
-from paceline.contract.context import Process, spec_facts
+from paceline.contract.context import Process
+from paceline.contract.recompute import why_not_recomputed
 from paceline.contract.strategy import Knob, Needs, Role
-from paceline.costs.recompute import why_not_recomputed
 from paceline.spec import RunSpec
 from paceline.systems import System
 
@@ -37,7 +37,7 @@ def check_recompute(spec: RunSpec) -> str | None:
             f"{spec.strategy} cannot see the layers of {spec.model.label}, which is a pair of functions; "
             f"leave recompute out, and put jax.checkpoint around its layers yourself"
         )
-    return why_not_recomputed(spec, spec_facts)
+    return why_not_recomputed(spec)
 
 
 def in_processes(spec: RunSpec) -> bool:

@@ -1,8 +1,7 @@
 """What can be said about TensorFlow runs without importing TensorFlow first."""
 
-from paceline.contract.context import spec_facts
+from paceline.contract.recompute import why_not_recomputed
 from paceline.contract.strategy import Knob, Needs, on_cores
-from paceline.costs.recompute import why_not_recomputed
 from paceline.spec import RunSpec
 from paceline.systems import System
 
@@ -47,7 +46,7 @@ def check_recompute(spec: RunSpec) -> str | None:
             f"{spec.strategy} does not know which layers of {spec.model.label} are worth computing again; "
             f"leave recompute out, and build them within keras.RematScope yourself"
         )
-    return why_not_recomputed(spec, spec_facts)
+    return why_not_recomputed(spec)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from paceline.contract.context import spec_facts
 from paceline.contract.strategy import Needs
-from paceline.costs.recompute import why_not_recomputed
 from paceline.spec import Execution, RunSpec
 from paceline.systems import System
 
@@ -29,7 +28,12 @@ def check_recompute(spec: RunSpec) -> str | None:
         return None
     if spec.execution != "eager":
         return f"recompute {spec.recompute} goes with execution eager, not {spec.execution}; leave one of them out"
-    return why_not_recomputed(spec, spec_facts)
+    if spec.model is None and not any(layer.heads for layer in spec_facts(spec).layers):
+        return (
+            f"{spec.workload} has no transformer blocks whose activations could be computed again; "
+            f"leave recompute out, or use a workload that has"
+        )
+    return None
 
 
 def check_graph(spec: RunSpec, _system: System) -> str | None:
