@@ -82,15 +82,32 @@ def test_a_convolutional_network_is_divided_too(layout: str, trained: Any) -> No
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("fields", [
+    {"strategy": "jax-data", "workers": 2, "dataset_copies": 8, **EVERYTHING},
+    {"strategy": "jax-fsdp", "workers": 2, "dataset_copies": 8, **EVERYTHING},
+    {"layout": "shard=2,tensor=2", "dataset_copies": 8, **EVERYTHING},
+], ids=["jax-data", "jax-fsdp", "jax-mesh"])  # fmt: skip
+def test_an_instrumented_run_makes_the_same_passes(fields: dict[str, Any], trained: Any) -> None:
+    noted, timed = (trained.again(spec_of(**fields, instrumented=instrumented)) for instrumented in (True, False))
+    shared = min(len(noted.losses), len(timed.losses))
+    assert shared > 0
+    assert noted.losses[:shared] == pytest.approx(timed.losses[:shared], rel=LOSS_TOLERANCE)
+    for part in noted.record.breakdown:
+        assert part.communication > 0
+        assert part.forward > 0
+        assert part.backward > 0
+
+
+@pytest.mark.soak
 def test_a_wrong_factor_of_the_gradients_would_be_seen(trained: Any) -> None:
     """Gradients added up and not averaged, and a norm of one of two shards alone, are off by such factors."""
     usual, optimizer = {"strategy": "jax-single", **TRAINING, **SMALL}, TRAINING["optimizer"]
     right = trained("transformer", **usual, clip=CLIP)
     without_others = trained("transformer", **usual, clip=CLIP * 2**0.5)
-    assert abs(right.losses[1] - without_others.losses[1]) > 100 * LOSS_TOLERANCE
+    assert abs(right.losses[1] / without_others.losses[1] - 1) > 10 * LOSS_TOLERANCE
     plain = trained("transformer", **usual)
     added_up = trained("transformer", **{**usual, "optimizer": {**optimizer, "lr": 2 * optimizer["lr"]}})
-    assert abs(plain.losses[1] - added_up.losses[1]) > 100 * LOSS_TOLERANCE
+    assert abs(plain.losses[1] / added_up.losses[1] - 1) > 10 * LOSS_TOLERANCE
 
 
 def promised(spec: RunSpec) -> dict[str, float]:
@@ -130,7 +147,7 @@ def test_the_footprint_promises_what_the_program_sends(fields: dict[str, Any], l
 
 @pytest.mark.soak
 def test_less_is_held_by_blocks_that_are_computed_again_and_in_several_passes(look: Any) -> None:
-    deep = {"strategy": "jax-single", "workers": 1, "options": {"depth": 4, "width": 32, "heads": 4}}
+    deep = {"strategy": "jax-single", "workers": 1, "options": {"depth": 8, "width": 32, "heads": 4}}
     held = {
         words: look(spec_of(**deep, **fields))["temporary_bytes"]
         for words, fields in {
@@ -138,7 +155,8 @@ def test_less_is_held_by_blocks_that_are_computed_again_and_in_several_passes(lo
             "a quarter": {"accumulation": 4},
         }.items()
     }  # fmt: skip
-    assert held["inputs"] < 0.75 * held["products"] < 0.6 * held["all"]
+    assert held["inputs"] < 0.8 * held["products"]
+    assert held["products"] < 0.6 * held["all"]
     assert held["a quarter"] < 0.4 * held["all"]
 
 
