@@ -15,9 +15,10 @@ from jax.sharding import PartitionSpec
 from paceline.contract.context import Context
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.frameworks.jax.declared import steps_per_call
+from paceline.frameworks.jax.layout import Layout
 from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.passes import mean_of_passes
-from paceline.frameworks.jax.training import JaxJob, Layout, Network, held_bytes
+from paceline.frameworks.jax.training import JaxJob, Network, held_bytes
 
 
 def jax_job(

@@ -18,8 +18,9 @@ from paceline.costs.jax import divided_dimension, split_dimension
 from paceline.costs.layers import ArraySplit
 from paceline.costs.splits import Split, split_layers
 from paceline.errors import ModelError
+from paceline.frameworks.jax.layout import Layout, path_name
 from paceline.frameworks.jax.passes import BatchSide
-from paceline.frameworks.jax.training import Layout, own_pair, path_name
+from paceline.frameworks.jax.training import own_pair
 from paceline.workloads.base import model_facts, named_layers
 from paceline.workloads.layers import QUERY_KEY_VALUE, Flatten
 from paceline.workloads.own import build_own, call_own

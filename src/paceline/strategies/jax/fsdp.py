@@ -40,7 +40,7 @@ def open_job(context: Context) -> Job:
 
     from paceline.frameworks.jax.group import WORKERS, join, mesh_of
     from paceline.frameworks.jax.instrumentation import jax_job
-    from paceline.frameworks.jax.training import Layout
+    from paceline.frameworks.jax.layout import Layout
 
     def part(_name: str, shape: tuple[int, ...]) -> PartitionSpec:
         dimension = costs.divided_dimension(shape, context.spec.workers)
