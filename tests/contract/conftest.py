@@ -4,10 +4,13 @@ Also by those that other processes of the session run: what a run came to is kep
 """
 
 import fcntl
+import json
 import os
 import pickle
+import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ import pytest
 
 from paceline.plan import PlannedRun, complete, refusal
 from paceline.record import Record, Status
+from paceline.runs.devices import lay_out, process_environment
 from paceline.runs.launch import launch
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.probe import probe
@@ -139,3 +143,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory, forking: ForkServers) -> T
     folder = tmp_path_factory.getbasetemp().parent / "runs" if beside else tmp_path_factory.mktemp("runs")
     folder.mkdir(exist_ok=True)
     return Trainer(folder, forking)
+
+
+@pytest.fixture(scope="session")
+def look(tmp_path_factory: pytest.TempPathFactory, interpreters: Any) -> Callable[[RunSpec], dict[str, Any]]:
+    """What one process found that opened the job of a run; each run is looked at once."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def found(spec: RunSpec) -> dict[str, Any]:
+        if spec.key() not in known:
+            process = lay_out(strategy(spec.strategy).needs.roles(spec), local_system().cores, spec.cores_per_worker)[0]
+            script = str(Path(__file__).parent / "jax_shards.py")
+            command = [interpreters["jax"].python, script, spec.model_dump_json(), str(tmp_path_factory.mktemp("look"))]
+            env = process_environment(spec, process, os.environ)
+            ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=280)
+            assert ended.returncode == 0, ended.stderr
+            known[spec.key()] = json.loads(ended.stdout.splitlines()[-1])
+        return known[spec.key()]
+
+    return found

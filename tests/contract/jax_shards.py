@@ -1,7 +1,8 @@
 """Run in a process of its own: opens a JAX job in one process, makes some steps, and prints what lies where.
 
 `python jax_shards.py SPEC_JSON FOLDER` prints JSON: the shapes of every parameter's parts in the order of devices, and
-of one device's program how often each kind of collective stands in it and how many arrays have which first dimension.
+of one device's program how often each kind of collective stands in it, how many arrays have which first dimension, the
+bytes that it needs beside what it is given, and its text.
 """
 
 import json
@@ -39,6 +40,8 @@ if __name__ == "__main__":
     found = {
         "parts": job.parts(),
         "collectives": Counter(COLLECTIVES.findall(text)),
+        "program": text,
+        "temporary_bytes": job.temporary_bytes(),
         "rows": Counter(re.findall(r"= f32\[(\d+)[,\]]", text)),
     }
     print(json.dumps(found), flush=True)  # noqa: T201

@@ -1,9 +1,6 @@
 """JAX strategies really spread what they say: parts of parameters on devices, collectives in what XLA compiled."""
 
-import json
 import math
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from paceline.contract.context import spec_facts
 from paceline.costs.jax import divided_dimension
 from paceline.errors import ModelError
 from paceline.plan import PlannedRun, complete, refusal
-from paceline.runs.devices import lay_out, process_environment
 from paceline.runs.launch import launch
 from paceline.runs.probe import probe
 from paceline.spec import ModelFile, RunSpec
@@ -68,25 +64,6 @@ def plan(params):
 
 def spec_of(workload: str, **fields: Any) -> RunSpec:
     return complete(RunSpec.parse({"steps": 4, **WORKLOADS[workload], **fields}, "placement"))
-
-
-@pytest.fixture(scope="module")
-def look(tmp_path_factory: pytest.TempPathFactory, interpreters: Any) -> Callable[[RunSpec], dict[str, Any]]:
-    """What one process found that opened the job of a run; each run is looked at once."""
-    known: dict[str, dict[str, Any]] = {}
-
-    def found(spec: RunSpec) -> dict[str, Any]:
-        if spec.key() not in known:
-            process = lay_out(strategy(spec.strategy).needs.roles(spec), local_system().cores, spec.cores_per_worker)[0]
-            script = str(Path(__file__).parent / "jax_shards.py")
-            command = [interpreters["jax"].python, script, spec.model_dump_json(), str(tmp_path_factory.mktemp("look"))]
-            env = process_environment(spec, process, os.environ)
-            ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=280)
-            assert ended.returncode == 0, ended.stderr
-            known[spec.key()] = json.loads(ended.stdout.splitlines()[-1])
-        return known[spec.key()]
-
-    return found
 
 
 def neutral_sizes(spec: RunSpec) -> dict[str, int]:

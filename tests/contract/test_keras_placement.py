@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.test_jax_placement import KERAS, look, own_file, spec_of
+from contract.test_jax_placement import KERAS, own_file, spec_of
 from paceline.plan import PlannedRun
 from paceline.runs.launch import launch
 from paceline.systems import local_system
@@ -13,7 +13,7 @@ from paceline.systems import local_system
 pytest.importorskip("jax", reason="JAX is not installed")
 pytest.importorskip("keras", reason="Keras is not installed")
 pytestmark = pytest.mark.jax
-__all__ = ["look", "own_file"]
+__all__ = ["own_file"]
 
 OWN = """
 import keras, numpy as np

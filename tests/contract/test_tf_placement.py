@@ -80,12 +80,13 @@ def test_replicas_compute_at_the_same_time_each_on_its_share(
     assert len(list(folder.iterdir())) == STEPS * WORKERS
 
 
-def operations(name: str, workers: int, python: Path) -> dict[str, dict[str, int]]:
+def operations(name: str, workers: int, python: Path, **fields: Any) -> dict[str, dict[str, int]]:
     script = Path(__file__).parent / "tf_operations.py"
     env = {**os.environ, "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
     found = subprocess.run(
-        [python, str(script), name, str(workers)], capture_output=True, text=True, check=True, env=env
-    )
+        [python, str(script), name, str(workers), json.dumps(fields)],
+        capture_output=True, text=True, check=True, env=env,
+    )  # fmt: skip
     return dict(json.loads(found.stdout.strip().splitlines()[-1]))
 
 

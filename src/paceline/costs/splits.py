@@ -185,7 +185,7 @@ def tensor_footprint(
 
 
 def tensor_messages(
-    spec: RunSpec, splits: Sequence[Split], ways: int, samples: int, scatter: Scatter = scattered_reduction,
+    spec: RunSpec, splits: Sequence[Split], ways: int, samples: float, scatter: Scatter = scattered_reduction,
     width: int = FLOAT_BYTES,
 ) -> tuple[Message, ...]:  # fmt: skip
     """What the workers of a row exchange in a step: sums and pieces of activations and of their gradients."""

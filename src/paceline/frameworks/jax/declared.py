@@ -1,6 +1,7 @@
 """What can be said about JAX runs without importing JAX: fields, devices, processes, and how arrays are divided."""
 
 from paceline.contract.context import Process
+from paceline.contract.recompute import why_not_recomputed
 from paceline.contract.strategy import Knob, Needs, Role
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -8,6 +9,8 @@ from paceline.systems import System
 PRELOAD = ("jax", "jax.numpy")
 
 STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "optimizer steps in one call of the compiled function")
+# Fields of a run that the step of `JaxJob` heeds.
+STEP_FIELDS = frozenset({"accumulation", "recompute", "clip"})
 PROCESSES = Knob("processes", False, "a process for each worker (jax.distributed) instead of one that drives all")
 
 
@@ -24,7 +27,17 @@ def check(spec: RunSpec, _system: System) -> str | None:
         return f"{spec.strategy} offers adam, sgd and adagrad; L-BFGS is offered by torch-single"
     if steps_per_call(spec) < 1:
         return f"steps_per_execution of {spec.strategy} must be at least 1"
-    return None
+    return check_recompute(spec)
+
+
+def check_recompute(spec: RunSpec) -> str | None:
+    """What activations that are computed again cannot have, in words, or None."""
+    if spec.recompute != "none" and spec.model is not None:
+        return (
+            f"{spec.strategy} cannot see the layers of {spec.model.label}, which is a pair of functions; "
+            f"leave recompute out, and put jax.checkpoint around its layers yourself"
+        )
+    return why_not_recomputed(spec)
 
 
 def in_processes(spec: RunSpec) -> bool:
@@ -60,6 +73,7 @@ NEEDS = Needs(
     precisions=("fp32", "tf32", "bf16"),
     # A step is always compiled by `jax.jit`: that is how JAX is used.
     executions=("eager",),
+    heeds=STEP_FIELDS,
     roles=roles,
     environment=environment,
     check=check,

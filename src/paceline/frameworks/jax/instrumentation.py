@@ -8,7 +8,6 @@ of its own. Layers that are divided send in the middle of their passes: see `pro
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
@@ -16,8 +15,10 @@ from jax.sharding import PartitionSpec
 from paceline.contract.context import Context
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.frameworks.jax.declared import steps_per_call
+from paceline.frameworks.jax.layout import Layout
 from paceline.frameworks.jax.optimizer import Transformation, Tree
-from paceline.frameworks.jax.training import JaxJob, Layout, Network, held_bytes
+from paceline.frameworks.jax.passes import mean_of_passes
+from paceline.frameworks.jax.training import JaxJob, Network, held_bytes
 
 
 def jax_job(
@@ -44,9 +45,11 @@ class SeparateCallsJob(JaxJob):
         self._spread = layout.batch_ways > 1
         params, _, optimizer_state = self._state
         placed, state_placed = (jax.tree.map(lambda leaf: leaf.sharding, tree) for tree in (params, optimizer_state))
-        self._take = jax.jit(self._batch, out_shardings=layout.on(layout.batch_side))
+        # Of a batch in several passes, these are the first dimension.
+        self._sides = (*[None] * (self._passes > 1), layout.batch_side)
+        self._take = jax.jit(self._batch, out_shardings=layout.on(*self._sides))
         self._forward, self._both = map(self._on_each_device, (self._losses_of, self._gradients_of))
-        self._gather = jax.jit(lambda params: params, out_shardings=self._whole)
+        self._gather = jax.jit(lambda params: params, out_shardings=layout.of_gathered(params))
         self._mean = jax.jit(_means, out_shardings=(self._whole, placed))
         self._update = jax.jit(self._updated, out_shardings=(placed, state_placed))
         self._divided_bytes = held_bytes([leaf for leaf in jax.tree.leaves(params) if not leaf.is_fully_replicated])
@@ -85,32 +88,32 @@ class SeparateCallsJob(JaxJob):
         """Compiled; where batches are divided, for each device by itself, with results in a row."""
         if not self._spread:
             return jax.jit(function)
-        whole, row = PartitionSpec(), PartitionSpec(self._layout.batch_side)
+        whole, samples = PartitionSpec(), PartitionSpec(*self._sides)
         return jax.jit(
             jax.shard_map(
                 lambda *arguments: jax.tree.map(lambda leaf: leaf[None], function(*arguments)),
                 mesh=self._layout.mesh,
-                in_specs=(whole, whole, row, row),
-                out_specs=row,
+                in_specs=(whole, whole, samples, samples),
+                out_specs=PartitionSpec(self._layout.batch_side),
                 # Or else the gradients of parameters that all devices have would be summed at once.
                 check_vma=False,
             )
         )
 
-    def _local_loss(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree]:
-        outputs, kept = self._network.forward(params, kept, inputs, True)
-        return self._network.loss(outputs, targets), kept
-
     def _losses_of(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> Array:
-        return self._local_loss(params, kept, inputs, targets)[0]
+        if self._passes == 1:
+            return self._value(params, kept, inputs, targets)[0]
+        losses: Array = lax.map(lambda batch: self._value(params, kept, *batch)[0], (inputs, targets))
+        return losses.mean()
 
     def _gradients_of(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree, Tree]:
-        (loss, kept), gradients = jax.value_and_grad(self._local_loss, has_aux=True)(params, kept, inputs, targets)
-        return loss, kept, gradients
+        def of_batch(params: Tree, kept: Tree, batch: tuple[Array, Array]) -> tuple[Array, Tree, Tree]:
+            (loss, kept), gradients = jax.value_and_grad(self._value, has_aux=True)(params, kept, *batch)
+            return loss, kept, gradients
 
-    def _updated(self, params: Tree, state: Tree, gradients: Tree) -> tuple[Tree, Tree]:
-        change, state = self._optimizer.update(gradients, state, params)
-        return jax.tree.map(jnp.add, params, change), state
+        if self._passes == 1:
+            return of_batch(params, kept, (inputs, targets))
+        return mean_of_passes(of_batch, params, kept, (inputs, targets))
 
 
 def _means(loss: Array, gradients: Tree) -> tuple[Array, Tree]:

@@ -11,6 +11,8 @@ import jax
 from jax import Array
 
 from paceline.frameworks.jax.layers import forward
+from paceline.frameworks.jax.recompute import recomputed
+from paceline.spec import Recompute
 from paceline.workloads.base import Layers, named_layers, relu_places
 from paceline.workloads.layers import Conv, Flatten, Layer, Shape
 
@@ -20,8 +22,10 @@ Apply = Callable[[Params, Array], Array]
 Place = Callable[[str, str, Array], Array]
 
 
-def build_apply(layers: Layers, shape: Shape, place: Place = lambda _name, _where, x: x) -> Apply:
-    """The forward pass; images come as (n, h, w, c)."""
+def build_apply(
+    layers: Layers, shape: Shape, place: Place = lambda _name, _where, x: x, recompute: Recompute = "none"
+) -> Apply:
+    """The forward pass; images come as (n, h, w, c). Blocks compute activations again as `recompute` says."""
     steps, relus = named_layers(layers, shape), relu_places(layers, shape)
     layer_of = {name: layer for name, layer, _ in steps}
     dense_after = {name: after for (name, layer, _), (after, _, _) in pairwise(steps) if isinstance(layer, Flatten)}
@@ -39,9 +43,15 @@ def build_apply(layers: Layers, shape: Shape, place: Place = lambda _name, _wher
 
         return forward(layer, array_of, x, lambda y: place(name, "middle", y))
 
+    def run(params: Params, name: str, layer: Layer, x: Array) -> Array:
+        if getattr(layer, "heads", None) is None:
+            return layer_output(params, name, layer, x)
+        arrays = {key: value for key, value in params.items() if key.startswith(f"{name}.")}
+        return recomputed(lambda arrays, x: layer_output(arrays, name, layer, x), recompute)(arrays, x)
+
     def apply(params: Params, x: Array) -> Array:
         for name, layer, _ in steps:
-            x = layer_output(params, name, layer, place(name, "input", x))
+            x = run(params, name, layer, place(name, "input", x))
             if name in relus:
                 owner = relus[name]
                 # Which pixel is the largest does not change with a bias either, and pooled there are fewer.

@@ -10,7 +10,8 @@ import jax
 from jax.profiler import ProfileData, ProfileOptions, TraceAnnotation
 
 from paceline.contract.context import Context
-from paceline.frameworks.jax.training import JaxJob, Layout
+from paceline.frameworks.jax.layout import Layout
+from paceline.frameworks.jax.training import JaxJob
 from paceline.frameworks.xla_spans import STEP, Executed, add_operation_spans, clock_ahead, operations_of
 
 

@@ -6,6 +6,7 @@ Every strategy is the same step; from where arrays lie (`Layout`) XLA derives wh
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -13,14 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.errors import ModelError
 from paceline.frameworks.jax import group as jax_group
-from paceline.frameworks.jax.model import Apply, Place, build_apply
+from paceline.frameworks.jax.layout import Layout, path_name, put, state_shardings
+from paceline.frameworks.jax.model import Apply, build_apply
 from paceline.frameworks.jax.optimizer import Transformation, Tree, make_optimizer
+from paceline.frameworks.jax.passes import clipped, in_passes, mean_of_passes, mean_over_devices
 from paceline.frameworks.xla_spans import INPUT, UPDATE
 from paceline.spec import Precision
 from paceline.workloads.base import Weights, weight_shapes
@@ -31,49 +34,6 @@ IMAGE_DIMENSIONS = 4
 # What XLA makes of a product of two single-precision matrices on a GPU, where its own default is TF32.
 MATMUL_PRECISION: dict[Precision, str] = {"fp32": "float32", "tf32": "tensorfloat32", "bf16": "bfloat16"}
 Loss = Callable[[Any, Any], Any]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where arrays lie on a mesh: the side over which batches are divided, and the part of each parameter."""
-
-    mesh: Mesh
-    batch_side: str | None
-    # The partition of a parameter, given its name and shape.
-    part: Callable[[str, tuple[int, ...]], PartitionSpec] = lambda _name, _shape: PartitionSpec()
-    # Whether divided parameters are put together before they are used.
-    gathers: bool = False
-    # Puts activations where they belong; see `jax_model.Place`.
-    place: Place = lambda _name, _where, x: x
-    # A parameter's shape as it is stored, given its name and neutral shape.
-    fold: Callable[[str, tuple[int, ...]], tuple[int, ...]] = lambda _name, shape: shape
-
-    def on(self, *sides: str | None) -> NamedSharding:
-        """The sharding of an array whose dimensions are divided over these sides of the mesh."""
-        return NamedSharding(self.mesh, PartitionSpec(*sides))
-
-    @property
-    def batch_ways(self) -> int:
-        """Over how many devices a batch is divided."""
-        return int(self.mesh.shape[self.batch_side]) if self.batch_side else 1
-
-    def of_params(self, params: Tree) -> Tree:
-        """The sharding of each parameter."""
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: NamedSharding(self.mesh, self.part(path_name(path), leaf.shape)), params
-        )
-
-
-def path_name(path: Any) -> str:
-    """Keys of a tree as one name: block.0.kernel."""
-    return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
-
-
-def put(array: np.ndarray | Array, sharding: NamedSharding) -> Array:
-    """An array on the devices of this process, as its part of one that all processes make alike."""
-    if isinstance(array, Array):  # it has been put there
-        return array
-    return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
 
 
 @dataclass(frozen=True)
@@ -96,7 +56,7 @@ def network_of(context: Context, layout: Layout) -> Network:
         return Network(jax.tree.map(np.asarray, params), _pure(context, apply), user_model.loss or cross_entropy)
     weights = context.starting_weights()
     params = {name: array.reshape(layout.fold(name, array.shape)) for name, array in weights.items()}
-    apply = build_apply(context.model.layers, context.data.input_shape, layout.place)
+    apply = build_apply(context.model.layers, context.data.input_shape, layout.place, context.spec.recompute)
     return Network(params, _pure(context, apply), cross_entropy)
 
 
@@ -152,20 +112,6 @@ def arrays_of(context: Context, train: bool) -> tuple[np.ndarray, np.ndarray]:
     return narrow[0], narrow[1]
 
 
-def state_shardings(params: Tree, shardings: Tree, state: Tree, whole: NamedSharding) -> Tree:
-    """An array of the optimizer that stands for a parameter lies where that parameter does, any other everywhere."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    places = list(zip(leaves, jax.tree.leaves(shardings), strict=True))
-
-    def place(path: Any, leaf: Any) -> NamedSharding:
-        for (param_path, param), sharding in places:
-            if tuple(path[len(path) - len(param_path) :]) == tuple(param_path) and leaf.shape == param.shape:
-                return sharding
-        return whole
-
-    return jax.tree_util.tree_map_with_path(place, state)
-
-
 class JaxJob:
     """Training as every JAX strategy does it: one compiled step over a mesh, driven alike by every process."""
 
@@ -178,6 +124,7 @@ class JaxJob:
         spec = context.spec
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION[spec.precision])
         self._context, self._layout, self.stride = context, layout, stride
+        self._passes = spec.accumulation
         network = network or network_of(context, layout)
         self._optimizer = optimizer or optimizer_for(context, network.params)
         self._whole = layout.on()
@@ -200,24 +147,57 @@ class JaxJob:
         self._order: Array | None = None
         self._losses: list[tuple[Array, int]] = []
 
+    def _gathered(self, params: Tree) -> Tree:
+        """Parameters as they are used."""
+        if not self._layout.gathers:
+            return params
+        return lax.with_sharding_constraint(params, self._layout.of_gathered(params))
+
     def _outputs(self, params: Tree, kept: Tree, inputs: Array, trains: bool) -> tuple[Any, Tree]:
-        if self._layout.gathers:
-            params = lax.with_sharding_constraint(params, self._whole)
-        return self._network.forward(params, kept, inputs, trains)
+        return self._network.forward(self._gathered(params), kept, inputs, trains)
 
     def _value(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree]:
-        outputs, kept = self._outputs(params, kept, inputs, trains=True)
+        outputs, kept = self._network.forward(params, kept, inputs, True)
         return self._network.loss(outputs, targets), kept
+
+    def _gradients(self, params: Tree, kept: Tree, data: tuple[Array, Array], rows: Array) -> tuple[Array, Tree, Tree]:
+        """Loss, what is kept, and gradients of the mean over a batch, in as many passes as the run says."""
+
+        def of_rows(data: tuple[Array, Array], params: Tree, kept: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
+            with jax.named_scope(INPUT):
+                inputs, targets = (array.at[rows].get(mode="promise_in_bounds") for array in data)
+            (loss, kept), gradients = jax.value_and_grad(self._value, has_aux=True)(params, kept, inputs, targets)
+            return loss, kept, gradients
+
+        def of_passes(data: tuple[Array, Array], params: Tree, kept: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
+            return mean_of_passes(partial(of_rows, data), params, kept, rows)
+
+        gathered, back = jax.vjp(self._gathered, params)
+        if self._passes == 1:
+            loss, kept, gradients = of_rows(data, gathered, kept, rows)
+        elif self._layout.batch_ways == 1 or not self._layout.shares_apart:
+            loss, kept, gradients = of_passes(data, gathered, kept, rows)
+        else:
+            mesh, side = self._layout.mesh, self._layout.batch_side
+            loss, kept, gradients = mean_over_devices(mesh, side, of_passes, data, gathered, kept, shared=rows)
+        return loss, kept, back(gradients)[0]
+
+    def _updated(self, params: Tree, state: Tree, gradients: Tree) -> tuple[Tree, Tree]:
+        """Parameters and optimizer state after an update."""
+        if self._context.spec.clip is not None:
+            # Each device squares its own part.
+            gradients = lax.with_sharding_constraint(gradients, self._layout.of_params(gradients))
+            gradients = clipped(gradients, self._context.spec.clip)
+        change, state = self._optimizer.update(gradients, state, params)
+        return jax.tree.map(jnp.add, params, change), state
 
     def _one_step(self, state: Tree, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Tree, Array]:
         params, kept, optimizer_state = state
         with jax.named_scope(INPUT):
             rows = lax.dynamic_index_in_dim(order, number, keepdims=False)
-            inputs, targets = (array.at[rows].get(mode="promise_in_bounds") for array in data)
-        (loss, kept), gradients = jax.value_and_grad(self._value, has_aux=True)(params, kept, inputs, targets)
+        loss, kept, gradients = self._gradients(params, kept, data, rows)
         with jax.named_scope(UPDATE):
-            change, optimizer_state = self._optimizer.update(gradients, optimizer_state, params)
-            params = jax.tree.map(jnp.add, params, change)
+            params, optimizer_state = self._updated(params, optimizer_state, gradients)
         return (params, kept, optimizer_state), loss
 
     def _several_steps(
@@ -236,8 +216,10 @@ class JaxJob:
 
     def start_epoch(self, epoch: int) -> None:
         """The epoch's indices go to the devices once, each to the device that takes the sample."""
-        order = self._context.order.epoch(epoch).astype(np.int32)
-        self._order = put(order, self._layout.on(None, self._layout.batch_side))
+        order, side = self._context.order.epoch(epoch).astype(np.int32), self._layout.batch_side
+        if self._passes > 1:
+            order = in_passes(order, self._passes, self._layout.batch_ways)
+        self._order = put(order, self._layout.on(*[None] * (order.ndim - 1), side))
         self._losses = []
 
     def step(self, first: int, count: int) -> None:
@@ -313,8 +295,15 @@ class JaxJob:
 
     def program(self) -> str:
         """The step as XLA compiled it for one device, with its collectives."""
+        return str(self._compiled().as_text())
+
+    def temporary_bytes(self) -> int:
+        """What the compiled step needs on a device beside what it is given and gives: activations, gradients."""
+        return int(self._compiled().memory_analysis().temp_size_in_bytes)
+
+    def _compiled(self) -> Any:
         numbers = (np.int32(0),) * (1 if self.stride == 1 else 2)
-        return str(self._step.lower(self._state, self._data, self._order, *numbers).compile().as_text())
+        return self._step.lower(self._state, self._data, self._order, *numbers).compile()
 
     def close(self) -> None:
         """Arrays go before the processes part."""

@@ -1,5 +1,6 @@
 """What can be said about TensorFlow runs without importing TensorFlow first."""
 
+from paceline.contract.recompute import why_not_recomputed
 from paceline.contract.strategy import Knob, Needs, on_cores
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -7,6 +8,8 @@ from paceline.systems import System
 # What a template process imports once for all runs; none of it starts a thread.
 PRELOAD = ("tensorflow", "keras", "paceline.frameworks.tensorflow.training")
 
+# Fields of a run that the step of `TfJob` heeds.
+STEP_FIELDS = frozenset({"accumulation", "recompute", "clip"})
 STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "training steps in one call of the traced function")
 
 
@@ -28,7 +31,22 @@ def check(spec: RunSpec, _system: System) -> str | None:
         return "TensorFlow on CPU has convolutions for channels_last images only; leave out memory_format contiguous"
     if steps_per_call(spec) < 1:
         return f"knob steps_per_execution of {spec.strategy} must be at least 1"
-    return None
+    return check_recompute(spec)
+
+
+def check_recompute(spec: RunSpec) -> str | None:
+    """What activations that are computed again cannot have, in words, or None."""
+    if spec.recompute == "selective":
+        return (
+            f"{spec.strategy} computes blocks again as a whole (tf.recompute_grad) and cannot keep some of what they "
+            f"made; use recompute full"
+        )
+    if spec.recompute != "none" and spec.model is not None:
+        return (
+            f"{spec.strategy} does not know which layers of {spec.model.label} are worth computing again; "
+            f"leave recompute out, and build them within keras.RematScope yourself"
+        )
+    return why_not_recomputed(spec)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -17,6 +17,7 @@ from paceline.contract.job import Evaluation
 from paceline.frameworks.keras.model import build_model, export_weights, keras_inputs, loss_function
 from paceline.frameworks.keras.optimizer import optimizer_for
 from paceline.frameworks.tensorflow.optimizer import KINDS
+from paceline.frameworks.tensorflow.passes import Gradients, clip_sums, in_passes, recompute
 from paceline.workloads.base import Weights
 
 EVALUATION_BATCH = 512
@@ -49,6 +50,9 @@ class TfJob:
         with strategy.scope():
             self._model = build_model(context)
             self._optimizer = optimizer_for(context, self._model, KINDS)
+        recompute(context, self._model)
+        if context.spec.clip is not None:
+            clip_sums(self._optimizer, context.spec.clip)
         self._variables = self._model.trainable_variables
         self._loss = loss_function(context, self._model)
         with tf.device("/cpu:0"):
@@ -57,9 +61,11 @@ class TfJob:
         self._whole = inputs, targets
         self._inputs = self._on_each_device(lambda _replica: inputs)
         self._targets = self._on_each_device(lambda _replica: targets)
-        self._gradients = self._loss_and_gradients
+        self._gradients: Gradients = self._loss_and_gradients
         if context.spec.execution == "compiled":
             self._gradients = tf.function(self._loss_and_gradients, autograph=False, jit_compile=True)
+        if context.spec.accumulation > 1:
+            self._gradients = in_passes(self._gradients, context.spec.accumulation, self._variables)
         self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
         self._test = tf.function(self._tested, autograph=False, reduce_retracing=True)
         self._order: Any = None

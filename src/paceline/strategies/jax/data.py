@@ -24,7 +24,7 @@ def open_job(context: Context) -> Job:
     """Batches divided, all else everywhere."""
     from paceline.frameworks.jax.group import WORKERS, join, mesh_of
     from paceline.frameworks.jax.instrumentation import jax_job
-    from paceline.frameworks.jax.training import Layout
+    from paceline.frameworks.jax.layout import Layout
 
     join(context)
     return jax_job(context, Layout(mesh_of(context), batch_side=WORKERS))

@@ -21,11 +21,13 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     ways = spec.workers
     shapes = [shape for layer in model.layers for _, shape in layer.arrays]
     divided = sum(math.prod(shape) for shape in shapes if costs.divided_dimension(shape, ways) is not None)
+    arrays = sum(costs.divided_dimension(shape, ways) is not None for shape in shapes)
     whole = model.parameters - divided
     messages = (
         *all_gather("parameters", divided * FLOAT_BYTES, ways),
         *scattered_reduction(spec, "gradients", divided * FLOAT_BYTES, ways),
         *all_reduce("gradients of arrays that do not divide", whole * FLOAT_BYTES, ways if whole else 1),
+        *costs.norm_messages(spec, arrays, ways),
     )
     return costs.worker_footprint(
         spec, model, messages, held=whole + divided / ways, gathered_bytes=divided * FLOAT_BYTES if ways > 1 else 0
@@ -38,7 +40,7 @@ def open_job(context: Context) -> Job:
 
     from paceline.frameworks.jax.group import WORKERS, join, mesh_of
     from paceline.frameworks.jax.instrumentation import jax_job
-    from paceline.frameworks.jax.training import Layout
+    from paceline.frameworks.jax.layout import Layout
 
     def part(_name: str, shape: tuple[int, ...]) -> PartitionSpec:
         dimension = costs.divided_dimension(shape, context.spec.workers)

@@ -13,7 +13,7 @@ def open_job(context: Context) -> Job:
     """A mesh of one device."""
     from paceline.frameworks.jax.group import mesh_of
     from paceline.frameworks.jax.instrumentation import jax_job
-    from paceline.frameworks.jax.training import Layout
+    from paceline.frameworks.jax.layout import Layout
 
     return jax_job(context, Layout(mesh_of(context), batch_side=None))
 

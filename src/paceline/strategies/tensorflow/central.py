@@ -26,10 +26,11 @@ def check(spec: RunSpec, system: System) -> str | None:
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """The first device's memory has the variables; the others fetch them and send gradients in every step."""
     size, others = model.parameter_bytes, spec.workers - 1
-    exchanges = (("parameters", size, 0), ("gradients", 0, size))
-    from_first = tuple(exchange(name, there, back, others) for name, there, back in exchanges if others)
+    # Every pass fetches the variables anew.
+    exchanges = (("parameters", size, 0, spec.accumulation), ("gradients", 0, size, 1))
+    from_first = tuple(exchange(name, there, back, others * times) for name, there, back, times in exchanges if others)
     first = costs.trainer(spec, model, from_first, ranks=1)
-    to_first = tuple(exchange(name, back, there) for name, there, back in exchanges)
+    to_first = tuple(exchange(name, back, there, times) for name, there, back, times in exchanges)
     other = costs.trainer(spec, model, to_first, ranks=others, parameter_bytes=0, optimizer_bytes=0)
     return Footprint((first, other) if others else (first,))
 
@@ -56,6 +57,13 @@ STRATEGY = Strategy(
     footprint=footprint,
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION,),
-    needs=replace(declared.NEEDS, executions=("eager",), roles=one_process_for_all_workers, check=check),
+    needs=replace(
+        declared.NEEDS,
+        executions=("eager",),
+        # Computed again, a block would fetch its variables again too.
+        heeds=declared.STEP_FIELDS - {"recompute"},
+        roles=one_process_for_all_workers,
+        check=check,
+    ),
     testing=Testing(reference=on_one_worker("tf-single")),
 )

@@ -28,10 +28,10 @@ STRATEGY = Strategy(
     framework="tensorflow",
     about="one worker, no communication, the step as a traced function",
     use_when="the model is small, or as the baseline of every TensorFlow comparison",
-    footprint=lambda spec, model: Footprint((costs.trainer(spec, model, samples=spec.samples_per_step, ranks=1),)),
+    footprint=lambda spec, model: Footprint((costs.trainer(spec, model, ranks=1),)),
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION,),
-    needs=replace(declared.NEEDS, fixed_workers=1),
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, fixed_workers=1),
     testing=Testing(
         # Other kernels than PyTorch's add in another order; the differences grow over 20 steps of Adam.
         tolerance=1e-3

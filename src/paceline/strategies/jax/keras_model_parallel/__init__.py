@@ -29,10 +29,22 @@ def rows_of(spec: RunSpec) -> Rows:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A part of every split layer, activations exchanged in the row, gradients averaged between rows."""
-    rows = rows_of(spec)
-    (worker,) = costs.with_one_counter(tensor_footprint(spec, rows, model), spec).groups
+    passes, rows = spec.accumulation, rows_of(spec)
+    # Keras keeps what its layers remember for all devices together, so each pass is one of all of them and sends all.
+    each = spec.model_copy(update={"global_batch": spec.samples_per_step // passes, "local_batch": None})
+    (worker,) = costs.with_one_counter(tensor_footprint(each, rows, model), spec).groups
     averages = (message for message in worker.messages if message.hidden)
-    return Footprint((replace(worker, messages=(*_as_laid_out(spec, rows, model), *averages)),))
+    messages = [
+        replace(message, count=message.count * passes) for message in (*_as_laid_out(each, rows, model), *averages)
+    ]
+    split = sum(part.array_split(array) != "whole" for part in rows.split(model) for array, _ in part.layer.arrays)
+    worker = replace(
+        worker,
+        flops=worker.flops * passes,
+        gradient_bytes=worker.gradient_bytes + (worker.parameter_bytes if passes > 1 else 0),
+        messages=(*messages, *costs.norm_messages(spec, split, rows.ways)),
+    )
+    return Footprint((worker,))
 
 
 def _as_laid_out(spec: RunSpec, rows: Rows, model: ModelFacts) -> list[Message]:
@@ -110,6 +122,7 @@ STRATEGY = Strategy(
         devices=("cpu", "cuda"),
         packages=("keras",),
         own_models="keras",
+        heeds=declared.STEP_FIELDS - {"recompute"},
         roles=one_process_for_all_workers,
         environment=environment,
         check=check,

@@ -17,8 +17,9 @@ from paceline.contract.context import Context
 from paceline.costs.splits import Rows
 from paceline.errors import ModelError
 from paceline.frameworks.jax.instrumentation import jax_job
+from paceline.frameworks.jax.layout import Layout
 from paceline.frameworks.jax.optimizer import Transformation, Tree
-from paceline.frameworks.jax.training import JaxJob, Layout, Network
+from paceline.frameworks.jax.training import JaxJob, Network
 from paceline.frameworks.keras.model import build_layers, build_model, loss_function, named_variables, set_precision
 from paceline.workloads.base import model_facts
 from paceline.workloads.own import call_own
@@ -46,7 +47,8 @@ def open_parallel(context: Context, rows: Rows) -> JaxJob:
     check_placed(model, axes, rows.ways)
     variables = trained_variables(context, model)
     parts = {name: PartitionSpec(*axes.get(variable.path, ())) for name, variable in variables.items()}
-    layout = Layout(mesh.backend_mesh, batch_side=BATCH, part=lambda name, _shape: parts[name])
+    # What layers remember beside their weights is that of a whole batch, not of a device's share.
+    layout = Layout(mesh.backend_mesh, batch_side=BATCH, part=lambda name, _shape: parts[name], shares_apart=False)
     job = jax_job(
         context,
         layout,

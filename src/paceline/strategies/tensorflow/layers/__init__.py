@@ -66,7 +66,6 @@ STRATEGY = Strategy(
     ),
     needs=replace(
         declared.NEEDS,
-        precisions=("fp32",),
         executions=("eager",),
         cut_by=always_cut_by("stages"),
         roles=one_process_for_all_workers,

@@ -27,6 +27,12 @@ def check(spec: RunSpec, system: System) -> str | None:
         )
     if knobs["loop"] == "fit" and knobs["steps_per_execution"] != 1:
         return "loop fit tells one loss per call, so steps_per_execution must be 1 there; leave it out or use custom"
+    unmade = "accumulation" if spec.accumulation > 1 else "clip" if spec.clip is not None else None
+    if knobs["loop"] == "fit" and unmade:
+        return (
+            f"loop fit is Keras' own step, which knows nothing of {unmade} over all replicas; "
+            f"leave {unmade} out, or use loop custom"
+        )
     return declared.check(spec, system)
 
 
@@ -79,7 +85,7 @@ STRATEGY = Strategy(
         Knob("loop", "custom", "a loop of one's own, or Keras' fit as the studies used it", ("custom", "fit")),
         declared.STEPS_PER_EXECUTION,
     ),
-    needs=replace(declared.NEEDS, roles=one_process_for_all_workers, check=check),
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, roles=one_process_for_all_workers, check=check),
     traits=Traits(usual_on_several_devices=True),
     testing=Testing(reference=on_one_worker("tf-single")),
 )

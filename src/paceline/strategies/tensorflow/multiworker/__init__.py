@@ -71,6 +71,6 @@ STRATEGY = Strategy(
         ),
         declared.STEPS_PER_EXECUTION,
     ),
-    needs=replace(declared.NEEDS, environment=environment, check=check),
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, environment=environment, check=check),
     testing=Testing(reference=on_one_worker("tf-single")),
 )

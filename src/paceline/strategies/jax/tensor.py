@@ -9,18 +9,23 @@ from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, always_cut_by, on_cores, on_one_worker
 from paceline.contract.traits import Traits, always, one_replica
-from paceline.costs import jax as costs
 from paceline.costs.footprint import Footprint, ModelFacts
-from paceline.costs.splits import Rows, tensor_footprint, why_not_split
+from paceline.costs.jax_mesh import mesh_footprint
+from paceline.costs.splits import why_not_split
 from paceline.frameworks.jax import declared
+from paceline.layout import Layout
 from paceline.spec import RunSpec
 from paceline.systems import System
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A part of every split layer, and activations exchanged between them."""
-    rows = Rows.of(spec, STRATEGY.knob_values(spec))
-    return costs.with_one_counter(tensor_footprint(spec, rows, model), spec)
+    return mesh_footprint(spec, Layout(tensor=spec.workers), model, splits_convolutions(spec))
+
+
+def splits_convolutions(spec: RunSpec) -> bool:
+    """Whether each worker has some output channels of a convolution, not all of them."""
+    return STRATEGY.knob_values(spec)["convolutions"] == "split"
 
 
 def check(spec: RunSpec, system: System) -> str | None:
@@ -30,13 +35,13 @@ def check(spec: RunSpec, system: System) -> str | None:
 
 def open_job(context: Context) -> Job:
     """All devices in one row; each sees the whole batch."""
-    from paceline.frameworks.jax.group import join, mesh_of
+    from paceline.frameworks.jax.group import WORKERS, join, mesh_of
     from paceline.frameworks.jax.instrumentation import jax_job
-    from paceline.strategies.jax.tensor.placement import split_layout
+    from paceline.frameworks.jax.placement import Sides, split_layout
 
     join(context)
-    rows = Rows.of(context.spec, STRATEGY.knob_values(context.spec))
-    return jax_job(context, split_layout(context, rows, mesh_of(context)), divided=True)
+    layout = split_layout(context, Sides(mesh_of(context), tensor=WORKERS), splits_convolutions(context.spec))
+    return jax_job(context, layout, divided=True)
 
 
 STRATEGY = Strategy(
