@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+# Most samples, and numbers of all of them (half a gigabyte), that a model is evaluated on at once.
+EVALUATION_BATCH, MOST_EVALUATED_NUMBERS = 512, 2**27
 # Called with (what is being fetched, bytes so far, bytes in all).
 FetchProgress = Callable[[str, int, int], None]
 
@@ -36,6 +39,12 @@ class DataSet:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
         return tuple(self.train_inputs.shape[1:])
+
+    @property
+    def evaluation_batch(self) -> int:
+        """Samples to look at together when a model is evaluated: fewer where each has many inputs or outputs."""
+        outputs = prod(self.train_targets.shape[1:]) * (self.classes or 1)
+        return max(1, min(EVALUATION_BATCH, MOST_EVALUATED_NUMBERS // max(outputs, prod(self.input_shape))))
 
     def first(self, train_samples: int | None) -> "DataSet":
         """The data set with only its first training samples, and test samples in proportion."""

@@ -29,7 +29,6 @@ from paceline.spec import Precision
 from paceline.workloads.base import Weights, weight_shapes
 from paceline.workloads.own import OWN_DATA, build_own, call_own
 
-EVALUATION_BATCH = 512
 IMAGE_DIMENSIONS = 4
 # What XLA makes of a product of two single-precision matrices on a GPU, where its own default is TF32.
 MATMUL_PRECISION: dict[Precision, str] = {"fp32": "float32", "tf32": "tensorfloat32", "bf16": "bfloat16"}
@@ -241,7 +240,7 @@ class JaxJob:
         if self._test is None:
             self._test = tuple(put(array, self._whole) for array in arrays_of(self._context, train=False))
         total, ways = len(self._test[1]), self._layout.batch_ways
-        rounds = -(-total // EVALUATION_BATCH)
+        rounds = -(-total // self._context.data.evaluation_batch)
         size = total // rounds // ways * ways
         sums = np.zeros(3)
         for number in range(rounds if size else 0):

@@ -20,8 +20,6 @@ from paceline.frameworks.tensorflow.optimizer import KINDS
 from paceline.frameworks.tensorflow.passes import Gradients, clip_sums, in_passes, recompute
 from paceline.workloads.base import Weights
 
-EVALUATION_BATCH = 512
-
 
 class TfJob:
     """One process and its replicas, of which each has one of the devices."""
@@ -147,7 +145,7 @@ class TfJob:
         data, process, total = self._context.data, self._context.process.index, len(self._context.data.test_targets)
         processes = self._strategy.num_replicas_in_sync // len(self._devices)
         begin, end = process * total // processes, (process + 1) * total // processes
-        rounds = max(1, math.ceil((end - begin) / EVALUATION_BATCH))
+        rounds = max(1, math.ceil((end - begin) / data.evaluation_batch))
         edges = [begin + (end - begin) * number // rounds for number in range(rounds + 1)]
         loss_sum, correct, predictions = 0.0, 0, 0
         for start, stop in pairwise(edges):

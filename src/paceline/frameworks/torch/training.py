@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
-from paceline.data.base import DataSet
+from paceline.data.base import EVALUATION_BATCH, DataSet
 from paceline.errors import ModelError
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
@@ -27,7 +27,6 @@ from paceline.spans import SpanRecorder
 from paceline.workloads.base import Weights
 from paceline.workloads.own import build_own
 
-EVALUATION_BATCH = 512
 IMAGE_DIMENSIONS = 4
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -39,6 +38,7 @@ class ResidentData:
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
     permuted: bool
+    evaluation_batch: int = EVALUATION_BATCH
 
     @classmethod
     def load(cls, data: DataSet, device: torch.device, channels_last: bool) -> "ResidentData":
@@ -55,6 +55,7 @@ class ResidentData:
             (images(data.train_inputs), put(data.train_targets)),
             (images(data.test_inputs), put(data.test_targets)),
             permuted,
+            data.evaluation_batch,
         )
 
     def batch(self, part: tuple[Tensor, Tensor], index: Tensor | slice) -> tuple[Tensor, Tensor]:
@@ -326,7 +327,7 @@ def evaluate(model: nn.Module, loss: Loss, data: ResidentData, part: int, parts:
     """Loss and accuracy over one of `parts` stretches of the test set, in as many batches as every other part."""
     total, loss_sum, predictions, correct, counted = len(data.test[1]), 0.0, 0, 0, 0
     begin, end = part * total // parts, (part + 1) * total // parts
-    rounds = max(1, math.ceil(math.ceil(total / parts) / EVALUATION_BATCH))
+    rounds = max(1, math.ceil(math.ceil(total / parts) / data.evaluation_batch))
     edges = [begin + (end - begin) * number // rounds for number in range(rounds + 1)]
     model.eval()
     with torch.no_grad():

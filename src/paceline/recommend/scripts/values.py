@@ -5,6 +5,7 @@ from importlib import metadata, resources
 from typing import Any
 
 from paceline.data import synthetic, tokens
+from paceline.data.base import EVALUATION_BATCH
 from paceline.data.mnist import cache_folder, find_folder
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.layout import assignment, call, prose
@@ -12,7 +13,6 @@ from paceline.runs.devices import TUNED_ALLOCATOR
 from paceline.spec import Optimizer, RunSpec
 from paceline.units import format_count
 
-EVALUATION_BATCH = 512
 ABOUT_MEMORY = "The exports keep the C library from giving memory back, and fetching it again, in every step."
 USUAL_STEPS_PER_LINE, LINES_OF_A_SHORT_RUN = 10, 20
 
