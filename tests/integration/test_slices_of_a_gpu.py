@@ -29,7 +29,7 @@ pytestmark = [
 ]
 LATE_SECONDS = 0.05
 # Half or less of what slices of an H200 moved through its memory; sockets carry 2 to 4 GB/s.
-LEAST_FAST = {2: 80e9, 4: 50e9, 8: 25e9}
+LEAST_FAST = {2: 80e9, 4: 50e9, 8: 20e9}
 PAYLOAD_BYTES = 64 << 20
 # A model that wants as much memory as half of the GPU for a moment.
 WIDE = """

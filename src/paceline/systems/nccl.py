@@ -32,10 +32,10 @@ from paceline.systems.nccl import FoundNccl, loaded_nccl
 print(FoundNccl(version=loaded_nccl()).model_dump_json())
 """
 # NCCL's kernels have a block for each channel, and those of all slices wait for each other: where one finds no free
-# multiprocessor on its slice, all wait for ever. With NCCL's own choice eight slices of an H200 hung. A quarter lets
-# groups along all four dimensions of a mesh communicate at once. On an H200 16, 8 and 4 channels moved 253, 159 and 86
-# GB/s between 2, 4 and 8 slices, and twice as many 356, 229 and 133; eight slices trained a CNN as fast with both.
-CHANNEL_SHARE = 4
+# multiprocessor on its slice, all wait for ever. With NCCL's own choice eight slices of an H200 hung; with 8 channels on
+# each of four slices, a quarter of their multiprocessors, two of 17 runs of GPT-2 did, and none of five with 4. On an
+# H200 8, 4 and 2 channels moved 155, 95 and 46 GB/s between 2, 4 and 8 slices, and twice as many 253, 159 and 86.
+CHANNEL_SHARE = 8
 # Of CUDA's driver: CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, of a process under MPS that of its share.
 _DRIVER, _MULTIPROCESSOR_COUNT = "libcuda.so.1", 16
 # The variables that bound channels. A user's own values stay: fewer channels are a slower link, on purpose.
@@ -68,7 +68,7 @@ class SliceLink:
 
 def channels(multiprocessors: int) -> int:
     """How many channels NCCL may use on a slice, so that its kernels can run on all slices at the same time."""
-    return max(1, multiprocessors // CHANNEL_SHARE)
+    return max(1, round(multiprocessors / CHANNEL_SHARE))
 
 
 def slice_multiprocessors() -> int:

@@ -65,7 +65,7 @@ def test_ranks_of_a_fast_link_are_on_one_host_with_bounded_channels():
     env = slice_link((2, 32, 3), "auto").environment(rank=1, multiprocessors=33)
     assert env["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
     assert "NCCL_HOSTID" not in env
-    assert {env[name] for name in BOUNDS} == {"8"}
+    assert {env[name] for name in BOUNDS} == {"4"}
 
 
 def test_every_rank_over_sockets_claims_another_host_so_that_nccl_takes_one_gpu_twice():
@@ -75,8 +75,8 @@ def test_every_rank_over_sockets_claims_another_host_so_that_nccl_takes_one_gpu_
     assert "NCCL_MULTI_RANK_GPU_ENABLE" not in link.environment(0, 66)
 
 
-@pytest.mark.parametrize(("multiprocessors", "most"), [(132, 33), (66, 16), (16, 4), (5, 1), (2, 1), (0, 1)])
-def test_channels_take_a_quarter_of_a_slice_and_at_least_one_is_left(multiprocessors, most):
+@pytest.mark.parametrize(("multiprocessors", "most"), [(132, 16), (66, 8), (32, 4), (14, 2), (2, 1), (0, 1)])
+def test_channels_take_an_eighth_of_a_slice_and_at_least_one_is_left(multiprocessors, most):
     assert channels(multiprocessors) == most
 
 
