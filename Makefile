@@ -2,8 +2,8 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-# Three files of tests at a time, as some mostly wait, in the order of tests/conftest.py: the longest first.
-BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
+# Three groups of tests at a time, as some mostly wait, made and put in order by tests/conftest.py.
+BESIDE := -n 3 --dist loadgroup --no-loadscope-reorder
 # The interpreter may be called python3 where python3.11 is not on the path.
 FOUND := $(shell command -v $(PYTHON) || command -v python3)
 
@@ -37,7 +37,7 @@ test: check
 	$(BIN)/pytest -m "alone and not soak" tests/contract tests/integration
 
 soak: $(VENV)/all
-	$(BIN)/pytest $(BESIDE) -m soak tests/contract tests/integration
+	$(BIN)/pytest $(BESIDE) -m soak tests
 
 check: $(VENV)/all
 	$(BIN)/ruff format --check src tests benchmarks tools

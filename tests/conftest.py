@@ -55,10 +55,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests.setdefault(item.path.name, []).append(item.name)
         if is_soak(item.path.name, item.name):
             item.add_marker(pytest.mark.soak)
+        # Tests of one of these frameworks run in one process, which imports it once; all others file by file.
+        imported = next((name for name in ("tensorflow", "jax") if item.get_closest_marker(name)), item.path.name)
+        item.add_marker(pytest.mark.xdist_group(imported))
     forgotten = [] if any("::" in argument for argument in config.args) else stale(tests)
     if forgotten:
         raise pytest.UsageError(f"lines of tests/soak_cases.py that match no test: {', '.join(forgotten)}")
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[bool, int]:
+    """TensorFlow's first, which take longest in all; then files by how long they take."""
+    name = item.path.name
+    alone = item.get_closest_marker("tensorflow") is None
+    return alone, LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 @pytest.fixture(scope="session")

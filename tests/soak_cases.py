@@ -4,6 +4,8 @@ By file: beginnings of test ids. A case that a line of `KEPT` begins with stays 
 """
 
 SOAK = {
+    "test_guide.py": ["test_the_tables_of_the_guide_are_what_make_docs_writes"],
+    "test_predicted_text.py": ["test_the_answer_is_as_stored_at_this_width[recommend-many-80]"],
     "test_calibrate.py": [
         "test_a_model_of_the_users_is_calibrated_with_and_predicted",
         "test_a_calibration_that_is_interrupted_ends_and_writes_nothing[in a run]",
@@ -27,7 +29,7 @@ SOAK = {
         for workload, names in {
             "transformer": ("torch-zero", "torch-ps-sync", "tf-mirrored", "tf-central", "tf-multiworker", "jax-data",
                             "torch-sandblaster"),
-            "mnist-small": ("jax-fsdp", "keras-model-parallel", "tf-dtensor"),
+            "mnist-small": ("jax-fsdp", "jax-mesh", "jax-tensor", "keras-model-parallel", "tf-dtensor", "tf-layers"),
         }.items()
         for name in names
     ],
@@ -39,9 +41,13 @@ SOAK = {
         "test_a_pair_of_functions_may_bring_an_optimizer_whose_state_is_divided_too",
         "test_several_steps_in_one_call_are_the_same_steps[jax-single]",
         "test_half_precision_stays_near_single_precision",
-        "test_jax_tensor_leaves_convolutions_whole_when_asked",
+        "test_jax_tensor_leaves_convolutions_whole_when_asked", "test_the_footprint_holds_what_the_devices_hold",
+        "test_jax_tensor_refuses_a_pair_without_a_plan",
     ],
-    "test_traced_steps.py": ["test_the_breakdown_of_every_rank_adds_up_to_its_step"],
+    "test_traced_steps.py": [
+        "test_the_breakdown_of_every_rank_adds_up_to_its_step", "test_the_breakdown_of_two_workers_has_communication",
+        "test_the_breakdown_of_one_worker_has_no_communication", "test_a_breakdown_is_of_the_same_training",
+    ],
     "test_torch_data_parallel_knobs.py": [
         "test_a_model_of_ones_own_follows_one_worker", "test_divided_state_is_counted_for_other_optimizers_too",
         "test_plain_memory_order_gives_the_same_losses", "test_a_model_that_leaves_out_a_layer_is_taken_too",
@@ -92,34 +98,48 @@ SOAK = {
     ],
     "test_any_process_may_die.py": ["test_a_killed_process_ends_the_run_and_is_named"],
     "test_shared_imports.py": [
-        "test_nothing_passes_from_a_run_to_the_next", "test_fsdp_does_not_import_optimizers_that_only_zero_uses",
+        "test_a_shared_import_is_made_once_and_the_record_says_so", "test_nothing_passes_from_a_run_to_the_next",
+        "test_fsdp_does_not_import_optimizers_that_only_zero_uses",
     ],
     "test_tf_placement.py": ["test_replicas_compute_at_the_same_time_each_on_its_share"],
     "test_tf_ps.py": [
         "test_a_share_that_is_taken_apart_trains_as_a_whole_one", "test_blocks_are_dealt_over_servers_as_counted",
         "test_several_steps_in_one_call_use_each_share_once_too",
     ],
-    "test_frameworks_agree.py": ["test_accuracy_after_two_epochs_is_that_of_torch[jax-single]"],
-    "test_torch_mesh.py": ["test_a_convolutional_network_is_cut_and_divided_too"],
+    "test_frameworks_agree.py": [
+        "test_accuracy_after_two_epochs_is_that_of_torch", "test_loss_is_that_of_torch_step_by_step",
+    ],
+    "test_torch_mesh.py": [
+        "test_a_convolutional_network_is_cut_and_divided_too",
+        *(f"test_a_layout_trains_as_one_worker_does[{case}]" for case in (
+            "tensor=4 classes 33", "pipeline=4 gpipe", "replicate=2,tensor=2 accumulation 2", "shard=2,pipeline=2 zbv",
+            "pipeline=2 interleaved", "tensor=2 recompute selective clip 0.2", "replicate=2,shard=2 clip 0.2",
+            "shard=2,tensor=2 recompute full accumulation 2 clip 0.2", "shard=2", "tensor=2",
+        )),
+    ],
+    "test_own_model.py": ["test_the_text_of_the_file_is_its_identity"],
+    "test_asynchronous_strategies_learn.py": ["test_loss_falls_below_what_the_strategy_states[tf-ps]"],
+    "test_jax_mesh.py": ["test_a_run_trains_as_one_worker_does[jax-data workers 2 accumulation 4 recompute selective]"],
 }  # fmt: skip
 
 KEPT = {
     "test_emitted_scripts.py": [
         *(f"test_a_script_loses_what_pacelines_run_of_a_built_in_model_loses[{name}]"
-          for name in ("torch-ddp", "torch-fsdp", "tf-mirrored", "jax-data")),
-        "test_a_script_with_other_settings_still_loses_what_pacelines_run_loses[jax-fsdp-jax-decay]",
+          for name in ("torch-ddp", "tf-single", "jax-data")),
         "test_a_script_loses_what_pacelines_run_of_the_transformer_loses[torch-fsdp-tensor]",
-        "test_a_script_loses_what_pacelines_run_of_the_users_model_loses[tf-single]",
     ],
     "test_jax_placement.py": [
         "test_a_process_for_each_worker_trains_as_one_process_does[mnist-small-jax-fsdp]",
         "test_every_optimizer_means_what_it_means_in_pytorch[momentum]",
-        "test_what_is_wrong_with_a_plan_for_a_pair_is_said[{'nothing': 'rows'}",
+        "test_the_footprint_holds_what_the_devices_hold[transformer-jax-data]",
     ],
     "test_traced_steps.py": [
-        f"test_the_breakdown_of_every_rank_adds_up_to_its_step[{name}"
-        for name in ("torch-ddp-2", "torch-fsdp-2", "torch-pipeline-2", "torch-mesh", "torch-ps-sync", "torch-downpour",
-                     "torch-sandblaster", "tf-mirrored-2", "tf-ps", "jax-data-2", "jax-tensor-2")
+        f"test_{what}[{name}"
+        for what in (
+            "the_breakdown_of_every_rank_adds_up_to_its_step", "the_breakdown_of_two_workers_has_communication",
+            "a_breakdown_is_of_the_same_training",
+        )
+        for name in ("torch-ddp-2", "torch-pipeline-2", "torch-ps-sync", "tf-mirrored-2", "jax-data-2")
     ],
     "test_torch_data_parallel_knobs.py": [
         "test_a_model_of_ones_own_follows_one_worker[own optimizer-torch-ddp",
@@ -127,26 +147,23 @@ KEPT = {
     "test_torch_model_parallel.py": [
         "test_two_by_two_workers_end_with_the_weights_of_one[torch-fsdp-tensor-transformer]",
     ],
-    "test_keras_placement.py": [
-        "test_a_plan_that_matches_nothing_is_an_error_and_not_silence[[\"hidden\"]",
-    ],
     "test_tf_data_parallel_knobs.py": [
         "test_no_setting_changes_what_is_learned[mnist-small-tf-mirrored-2-{'loop': 'fit'}]",
-        "test_compiling_does_not_change_what_is_learned[tf-single",
     ],
     "test_tf_model_parallel.py": ["test_every_shape_of_the_mesh_gives_the_same[transformer"],
     "test_web_app.py": [
         "test_every_page_loads_within_the_width_of_the_screen[desktop-light]",
-        "test_every_page_loads_within_the_width_of_the_screen[phone-dark]",
     ],
     "test_report_in_browser.py": ["test_every_figure_comes_alive_without_an_error[light-390]"],
     "test_torch_servers.py": ["test_more_servers_give_the_same_losses_and_weights[2-torch-sandblaster]"],
-    "test_clean_exits.py": ["test_many_runs_in_a_row_end_clean[torch-ddp]"],
     "test_any_process_may_die.py": [
         f"test_a_killed_process_ends_the_run_and_is_named[{name}"
         for name in ("torch-ddp", "torch-ps-sync", "tf-ps", "jax-data", "torch-pipeline")
     ],
-    "test_shared_imports.py": ["test_nothing_passes_from_a_run_to_the_next[jax-single]"],
+    "test_shared_imports.py": [
+        "test_nothing_passes_from_a_run_to_the_next[jax-single]",
+        "test_a_shared_import_is_made_once_and_the_record_says_so[torch-single]",
+    ],
     "test_tf_placement.py": ["test_replicas_compute_at_the_same_time_each_on_its_share[tf-mirrored-{}]"],
 }  # fmt: skip
 

@@ -118,12 +118,12 @@ def complete(spec: RunSpec) -> RunSpec:
         fields["options"] = {**{name: options[name] for name in model.assume(unlike)}, **unlike}
         shaped = spec.input_shape is not None and "synthetic" in model.datasets
         fields["dataset"] = spec.dataset or ("synthetic" if shaped else model.dataset)
-        fields |= _sample_fields(spec, model, str(fields["dataset"]))
         if fields["dataset"] not in model.datasets:
             raise SpecError(
                 f"workload {spec.workload} cannot train on {fields['dataset']!r}; "
                 f"{nearest(str(fields['dataset']), model.datasets)}"
             )
+        fields |= _sample_fields(spec, model, str(fields["dataset"]))
     if fields["dataset"] != OWN_DATA:
         _check_shape(spec, str(fields["dataset"]))
     return spec.model_copy(update=fields)

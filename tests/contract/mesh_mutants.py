@@ -1,6 +1,6 @@
 """Trains a small model with torch-mesh as it is, and with faults put in, and prints the losses of each run.
 
-Used as a script by `test_torch_mesh_mutants.py`: takes a run as JSON and names of faults; every rank is forked from here.
+Used as a script by `test_torch_mesh_mutants.py`: takes a run as JSON and names of faults, and forks every rank.
 """
 
 import json

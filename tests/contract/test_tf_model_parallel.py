@@ -286,7 +286,7 @@ def test_a_watched_mesh_sends_the_bytes_of_its_footprint(workers: int, tensor: i
     [
         ("mnist-small", "tf-layers", 6, {}, "has 5 layers to cut between and 6 stages were asked for"),
         ("mnist-small", "tf-layers", 2, {"knobs": {"microbatches": 7}}, "64 does not divide into 7 micro-batches"),
-        ("mnist-small", "tf-layers", 2, {"precision": "bf16"}, "does not run with precision bf16"),
+        ("mnist-small", "tf-layers", 2, {"precision": "fp16"}, "does not run with precision fp16"),
         ("mnist-small", "tf-layers", 2, {"optimizer": {"name": "lbfgs"}}, "lbfgs"),
         (
             "mnist-small",

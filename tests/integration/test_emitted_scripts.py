@@ -54,6 +54,8 @@ MNIST = {"workload": "mnist-small", "dataset": "mnist-5k", "train_samples": 512,
 TRANSFORMER = {
     "workload": "transformer", "options": {"depth": 2, "width": 32, "heads": 4}, "input_shape": [16], "classes": 32,
     "train_samples": 64, "global_batch": 16, "steps": STEPS,
+    "shards of parts in half": {"layout": "shard=2,tensor=2", "precision": "bf16"},
+    "shards in a pipeline in half": {"layout": "shard=2,pipeline=2", "precision": "bf16"},
 }  # fmt: skip
 MLP = {"workload": "mlp", "options": {"depth": 3, "width": 32}, "train_samples": 256, "steps": STEPS}
 DECAYING = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}

@@ -32,8 +32,8 @@ from paceline.systems.nccl import FoundNccl, loaded_nccl
 print(FoundNccl(version=loaded_nccl()).model_dump_json())
 """
 # NCCL's kernels have a block for each channel, and those of all slices wait for each other: where one finds no free
-# multiprocessor on its slice, all wait for ever. With NCCL's own choice eight slices of an H200 hung; with 8 channels on
-# each of four slices, a quarter of their multiprocessors, two of 17 runs of GPT-2 did, and none of five with 4. On an
+# multiprocessor on its slice, all wait for ever. With NCCL's own choice eight slices of an H200 hung; with 8 channels
+# on each of four slices, a quarter of their multiprocessors, 2 of 17 runs of GPT-2 did, and none of 5 with 4. On an
 # H200 8, 4 and 2 channels moved 155, 95 and 46 GB/s between 2, 4 and 8 slices, and twice as many 253, 159 and 86.
 CHANNEL_SHARE = 8
 # Of CUDA's driver: CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, of a process under MPS that of its share.

@@ -13,7 +13,6 @@ from paceline.spec import RunSpec
 
 # Dimensions that the template divides a model along.
 SCRIPTED = ("pipeline", "replicate", "shard", "tensor")
-PRECISIONS = ("fp32", "tf32")
 # What selective recomputation keeps: products, attention on cores and GPUs, and what came from other workers.
 KEPT = (
     "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution",
@@ -42,6 +41,7 @@ def mesh_values(source: Source) -> Mapping[str, Any]:
         "may_lack_parameters": bare or (in_stages and "stages" in source.own_functions),
         "passes_text": "".join(passes),
         "kept": KEPT,
+        "casts": spec.precision == "bf16",
         # The fused form of SGD does not know divided tensors, and FSDP wants those in their plain order.
         "optimizer": optimizer_text(spec.optimizer, "parameters", fused=False),
         "channels_last": False,
@@ -56,8 +56,6 @@ def _check(spec: RunSpec, plan: MeshPlan) -> None:
             f"a script cannot be written for {others[0]}={getattr(plan.layout, others[0])}; use a layout of "
             f"{', '.join(SCRIPTED)}"
         )
-    if spec.precision not in PRECISIONS:
-        raise SpecError(f"the script of a layout cannot train in {spec.precision}; use {' or '.join(PRECISIONS)}")
 
 
 def mesh_notes(spec: RunSpec) -> str:
