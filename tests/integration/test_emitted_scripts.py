@@ -54,8 +54,6 @@ MNIST = {"workload": "mnist-small", "dataset": "mnist-5k", "train_samples": 512,
 TRANSFORMER = {
     "workload": "transformer", "options": {"depth": 2, "width": 32, "heads": 4}, "input_shape": [16], "classes": 32,
     "train_samples": 64, "global_batch": 16, "steps": STEPS,
-    "shards of parts in half": {"layout": "shard=2,tensor=2", "precision": "bf16"},
-    "shards in a pipeline in half": {"layout": "shard=2,pipeline=2", "precision": "bf16"},
 }  # fmt: skip
 MLP = {"workload": "mlp", "options": {"depth": 3, "width": 32}, "train_samples": 256, "steps": STEPS}
 DECAYING = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
@@ -94,6 +92,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "v": {"layout": "tensor=2,pipeline=2", "knobs": {"schedule": "zbv"}, "optimizer": DECAYING},
     "interleaved": {"layout": "replicate=2,pipeline=2", "knobs": {"schedule": "interleaved", "microbatches": 4}},
     "all": {"layout": "shard=2,tensor=2,pipeline=2", "accumulation": 2, "recompute": "full", "clip": 1.0},
+    "shards of parts in half": {"layout": "shard=2,tensor=2", "precision": "bf16"},
+    "shards in a pipeline in half": {"layout": "shard=2,pipeline=2", "precision": "bf16"},
 }
 # Half precision rounds to 3 digits, and not always alike.
 VARIANT_TOLERANCES = {"half": 1e-2, "half-shards": 1e-2}
@@ -371,7 +371,7 @@ def test_a_script_loses_what_pacelines_run_of_the_transformer_loses(bench: Bench
 def test_the_script_of_a_layout_loses_what_pacelines_run_of_it_loses(bench: Bench, run: str) -> None:
     spec = complete(RunSpec.parse({"strategy": "torch-mesh", **TRANSFORMER, **LAYOUTS[run]}, "test"))
     losses, said = bench.scripted(spec, "--initial-weights", start(bench, spec))
-    assert losses == pytest.approx(bench.measured(spec), rel=TOLERANCE)
+    assert losses == pytest.approx(bench.measured(spec), rel=1e-2 if spec.precision == "bf16" else TOLERANCE)
     assert losses[-1] < losses[0]
     assert "checkpoint: model.pt" in said
 
