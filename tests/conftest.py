@@ -52,11 +52,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks what `soak_cases.py` names, and puts files in the order in which processes are to take them up."""
     tests: dict[str, list[str]] = {}
     for item in items:
-        tests.setdefault(item.path.name, []).append(item.name)
-        if is_soak(item.path.name, item.name):
+        file = f"{item.path.parent.name}/{item.path.name}"
+        tests.setdefault(file, []).append(item.name)
+        if is_soak(file, item.name):
             item.add_marker(pytest.mark.soak)
-        # Tests of one of these frameworks run in one process, which imports it once; all others file by file.
-        imported = next((name for name in ("tensorflow", "jax") if item.get_closest_marker(name)), item.path.name)
+        # Contract tests of one of these frameworks run in one process, which imports it once; all others file by file,
+        # as they share what their file set up.
+        frameworks = ("tensorflow", "jax") if item.path.parent.name == "contract" else ()
+        imported = next((name for name in frameworks if item.get_closest_marker(name)), item.path.name)
         item.add_marker(pytest.mark.xdist_group(imported))
     forgotten = [] if any("::" in argument for argument in config.args) else stale(tests)
     if forgotten:

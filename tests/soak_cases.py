@@ -1,28 +1,43 @@
 """Cases that repeat, with another model or setting, what a usual case shows; `make soak` runs them.
 
-By file: beginnings of test ids. A case that a line of `KEPT` begins with stays among the usual tests all the same.
+By folder and file: beginnings of test ids. A case that a line of `KEPT` begins with stays among the usual tests all the same.
 """
 
 SOAK = {
-    "test_guide.py": ["test_the_tables_of_the_guide_are_what_make_docs_writes"],
-    "test_predicted_text.py": ["test_the_answer_is_as_stored_at_this_width[recommend-many-80]"],
-    "test_calibrate.py": [
+    "contract/test_real_models.py": [
+        f"test_a_real_model_trains_as_on_one_worker[{case}]"
+        for case in ("torch-fsdp-bert", "torch-ddp-resnet", "tf-mirrored-vit", "torch-ddp-mixtral")
+    ],
+    "contract/test_mesh_of_real_models.py": [
+        f"test_a_layout_trains_a_real_model_as_one_worker_does[{case}"
+        for case in ("bert shard=2", "llama shard=2,tensor=2]", "gpt context=2]", "gpt pipeline=2 zbv")
+    ],
+    "contract/test_usual_runs.py": ["test_it_ends_without_a_word_of_what_broke_after_its_work"],
+    "integration/test_wrong_model.py": ["test_a_model_that_is_wrong_when_built_is_refused_before_any_run"],
+    "integration/test_wrong_input.py": ["test_a_report_that_cannot_be_written_is_refused_and_the_results_stay[/proc"],
+    "integration/test_going_on.py": [
+        "test_files_in_the_users_folder_do_not_stand_in_for_modules_of_the_same_name",
+        "test_more_repeats_add_to_what_is_there",
+    ],
+    "validation/test_guide.py": ["test_the_tables_of_the_guide_are_what_make_docs_writes"],
+    "golden/test_predicted_text.py": ["test_the_answer_is_as_stored_at_this_width[recommend-many-80]"],
+    "integration/test_calibrate.py": [
         "test_a_model_of_the_users_is_calibrated_with_and_predicted",
         "test_a_calibration_that_is_interrupted_ends_and_writes_nothing[in a run]",
     ],
-    "test_breakdown_of_late_processes.py": [
+    "integration/test_breakdown_of_late_processes.py": [
         "test_a_breakdown_calls_the_delay_of_one_process_waiting_in_the_other[jax-data]",
     ],
-    "test_breakdown_is_true.py": [
+    "integration/test_breakdown_is_true.py": [
         "test_a_breakdown_of_served_workers_finds_the_delay_of_one_in_its_own_pass",
     ],
-    "test_emitted_scripts.py": [
+    "integration/test_emitted_scripts.py": [
         "test_a_script_loses_what_pacelines_run_of_a_built_in_model_loses",
         "test_a_script_with_other_settings_still_loses_what_pacelines_run_loses",
         "test_a_script_loses_what_pacelines_run_of_the_transformer_loses",
         "test_a_script_loses_what_pacelines_run_of_the_users_model_loses",
     ],
-    "test_loss_follows_one_worker.py": [
+    "contract/test_loss_follows_one_worker.py": [
         f"test_loss_{what}[{name}-2-{workload}"
         for what in ("follows_one_worker_step_by_step", "aside_the_weights_end_the_same")
         # Of strategies that keep the model whole one workload is enough; the transformer where XLA compiles it.
@@ -33,7 +48,7 @@ SOAK = {
         }.items()
         for name in names
     ],
-    "test_jax_placement.py": [
+    "contract/test_jax_placement.py": [
         "test_a_process_for_each_worker_trains_as_one_process_does",
         "test_every_optimizer_means_what_it_means_in_pytorch",
         "test_what_is_wrong_with_a_plan_for_a_pair_is_said",
@@ -42,74 +57,81 @@ SOAK = {
         "test_several_steps_in_one_call_are_the_same_steps[jax-single]",
         "test_half_precision_stays_near_single_precision",
         "test_jax_tensor_leaves_convolutions_whole_when_asked", "test_the_footprint_holds_what_the_devices_hold",
-        "test_jax_tensor_refuses_a_pair_without_a_plan",
+        "test_jax_tensor_refuses_a_pair_without_a_plan", "test_each_device_of_jax_data_has_the_whole_model",
+        "test_a_pair_of_functions_is_split_as_its_plan_says",
     ],
-    "test_traced_steps.py": [
+    "contract/test_traced_steps.py": [
         "test_the_breakdown_of_every_rank_adds_up_to_its_step", "test_the_breakdown_of_two_workers_has_communication",
         "test_the_breakdown_of_one_worker_has_no_communication", "test_a_breakdown_is_of_the_same_training",
     ],
-    "test_torch_data_parallel_knobs.py": [
+    "contract/test_torch_data_parallel_knobs.py": [
         "test_a_model_of_ones_own_follows_one_worker", "test_divided_state_is_counted_for_other_optimizers_too",
         "test_plain_memory_order_gives_the_same_losses", "test_a_model_that_leaves_out_a_layer_is_taken_too",
         "test_what_fsdp_gathers_and_when_does_not_change_the_result",
         "test_a_model_with_running_statistics_trains_and_leaves_one_model",
+        "test_fsdp_takes_a_model_that_changes_a_layers_output_in_place",
+        "test_powersgd_takes_a_model_whose_convolutions",
     ],
-    "test_torch_model_parallel.py": [
+    "contract/test_torch_model_parallel.py": [
         "test_two_by_two_workers_end_with_the_weights_of_one",
         "test_it_gives_the_same_in_the_contiguous_memory_format",
         "test_a_model_of_the_users_is_cut_by_itself_or_as_its_file_says",
         "test_momentum_is_kept_for_each_part", "test_wrong_stages_are_named", "test_wrong_plans_are_named",
         "test_split_convolutions_in_a_row_gather_channels_in_between",
+        "test_four_workers_hold_exactly_what_the_footprint_says",
     ],
-    "test_keras_placement.py": [
+    "contract/test_keras_placement.py": [
         "test_an_own_keras_model_is_divided_as_its_plan_says_or_by_columns",
         "test_a_plan_that_matches_nothing_is_an_error_and_not_silence",
         "test_a_mesh_with_one_model_side_is_data_parallelism",
         "test_an_own_keras_model_trains_the_same_on_two_workers",
     ],
-    "test_tf_data_parallel_knobs.py": [
+    "contract/test_tf_data_parallel_knobs.py": [
         "test_no_setting_changes_what_is_learned", "test_an_optimizer_means_what_it_means_in_torch",
         "test_a_model_of_ones_own_learns_the_same", "test_compiling_does_not_change_what_is_learned",
     ],
-    "test_tf_model_parallel.py": [
+    "contract/test_tf_model_parallel.py": [
         "test_every_shape_of_the_mesh_gives_the_same", "test_every_optimizer_is_kept_in_the_same_parts",
         "test_a_model_of_the_users_is_cut_by_itself_or_as_its_file_says", "test_wrong_stages_are_named",
         "test_micro_batches_and_several_steps_per_call_change_nothing",
-        "test_a_watched_mesh_sends_the_bytes_of_its_footprint",
+        "test_a_watched_mesh_sends_the_bytes_of_its_footprint", "test_each_device_has_its_shard_of_every_split_array",
+        "test_micro_batches_of_a_users_model_count_its_penalties_once",
     ],
-    "test_web_app.py": [
+    "browser/test_web_app.py": [
         f"{name}[phone"
         for name in (
             "test_a_study_is_started_watched_and_found_among_the_results", "test_a_figure_is_looked_at_and_explored",
             "test_a_long_study_is_stopped_by_its_button", "test_a_page_of_another_site_can_start_nothing",
             "test_two_configurations_are_ticked_and_stand_side_by_side",
             "test_wrong_input_is_shown_where_the_study_would_be",
+            "test_results_are_filtered_without_leaving_the_page_and_the_address_keeps_it",
+            "test_a_table_is_sorted_by_its_headings",
         )
     ] + ["test_every_page_loads_within_the_width_of_the_screen"],
-    "test_report_in_browser.py": ["test_every_figure_comes_alive_without_an_error"],
-    "test_torch_servers.py": [
+    "browser/test_report_in_browser.py": ["test_every_figure_comes_alive_without_an_error"],
+    "contract/test_torch_servers.py": [
         "test_more_servers_give_the_same_losses_and_weights",
         "test_smaller_pieces_do_not_change_what_is_held_beyond_their_counters",
     ],
-    "test_examples.py": ["test_a_notebook_runs_from_top_to_bottom"],
-    "test_clean_exits.py": ["test_many_runs_in_a_row_end_clean"],
-    "test_interrupts.py": [
+    "integration/test_examples.py": ["test_a_notebook_runs_from_top_to_bottom"],
+    "integration/test_clean_exits.py": ["test_many_runs_in_a_row_end_clean"],
+    "integration/test_interrupts.py": [
         "test_an_interrupted_study_keeps_what_is_finished_exits_with_130_and_goes_on_later[15]",
     ],
-    "test_any_process_may_die.py": ["test_a_killed_process_ends_the_run_and_is_named"],
-    "test_shared_imports.py": [
+    "integration/test_any_process_may_die.py": ["test_a_killed_process_ends_the_run_and_is_named"],
+    "integration/test_shared_imports.py": [
         "test_a_shared_import_is_made_once_and_the_record_says_so", "test_nothing_passes_from_a_run_to_the_next",
         "test_fsdp_does_not_import_optimizers_that_only_zero_uses",
     ],
-    "test_tf_placement.py": ["test_replicas_compute_at_the_same_time_each_on_its_share"],
-    "test_tf_ps.py": [
+    "contract/test_tf_placement.py": ["test_replicas_compute_at_the_same_time_each_on_its_share"],
+    "contract/test_tf_ps.py": [
         "test_a_share_that_is_taken_apart_trains_as_a_whole_one", "test_blocks_are_dealt_over_servers_as_counted",
         "test_several_steps_in_one_call_use_each_share_once_too",
     ],
-    "test_frameworks_agree.py": [
+    "contract/test_frameworks_agree.py": [
         "test_accuracy_after_two_epochs_is_that_of_torch", "test_loss_is_that_of_torch_step_by_step",
     ],
-    "test_torch_mesh.py": [
+    "contract/test_torch_mesh.py": [
         "test_a_convolutional_network_is_cut_and_divided_too",
         *(f"test_a_layout_trains_as_one_worker_does[{case}]" for case in (
             "tensor=4 classes 33", "pipeline=4 gpipe", "replicate=2,tensor=2 accumulation 2", "shard=2,pipeline=2 zbv",
@@ -117,23 +139,26 @@ SOAK = {
             "shard=2,tensor=2 recompute full accumulation 2 clip 0.2", "shard=2", "tensor=2",
         )),
     ],
-    "test_own_model.py": ["test_the_text_of_the_file_is_its_identity"],
-    "test_asynchronous_strategies_learn.py": ["test_loss_falls_below_what_the_strategy_states[tf-ps]"],
-    "test_jax_mesh.py": ["test_a_run_trains_as_one_worker_does[jax-data workers 2 accumulation 4 recompute selective]"],
+    "integration/test_own_model.py": ["test_the_text_of_the_file_is_its_identity", "test_a_numbers_model_has_a_test_loss"],
+    "contract/test_asynchronous_strategies_learn.py": ["test_loss_falls_below_what_the_strategy_states[tf-ps]"],
+    "contract/test_jax_mesh.py": ["test_a_run_trains_as_one_worker_does[jax-data workers 2 accumulation 4 recompute selective]"],
 }  # fmt: skip
 
 KEPT = {
-    "test_emitted_scripts.py": [
+    # Of runs that other tests make anyway.
+    "contract/test_usual_runs.py": ["test_it_ends_without_a_word_of_what_broke_after_its_work[torch-"],
+    "integration/test_wrong_model.py": ["test_a_model_that_is_wrong_when_built_is_refused_before_any_run[raises when built]"],
+    "integration/test_emitted_scripts.py": [
         *(f"test_a_script_loses_what_pacelines_run_of_a_built_in_model_loses[{name}]"
           for name in ("torch-ddp", "tf-single", "jax-data")),
         "test_a_script_loses_what_pacelines_run_of_the_transformer_loses[torch-fsdp-tensor]",
     ],
-    "test_jax_placement.py": [
+    "contract/test_jax_placement.py": [
         "test_a_process_for_each_worker_trains_as_one_process_does[mnist-small-jax-fsdp]",
         "test_every_optimizer_means_what_it_means_in_pytorch[momentum]",
         "test_the_footprint_holds_what_the_devices_hold[transformer-jax-data]",
     ],
-    "test_traced_steps.py": [
+    "contract/test_traced_steps.py": [
         f"test_{what}[{name}"
         for what in (
             "the_breakdown_of_every_rank_adds_up_to_its_step", "the_breakdown_of_two_workers_has_communication",
@@ -141,30 +166,30 @@ KEPT = {
         )
         for name in ("torch-ddp-2", "torch-pipeline-2", "torch-ps-sync", "tf-mirrored-2", "jax-data-2")
     ],
-    "test_torch_data_parallel_knobs.py": [
+    "contract/test_torch_data_parallel_knobs.py": [
         "test_a_model_of_ones_own_follows_one_worker[own optimizer-torch-ddp",
     ],
-    "test_torch_model_parallel.py": [
+    "contract/test_torch_model_parallel.py": [
         "test_two_by_two_workers_end_with_the_weights_of_one[torch-fsdp-tensor-transformer]",
     ],
-    "test_tf_data_parallel_knobs.py": [
+    "contract/test_tf_data_parallel_knobs.py": [
         "test_no_setting_changes_what_is_learned[mnist-small-tf-mirrored-2-{'loop': 'fit'}]",
     ],
-    "test_tf_model_parallel.py": ["test_every_shape_of_the_mesh_gives_the_same[transformer"],
-    "test_web_app.py": [
+    "contract/test_tf_model_parallel.py": ["test_every_shape_of_the_mesh_gives_the_same[transformer"],
+    "browser/test_web_app.py": [
         "test_every_page_loads_within_the_width_of_the_screen[desktop-light]",
     ],
-    "test_report_in_browser.py": ["test_every_figure_comes_alive_without_an_error[light-390]"],
-    "test_torch_servers.py": ["test_more_servers_give_the_same_losses_and_weights[2-torch-sandblaster]"],
-    "test_any_process_may_die.py": [
+    "browser/test_report_in_browser.py": ["test_every_figure_comes_alive_without_an_error[light-390]"],
+    "contract/test_torch_servers.py": ["test_more_servers_give_the_same_losses_and_weights[2-torch-sandblaster]"],
+    "integration/test_any_process_may_die.py": [
         f"test_a_killed_process_ends_the_run_and_is_named[{name}"
         for name in ("torch-ddp", "torch-ps-sync", "tf-ps", "jax-data", "torch-pipeline")
     ],
-    "test_shared_imports.py": [
+    "integration/test_shared_imports.py": [
         "test_nothing_passes_from_a_run_to_the_next[jax-single]",
         "test_a_shared_import_is_made_once_and_the_record_says_so[torch-single]",
     ],
-    "test_tf_placement.py": ["test_replicas_compute_at_the_same_time_each_on_its_share[tf-mirrored-{}]"],
+    "contract/test_tf_placement.py": ["test_replicas_compute_at_the_same_time_each_on_its_share[tf-mirrored-{}]"],
 }  # fmt: skip
 
 
