@@ -1,6 +1,6 @@
 """Cases that repeat, with another model or setting, what a usual case shows; `make soak` runs them.
 
-By folder and file: beginnings of test ids. A case that a line of `KEPT` begins with stays among the usual tests all the same.
+By folder and file: beginnings of test ids. A case that begins with a line of `KEPT` stays among the usual tests.
 """
 
 SOAK = {
@@ -139,15 +139,21 @@ SOAK = {
             "shard=2,tensor=2 recompute full accumulation 2 clip 0.2", "shard=2", "tensor=2",
         )),
     ],
-    "integration/test_own_model.py": ["test_the_text_of_the_file_is_its_identity", "test_a_numbers_model_has_a_test_loss"],
+    "integration/test_own_model.py": [
+        "test_the_text_of_the_file_is_its_identity", "test_a_numbers_model_has_a_test_loss",
+    ],
     "contract/test_asynchronous_strategies_learn.py": ["test_loss_falls_below_what_the_strategy_states[tf-ps]"],
-    "contract/test_jax_mesh.py": ["test_a_run_trains_as_one_worker_does[jax-data workers 2 accumulation 4 recompute selective]"],
+    "contract/test_jax_mesh.py": [
+        "test_a_run_trains_as_one_worker_does[jax-data workers 2 accumulation 4 recompute selective]",
+    ],
 }  # fmt: skip
 
 KEPT = {
     # Of runs that other tests make anyway.
     "contract/test_usual_runs.py": ["test_it_ends_without_a_word_of_what_broke_after_its_work[torch-"],
-    "integration/test_wrong_model.py": ["test_a_model_that_is_wrong_when_built_is_refused_before_any_run[raises when built]"],
+    "integration/test_wrong_model.py": [
+        "test_a_model_that_is_wrong_when_built_is_refused_before_any_run[raises when built]",
+    ],
     "integration/test_emitted_scripts.py": [
         *(f"test_a_script_loses_what_pacelines_run_of_a_built_in_model_loses[{name}]"
           for name in ("torch-ddp", "tf-single", "jax-data")),
