@@ -32,7 +32,7 @@ def test_a_new_nccl_talks_through_the_memory_of_the_gpu_and_the_record_says_so(o
     notes, variables = open_link((2, 32, 3))
     assert (notes["nccl_version"], notes["slice_transport"]) == ("2.32.3", "p2p")
     assert variables["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
-    assert variables["NCCL_MAX_NCHANNELS"] == variables["NCCL_MAX_CTAS"] == "8"
+    assert variables["NCCL_MAX_NCHANNELS"] == variables["NCCL_MAX_CTAS"] == "4"
 
 
 @pytest.mark.parametrize(("nccl", "fields"), [((2, 28, 9), {}), ((2, 32, 3), {"transport": "socket"})])
@@ -44,7 +44,7 @@ def test_an_old_nccl_or_a_wish_for_sockets_makes_a_host_of_each_rank(open_link, 
 
 def test_channels_that_the_user_has_set_stay(open_link):
     _, variables = open_link((2, 32, 3), set_by_user={"NCCL_MAX_NCHANNELS": "2"})
-    assert (variables["NCCL_MAX_NCHANNELS"], variables["NCCL_MAX_CTAS"]) == ("2", "8")
+    assert (variables["NCCL_MAX_NCHANNELS"], variables["NCCL_MAX_CTAS"]) == ("2", "4")
 
 
 def test_a_worker_alone_has_no_link(open_link):
