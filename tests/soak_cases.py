@@ -26,7 +26,7 @@ SOAK = {
         "test_a_calibration_that_is_interrupted_ends_and_writes_nothing[in a run]",
     ],
     "integration/test_breakdown_of_late_processes.py": [
-        "test_a_breakdown_calls_the_delay_of_one_process_waiting_in_the_other[jax-data]",
+        "test_a_breakdown_calls_the_delay_of_one_process_waiting_in_the_other[tf-multiworker]",
     ],
     "integration/test_breakdown_is_true.py": [
         "test_a_breakdown_of_served_workers_finds_the_delay_of_one_in_its_own_pass",
@@ -43,8 +43,8 @@ SOAK = {
         # Of strategies that keep the model whole one workload is enough; the transformer where XLA compiles it.
         for workload, names in {
             "transformer": ("torch-zero", "torch-ps-sync", "tf-mirrored", "tf-central", "tf-multiworker", "jax-data",
-                            "torch-sandblaster"),
-            "mnist-small": ("jax-fsdp", "jax-mesh", "jax-tensor", "keras-model-parallel", "tf-dtensor", "tf-layers"),
+                            "torch-sandblaster", "jax-fsdp", "keras-model-parallel", "tf-dtensor"),
+            "mnist-small": ("jax-mesh",),
         }.items()
         for name in names
     ],
@@ -59,6 +59,8 @@ SOAK = {
         "test_jax_tensor_leaves_convolutions_whole_when_asked", "test_the_footprint_holds_what_the_devices_hold",
         "test_jax_tensor_refuses_a_pair_without_a_plan", "test_each_device_of_jax_data_has_the_whole_model",
         "test_a_pair_of_functions_is_split_as_its_plan_says",
+        "test_each_device_of_jax_fsdp_has_its_share_of_every_array",
+        "test_a_pair_of_functions_trains_the_same_under_every_jax_strategy",
     ],
     "contract/test_traced_steps.py": [
         "test_the_breakdown_of_every_rank_adds_up_to_its_step", "test_the_breakdown_of_two_workers_has_communication",
@@ -96,6 +98,7 @@ SOAK = {
         "test_micro_batches_and_several_steps_per_call_change_nothing",
         "test_a_watched_mesh_sends_the_bytes_of_its_footprint", "test_each_device_has_its_shard_of_every_split_array",
         "test_micro_batches_of_a_users_model_count_its_penalties_once",
+        "test_forward_and_backward_of_each_stage_run_on_its_own_device",
     ],
     "browser/test_web_app.py": [
         f"{name}[phone"
@@ -107,8 +110,14 @@ SOAK = {
             "test_results_are_filtered_without_leaving_the_page_and_the_address_keeps_it",
             "test_a_table_is_sorted_by_its_headings",
         )
-    ] + ["test_every_page_loads_within_the_width_of_the_screen"],
-    "browser/test_report_in_browser.py": ["test_every_figure_comes_alive_without_an_error"],
+    ] + [
+        "test_every_page_loads_within_the_width_of_the_screen", "test_a_table_is_sorted_by_its_headings",
+        "test_two_configurations_are_ticked_and_stand_side_by_side",
+    ],
+    "browser/test_report_in_browser.py": [
+        "test_every_figure_comes_alive_without_an_error", "test_the_page_is_no_wider_than_the_screen_and_figures_fit",
+        "test_a_click_on_a_heading_sorts_the_ranking", "test_it_prints",
+    ],
     "contract/test_torch_servers.py": [
         "test_more_servers_give_the_same_losses_and_weights",
         "test_smaller_pieces_do_not_change_what_is_held_beyond_their_counters",
@@ -143,6 +152,10 @@ SOAK = {
         "test_the_text_of_the_file_is_its_identity", "test_a_numbers_model_has_a_test_loss",
     ],
     "contract/test_asynchronous_strategies_learn.py": ["test_loss_falls_below_what_the_strategy_states[tf-ps]"],
+    "contract/test_tf_fields.py": ["test_a_run_trains_as_one_worker_does[tf-multiworker"],
+    "integration/test_gauge.py": ["test_nothing_of_a_gauge_is_left_when_it_ends"],
+    "integration/test_python.py": ["test_figures_display_themselves_as_pictures_without_any_script"],
+    "golden/test_report_page.py": ["test_every_figure_that_applies_can_be_written_as_files"],
     "contract/test_jax_mesh.py": [
         "test_a_run_trains_as_one_worker_does[jax-data workers 2 accumulation 4 recompute selective]",
     ],
@@ -157,7 +170,6 @@ KEPT = {
     "integration/test_emitted_scripts.py": [
         *(f"test_a_script_loses_what_pacelines_run_of_a_built_in_model_loses[{name}]"
           for name in ("torch-ddp", "tf-single", "jax-data")),
-        "test_a_script_loses_what_pacelines_run_of_the_transformer_loses[torch-fsdp-tensor]",
     ],
     "contract/test_jax_placement.py": [
         "test_a_process_for_each_worker_trains_as_one_process_does[mnist-small-jax-fsdp]",
@@ -181,7 +193,6 @@ KEPT = {
     "contract/test_tf_data_parallel_knobs.py": [
         "test_no_setting_changes_what_is_learned[mnist-small-tf-mirrored-2-{'loop': 'fit'}]",
     ],
-    "contract/test_tf_model_parallel.py": ["test_every_shape_of_the_mesh_gives_the_same[transformer"],
     "browser/test_web_app.py": [
         "test_every_page_loads_within_the_width_of_the_screen[desktop-light]",
     ],

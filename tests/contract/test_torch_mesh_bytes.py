@@ -56,8 +56,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 # One of each way to divide; the others put two of them together.
 USUAL = (
-    "copies of shards", "parts, recomputed", "shards in a pipeline, in two passes", "parts of stretches of llama",
-    "a tied head in a pipeline", "dealt experts", "shards of parts in bf16, gradients too",
+    "copies of shards", "parts of stretches of llama", "a tied head in a pipeline", "dealt experts",
 )  # fmt: skip
 
 

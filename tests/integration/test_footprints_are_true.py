@@ -50,9 +50,9 @@ def may_have_processes(chosen: Strategy) -> bool:
     return runs_here(chosen) and any(knob.name == "processes" for knob in chosen.knobs)
 
 
-# One of each way to send: a ring, its halves, servers, neighbours in a line, TensorFlow's. The others send by the same
-# calls, and are looked at in `make soak`.
-USUAL = ("torch-ddp", "torch-fsdp", "torch-ps-sync", "torch-pipeline", "tf-multiworker")
+# One of each way to send: a ring, its halves, servers, neighbours in a line. The others, and those of TensorFlow and
+# JAX, are looked at in `make soak`.
+USUAL = ("torch-ddp", "torch-fsdp", "torch-ps-sync", "torch-pipeline")
 
 
 # Those whose messages have two bytes in bf16, by autocast and by FSDP.
