@@ -20,16 +20,16 @@ SOAK = {
         "test_more_repeats_add_to_what_is_there",
     ],
     "validation/test_guide.py": ["test_the_tables_of_the_guide_are_what_make_docs_writes"],
-    "golden/test_predicted_text.py": ["test_the_answer_is_as_stored_at_this_width[recommend-many-80]"],
+    "golden/test_predicted_text.py": ["test_the_answer_is_as_stored_at_this_width[recommend-many"],
     "integration/test_calibrate.py": [
         "test_a_model_of_the_users_is_calibrated_with_and_predicted",
         "test_a_calibration_that_is_interrupted_ends_and_writes_nothing[in a run]",
     ],
     "integration/test_breakdown_of_late_processes.py": [
-        "test_a_breakdown_calls_the_delay_of_one_process_waiting_in_the_other[tf-multiworker]",
+        "test_a_breakdown_calls_the_delay_of_one_process_waiting_in_the_other",
     ],
     "integration/test_breakdown_is_true.py": [
-        "test_a_breakdown_of_served_workers_finds_the_delay_of_one_in_its_own_pass",
+        "test_a_breakdown_of_served_workers_finds",
     ],
     "integration/test_emitted_scripts.py": [
         "test_a_script_loses_what_pacelines_run_of_a_built_in_model_loses",
@@ -154,6 +154,7 @@ SOAK = {
     "contract/test_asynchronous_strategies_learn.py": ["test_loss_falls_below_what_the_strategy_states[tf-ps]"],
     "contract/test_tf_fields.py": ["test_a_run_trains_as_one_worker_does[tf-multiworker"],
     "integration/test_gauge.py": ["test_nothing_of_a_gauge_is_left_when_it_ends"],
+    "integration/test_serve.py": ["test_ending_the_server_stops_its_study_and_stores_that[15]"],
     "integration/test_python.py": ["test_figures_display_themselves_as_pictures_without_any_script"],
     "golden/test_report_page.py": ["test_every_figure_that_applies_can_be_written_as_files"],
     "contract/test_jax_mesh.py": [
