@@ -366,7 +366,7 @@ def test_a_script_loses_what_pacelines_run_of_the_transformer_loses(bench: Bench
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "run", [run if run == "parts" else pytest.param(run, marks=pytest.mark.soak) for run in LAYOUTS]
+    "run", [run if run == "selective" else pytest.param(run, marks=pytest.mark.soak) for run in LAYOUTS]
 )
 def test_the_script_of_a_layout_loses_what_pacelines_run_of_it_loses(bench: Bench, run: str) -> None:
     spec = complete(RunSpec.parse({"strategy": "torch-mesh", **TRANSFORMER, **LAYOUTS[run]}, "test"))
