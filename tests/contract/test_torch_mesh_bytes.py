@@ -56,7 +56,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 # One of each way to divide; the others put two of them together.
 USUAL = (
-    "copies of shards", "parts of stretches of llama", "a tied head in a pipeline", "dealt experts",
+    "parts of stretches of llama", "a tied head in a pipeline", "dealt experts",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from integration.conftest import Ended, Tool
 from paceline.record import Record, Status
 
 # Of the run that hangs; all others must get by with it on a busy machine.
-LIMIT_SECONDS = 20
+LIMIT_SECONDS = 15
 FAULTS = f"""
 name = "faults"
 [fixed]
