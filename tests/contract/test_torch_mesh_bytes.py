@@ -42,7 +42,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "stretches of sequences": {"layout": "context=2", "clip": 0.5},
     "parts of stretches of llama": {**LLAMA, "layout": "tensor=2,context=2", "recompute": "full", "clip": 0.5},
     "keys and values round a ring": {"layout": "context=4", **RING, "recompute": "full"},
-    "keys and values of llama round a ring": {**LLAMA, "layout": "tensor=2,context=2", **RING, "recompute": "selective"},
+    "keys and values of llama round a ring": {
+        **LLAMA, **RING, "layout": "tensor=2,context=2", "recompute": "selective",
+    },
     "keys and values round a ring in bf16": {"layout": "shard=2,context=2", **RING, "precision": "bf16"},
     "shards of parts of llama": {**LLAMA, "layout": "shard=2,tensor=2", "recompute": "selective"},
     "a tied head in parts": {**GPT, "layout": "shard=2,tensor=2", "clip": 0.5},

@@ -282,8 +282,8 @@ def _why_not_in_ring(spec: RunSpec, plan: MeshPlan, length: int) -> str | None:
     if plan.attention == "auto" or not plan.in_ring(spec.device, length) or length % multiple == 0:
         return None
     return (
-        f"attention in a ring over context={plan.layout.context} takes sequences of a multiple of {multiple} tokens and "
-        f"these have {length}; use attention=gathered, or another sequence"
+        f"attention in a ring over context={plan.layout.context} takes sequences of a multiple of {multiple} tokens, "
+        f"and these have {length}; use attention=gathered, or another sequence"
     )
 
 

@@ -27,7 +27,7 @@ class ChannelsFastestFlatten(nn.Module):
 class EmbedModule(nn.Module):
     """Token plus position embedding."""
 
-    # The first positions of the runs of tokens that it is given, all of one length, where a rank has some of a sequence.
+    # Where the runs of tokens begin that it is given, all equally long, where a rank has a part of each sequence.
     first_positions: tuple[int, ...] = (0,)
 
     def __init__(self, vocabulary: int, width: int, length: int) -> None:

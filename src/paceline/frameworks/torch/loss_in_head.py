@@ -1,9 +1,9 @@
 """The head and the loss as one compiled function, for models that are compiled block by block.
 
-What lies outside the blocks stays as slow as it is eagerly, and with a large vocabulary that is a third of a step: a
-product of two-byte numbers whose rows do not begin at 16 bytes takes a path several times slower, and the loss in single
-precision goes over all logits six times. Compiled together, the table is padded for the product and the loss is
-computed from what the product gives.
+What lies outside the blocks stays as slow as it is eagerly, and with a large vocabulary that is a third of a step or
+more: a product of two-byte numbers whose rows do not begin at 16 bytes takes a path several times slower, and the loss
+in single precision goes over all logits again and again. Compiled together, the table is padded for the product, and
+the loss is computed from what the product gives.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class LossInHead:
 
 
 def padded_scores(vectors: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What a linear layer gives, by a product with rows of zeros behind those of the table, whose scores are left out."""
+    """What a linear layer gives, by a product with rows of zeros behind the table's, whose scores are left out."""
     rows = len(weight)
     missing = -rows % TILE_COLUMNS
     bias = None if bias is None else functional.pad(bias, (0, missing))

@@ -81,7 +81,7 @@ class EncoderModule(nn.Module):
 class LlamaModule(nn.Module):
     """A block with RMS norms, rotated queries and keys, shared keys and values, and a gated network."""
 
-    # The first positions of the runs of vectors that it is given, all of one length, where a rank has some of a sequence.
+    # Where the runs of vectors begin that it is given, all equally long, where a rank has a part of each sequence.
     first_positions: tuple[int, ...] = (0,)
 
     def __init__(self, width: int, block: neutral.LlamaBlock) -> None:

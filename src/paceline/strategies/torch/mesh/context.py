@@ -1,8 +1,8 @@
 """Context parallelism: each rank has a part of every sequence, and gathers keys and values or has them sent round.
 
-Gathered as in Llama 3 (Dubey et al., 2024, section 3.3.2): a rank's queries see its own keys and those before them. In a
-ring (`ring.py`) a rank has two pieces of the sequence, one as far from its start as the other from its end, so that
-all have as much to compute.
+Gathered as in Llama 3 (Dubey et al., 2024, section 3.3.2): a rank's queries see its own keys and those before them.
+In a ring (`ring.py`) a rank has two pieces of the sequence, one as far from its start as the other from its end, so
+that all have as much to compute.
 """
 
 from collections.abc import Callable
