@@ -52,7 +52,7 @@ class LossInHead:
             return loss(padded_scores(vectors, weight, bias).float(), targets)
 
         self._loss = torch.compile(compute)
-        head.forward = self._forward  # type: ignore[method-assign]
+        head.forward = self._forward
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch."""

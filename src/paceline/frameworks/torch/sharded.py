@@ -125,7 +125,10 @@ class ShardedJob(TorchJob):
     def __init__(self, context: Context, *parts: Any, **more: Any) -> None:
         # What is compiled, is compiled block by block.
         super().__init__(context, *parts, **{"compiled": False, **more})
-        self._loss_of = loss_of_inputs(context, self._module, self._loss)  # type: ignore[method-assign]
+        self._whole_pass = loss_of_inputs(context, self._module, self._loss)
+
+    def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self._whole_pass(inputs, targets)
 
     @contextmanager
     def _sending(self, last: bool) -> Iterator[None]:
@@ -144,5 +147,5 @@ class ShardedJob(TorchJob):
 
     def close(self) -> None:
         """With what knows the module."""
-        del self._loss_of
+        del self._whole_pass
         super().close()

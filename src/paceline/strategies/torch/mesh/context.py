@@ -76,7 +76,7 @@ def divide_sequences(module: nn.Module, stretch: Stretch, length: int) -> None:
         if isinstance(child, (*BLOCK_MODULES, EmbedModule)):
             child.first_positions = stretch.first_positions(length)
         if isinstance(child, BLOCK_MODULES):
-            child.attend = attend
+            child.attend = attend  # type: ignore[method-assign]
 
 
 def _attend(stretch: Stretch, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
