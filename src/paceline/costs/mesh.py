@@ -271,8 +271,10 @@ def _round_the_ring(spec: RunSpec, plan: MeshPlan, layer: LayerFacts) -> list[Me
     def turns(name: str, width: float, count: int, phase: Phase) -> tuple[Message, ...]:
         payload = numbers * width
         message = Message(f"{name} round for {layer.name}", "all-to-all", payload, payload, payload, ranks=ranks)
-        where = {"layer": layer.name, "apart": plan.layout.apart("context"), "content": "activations"}
-        return during((message,), phase, hidden=True, count=count * plan.passes, **where)
+        # Only the attention of the same block hides it, which is too little to count on.
+        return during(
+            (message,), phase, count=count * plan.passes, layer=layer.name, apart=plan.layout.apart("context")
+        )
 
     width, hops = compute_width(spec), ranks - 1
     return [
