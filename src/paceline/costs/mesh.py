@@ -144,8 +144,9 @@ def _rank(
     layout, waiting = plan.layout, plan.passes_kept(place.number)
     width, gathered_width = parameter_width(spec), compute_width(spec)
     whole = [unit.padded for unit in units_of(plan, place.part).values()]
-    # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
-    stays = layout.pipeline > 1 or plan.accumulation > 1
+    # A pipeline's stages, a model between the passes of a step, and one that is not divided at all stay gathered and
+    # keep whole gradients.
+    stays = layout.pipeline > 1 or plan.accumulation > 1 or layout.holders * layout.replicate == 1
     beside = sum(whole) if stays else max(whole, default=0)
     samples = plan.stretch_microbatch * waiting
     kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor, cast_numbers(spec), waiting)

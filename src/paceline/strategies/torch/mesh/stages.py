@@ -266,7 +266,10 @@ def _shard(
     # Built-in models change nothing in place, so for them what this warns of cannot happen.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     apart = [(unit, _data_mesh(groups.experts)) for unit in dealt if groups.experts is not None]
-    for unit, over in (*apart, *((unit, _data_mesh(groups.mesh)) for unit in (*layers(module), module))):
+    data_mesh = _data_mesh(groups.mesh)
+    # FSDP takes the host's time for each unit; where there is nobody to divide with, one casts all parameters at once.
+    units = (*layers(module), module) if data_mesh.size() > 1 else (module,)
+    for unit, over in (*apart, *((unit, data_mesh) for unit in units)):
         if context.model.own is not None:
             unit.register_forward_hook(in_memory_of_its_own)
         policies = sharding_policies(context.spec, gives_results=gives_results and unit is module)
