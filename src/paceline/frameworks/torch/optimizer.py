@@ -30,6 +30,9 @@ def make_optimizer(
         "adagrad": (torch.optim.Adagrad, {"eps": settings.eps}),
     }
     if settings.name == "lbfgs":
+        # It puts all gradients into one row, and cannot where they lie in another order than their dimensions.
+        for parameter in parameters:
+            parameter.data = parameter.data.contiguous()
         # One iteration per step and no line search: each step is one look at one global batch, as for the others.
         return torch.optim.LBFGS(parameters, lr=settings.lr, max_iter=1, history_size=settings.history)
     kind, options = kinds[settings.name]
