@@ -149,7 +149,6 @@ SOAK = {
         "test_accuracy_after_two_epochs_is_that_of_torch", "test_loss_is_that_of_torch_step_by_step",
     ],
     "contract/test_torch_mesh.py": [
-        "test_a_convolutional_network_is_cut_and_divided_too",
         *(f"test_a_layout_trains_as_one_worker_does[{case}]" for case in (
             "tensor=4 classes 33", "pipeline=4 gpipe", "replicate=2,tensor=2 accumulation 2", "shard=2,pipeline=2 zbv",
             "pipeline=2 interleaved", "tensor=2 recompute selective clip 0.2", "replicate=2,shard=2 clip 0.2",

@@ -95,9 +95,13 @@ def test_a_layout_trains_as_one_worker_does(fields: dict[str, Any], trained: Any
     assert_equal_training(spread, trained.again(strategy("torch-mesh").testing.reference(spread.record.spec)))
 
 
-@pytest.mark.parametrize("layout", ["pipeline=2", "replicate=2,pipeline=2"])
-def test_a_convolutional_network_is_cut_and_divided_too(layout: str, trained: Any) -> None:
-    spread = trained("mnist-small", strategy="torch-mesh", layout=layout, **TRAINING)
+@pytest.mark.parametrize("fields", [
+    on("pipeline=2"), on("replicate=2,pipeline=2", soak=True), on("shard=2,tensor=2", clip=CLIP, accumulation=2),
+    on("tensor=2", soak=True, knobs={"convolutions": "replicated"}, memory_format="contiguous"),
+    on("replicate=2,tensor=2", soak=True), on("pipeline=2", soak=True, knobs={"balance": "measured"}),
+])  # fmt: skip
+def test_a_convolutional_network_is_cut_split_and_divided_too(fields: dict[str, Any], trained: Any) -> None:
+    spread = trained("mnist-small", strategy="torch-mesh", **TRAINING, **fields)
     assert_equal_training(spread, trained.again(strategy("torch-mesh").testing.reference(spread.record.spec)))
 
 
@@ -181,11 +185,18 @@ def test_an_old_pytorch_is_refused() -> None:
     assert "torch-mesh needs PyTorch 2.10 or newer and this is 2.8.0" in str(refusal(spec, old, probe))
 
 
-def test_a_model_without_blocks_is_neither_split_nor_recomputed() -> None:
-    usual = {"strategy": "torch-mesh", "global_batch": 16, "steps": 1, "dataset": "mnist-5k"}
-    split, again = (complete(RunSpec.parse({**usual, **fields}, "refused")) for fields in
-                    ({"layout": "tensor=2"}, {"layout": "shard=2", "recompute": "full"}))  # fmt: skip
-    assert "splits layers, sequences and experts of causal transformers, and mnist-small is none" in str(
-        refusal(split, local_system(), probe)
-    )
-    assert "mnist-small has no transformer blocks" in str(refusal(again, local_system(), probe))
+OTHERS_REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"layout": "context=2"}, "divides sequences and experts of causal transformers, and mnist-small is none"),
+    ({"layout": "tensor=2,pipeline=2"}, "splits stages of causal transformers only, and mnist-small is none"),
+    ({"layout": "tensor=7"}, "nothing in mnist-small divides over 7 workers"),
+    ({"layout": "shard=2", "recompute": "full"}, "mnist-small has no transformer blocks"),
+    ({"workload": "bert", "layout": "tensor=2", "recompute": "full"}, "does not compute split blocks of bert again"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), OTHERS_REFUSED, ids=[words for _, words in OTHERS_REFUSED])
+def test_what_other_models_cannot_have_is_refused_in_words(fields: dict[str, Any], words: str) -> None:
+    usual = {"strategy": "torch-mesh", "global_batch": 16, "steps": 1}
+    data = {} if "workload" in fields else {"dataset": "mnist-5k"}
+    spec = complete(RunSpec.parse({**usual, **data, **fields}, "refused"))
+    assert words in str(refusal(spec, local_system(), probe))

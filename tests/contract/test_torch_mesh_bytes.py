@@ -27,6 +27,9 @@ SIZES = {"depth": 2, "width": 16, "heads": 4}
 LLAMA = {"workload": "llama", "options": {**SIZES, "kv_heads": 2, "hidden": 24}}
 GPT = {"workload": "gpt", "options": SIZES}
 MIXTRAL = {"workload": "mixtral", "options": {**SIZES, "kv_heads": 2, "hidden": 24, "experts": 4}}
+BERT = {"workload": "bert", "options": SIZES}
+VIT = {"workload": "vit", "options": {**SIZES, "patch": 4}, "input_shape": [3, 8, 8]}
+CNN = {"workload": "mnist-small", "options": {}, "input_shape": [1, 16, 16], "dataset": "synthetic", "classes": 10}
 RUNS: dict[str, dict[str, Any]] = {
     "shards, in two passes": {"layout": "shard=2", "accumulation": 2},
     "copies of shards": {"layout": "replicate=2,shard=2"},
@@ -45,6 +48,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "a tied head in a pipeline": {**GPT, "layout": "shard=2,pipeline=2", "clip": 0.5},
     "dealt experts": {**MIXTRAL, "layout": "shard=4,expert=2", "clip": 0.5, "recompute": "full"},
     "dealt experts in a pipeline": {**MIXTRAL, "layout": "shard=2,pipeline=2,expert=2", "accumulation": 2},
+    "shards of parts of a convolutional network": {**CNN, "layout": "shard=2,tensor=2", "clip": 0.5},
+    "copies of parts of a convolutional network, in two passes": {
+        **CNN, "layout": "replicate=2,tensor=2", "accumulation": 2, "knobs": {"convolutions": "replicated"},
+    },
+    "parts of bert": {**BERT, "layout": "tensor=2", "clip": 0.5},
+    "shards of parts of vit": {**VIT, "layout": "shard=2,tensor=2", "clip": 0.5, "accumulation": 2},
+    "shards of parts of bert in bf16": {**BERT, "layout": "shard=2,tensor=2", "precision": "bf16"},
     "copies of shards in bf16": {"layout": "replicate=2,shard=2", "precision": "bf16"},
     "shards of parts in bf16, gradients too": {
         "layout": "shard=2,tensor=2", "precision": "bf16", "reduction": "bf16", "clip": 0.5,

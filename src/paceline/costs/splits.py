@@ -46,6 +46,14 @@ class Split:
         """Partial results that a pass through the layer adds up over the workers: one for each kernel by rows."""
         return sum(self.array_split(array) == "rows" for array, _ in self.layer.arrays)
 
+    @property
+    def divided_arrays(self) -> int:
+        """Arrays of modules that are divided: a kernel by rows and its whole bias are two."""
+        owners = [array.rpartition("_")[0] for array, _ in self.layer.arrays]
+        divided = {owner for owner, (array, _) in zip(owners, self.layer.arrays, strict=True)
+                   if self.array_split(array) != "whole"}  # fmt: skip
+        return sum(owner in divided for owner in owners)
+
     def array_split(self, array: str) -> ArraySplit:
         """How one of the layer's arrays is divided."""
         return self.layer.splits.get(self.part, {}).get(array, "whole")

@@ -24,18 +24,24 @@ from paceline.frameworks.torch.training import (
 )
 from paceline.strategies.torch.mesh.experts import whole_experts
 from paceline.strategies.torch.mesh.stages import RankStages, TrainPass, build_stages, scheduled_pass, whole_pass
-from paceline.strategies.torch.mesh.tensor import losses_split_over_vocabulary, split_loss, whole_logits, whole_rows
+from paceline.strategies.torch.mesh.tensor import (
+    losses_split_over_vocabulary,
+    split_loss,
+    whole_channels,
+    whole_logits,
+    whole_rows,
+)
 from paceline.strategies.torch.mesh.tied import add_up, tables
 from paceline.workloads.base import Weights
 
 
-def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
+def open_mesh(context: Context, plan: MeshPlan, balance: str) -> "MeshJob":
     """Joins the others and keeps what falls to this rank."""
     # A norm over shards and parts takes two sums, of which PyTorch warns in every process.
     getLogger("torch.distributed.tensor._redistribute").setLevel(ERROR)
     device = torch_device(context)
     join_group(context, with_host=context.spec.offload)
-    stages = build_stages(context, plan, device)
+    stages = build_stages(context, plan, device, balance)
     share = split_loss(loss_function(context), stages.parts_of_logits, context.data.classes or 0)
     # The mean over the global batch is the sum of what each pass of each data rank has of it.
     parts = plan.layout.data_ranks * plan.layout.context * plan.passes
@@ -127,6 +133,7 @@ class MeshJob(TorchJob):
                 tensor = state[name].full_tensor() if hasattr(state[name], "full_tensor") else state[name]
                 if ".experts." in name:
                     tensor = whole_experts(tensor, self._stages.groups.expert_group)
+                tensor = whole_channels(name, tensor, stage.by_hand, self._stages.mesh.get_group("tensor"))
                 tensors[whole] = whole_rows(name, tensor, stage.reordered).detach().cpu()
         if self._plan.layout.pipeline == 1:
             return export_weights(self._context, tensors)
@@ -175,17 +182,25 @@ def clip_over_mesh(stages: RankStages, most: float, counted_twice: Tensor | None
     squared = torch.zeros((), device=stages.device)
     experts = stages.groups.experts
     dealt = [one for one in parameters if experts is not None and _mesh_of(one) == experts]
-    kept = [one for one in parameters if one is not counted_twice and not any(one is other for other in dealt)]
-    squared += _squared_norm(kept)
+    channels = stages.split_by_hand()
+    apart = {id(one) for one in (*dealt, *channels)}
+    squared += _squared_norm([one for one in parameters if one is not counted_twice and id(one) not in apart])
     if experts is not None:
-        of_experts = _squared_norm(dealt) + torch.zeros((), device=stages.device)
-        dist.all_reduce(of_experts, group=experts.get_group("expert"))
-        squared += of_experts
+        squared += _summed(_squared_norm(dealt), stages.device, experts.get_group("expert"))
+    if channels:
+        squared += _summed(_squared_norm(channels), stages.device, stages.mesh.get_group("tensor"))
     if stages.plan.layout.pipeline > 1:
         dist.all_reduce(squared, group=mesh_group(stages))
     norm = squared.sqrt()
     for group in parameters_by_mesh(parameters):
         clip_grads_with_norm_(group, most, norm)
+
+
+def _summed(squared: Tensor | float, device: torch.device, group: dist.ProcessGroup) -> Tensor:
+    """Over the ranks of a group, which have different parameters."""
+    total = squared + torch.zeros((), device=device)
+    dist.all_reduce(total, group=group)
+    return total
 
 
 def _squared_norm(parameters: list[nn.Parameter]) -> Tensor | float:
