@@ -47,10 +47,6 @@ SOAK = {
             "mnist-small": ("jax-mesh",),
         }.items()
         for name in names
-    ] + [
-        f"test_loss_{what}[{name}-tensor-4"
-        for what in ("follows_one_worker_step_by_step", "aside_the_weights_end_the_same")
-        for name in ("torch-ddp", "torch-fsdp")
     ],
     "contract/test_jax_placement.py": [
         "test_a_process_for_each_worker_trains_as_one_process_does",
@@ -80,7 +76,6 @@ SOAK = {
         "test_local_sgd_brings_the_loss_down_and_holds_what_it_says", "test_fsdp_on_three_workers",
     ],
     "contract/test_torch_model_parallel.py": [
-        "test_two_by_two_workers_end_with_the_weights_of_one",
         "test_it_gives_the_same_in_the_contiguous_memory_format",
         "test_a_model_of_the_users_is_cut_by_itself_or_as_its_file_says",
         "test_momentum_is_kept_for_each_part", "test_wrong_stages_are_named", "test_wrong_plans_are_named",
@@ -194,9 +189,6 @@ KEPT = {
     ],
     "contract/test_torch_data_parallel_knobs.py": [
         "test_a_model_of_ones_own_follows_one_worker[own optimizer-torch-ddp",
-    ],
-    "contract/test_torch_model_parallel.py": [
-        "test_two_by_two_workers_end_with_the_weights_of_one[torch-fsdp-tensor-transformer]",
     ],
     "contract/test_tf_data_parallel_knobs.py": [
         "test_no_setting_changes_what_is_learned[mnist-small-tf-mirrored-2-{'loop': 'fit'}]",

@@ -50,11 +50,10 @@ RUNS = [
     *(on(model, strategy="torch-fsdp", recompute="full") for model in (*STYLES, "tied")),
     *(on(model, strategy="torch-mesh", layout="replicate=2", recompute="selective") for model in STYLES),
     *(on(model, strategy="torch-tensor") for model in (*STYLES, "tied", "per_head_norm")),
-    *(on(model, strategy="torch-fsdp-tensor", workers=4) for model in (*STYLES, "tied", "per_head_norm")),
+    *(on(model, strategy="torch-mesh", layout="shard=2,tensor=2") for model in (*STYLES, "tied", "per_head_norm")),
     *(on(model, strategy="torch-pipeline") for model in (*STYLES, "tied")),
     on("tied", strategy="torch-pipeline", knobs={"schedule": "interleaved"}),
     on("tied", strategy="torch-layers", workers=4),
-    on("tied", strategy="torch-ddp-pipeline", workers=4),
     *(on(model, strategy="torch-mesh", layout="tensor=2", **EVERYTHING) for model in (*STYLES, "tied")),
     *(on(model, strategy="torch-mesh", layout="pipeline=2", **EVERYTHING) for model in STYLES),
     *(on(model, strategy="torch-mesh", layout="tensor=2,pipeline=2") for model in ("nanogpt", "hf_gpt2", "timm_vit")),
@@ -64,7 +63,7 @@ RUNS = [
     on("torchtitan", strategy="torch-mesh", layout="shard=2,pipeline=2", knobs={"schedule": "zbv"}),
     on("hf_llama", strategy="torch-pipeline", knobs={"schedule": "interleaved"}),
     on("nanogpt", strategy="torch-layers"),
-    on("hf_gpt2", strategy="torch-ddp-pipeline", workers=4),
+    on("hf_gpt2", strategy="torch-mesh", layout="replicate=2,pipeline=2"),
 ]
 
 

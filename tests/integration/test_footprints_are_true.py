@@ -56,7 +56,7 @@ USUAL = ("torch-ddp", "torch-fsdp", "torch-ps-sync", "torch-pipeline")
 
 
 # Those whose messages have two bytes in bf16, by autocast and by FSDP.
-HALVED = ("torch-fsdp", "torch-layers", "torch-pipeline", "torch-tensor", "torch-fsdp-tensor", "torch-mesh")
+HALVED = ("torch-fsdp", "torch-layers", "torch-pipeline", "torch-tensor", "torch-mesh")
 
 
 def cases(chosen: list[Strategy]) -> list[Any]:
