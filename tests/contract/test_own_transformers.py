@@ -57,6 +57,11 @@ RUNS = [
     *(on(model, strategy="torch-mesh", layout="tensor=2", **EVERYTHING) for model in (*STYLES, "tied")),
     *(on(model, strategy="torch-mesh", layout="pipeline=2", **EVERYTHING) for model in STYLES),
     *(on(model, strategy="torch-mesh", layout="tensor=2,pipeline=2") for model in ("nanogpt", "hf_gpt2", "timm_vit")),
+    on("tied", soak=False, strategy="torch-mesh", layout="pipeline=2", clip=0.2),
+    on("tied", strategy="torch-mesh", layout="pipeline=2", knobs={"schedule": "zbv"}, **EVERYTHING),
+    on("tied", strategy="torch-mesh", layout="shard=2,pipeline=2", **EVERYTHING),
+    on("tied", strategy="torch-mesh", layout="tensor=2,pipeline=2", clip=0.2),
+    on("tied", strategy="torch-mesh", layout="replicate=2,pipeline=2"),
     on("torchtitan", strategy="torch-mesh", layout="shard=2,tensor=2", **EVERYTHING),
     on("hf_llama", strategy="torch-mesh", layout="replicate=2,tensor=2", **EVERYTHING),
     on("hf_llama", strategy="torch-mesh", layout="shard=2,tensor=2,pipeline=2", clip=0.2, recompute="full"),
@@ -133,9 +138,7 @@ def test_what_only_the_run_can_tell_it_says(fields: dict[str, Any], words: str, 
 
 
 @pytest.mark.soak
-def test_a_tied_head_is_refused_where_its_copies_would_come_apart(trained: Any) -> None:
-    reason = reason_of(spec_of("tied", strategy="torch-mesh", layout="pipeline=2"), trained)
-    assert "uses the same parameter before and behind its blocks" in reason
+
 
 
 def reason_of(spec: RunSpec, trained: Any) -> str:

@@ -31,7 +31,7 @@ from paceline.strategies.torch.mesh.tensor import (
     whole_logits,
     whole_rows,
 )
-from paceline.strategies.torch.mesh.tied import add_up, tables
+from paceline.strategies.torch.mesh.tied import Tied, add_up, tied_parameters
 from paceline.workloads.base import Weights
 
 
@@ -71,9 +71,11 @@ class MeshJob(TorchJob):
         )
         self._stages, self._train, self._plan = stages, train, stages.plan
         self._scale = stages.scale
-        # Where a pipeline has the table of tokens and the head that shares it apart.
-        apart = layout.pipeline > 1 and any(layer.tied for layer in context.model.layers)
-        self._tables = tables(stages) if apart else None
+        # Of a built-in model, the table of tokens is on the first stage whether a head shares it or not.
+        apart = layout.pipeline > 1 and (
+            context.model.own is not None or any(layer.tied for layer in context.model.layers)
+        )
+        self._tied = tied_parameters(stages) if apart else Tied()
         self._contexts = ExitStack()
         self._contexts.enter_context(losses_split_over_vocabulary(stages.parts_of_logits))
 
@@ -86,8 +88,7 @@ class MeshJob(TorchJob):
                 for part, rows in enumerate(self._order[number].chunk(self._plan.accumulation), 1)
             ]
             known = [share / self._stages.loss_factor for share in shares if share is not None]
-            if self._tables is not None:
-                add_up(*self._tables, mesh_group(self._stages), self._plan.holder(self._plan.stages - 1))
+            add_up(self._tied, mesh_group(self._stages), self._plan.holder(self._plan.stages - 1))
             # A rank without parameters is asked too.
             if self._scale is None or self._scale.unscale(self._stages.parameters()):
                 self._make_step()
@@ -98,8 +99,7 @@ class MeshJob(TorchJob):
 
     def _make_step(self) -> None:
         if self._context.spec.clip is not None:
-            twice = self._tables[1] if self._tables is not None else None
-            clip_over_mesh(self._stages, self._context.spec.clip, twice)
+            clip_over_mesh(self._stages, self._context.spec.clip, self._tied.last)
         if self._optimizer is not None:
             self._optimizer.step()
 
@@ -156,7 +156,7 @@ class MeshJob(TorchJob):
     def close(self) -> None:
         """What knows the groups goes before them."""
         self._contexts.close()
-        del self._train, self._stages, self._tables
+        del self._train, self._stages, self._tied
         super().close()
 
 
@@ -176,15 +176,15 @@ class _Whole(nn.Module):
         return stretch.whole(whole_logits(outputs, self._stages.parts_of_logits, self._vocabulary))
 
 
-def clip_over_mesh(stages: RankStages, most: float, counted_twice: Tensor | None) -> None:
+def clip_over_mesh(stages: RankStages, most: float, counted_twice: list[Tensor]) -> None:
     """Scales gradients down to a global norm: over shards and parts by themselves, over stages and experts here."""
     parameters = [parameter for parameter in stages.parameters() if parameter.grad is not None]
     squared = torch.zeros((), device=stages.device)
     experts = stages.groups.experts
     dealt = [one for one in parameters if experts is not None and _mesh_of(one) == experts]
     channels = stages.split_by_hand()
-    apart = {id(one) for one in (*dealt, *channels)}
-    squared += _squared_norm([one for one in parameters if one is not counted_twice and id(one) not in apart])
+    apart = {id(one) for one in (*dealt, *channels, *counted_twice)}
+    squared += _squared_norm([one for one in parameters if id(one) not in apart])
     if experts is not None:
         squared += _summed(_squared_norm(dealt), stages.device, experts.get_group("expert"))
     if channels:

@@ -177,11 +177,6 @@ def _held_stages(
         module = build(context, device)
         return [MeshStage(module, 0, {name: name for name in module.state_dict()}, {})]
     stages = cut_model(context, plan.stages, balance, device, untie)
-    if stages[0].tied:
-        raise ModelError(
-            f"{context.spec.workload} uses the same parameter before and behind its blocks, which torch-mesh does not "
-            f"keep on two stages; use torch-pipeline, or a layout without pipeline"
-        )
     return [_on_device(stages[index], device) for index in plan.held_stages(mesh["pipeline"].get_local_rank())]
 
 
