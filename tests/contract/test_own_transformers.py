@@ -138,9 +138,6 @@ def test_what_only_the_run_can_tell_it_says(fields: dict[str, Any], words: str, 
 
 
 @pytest.mark.soak
-
-
-
 def reason_of(spec: RunSpec, trained: Any) -> str:
     """How a run ends that the plan could not foresee."""
     record = launch(PlannedRun(spec, 0), "own", local_system(), lambda _event: None, launcher=trained.launcher(spec))

@@ -15,6 +15,7 @@ from paceline.contract.context import spec_layers
 from paceline.costs.layouts import MeshPlan
 from paceline.layout import Layout
 from paceline.plan import complete, refusal
+from paceline.predict.schedules import orders
 from paceline.runs.probe import probe
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
@@ -130,23 +131,44 @@ class FakeStage:
         self.stage_index_to_group_rank: dict[int, int] = {}
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("schedule", ["interleaved", "interleaved-zero-bubble", "zbv", "dualpipev"])
-def test_as_many_passes_wait_for_their_backward_pass_as_in_pytorchs_own_order(schedule: str, ranks: int) -> None:
+def pytorchs_order(schedule: str, ranks: int, microbatches: int) -> list[list[Any]]:
+    """The actions of every rank in PyTorch's own tables; overlapped ones one after the other, as they run."""
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
     kinds = {"interleaved": schedules.ScheduleInterleaved1F1B, "zbv": schedules.ScheduleZBVZeroBubble,
              "interleaved-zero-bubble": schedules.ScheduleInterleavedZeroBubble,
              "dualpipev": schedules.ScheduleDualPipeV}  # fmt: skip
-    plan = MeshPlan(Layout(pipeline=ranks), 64, microbatches=2 * ranks, schedule=schedule, stages_per_worker=2)  # type: ignore[arg-type]
+    plan = MeshPlan(Layout(pipeline=ranks), 64, schedule=schedule, stages_per_worker=2)  # type: ignore[arg-type]
     stages = [FakeStage(index, plan.stages, ranks) for index in plan.held_stages(0)]
-    made = kinds[schedule](stages, n_microbatches=plan.microbatches, loss_fn=lambda *_: 0)
-    for place in range(ranks):
+    made = kinds[schedule](stages, n_microbatches=microbatches, loss_fn=lambda *_: 0)
+    return [
+        [part for action in made.pipeline_order[place] if action for part in action.sub_actions or (action,)]
+        for place in range(ranks)
+    ]
+
+
+PASSES = {"FORWARD": "forward", "FULL_BACKWARD": "backward", "BACKWARD_INPUT": "inputs", "BACKWARD_WEIGHT": "weights"}
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (2, 8), (4, 8), (4, 12), (3, 9)])
+@pytest.mark.parametrize("schedule", ["interleaved", "interleaved-zero-bubble", "zbv", "dualpipev"])
+def test_predictions_make_their_passes_in_pytorchs_own_order(schedule: str, ranks: int, microbatches: int) -> None:
+    found = [
+        [(PASSES[action.computation_type.name], action.stage_index, action.microbatch_index) for action in rank]
+        for rank in pytorchs_order(schedule, ranks, microbatches)
+    ]
+    assert [list(map(tuple, rank)) for rank in orders(schedule, ranks, microbatches, 2)] == found
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("schedule", ["interleaved", "interleaved-zero-bubble", "zbv", "dualpipev"])
+def test_as_many_passes_wait_for_their_backward_pass_as_in_pytorchs_own_order(schedule: str, ranks: int) -> None:
+    plan = MeshPlan(Layout(pipeline=ranks), 64, microbatches=2 * ranks, schedule=schedule, stages_per_worker=2)  # type: ignore[arg-type]
+    for place, actions in enumerate(pytorchs_order(schedule, ranks, plan.microbatches)):
         waiting = most = 0
-        for action in filter(None, made.pipeline_order[place]):
-            for part in action.sub_actions or (action,):
-                kind = part.computation_type.name
-                waiting += (kind == "FORWARD") - (kind in ("FULL_BACKWARD", "BACKWARD_WEIGHT"))
-                most = max(most, waiting)
+        for action in actions:
+            kind = action.computation_type.name
+            waiting += (kind == "FORWARD") - (kind in ("FULL_BACKWARD", "BACKWARD_WEIGHT"))
+            most = max(most, waiting)
         assert plan.passes_kept(place) == most / plan.stages_per_worker
 
 
