@@ -10,7 +10,8 @@ SOAK = {
     ],
     "contract/test_mesh_of_real_models.py": [
         f"test_a_layout_trains_a_real_model_as_one_worker_does[{case}"
-        for case in ("bert shard=2", "llama shard=2,tensor=2]", "gpt context=2]", "gpt pipeline=2 zbv")
+        for case in ("bert shard=2", "llama shard=2,tensor=2]", "gpt context=2]", "gpt pipeline=2 zbv",
+                     "llama context=2 clip", "mixtral shard=2,expert=2 clip")
     ],
     "contract/test_usual_runs.py": ["test_it_ends_without_a_word_of_what_broke_after_its_work"],
     "integration/test_wrong_model.py": ["test_a_model_that_is_wrong_when_built_is_refused_before_any_run"],
@@ -47,6 +48,9 @@ SOAK = {
             "mnist-small": ("jax-mesh",),
         }.items()
         for name in names
+    ] + [
+        f"test_loss_{what}[torch-mesh-4-mnist-small]"
+        for what in ("follows_one_worker_step_by_step", "aside_the_weights_end_the_same")
     ],
     "contract/test_jax_placement.py": [
         "test_a_process_for_each_worker_trains_as_one_process_does",
@@ -148,6 +152,8 @@ SOAK = {
             "tensor=4 classes 33", "pipeline=4 gpipe", "replicate=2,tensor=2 accumulation 2", "shard=2,pipeline=2 zbv",
             "pipeline=2 interleaved", "tensor=2 recompute selective clip 0.2", "replicate=2,shard=2 clip 0.2",
             "shard=2,tensor=2 recompute full accumulation 2 clip 0.2", "shard=2", "tensor=2",
+            # The same schedules are run with clipping, with copies or with all settings at once.
+            "pipeline=2 1f1b", "pipeline=2 zbv", "pipeline=2 dualpipev",
         )),
     ],
     "integration/test_own_model.py": [

@@ -16,7 +16,7 @@ from paceline.errors import SpecError, UserError, nearest
 from paceline.layout import Layout
 from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
-from paceline.strategies.former import by_present_name
+from paceline.strategies.former import FORMER_KNOBS, by_present_name
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import Workload, workload
@@ -181,7 +181,7 @@ def canonical_knobs(chosen: Strategy, knobs: dict[str, Scalar]) -> dict[str, Sca
     kept: dict[str, Scalar] = {}
     for name, value in knobs.items():
         if name not in known:
-            everywhere = {knob.name for other in strategies().values() for knob in other.knobs}
+            everywhere = {knob.name for other in strategies().values() for knob in other.knobs} | FORMER_KNOBS
             if name not in everywhere:
                 raise SpecError(f"no strategy has a knob {name!r}; {nearest(name, everywhere)}")
             continue

@@ -8,7 +8,7 @@ from paceline.analysis.labels import flatten
 from paceline.errors import SpecError, nearest
 from paceline.spec import RunSpec
 from paceline.strategies import strategies
-from paceline.strategies.former import FORMER_NAMES
+from paceline.strategies.former import FORMER_KNOBS, FORMER_NAMES
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ class Selector:
             if not equals or not value:
                 raise SpecError(f"{part!r} in {text!r} is not FIELD=VALUE; write such as {name}:workers=2")
             knobs = {knob.name for strategy in strategies().values() for knob in strategy.knobs}
-            knobs |= {knob for former in FORMER_NAMES.values() for knob in former.knobs}
-            known_fields = {*RunSpec.model_fields, *knobs}
+            known_fields = {*RunSpec.model_fields, *knobs, *FORMER_KNOBS}
             if key not in known_fields:
                 raise SpecError(f"{text!r} names no field of a run: {key!r}; {nearest(key, known_fields)}")
             fields[key] = value

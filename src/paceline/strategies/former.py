@@ -37,6 +37,7 @@ FORMER_NAMES = {
     "torch-fsdp-tensor": FormerName("tensor", "tensor", "shard", _OF_PARTS),
     "torch-ddp-pipeline": FormerName("stages", "pipeline", "replicate", _OF_STAGES),
 }
+FORMER_KNOBS = frozenset(knob for former in FORMER_NAMES.values() for knob in former.knobs)
 
 
 def by_present_name(spec: RunSpec) -> RunSpec:
@@ -46,7 +47,9 @@ def by_present_name(spec: RunSpec) -> RunSpec:
         return spec
     if spec.layout is not None:
         raise SpecError(f"{spec.strategy} is a layout itself now and takes none; {former.advice}")
-    knobs = {**former.knobs, **{name: value for name, value in spec.knobs.items() if name in former.knobs}}
+    # Knobs of other strategies of a study are passed over, and misspelt ones told as such, as of any strategy.
+    asked = {name: value for name, value in spec.knobs.items() if name in former.knobs or name not in FORMER_KNOBS}
+    knobs = {**former.knobs, **asked}
     size = knobs.pop(former.knob)
     if not isinstance(size, int) or size < 1 or spec.workers % size:
         raise SpecError(

@@ -56,6 +56,13 @@ def test_what_does_not_fit_is_refused_in_words(fields: dict[str, Any], words: st
         complete(spec_of("torch-ddp-tensor", **fields))
 
 
+def test_knobs_of_others_are_passed_over_and_misspelt_ones_are_not() -> None:
+    others = {"stages": 4, "schedule": "1f1b", "bucket_mb": 1.0}
+    assert complete(spec_of("torch-ddp-tensor", knobs=others)).knobs == {}
+    with pytest.raises(SpecError, match="no strategy has a knob 'tensr'; did you mean 'tensor'"):
+        complete(spec_of("torch-ddp-tensor", knobs={"tensr": 4}))
+
+
 @pytest.mark.parametrize("name", FORMER_NAMES)
 def test_a_former_name_is_no_strategy_and_what_to_use_is_said(name: str) -> None:
     assert name not in strategies()
