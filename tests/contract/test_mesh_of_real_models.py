@@ -14,6 +14,7 @@ from paceline.systems import local_system
 pytestmark = pytest.mark.torch
 
 V = "zbv"
+RING = {"knobs": {"attention": "ring"}}
 CASES = [
     ("llama", on("shard=2,tensor=2")),
     ("llama", on("context=2", clip=CLIP)),
@@ -21,6 +22,11 @@ CASES = [
     ("llama", on("tensor=2,context=2", recompute="selective")),
     ("gpt", on("tensor=2", clip=CLIP)),
     ("gpt", on("context=2")),
+    ("llama", on("context=2", recompute="selective", clip=CLIP, **RING)),
+    ("gpt", on("context=4", soak=True, **EVERYTHING, **RING)),
+    ("llama", on("tensor=2,context=2", soak=True, **EVERYTHING, **RING)),
+    ("gpt", on("pipeline=2,context=2", soak=True, **EVERYTHING, **RING)),
+    ("mixtral", on("shard=2,context=2,expert=4", soak=True, clip=CLIP, **RING)),
     ("gpt", on("pipeline=2", clip=CLIP)),
     ("gpt", on("pipeline=2", V, accumulation=2)),
     ("mixtral", on("shard=2,expert=2", clip=CLIP)),

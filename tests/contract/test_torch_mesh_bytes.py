@@ -34,6 +34,7 @@ MIXTRAL = {"workload": "mixtral", "options": {**SIZES, "kv_heads": 2, "hidden": 
 BERT = {"workload": "bert", "options": SIZES}
 VIT = {"workload": "vit", "options": {**SIZES, "patch": 4}, "input_shape": [3, 8, 8]}
 CNN = {"workload": "mnist-small", "options": {}, "input_shape": [1, 16, 16], "dataset": "synthetic", "classes": 10}
+RING = {"knobs": {"attention": "ring"}}
 RUNS: dict[str, dict[str, Any]] = {
     "shards, in two passes": {"layout": "shard=2", "accumulation": 2},
     "copies of shards": {"layout": "replicate=2,shard=2"},
@@ -47,6 +48,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "an interleaved pipeline": {"layout": "pipeline=2", "knobs": {"schedule": "interleaved"}},
     "stretches of sequences": {"layout": "context=2", "clip": 0.5},
     "parts of stretches of llama": {**LLAMA, "layout": "tensor=2,context=2", "recompute": "full", "clip": 0.5},
+    "keys and values round a ring": {"layout": "context=4", **RING, "recompute": "full"},
+    "keys and values of llama round a ring": {
+        **LLAMA, **RING, "layout": "tensor=2,context=2", "recompute": "selective",
+    },
+    "keys and values round a ring in bf16": {"layout": "shard=2,context=2", **RING, "precision": "bf16"},
     "shards of parts of llama": {**LLAMA, "layout": "shard=2,tensor=2", "recompute": "selective"},
     "a tied head in parts": {**GPT, "layout": "shard=2,tensor=2", "clip": 0.5},
     "a tied head in a pipeline": {**GPT, "layout": "shard=2,pipeline=2", "clip": 0.5},
@@ -70,7 +76,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 # One of each way to divide; the others put two of them together.
 USUAL = (
-    "parts of stretches of llama", "a tied head in a pipeline", "dealt experts",
+    "parts of stretches of llama", "keys and values round a ring", "a tied head in a pipeline", "dealt experts",
 )  # fmt: skip
 # A kind of message each: shards gathered and copies summed, parts in a pipeline, experts, numbers of two bytes.
 ON_THE_WIRE = (

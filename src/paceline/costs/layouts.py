@@ -1,7 +1,7 @@
 """How a run's layout divides its batch and its layers: passes, micro-batches, and which rank holds which stages."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from paceline.costs.cuts import FactsOf, most_stages
@@ -9,7 +9,7 @@ from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
 from paceline.costs.splits import Split, split_layers, why_not_split
 from paceline.layout import Layout
-from paceline.spec import RunSpec, Scalar
+from paceline.spec import Device, RunSpec, Scalar
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "interleaved-zero-bubble", "zbv", "dualpipev"]
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "interleaved-zero-bubble", "zbv", "dualpipev")
@@ -19,6 +19,12 @@ _ONE_STAGE = ("gpipe", "1f1b")
 V_SHAPED = ("zbv", "dualpipev")
 # Of these, gradients of activations and of weights come in two passes.
 SPLIT_BACKWARD = ("interleaved-zero-bubble", "zbv", "dualpipev")
+# How attention sees the keys and values of other ranks' parts of a sequence.
+Attention = Literal["auto", "gathered", "ring"]
+ATTENTION: tuple[Attention, ...] = ("auto", "gathered", "ring")
+# In a ring each rank has two pieces of a sequence; kernels of GPUs pad results for so many positions, and what they
+# give for single pieces is only put together where there is no padding in between.
+RING_PIECES, RING_POSITIONS_ON_GPU = 2, 32
 # Micro-batches for each rank of a pipeline where nothing is said.
 USUAL_MICROBATCHES = 2
 
@@ -38,6 +44,7 @@ class MeshPlan:
     split_convolutions: bool = True
     # Whether the model's head computes with its table of tokens.
     tied: bool = False
+    attention: Attention = "auto"
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "MeshPlan":
@@ -56,6 +63,7 @@ class MeshPlan:
             schedule=schedule,
             stages_per_worker=stages,
             split_convolutions=knobs.get("convolutions") != "replicated",
+            attention=cast("Attention", knobs["attention"]),
         )
 
     def splits(self, model: ModelFacts) -> tuple[Split, ...]:
@@ -81,6 +89,21 @@ class MeshPlan:
     def stretch_microbatch(self) -> float:
         """The same in whole sequences' worth, where each rank has a stretch of them."""
         return self.microbatch / self.layout.context
+
+    def settled(self, device: Device, model: ModelFacts) -> "MeshPlan":
+        """With what only the model tells."""
+        attention: Attention = "ring" if self.in_ring(device, model.input_elements) else "gathered"
+        return replace(self, tied=any(layer.tied for layer in model.layers), attention=attention)
+
+    def in_ring(self, device: Device, length: int) -> bool:
+        """Whether keys and values of sequences of that length go round in a ring; where nothing is said, on GPUs."""
+        if self.attention == "auto":
+            return self.layout.context > 1 and device != "cpu" and length % self.ring_multiple(device) == 0
+        return self.attention == "ring"
+
+    def ring_multiple(self, device: Device) -> int:
+        """What the length of a sequence must be a multiple of for a ring."""
+        return self.layout.context * RING_PIECES * (1 if device == "cpu" else RING_POSITIONS_ON_GPU)
 
     @property
     def gathers(self) -> tuple[int, int]:
@@ -204,6 +227,7 @@ def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None, knob
         _why_not_tensor(spec, layout.tensor, blocks)
         or _why_not_experts(spec, layout, blocks)
         or _why_not_sequence(layout, facts.input_elements)
+        or _why_not_in_ring(spec, plan, facts.input_elements)
     )
 
 
@@ -286,6 +310,16 @@ def _why_not_sequence(layout: Layout, length: int) -> str | None:
 def is_causal_transformer(model: ModelFacts) -> bool:
     """Whether every layer is one of a causal transformer's, so that `tensor` divides the sequence too."""
     return any(layer.heads for layer in model.layers) and all(map(transformer_role, model.layers))
+
+
+def _why_not_in_ring(spec: RunSpec, plan: MeshPlan, length: int) -> str | None:
+    multiple = plan.ring_multiple(spec.device)
+    if plan.attention == "auto" or not plan.in_ring(spec.device, length) or length % multiple == 0:
+        return None
+    return (
+        f"attention in a ring over context={plan.layout.context} takes sequences of a multiple of {multiple} tokens, "
+        f"and these have {length}; use attention=gathered, or another sequence"
+    )
 
 
 def transformer_role(layer: LayerFacts) -> str | None:

@@ -59,7 +59,7 @@ class Crossing:
 
 def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprint:
     """Every rank, in the order of the mesh: pipeline, replicate, shard, context, tensor."""
-    layout, plan = plan.layout, replace(plan, tied=any(layer.tied for layer in model.layers))
+    layout, plan = plan.layout, plan.settled(spec.device, model)
     stages = cut_by_flops(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
     ranks: list[RankFootprint] = []
     for number in range(layout.pipeline):
@@ -146,8 +146,9 @@ def _rank(
     layout, waiting = plan.layout, plan.passes_kept(place.number)
     width, gathered_width = parameter_width(spec), compute_width(spec)
     whole = [unit.padded for unit in units_of(plan, place.part).values()]
-    # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
-    stays = layout.pipeline > 1 or plan.accumulation > 1
+    # A pipeline's stages, a model between the passes of a step, and one that is not divided at all stay gathered and
+    # keep whole gradients.
+    stays = layout.pipeline > 1 or plan.accumulation > 1 or layout.holders * layout.replicate == 1
     beside = sum(whole) if stays else max(whole, default=0)
     samples = plan.stretch_microbatch * waiting
     kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor, cast_numbers(spec), waiting)
@@ -260,6 +261,9 @@ def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
         if layer.heads:
             payload = keys_and_values(layer) / layout.tensor * compute_width(spec) * plan.microbatch
             where = {"layer": layer.name, "apart": layout.apart("context")}
+            if plan.attention == "ring":
+                messages += _round_the_ring(spec, plan, layer)
+                continue
             gathered = all_gather(f"keys and values for {layer.name}", payload, layout.context)
             scattered = scattered_reduction(
                 spec, f"gradients of keys and values of {layer.name}", payload, layout.context
@@ -268,6 +272,29 @@ def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
             messages += during(gathered, "backward", count=again * plan.passes, **where) if again else ()
             messages += during(scattered, "backward", count=plan.passes, **where)
     return messages
+
+
+def _round_the_ring(spec: RunSpec, plan: MeshPlan, layer: LayerFacts) -> list[Message]:
+    """A rank's keys and values visit all others in both passes; their gradients go with them, and home at the end."""
+    ranks, numbers = plan.layout.context, keys_and_values(layer) / plan.layout.tensor * plan.stretch_microbatch
+    # What selective recomputation keeps of a block are the results of attention, not what was sent for them.
+    again = int(spec.recompute != "none")
+
+    def turns(name: str, width: float, count: int, phase: Phase) -> tuple[Message, ...]:
+        payload = numbers * width
+        message = Message(f"{name} round for {layer.name}", "all-to-all", payload, payload, payload, ranks=ranks)
+        # Only the attention of the same block hides it, which is too little to count on.
+        return during(
+            (message,), phase, count=count * plan.passes, layer=layer.name, apart=plan.layout.apart("context")
+        )
+
+    width, hops = compute_width(spec), ranks - 1
+    return [
+        *turns("keys and values sent", width, hops, "forward"),
+        *turns("keys and values sent", width, hops * (1 + again), "backward"),
+        # Added up in single precision on their way.
+        *turns("gradients of keys and values sent", FLOAT_BYTES, ranks, "backward"),
+    ]
 
 
 def _between_experts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:

@@ -67,8 +67,8 @@ def _dealt(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
 
 
 def _with_all_keys(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
-    """Keys and values of other stretches are kept beside a rank's own; counts are of a whole sequence."""
-    if plan.layout.context == 1 or not layer.heads:
+    """Gathered keys and values of other stretches are kept beside a rank's own; counts are of a whole sequence."""
+    if plan.layout.context == 1 or not layer.heads or plan.attention == "ring":
         return layer
     others = keys_and_values(layer) * (plan.layout.context - 1) // plan.layout.tensor
     return replace(layer, kept_elements=layer.kept + others, product_elements=layer.product_elements + others)

@@ -13,7 +13,7 @@ from paceline.contract.layout_search import LAYOUTS
 from paceline.contract.strategy import Cut, Knob, Strategy
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
-from paceline.costs.layouts import SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
+from paceline.costs.layouts import ATTENTION, SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
 from paceline.costs.mesh import mesh_footprint
 from paceline.errors import SpecError
 from paceline.frameworks.torch import declared
@@ -27,6 +27,12 @@ KNOBS = (
     Knob("stages_per_worker", 2, "for the interleaved schedules: stages that each rank holds"),
     Knob("balance", "counted", "stages of equal counted work, or of equal measured time", ("counted", "measured")),
     Knob("convolutions", "split", "with tensor: each rank has some output channels, or all", ("split", "replicated")),
+    Knob(
+        "attention",
+        "auto",
+        "over context: keys and values gathered, or sent round in a ring; auto is ring on GPUs",
+        ATTENTION,
+    ),
 )
 
 

@@ -46,11 +46,11 @@ def open_mesh(context: Context, plan: MeshPlan, balance: str) -> "MeshJob":
     # The mean over the global batch is the sum of what each pass of each data rank has of it.
     parts = plan.layout.data_ranks * plan.layout.context * plan.passes
 
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        return share(outputs, targets) / parts * stages.loss_factor
+    def scaled(mean: Tensor) -> Tensor:
+        return mean / parts * stages.loss_factor
 
-    train = scheduled_pass(context, stages, loss) if plan.layout.pipeline > 1 else whole_pass(stages, loss)
-    return MeshJob(context, stages, train)
+    make_pass = scheduled_pass if plan.layout.pipeline > 1 else whole_pass
+    return MeshJob(context, stages, make_pass(context, stages, share, scaled))
 
 
 class MeshJob(TorchJob):
@@ -149,9 +149,12 @@ class MeshJob(TorchJob):
         places = {
             name: self._stages.mesh[name].get_local_rank() for name in ("pipeline", "replicate", "shard", "tensor")
         }
-        places["context"] = self._stages.groups.stretch.index
+        stretch = self._stages.groups.stretch
+        places["context"] = stretch.index
         places["shard"] //= self._plan.layout.context
-        return {**super().details(), "mesh": places, "stages": [stage.index for stage in self._stages.held]}
+        attention = {"attention": "ring" if stretch.in_ring else "gathered"} if stretch.count > 1 else {}
+        stages = [stage.index for stage in self._stages.held]
+        return {**super().details(), "mesh": places, "stages": stages, **attention}
 
     def close(self) -> None:
         """What knows the groups goes before them."""

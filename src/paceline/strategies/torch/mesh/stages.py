@@ -20,6 +20,7 @@ from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan, is_causal_transform
 from paceline.errors import ModelError
 from paceline.frameworks.torch.blocks import compile_blocks
 from paceline.frameworks.torch.compression import make_contiguous
+from paceline.frameworks.torch.loss_in_head import loss_of_inputs
 from paceline.frameworks.torch.model import tie_heads
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
 from paceline.frameworks.torch.pipeline.stages import room_for
@@ -138,7 +139,7 @@ class Groups:
         return self.experts.get_group("expert") if self.experts is not None else None
 
 
-def join_groups(plan: MeshPlan, device: torch.device) -> Groups:
+def join_groups(plan: MeshPlan, device: torch.device, in_ring: bool) -> Groups:
     """Makes the mesh and the groups beside it; every rank must."""
     layout = plan.layout
     sizes = (layout.pipeline, layout.replicate, layout.holders, layout.tensor)
@@ -147,7 +148,7 @@ def join_groups(plan: MeshPlan, device: torch.device) -> Groups:
     if layout.context > 1:
         lines = torch.arange(layout.workers).view(-1, layout.context, layout.tensor).transpose(1, 2)
         group, _ = dist.new_subgroups_by_enumeration(lines.reshape(-1, layout.context).tolist())
-        stretch = Stretch(group.rank(), layout.context, group)
+        stretch = Stretch(group.rank(), layout.context, group, in_ring)
     if layout.expert > 1:
         rows = (layout.pipeline, layout.replicate, layout.holders // layout.expert, layout.expert)
         experts = init_device_mesh(device.type, rows, mesh_dim_names=("pipeline", "replicate", "shard", "expert"))
@@ -156,7 +157,7 @@ def join_groups(plan: MeshPlan, device: torch.device) -> Groups:
 
 def build_stages(context: Context, plan: MeshPlan, device: torch.device, balance: str) -> RankStages:
     """Joins the mesh and keeps this rank's part: cut by stages, split, recomputed, and divided, in this order."""
-    groups = join_groups(plan, device)
+    groups = join_groups(plan, device, plan.in_ring(context.spec.device, context.data.input_shape[0]))
     cut = _held_stages(context, plan, groups.mesh, device, balance)
     held = RankStages([_divided(context, plan, groups, stage) for stage in cut], plan, groups, device)
     held.splits_logits = _divides_sequence(context)
@@ -283,7 +284,10 @@ def _shard(
     # Built-in models change nothing in place, so for them what this warns of cannot happen.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     apart = [(unit, _data_mesh(groups.experts)) for unit in dealt if groups.experts is not None]
-    for unit, over in (*apart, *((unit, _data_mesh(groups.mesh)) for unit in (*layers(module), module))):
+    data_mesh = _data_mesh(groups.mesh)
+    # FSDP takes the host's time for each unit; where there is nobody to divide with, one casts all parameters at once.
+    units = (*layers(module), module) if data_mesh.size() > 1 else (module,)
+    for unit, over in (*apart, *((unit, data_mesh) for unit in units)):
         if context.model.own is not None:
             unit.register_forward_hook(in_memory_of_its_own)
         policies = sharding_policies(context.spec, gives_results=gives_results and unit is module)
@@ -301,7 +305,7 @@ def _data_mesh(mesh: DeviceMesh) -> DeviceMesh:
 TrainPass = Callable[[Tensor | None, Tensor | None, bool], Tensor | None]
 
 
-def scheduled_pass(context: Context, stages: RankStages, loss: Loss) -> TrainPass:
+def scheduled_pass(context: Context, stages: RankStages, loss: Loss, scaled: Callable[[Tensor], Tensor]) -> TrainPass:
     """One pass of the pipeline's schedule; gradients are sent in the last pass of a step."""
     from torch.distributed.pipelining import schedules
 
@@ -315,8 +319,9 @@ def scheduled_pass(context: Context, stages: RankStages, loss: Loss) -> TrainPas
     parts = [_pipeline_stage(context, stages, stage) for stage in stages.held]
     several = plan.schedule not in ("gpipe", "1f1b")
     schedule = kinds[plan.schedule](
-        parts if several else parts[0], n_microbatches=plan.microbatches, loss_fn=loss, scale_grads=False
-    )
+        parts if several else parts[0], n_microbatches=plan.microbatches, scale_grads=False,
+        loss_fn=lambda outputs, targets: scaled(loss(outputs, targets)),
+    )  # fmt: skip
 
     def train(inputs: Tensor | None, targets: Tensor | None, last: bool) -> Tensor | None:
         for part in parts:
@@ -354,17 +359,18 @@ def _pipeline_stage(context: Context, stages: RankStages, stage: MeshStage) -> A
     )  # fmt: skip
 
 
-def whole_pass(stages: RankStages, loss: Loss) -> TrainPass:
+def whole_pass(context: Context, stages: RankStages, loss: Loss, scaled: Callable[[Tensor], Tensor]) -> TrainPass:
     """One forward and backward pass of a model that is not cut into stages."""
     (stage,) = stages.held
     module = stage.module
     assert isinstance(module, FSDPModule)
+    loss_of = loss_of_inputs(context, module, loss)
 
     def train(inputs: Tensor | None, targets: Tensor | None, last: bool) -> Tensor | None:
-        assert targets is not None
+        assert inputs is not None and targets is not None
         if stages.plan.accumulation > 1:
             send_with_last_pass(module, last)
-        share = loss(module(inputs), targets)
+        share = scaled(loss_of(inputs, targets))
         share.backward()
         return share.detach()
 
