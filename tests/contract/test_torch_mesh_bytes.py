@@ -76,7 +76,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 # One of each way to divide; the others put two of them together.
 USUAL = (
-    "parts of stretches of llama", "keys and values round a ring", "a tied head in a pipeline", "dealt experts",
+    "parts of stretches of llama", "keys and values round a ring", "a tied head in a pipeline",
 )  # fmt: skip
 # A kind of message each: shards gathered and copies summed, parts in a pipeline, experts, numbers of two bytes.
 ON_THE_WIRE = (
