@@ -19,7 +19,7 @@ from paceline.costs.footprint import (
     optimizer_bytes,
 )
 from paceline.costs.layers import LayerFacts
-from paceline.costs.layouts import MeshPlan, transformer_role
+from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
 from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, place_of, units_of
 from paceline.costs.messages import (
     Message,
@@ -34,6 +34,7 @@ from paceline.costs.messages import (
 )
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
+from paceline.costs.splits import tensor_messages
 from paceline.costs.torch import Array, shard_runs
 from paceline.spec import RunSpec
 
@@ -66,7 +67,7 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
         crossings = _crossings(spec, plan, number, stages)
         messages = (
             *_between_stages(plan, crossings),
-            *_layer_by_layer(_between_parts, spec, plan, place),
+            *_between_split_layers(spec, plan, place),
             *_layer_by_layer(_between_stretches, spec, plan, place),
             *_layer_by_layer(_between_experts, spec, plan, place),
             *_layer_by_layer(_between_shards, spec, plan, place),
@@ -114,7 +115,7 @@ def _layer_by_layer(
     messages_of: Callable[[RunSpec, MeshPlan, Place], list[Message]], spec: RunSpec, plan: MeshPlan, place: Place
 ) -> list[Message]:
     """What layers exchange; layers that are alike but for their name, as most are, are worked out once."""
-    first = _first_alike(place.whole.layers)
+    first = _first_alike(tuple(zip(place.whole.layers, place.part.layers, strict=True)))
     distinct = [index for index, like in enumerate(first) if like == index]
     whole, part = (
         ModelFacts(tuple(model.layers[index] for index in distinct), model.input_elements)
@@ -132,10 +133,11 @@ def _layer_by_layer(
 
 
 @lru_cache(maxsize=1024)
-def _first_alike(layers: tuple[LayerFacts, ...]) -> tuple[int, ...]:
-    """For each layer, the place of the first one that differs from it in nothing but its name."""
-    seen: dict[LayerFacts, int] = {}
-    return tuple(seen.setdefault(replace(layer, name=""), index) for index, layer in enumerate(layers))
+def _first_alike(layers: tuple[tuple[LayerFacts, LayerFacts], ...]) -> tuple[int, ...]:
+    """For each layer and a rank's part of it, the place of the first that differs in nothing but the name."""
+    seen: dict[tuple[LayerFacts, ...], int] = {}
+    nameless = (tuple(replace(facts, name="") for facts in pair) for pair in layers)
+    return tuple(seen.setdefault(pair, index) for index, pair in enumerate(nameless))
 
 
 def _rank(
@@ -193,6 +195,15 @@ def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Messa
                 exchange(f"gradients of stage {crossing.stage}", received, sent, plan.passes),
             ]
     return [replace(message, apart=plan.layout.apart("pipeline")) for message in messages]
+
+
+def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
+    """What `tensor` costs: of causal transformers with the sequence divided, of other models with whole activations."""
+    if plan.layout.tensor == 1 or plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
+        return _layer_by_layer(_between_parts, spec, plan, place)
+    splits = plan.splits(place.whole)
+    messages = tensor_messages(spec, splits, plan.layout.tensor, plan.microbatch, width=compute_width(spec))
+    return [replace(message, count=message.count * plan.passes) for message in messages]
 
 
 def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -351,9 +362,11 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
         name.startswith(EXPERTS) for layer in place.part.layers for name, _ in layer.arrays if layout.expert > 1
     )
     arrays = place.part.tensors - copies - dealt
+    parts, channels = _split_arrays(plan, place, arrays)
     sizes = [
         ("shards", arrays, layout.holders, layout.apart("context")),
-        ("parts", arrays, layout.tensor, 1),
+        ("parts", parts, layout.tensor, 1),
+        ("parts of convolutions", int(channels), layout.tensor, 1),
         ("shards of experts", dealt, layout.holders // layout.expert, layout.apart("context") * layout.expert),
         ("experts", int(layout.expert > 1), layout.expert, layout.apart("context")),
         ("the pipeline", 1, layout.pipeline, layout.apart("pipeline")),
@@ -366,3 +379,12 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
             all_reduce(f"norm of gradients over {name}", count * FLOAT_BYTES, ranks), "update", apart=apart
         )
     ]
+
+
+def _split_arrays(plan: MeshPlan, place: Place, arrays: int) -> tuple[int, bool]:
+    """Of so many arrays, those that PyTorch knows as parts over `tensor`; and whether convolutions are split beside."""
+    if plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
+        return arrays, False
+    splits = plan.splits(place.whole)
+    known = sum(split.divided_arrays for split in splits if split.part != "channels")
+    return known, any(split.part == "channels" for split in splits)

@@ -25,6 +25,8 @@ KNOBS = (
     Knob("schedule", "1f1b", "order of the micro-batches' passes through the pipeline", SCHEDULES),
     Knob("microbatches", 0, "parts of each pass of the pipeline; 0 is two for each of its ranks"),
     Knob("stages_per_worker", 2, "for the interleaved schedules: stages that each rank holds"),
+    Knob("balance", "counted", "stages of equal counted work, or of equal measured time", ("counted", "measured")),
+    Knob("convolutions", "split", "with tensor: each rank has some output channels, or all", ("split", "replicated")),
     Knob(
         "attention",
         "auto",
@@ -90,7 +92,7 @@ def open_job(context: Context) -> Job:
     """Keeps what falls to the process of the mesh."""
     from paceline.strategies.torch.mesh.job import open_mesh
 
-    return open_mesh(context, plan_of(context.spec))
+    return open_mesh(context, plan_of(context.spec), str(STRATEGY.knob_values(context.spec)["balance"]))
 
 
 STRATEGY = Strategy(
