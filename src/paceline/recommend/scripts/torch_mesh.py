@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.contract.context import spec_layers
 from paceline.costs.layouts import V_SHAPED, MeshPlan
 from paceline.errors import SpecError
 from paceline.layout import DIMENSIONS
@@ -12,7 +13,7 @@ from paceline.recommend.scripts.torch_text import on_several_machines, optimizer
 from paceline.spec import RunSpec
 
 # Dimensions that the template divides a model along.
-SCRIPTED = ("pipeline", "replicate", "shard", "tensor")
+SCRIPTED = ("pipeline", "replicate", "shard", "context", "tensor")
 # What selective recomputation keeps: products, attention on cores and GPUs, and what came from other workers.
 KEPT = (
     "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution",
@@ -32,6 +33,7 @@ def mesh_values(source: Source) -> Mapping[str, Any]:
     passes = [" * ACCUMULATION"] * (plan.accumulation > 1) + [" * MICROBATCHES"] * in_stages
     return {
         "sizes": {name: getattr(plan.layout, name) for name in SCRIPTED},
+        "has_stretches": plan.layout.context > 1,
         "in_stages": in_stages,
         "microbatches": plan.microbatches,
         "stages_each": plan.stages_per_worker,
@@ -54,7 +56,13 @@ def _check(spec: RunSpec, plan: MeshPlan) -> None:
     if others:
         raise SpecError(
             f"a script cannot be written for {others[0]}={getattr(plan.layout, others[0])}; use a layout of "
-            f"{', '.join(SCRIPTED)}"
+            f"{', '.join(SCRIPTED)}, or train it with paceline run"
+        )
+    if plan.layout.pipeline > 1 and spec.model is None and any(layer.tied for layer in spec_layers(spec)[0]):
+        raise SpecError(
+            f"a script cannot be written for pipeline={plan.layout.pipeline}: the head of {spec.workload} is tied to "
+            f"its table of tokens, which would be on another stage; use a layout without pipeline, or an untied head "
+            f"(option tied)"
         )
 
 
