@@ -55,7 +55,7 @@ def test_the_script_of_a_real_model_loses_what_pacelines_run_of_it_loses(
 
 @pytest.mark.parametrize(("model", "fields", "words"), [
     (GPT, {"layout": "pipeline=2"}, "the head of gpt is tied to its table of tokens"),
-    ({**GPT, "workload": "mixtral"}, {"layout": "shard=2,expert=2"}, "no PyTorch source for a MoeBlock layer; use another"),
+    ({**GPT, "workload": "mixtral"}, {"layout": "shard=2,expert=2"}, "no PyTorch source for a MoeBlock layer; use"),
 ])  # fmt: skip
 def test_what_no_script_has_words_for_is_refused_in_a_sentence(
     model: dict[str, Any], fields: dict[str, Any], words: str
