@@ -296,8 +296,9 @@ def _unheeded(spec: RunSpec, chosen: Strategy) -> str | None:
     defaults = RunSpec.model_fields
     for name, reason in HEEDED_BY_SOME.items():
         if getattr(spec, name) != defaults[name].default and name not in chosen.needs.heeds:
-            heeding = ", ".join(other.name for other in strategies().values() if name in other.needs.heeds)
-            return f"{chosen.name} {reason}; leave {name} out, or use {heeding}"
+            heeding = [other for other in strategies().values() if name in other.needs.heeds]
+            alike = [other for other in heeding if other.framework == chosen.framework] or heeding
+            return f"{chosen.name} {reason}; leave {name} out, or use {', '.join(other.name for other in alike)}"
     return None
 
 
@@ -318,7 +319,8 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
         if wanted not in offered:
             return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
     if spec.device == "cpu":
-        return "precision tf32 exists on CUDA devices only; use fp32 or bf16" if spec.precision == "tf32" else None
+        tf32 = f"{chosen.name} has no precision tf32 on device cpu: it exists on CUDA devices only; use fp32 or bf16"
+        return tf32 if spec.precision == "tf32" else None
     return _missing_gpus(spec, chosen, system)
 
 

@@ -132,7 +132,7 @@ def test_keys_and_values_that_go_round_a_ring_train_as_on_one_worker(
 ) -> None:
     options = {**SMALL[model]["options"], "sequence": 256}
     fields = {"options": options, "precision": precision, "device": "cuda-slice", "slices": 4}
-    spread = trained.again(small(model, strategy="torch-mesh", layout=layout, **fields))
+    spread = trained.again(small(model, strategy="torch-mesh", layout=layout, knobs={"attention": "ring"}, **fields))
     single = trained.again(on_baseline(spread.record.spec))
     assert {rank.details["attention"] for rank in spread.record.ranks} == {"ring"}
     np.testing.assert_allclose(spread.losses, single.losses, rtol=PRECISIONS.get(precision, 1e-4))

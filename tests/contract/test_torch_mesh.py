@@ -110,6 +110,8 @@ def test_a_convolutional_network_is_cut_split_and_divided_too(fields: dict[str, 
     {"strategy": "torch-single", **EVERYTHING},
     {"strategy": "torch-ddp", "workers": 2, **EVERYTHING},
     {"strategy": "torch-fsdp", "workers": 2, **EVERYTHING, "recompute": "selective"},
+    {"strategy": "torch-zero", "workers": 2, **EVERYTHING},
+    {"strategy": "torch-ps-sync", "workers": 2, "recompute": "full", "accumulation": 2},
 ], ids=lambda fields: fields["strategy"])  # fmt: skip
 def test_others_accumulate_recompute_and_clip_alike(fields: dict[str, Any], trained: Any) -> None:
     spread = trained("transformer", **TRAINING, **fields)
@@ -186,7 +188,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"layout": "pipeline=2", "accumulation": 3}, "does not divide into 3 passes of 4 micro-batches"),
     ({"layout": "shard=2", "optimizer": {"name": "lbfgs"}}, "L-BFGS needs them in one place"),
     ({"strategy": "torch-ddp", "layout": "shard=2"}, "torch-ddp divides a model in one way and takes no layout"),
-    ({"strategy": "torch-zero", "workers": 2, "accumulation": 2}, "torch-zero makes one pass per step"),
+    ({"strategy": "torch-layers", "workers": 2, "accumulation": 2}, "torch-layers makes one pass per step"),
     ({"strategy": "torch-tensor", "workers": 2, "recompute": "full"}, "torch-tensor keeps all activations"),
     ({"strategy": "torch-pipeline", "workers": 2, "clip": 1.0}, "torch-pipeline does not clip gradients"),
     ({"strategy": "torch-single", "execution": "compiled", "recompute": "full"}, "goes with execution eager"),

@@ -28,7 +28,7 @@ def test_more_workers_than_slices_are_refused(make_spec, make_system):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"device": "cpu"}, "execution graph records CUDA graphs, which need a GPU; use eager or compiled"),
+        ({"device": "cpu"}, "execution graph of torch-single records CUDA graphs on a GPU; use eager or compiled"),
         (
             {"device": "cuda", "optimizer": {"name": "adagrad"}},
             "execution graph goes with adam and sgd; adagrad asks the host in every step",

@@ -13,6 +13,7 @@ from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFoo
 from paceline.costs.layers import LayerFacts
 from paceline.costs.messages import Message, exchange
 from paceline.costs.precision import Numbers, autocast_copies
+from paceline.costs.recompute import most_again, recomputed_model, step_flops
 from paceline.spec import RunSpec, Scalar
 from paceline.units import format_count
 
@@ -182,7 +183,7 @@ def _worker(
     )
     # What crosses a cut was cast, so that sums of later stages are in half precision too.
     kept = sum(
-        ModelFacts(tuple(stages[stage]), 0 if stage else input_elements).kept_bytes(
+        recomputed_model(ModelFacts(tuple(stages[stage]), 0 if stage else input_elements), spec.recompute).kept_bytes(
             "cast" if stage and numbers == "autocast" else numbers
         )
         for stage in stage_numbers
@@ -199,7 +200,9 @@ def _worker(
         _messages(pipeline, stage_numbers, stages, width),
         samples=pipeline.samples,
         ranks=1,
-        activation_bytes=kept * pipeline.passes_kept(worker) * per_microbatch
+        flops=step_flops(held, spec.recompute, pipeline.samples),
+        activation_bytes=(kept * pipeline.passes_kept(worker) + most_again(held, spec.recompute, numbers))
+        * per_microbatch
         + autocast_copies(held.layers, numbers, goes_on=worker > 0)
         + received_bytes,
     )

@@ -1,7 +1,7 @@
 """How a run's layout divides its batch and its layers: passes, micro-batches, and which rank holds which stages."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, cast
 
 from paceline.costs.cuts import FactsOf, most_stages
@@ -20,8 +20,8 @@ V_SHAPED = ("zbv", "dualpipev")
 # Of these, gradients of activations and of weights come in two passes.
 SPLIT_BACKWARD = ("interleaved-zero-bubble", "zbv", "dualpipev")
 # How attention sees the keys and values of other ranks' parts of a sequence.
-Attention = Literal["auto", "gathered", "ring"]
-ATTENTION: tuple[Attention, ...] = ("auto", "gathered", "ring")
+Attention = Literal["gathered", "ring"]
+ATTENTION: tuple[Attention, ...] = ("gathered", "ring")
 # In a ring each rank has two pieces of a sequence; kernels of GPUs pad results for so many positions, and what they
 # give for single pieces is only put together where there is no padding in between.
 RING_PIECES, RING_POSITIONS_ON_GPU = 2, 32
@@ -90,16 +90,10 @@ class MeshPlan:
         """The same in whole sequences' worth, where each rank has a stretch of them."""
         return self.microbatch / self.layout.context
 
-    def settled(self, device: Device, model: ModelFacts) -> "MeshPlan":
-        """With what only the model tells."""
-        attention: Attention = "ring" if self.in_ring(device, model.input_elements) else "gathered"
-        return replace(self, tied=any(layer.tied for layer in model.layers), attention=attention)
-
-    def in_ring(self, device: Device, length: int) -> bool:
-        """Whether keys and values of sequences of that length go round in a ring; where nothing is said, on GPUs."""
-        if self.attention == "auto":
-            return self.layout.context > 1 and device != "cpu" and length % self.ring_multiple(device) == 0
-        return self.attention == "ring"
+    @property
+    def in_ring(self) -> bool:
+        """Whether keys and values go round in a ring."""
+        return self.layout.context > 1 and self.attention == "ring"
 
     def ring_multiple(self, device: Device) -> int:
         """What the length of a sequence must be a multiple of for a ring."""
@@ -314,7 +308,7 @@ def is_causal_transformer(model: ModelFacts) -> bool:
 
 def _why_not_in_ring(spec: RunSpec, plan: MeshPlan, length: int) -> str | None:
     multiple = plan.ring_multiple(spec.device)
-    if plan.attention == "auto" or not plan.in_ring(spec.device, length) or length % multiple == 0:
+    if not plan.in_ring or length % multiple == 0:
         return None
     return (
         f"attention in a ring over context={plan.layout.context} takes sequences of a multiple of {multiple} tokens, "

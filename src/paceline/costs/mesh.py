@@ -59,7 +59,7 @@ class Crossing:
 
 def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprint:
     """Every rank, in the order of the mesh: pipeline, replicate, shard, context, tensor."""
-    layout, plan = plan.layout, plan.settled(spec.device, model)
+    layout, plan = plan.layout, replace(plan, tied=any(layer.tied for layer in model.layers))
     stages = cut_by_flops(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
     ranks: list[RankFootprint] = []
     for number in range(layout.pipeline):

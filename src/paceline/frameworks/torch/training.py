@@ -127,6 +127,8 @@ class TorchJob:
     autocasts = True
     # Whether ranks have parts of the gradients, so that they must ask each other before a step in fp16.
     has_parts = False
+    # Whom they ask, where not every process of the run.
+    group: dist.ProcessGroup | None = None
 
     def __init__(
         self,
@@ -152,7 +154,7 @@ class TorchJob:
         self._barrier = barrier or (dist.barrier if in_group else lambda: None)
         self._leave = leave or (dist.destroy_process_group if in_group else lambda: None)
         self._precision = set_precision(spec, self.autocasts)
-        self._scale = loss_scale(spec, device, self.has_parts and in_group)
+        self._scale = loss_scale(spec, device, self.has_parts and in_group, self.group)
         self._data = ResidentData.load(context.data, device, spec.memory_format == "channels_last")
         self._replica, self._replicas = share or (context.process.index, spec.workers)
         self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)

@@ -29,8 +29,8 @@ KNOBS = (
     Knob("convolutions", "split", "with tensor: each rank has some output channels, or all", ("split", "replicated")),
     Knob(
         "attention",
-        "auto",
-        "over context: keys and values gathered, or sent round in a ring; auto is ring on GPUs",
+        "gathered",
+        "over context: keys and values of all stretches gathered, or sent round in a ring",
         ATTENTION,
     ),
 )

@@ -139,7 +139,7 @@ class Groups:
         return self.experts.get_group("expert") if self.experts is not None else None
 
 
-def join_groups(plan: MeshPlan, device: torch.device, in_ring: bool) -> Groups:
+def join_groups(plan: MeshPlan, device: torch.device) -> Groups:
     """Makes the mesh and the groups beside it; every rank must."""
     layout = plan.layout
     sizes = (layout.pipeline, layout.replicate, layout.holders, layout.tensor)
@@ -148,7 +148,7 @@ def join_groups(plan: MeshPlan, device: torch.device, in_ring: bool) -> Groups:
     if layout.context > 1:
         lines = torch.arange(layout.workers).view(-1, layout.context, layout.tensor).transpose(1, 2)
         group, _ = dist.new_subgroups_by_enumeration(lines.reshape(-1, layout.context).tolist())
-        stretch = Stretch(group.rank(), layout.context, group, in_ring)
+        stretch = Stretch(group.rank(), layout.context, group, plan.in_ring)
     if layout.expert > 1:
         rows = (layout.pipeline, layout.replicate, layout.holders // layout.expert, layout.expert)
         experts = init_device_mesh(device.type, rows, mesh_dim_names=("pipeline", "replicate", "shard", "expert"))
@@ -157,7 +157,7 @@ def join_groups(plan: MeshPlan, device: torch.device, in_ring: bool) -> Groups:
 
 def build_stages(context: Context, plan: MeshPlan, device: torch.device, balance: str) -> RankStages:
     """Joins the mesh and keeps this rank's part: cut by stages, split, recomputed, and divided, in this order."""
-    groups = join_groups(plan, device, plan.in_ring(context.spec.device, context.data.input_shape[0]))
+    groups = join_groups(plan, device)
     cut = _held_stages(context, plan, groups.mesh, device, balance)
     held = RankStages([_divided(context, plan, groups, stage) for stage in cut], plan, groups, device)
     held.splits_logits = _divides_sequence(context)
