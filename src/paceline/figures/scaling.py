@@ -33,6 +33,8 @@ from paceline.units import format_percent
 # The ideal line may stretch the axis to this many times the fastest run.
 ROOM_FOR_IDEAL = 2.5
 IDEAL = "ideal"
+# Names of lines that find room one above the other; colours, which are fewer, may go to others than these.
+MOST_LABELS = 10
 
 
 def applies(rows: Sequence[Row]) -> bool:
@@ -69,9 +71,9 @@ def _values(rows: list[Row], varying: list[str]) -> list[Value]:
     ends = [value for value in ended if value["workers"] == edge]
     ideal = _ideal(rows)
     top = max([value["high"] for value in points] + [value["rate"] for value in ideal])
-    labels = space_labels({value["series"]: value["rate"] for value in ends[: len(PALETTE)]}, PANEL_HEIGHT, (0.0, top))
+    labels = space_labels({value["series"]: value["rate"] for value in ends[:MOST_LABELS]}, PANEL_HEIGHT, (0.0, top))
     # A series that ends earlier has its name beside its last point.
-    labels |= {value["series"]: value["rate"] for value in ended[: len(PALETTE)] if value["workers"] < edge}
+    labels |= {value["series"]: value["rate"] for value in ended[:MOST_LABELS] if value["workers"] < edge}
     labelled = [
         {**value, "label_at": labels.get(value["series"]) if value is last[value["series"]] else None}
         for value in points
