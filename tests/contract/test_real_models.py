@@ -57,7 +57,7 @@ def test_a_real_model_trains_as_on_one_worker(name: str, model: str, trained: An
         pytest.skip(reason)
     spread = trained.again(spec)
     # Norms over the few pixels that are left of small images make much of a rounding.
-    tolerance = 3e-2 if model == "resnet" else MOVE_TOLERANCE
+    tolerance = 5e-2 if model == "resnet" else MOVE_TOLERANCE
     assert_equal_training(spread, trained.again(chosen.testing.reference(spec)), tolerance)
 
 
