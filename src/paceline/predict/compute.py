@@ -32,6 +32,10 @@ class Passes:
     source: str
     # Seconds of launching all layers, however little of each there is to compute.
     least: float = 0.0
+    # Seconds that the host takes to ask for each layer's operations of a pass, where the device does not wait for it
+    # within `forward` and `backward`: a micro-batch of a layer takes at least these. Empty where they are not known.
+    host_forward: tuple[float, ...] = ()
+    host_backward: tuple[float, ...] = ()
 
     @cached_property
     def forward_total(self) -> float:
