@@ -143,7 +143,8 @@ def _print(answer: Answer, console: Console) -> None:
         console.print(f"[yellow]left out[/] {name} {escape(reason)}")
     source = answer.ranked[0].prediction.source if answer.ranked else "nothing"
     console.print(
-        f"[dim]{answer.predictions} configurations predicted, computation from {escape(source)}; "
+        f"[dim]{answer.considered:,} configurations considered and {answer.predictions} predicted, computation from "
+        f"{escape(source)}; "
         f"intervals are 90 %; = ties with the best, * measured, † {UNSYNCHRONISED} or another optimizer[/]"
     )
 
@@ -154,19 +155,21 @@ def _counts(question: Question) -> str:
 
 
 def _table(answer: Answer) -> Table:
-    headers = ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", "effi-\nciency", "memory")
+    tokens = answer.question.tokens_per_sample is not None and answer.question.hardware.kind == "cuda"
+    busy = "MFU" if tokens else "effi-\nciency"
+    headers = ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", busy, "memory")
     table = plain_table("strategy", *headers, least_width=20)
     for candidate in answer.ranked[:SHOWN]:
         spec, goal = candidate.spec, answer.objective
         ends = [_bare(goal.text(value)) for value in (candidate.value.low, candidate.value.high)]
-        efficiency = candidate.prediction.efficiency
+        share = candidate.prediction.utilisation if tokens else candidate.prediction.efficiency
         behind = "=" if candidate.tied else format_percent(candidate.behind)
         table.add_row(
             escape(_name(candidate)), str(spec.workers),
             f"{spec.samples_per_step:,}",
             _bare(goal.text(candidate.best_known)) + ("*" if candidate.measured is not None else ""),
             " – ".join(ends), behind,
-            "–" if efficiency is None else format_percent(efficiency),
+            "–" if share is None else format_percent(share),
             format_bytes(candidate.prediction.memory_bytes.value),
         )  # fmt: skip
     return table

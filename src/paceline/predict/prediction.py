@@ -66,6 +66,11 @@ class Prediction:
     price_per_device_hour: float | None = None
     # Of the same global (or local) batch on one worker, where it is known.
     single_step_seconds: float | None = None
+    # Operations of a step that the model itself asks for, and the most that a device makes in a second.
+    model_flops: float = 0.0
+    peak_flops_per_second: float = 0.0
+    # Of a model that is trained on tokens.
+    tokens_per_sample: int | None = None
 
     @cached_property
     def step_seconds(self) -> Estimate:
@@ -81,6 +86,23 @@ class Prediction:
     def epoch_seconds(self) -> Estimate:
         """Seconds of one pass over the data, start-up aside."""
         return self.step_seconds.times(self.samples_per_epoch / self.spec.samples_per_step)
+
+    @property
+    def utilisation(self) -> float:
+        """Model FLOP utilisation (MFU): operations that the model asks for, over what its devices could make.
+
+        Counted as PaLM does (Chowdhery et al., 2022, appendix B): six for each parameter and token, and attention in
+        full; what is computed again does not count.
+        """
+        most = self.parts.step * self.devices * self.peak_flops_per_second
+        return self.model_flops / most if most else 0.0
+
+    @property
+    def tokens_per_second(self) -> Estimate | None:
+        """Tokens per second of each device; None for models that are not trained on tokens."""
+        if self.tokens_per_sample is None:
+            return None
+        return self.samples_per_second.times(self.tokens_per_sample / self.devices)
 
     @property
     def joules_per_epoch(self) -> Estimate:
@@ -124,6 +146,7 @@ class Predictor:
     price_per_device_hour: float | None = None
     # Of the samples, as a process holds them.
     data_bytes: float = 0.0
+    tokens_per_sample: int | None = None
     _passes: dict[tuple[str, Precision, float], Passes] = field(default_factory=dict)
     _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
     _singles: dict[tuple[str | None, Precision, int], float] = field(default_factory=dict)
@@ -169,6 +192,9 @@ class Predictor:
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
             samples_per_epoch=self.samples_per_epoch, source=passes.source,
             price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
+            model_flops=training_flops(self.model, spec.samples_per_step),
+            peak_flops_per_second=self.hardware.device.peak_flops(spec.precision),
+            tokens_per_sample=self.tokens_per_sample,
         )  # fmt: skip
 
     def memory(self, spec: RunSpec, footprint: Footprint) -> tuple[Estimate, float]:

@@ -44,7 +44,9 @@ HALF_RATE_FLOPS = Quantity(value=4e9, source="a product of 1,260 cubed reaches h
 MEMORY_EFFICIENCY = Quantity(value=0.8, source="streaming kernels reach about 80 % of the bandwidth: our choice")
 HOST_SECONDS_PER_OPERATION: dict[Execution, Quantity] = {
     "eager": Quantity(value=2.0e-5, source="eager PyTorch 2.11 beside an H200: 20 to 40 microseconds, measured"),
-    "compiled": Quantity(value=1.0e-5, source="compiled PyTorch launches a kernel in about 10 microseconds: our choice"),
+    "compiled": Quantity(
+        value=1.0e-5, source="compiled PyTorch launches a kernel in about 10 microseconds: our choice"
+    ),
     "graph": Quantity(value=1.5e-6, source="a node of a CUDA graph, order of 1.5 microseconds: our choice"),
 }
 
@@ -72,6 +74,13 @@ class Device(Frozen):
     idle_watts: Quantity
     # Held before the first tensor is there: driver, kernels, buffers of the collectives.
     reserved_bytes: Quantity
+
+    def peak_flops(self, precision: Precision) -> float:
+        """Peak operations per second; a precision that the device does not list runs as the next one that it does."""
+        # Devices multiply numbers of two bytes of either kind as fast.
+        halves: Sequence[Precision] = ("bf16",) if precision in ("fp16", "bf16-pure") else ()
+        order: Sequence[Precision] = (precision, *halves, "tf32", "fp32")
+        return next(self.flops_per_second[name].value for name in order if name in self.flops_per_second)
 
 
 class Curve(Frozen):

@@ -83,7 +83,9 @@ def test_what_cannot_run_or_does_not_fit_is_left_out_with_its_reason() -> None:
 def test_nothing_to_recommend_is_said() -> None:
     answer = recommend(question(strategies=("torch-single",), workers=(4,)))
     assert answer.pick is None
-    assert explain(answer) == ["Nothing that was asked about can run: see the reasons below."]
+    said = explain(answer)
+    assert said[0] == "Nothing that was asked about can run: see the reasons below."
+    assert said[1].startswith("What would fit: another strategy (")
 
 
 def test_a_larger_batch_costs_epochs_beyond_the_critical_one() -> None:
@@ -95,6 +97,13 @@ def test_a_larger_batch_costs_epochs_beyond_the_critical_one() -> None:
     plain = {one.spec.samples_per_step: one.value.value for one in free.ranked}
     assert by_batch[64] == pytest.approx(2 * plain[64])
     assert by_batch[4096] == pytest.approx(65 * plain[4096])
+
+
+def test_time_to_accuracy_promises_no_accuracy_without_a_critical_batch() -> None:
+    asked = question(**LARGE, global_batches=(64,), workers=(8,), strategies=("torch-ddp",))
+    plain = explain(recommend(asked, "time-to-accuracy"))[0]
+    assert "least time for an epoch, and no more than that" in plain and "--critical-batch" in plain
+    assert "until the model is good enough" in explain(recommend(asked, "time-to-accuracy", critical_batch=64))[0]
 
 
 def test_what_was_measured_is_ranked_by_what_it_did() -> None:
