@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.layout import Layout
 from paceline.spec import RunSpec, Scalar
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ class Traits:
     calibrated_like: tuple[str, ...] = ()
     # Knobs with which its workers compute side by side and never exchange anything, where there are such.
     independent_with: Mapping[str, Scalar] | None = None
+    # The layout that it stands for, in the words of composed ones; None where none of them is the same.
+    layout: Callable[[RunSpec], Layout | None] = lambda spec: spec.layout
     # Whether it is its framework's usual way to use several devices, which one worker is weighed against.
     usual_on_several_devices: bool = False
 

@@ -44,10 +44,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Sums:
-    """Of the layers before each one, and of all: parameters, operations, blocks, and bytes kept of one sample."""
+    """Of the layers before each one, and of all; operations of blocks also by themselves, bytes kept of one sample."""
 
     parameters: list[float]
     flops: list[float]
+    block_flops: list[float]
     blocks: list[float]
     kept: dict[Recompute, list[float]]
     # The layer that has most beside what stays, while it is computed again.
@@ -65,7 +66,7 @@ class Screen:
         self._sums: dict[tuple[int, int], Sums] = {}
         self._edges: dict[int, list[int]] = {}
         self._held: dict[tuple[tuple[int, ...], Recompute], list[tuple[float, float]]] = {}
-        self._shares: dict[tuple[int, ...], float] = {}
+        self._shares: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
         self._fixed_transfers: dict[Layout, tuple[float, float]] = {}
         self._exchanges: dict[tuple[int, float], float] = {}
 
@@ -93,37 +94,29 @@ class Screen:
     def step_seconds(self, setting: Setting) -> float:
         """Seconds of a step, transfers that hide behind computation aside."""
         layout, sums = setting.layout, self._layer_sums(setting.layout)
-        forward, backward, update = self._passes(setting)
-        exchanged = self._exchange_seconds(setting)
-        again = BLOCK_EXCHANGES_AGAIN if setting.recompute == "full" else 0
-        forward += exchanged * BLOCK_EXCHANGES * sums.blocks[-1]
-        backward += exchanged * (BLOCK_EXCHANGES + again) * sums.blocks[-1]
-        gathered, scattered = self._transfers(layout)
-        held = sums.parameters[-1] / layout.pipeline / layout.holders
-        if layout.pipeline == 1:
-            computed = (forward + backward) * setting.passes
-            moved = gathered * (1 + setting.passes) + scattered
-            return max(computed, moved) + held * update
-        share = self._largest_share(setting)
-        rounds = setting.passes + (layout.pipeline - 1) / setting.stages_per_worker
-        outside = max(0.0, gathered - forward * share) + max(0.0, scattered - backward * share)
-        return (forward + backward) * share * rounds + outside + held * update
-
-    def _passes(self, setting: Setting) -> tuple[float, float, float]:
-        """Seconds of a forward and of a backward pass through all layers, and of updating a parameter."""
-        layout = setting.layout
-        whole = setting.samples / setting.passes
-        passes = self.predictor.passes(self.chosen, self.spec.precision, whole)
+        passes = self.predictor.passes(self.chosen, self.spec.precision, setting.samples / setting.passes)
         divided = layout.tensor * layout.context
-        backward = passes.backward_total + (
-            passes.forward_total * self._block_share if setting.recompute == "full" else 0
-        )
-        return passes.forward_total / divided, backward / divided, passes.update_per_parameter
-
-    @cached_property
-    def _block_share(self) -> float:
-        blocks = sum(layer.forward_flops for layer in self.model.layers if layer.heads)
-        return blocks / (self.model.forward_flops or 1)
+        forward, backward = passes.forward_total / divided, passes.backward_total / divided
+        again = forward if setting.recompute == "full" else 0.0
+        exchanged = self._exchange_seconds(setting)
+        more = exchanged * (BLOCK_EXCHANGES + (BLOCK_EXCHANGES_AGAIN if again else 0))
+        gathered, scattered = self._transfers(layout)
+        update = sums.parameters[-1] / layout.pipeline / layout.holders * passes.update_per_parameter
+        places = [
+            (
+                forward * share + exchanged * BLOCK_EXCHANGES * blocks,
+                backward * share + again * of_blocks + more * blocks,
+            )
+            for share, of_blocks, blocks in self._shares_of_work(setting)
+        ]
+        if layout.pipeline == 1:
+            computed = sum(places[0]) * setting.passes
+            return max(computed, gathered * (1 + setting.passes) + scattered) + update
+        slowest = max(places, key=sum)
+        outside = max(0.0, gathered - slowest[0]) + max(0.0, scattered - slowest[1])
+        # Every pass goes through the slowest rank, and the first of them through all others too.
+        others = sum(map(sum, places)) - sum(slowest)
+        return sum(slowest) * setting.passes + others / setting.stages_per_worker + outside + update
 
     def _exchange_seconds(self, setting: Setting) -> float:
         """Of one exchange between the parts of a block."""
@@ -168,12 +161,16 @@ class Screen:
             ]
         return self._held[key]
 
-    def _largest_share(self, setting: Setting) -> float:
-        """Of all operations, those of the rank of a pipeline that has most."""
+    def _shares_of_work(self, setting: Setting) -> list[tuple[float, float, float]]:
+        """Of each place in the pipeline: its share of all operations, that of its blocks, and their number."""
         key = self._key(setting)
         if key not in self._shares:
-            flops = self._layer_sums(setting.layout).flops
-            self._shares[key] = max(_of(flops, held) for held in self._stretches(setting)) / (flops[-1] or 1)
+            sums = self._layer_sums(setting.layout)
+            whole = sums.flops[-1] or 1
+            self._shares[key] = [
+                (_of(sums.flops, held) / whole, _of(sums.block_flops, held) / whole, _of(sums.blocks, held))
+                for held in self._stretches(setting)
+            ]
         return self._shares[key]
 
     def _stretches(self, setting: Setting) -> list[list[tuple[int, int]]]:
@@ -211,10 +208,12 @@ class Screen:
             kept[way] = _before(less)
             again[way] = max(0.0, *(before - after for before, after in zip(whole, less, strict=True)))
         parameters = [float(layer.parameters) for layer in part.layers]
+        flops = [float(layer.forward_flops) for layer in part.layers]
+        blocks = [float(bool(layer.heads)) for layer in part.layers]
+        of_blocks = [work * block for work, block in zip(flops, blocks, strict=True)]
         return Sums(
-            _before(parameters), _before([float(layer.forward_flops) for layer in part.layers]),
-            _before([float(bool(layer.heads)) for layer in part.layers]), kept, again, max(parameters),
-        )  # fmt: skip
+            _before(parameters), _before(flops), _before(of_blocks), _before(blocks), kept, again, max(parameters)
+        )
 
 
 # From what costs least time to what frees most.

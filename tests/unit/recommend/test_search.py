@@ -92,7 +92,9 @@ def test_what_no_layout_can_hold_is_refused_with_the_least_that_it_takes() -> No
 
 
 def test_several_precisions_are_compared() -> None:
-    question, _ = asked(workers=(8,), strategies=("torch-fsdp",), precision="bf16", other_precisions=("tf32",))
+    question, _ = asked(
+        options={"size": "1b"}, workers=(8,), strategies=("torch-fsdp",), precision="bf16", other_precisions=("tf32",)
+    )
     answer = recommend(question)
     assert {candidate.spec.precision for candidate in answer.ranked} == {"bf16", "tf32"}
     assert answer.pick is not None and answer.pick.spec.precision == "bf16"

@@ -16,6 +16,7 @@ from paceline.costs.precision import cast_numbers, compute_width, parameter_widt
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.frameworks.torch import declared
+from paceline.layout import Layout
 from paceline.spec import RunSpec
 from paceline.systems import System
 
@@ -30,6 +31,12 @@ def check(spec: RunSpec, system: System) -> str | None:
     if spec.optimizer.name == "lbfgs":
         return "torch-fsdp divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
     return declared.check_sharding(spec, system) or declared.check_recompute(spec) or declared.check_precision(spec)
+
+
+def layout(spec: RunSpec) -> Layout:
+    """Replicas are the copies of composed layouts."""
+    replicas = int(STRATEGY.knob_values(spec)["hsdp_replicas"])
+    return Layout(replicate=replicas, shard=spec.workers // replicas)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -129,6 +136,7 @@ STRATEGY = Strategy(
     needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS | {"reduction", "offload"}, check=check),
     traits=Traits(
         searched=(Search("hsdp_replicas", one_group_per_node),),
+        layout=layout,
         timed_on=("mlp", "transformer"),
         calibrated_like=("torch-ddp", "torch-zero"),
     ),

@@ -15,6 +15,7 @@ from paceline.costs.precision import cast_numbers, compute_width, parameter_widt
 from paceline.costs.splits import Rows, tensor_messages, why_not_split, worker_model
 from paceline.costs.torch import arrays_of, shard_runs
 from paceline.frameworks.torch import declared
+from paceline.layout import Layout
 from paceline.spec import RunSpec
 from paceline.systems import System
 
@@ -79,6 +80,12 @@ def open_job(context: Context) -> Job:
     return ShardedTensorJob(context, split)
 
 
+def layout(spec: RunSpec) -> Layout:
+    """Rows are the shards of composed layouts."""
+    rows = Rows.of(spec, STRATEGY.knob_values(spec))
+    return Layout(shard=rows.count, tensor=rows.ways)
+
+
 STRATEGY: Strategy = Strategy(
     name="torch-fsdp-tensor",
     family="hybrid",
@@ -95,6 +102,7 @@ STRATEGY: Strategy = Strategy(
     traits=Traits(
         replicas=lambda spec: Rows.of(spec, STRATEGY.knob_values(spec)).count,
         splits_layers=always,
+        layout=layout,
         searched=(Search("tensor", group_sizes_within_a_node(other_than=2)),),
         calibrated_like=("torch-tensor",),
     ),
