@@ -12,6 +12,7 @@ from functools import cache
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
 from paceline.costs.operations import (
+    LOSS,
     NUMBER_BYTES,
     LayerOperations,
     Operation,
@@ -331,7 +332,7 @@ def loss_operations(outputs: float, precision: Precision) -> LayerOperations:
         memory("fp32", outputs, 3, "_log_softmax_backward_data", backward=True),
         *(replace(operation, backward=True) for operation in cast),
     ]
-    return LayerOperations("loss", tuple(forward), tuple(backward))
+    return LayerOperations(LOSS, tuple(forward), tuple(backward))
 
 
 @cache
