@@ -228,7 +228,7 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
         )
         elements = on.samples * outputs * left * left
         if name.removesuffix("kernel") + "scale" in shapes:
-            tape.note([*on.cast_back(elements)], [*on.cast_back(elements)])
+            tape.note([*on.cast(elements)], [*on.cast_back(elements)])
             _pointwise(tape, on.wide, elements, "native_group_norm", "native_group_norm_backward")
             if name in ("conv3_kernel",) or (name == "conv2_kernel" and "conv3_kernel" not in kernels):
                 _pointwise(tape, on.wide, elements, "add", "add")
