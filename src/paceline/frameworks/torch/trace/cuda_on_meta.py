@@ -8,12 +8,14 @@ the fused form of dropout. All of it holds for the whole process, which must hav
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Attention = Literal["cudnn", "flash", "efficient", "math"]
+from paceline.systems.gpu_memory import Attention
+
 Policy = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 _KEY = "AutocastXPU"
@@ -58,6 +60,7 @@ def cuda_on_meta(half: Attention, single: Attention) -> Iterator[None]:
     torch.set_autocast_enabled("xpu", False)
 
 
+@cache
 def _register(half: Attention, single: Attention) -> None:
     _let_autocast_be_asked_for()
     _let_optimizers_take_meta()

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_iter
 
 from paceline.costs.operations import Operation, OperationKind, OperationNumbers
 
@@ -23,23 +22,22 @@ _PRODUCTS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1
 
 
 def operation_of(
-    func: Any, args: Any, kwargs: Any, made: list[Tensor], backward: bool, update: bool, tf32: bool
+    func: Any, args: Any, read: list[Tensor], made: list[Tensor], backward: bool, update: bool, tf32: bool
 ) -> Operation | None:
     """The operation; None where nothing is computed, such as for another view of the same numbers."""
     name: str = func._schema.name
-    read = [value for value in tree_iter((args, kwargs)) if isinstance(value, Tensor)]
-    if _only_views(func, read, made):
+    if not name.startswith("aten::") or _only_views(func, read, made):
         return None
     moved = float(sum(_bytes(tensor) for tensor in _distinct([*read, *made])))
     short = name.removeprefix("aten::")
     if update:
         numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else made))
         return Operation("update", "fp32", (numbers,), float(numbers), moved, short)
-    kind, shape, flops = _work(name, args, made, backward)
+    kind, shape, flops = _work(name, args, read, made)
     return Operation(kind, _numbers(kind, read, made, tf32), shape, flops, moved, short, backward=backward)
 
 
-def _work(name: str, args: Any, made: list[Tensor], backward: bool) -> tuple[OperationKind, tuple[int, ...], float]:
+def _work(name: str, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
     if name in _PRODUCTS:
         first, second = args[_PRODUCTS[name]], args[_PRODUCTS[name] + 1]
         batch = first.shape[0] if first.ndim == 3 else 1
@@ -49,13 +47,8 @@ def _work(name: str, args: Any, made: list[Tensor], backward: bool) -> tuple[Ope
         return _convolution(name, args, made)
     if "scaled_dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
         return _attention(args, "backward" in name)
-    numbers = max((tensor.numel() for tensor in (*tree_iter_tensors(args), *made)), default=0)
+    numbers = max((tensor.numel() for tensor in (*read, *made)), default=0)
     return "memory", (numbers,), float(numbers)
-
-
-def tree_iter_tensors(values: Any) -> list[Tensor]:
-    """All tensors within."""
-    return [value for value in tree_iter(values) if isinstance(value, Tensor)]
 
 
 def _convolution(name: str, args: Any, made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:

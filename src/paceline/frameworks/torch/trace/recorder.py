@@ -79,6 +79,9 @@ class Recorder(TorchDispatchMode):
         name = func._schema.name
         if name == "aten::_local_scalar_dense":
             return scalar_of(args[0])
+        read = [value for value in tree_iter((args, kwargs)) if isinstance(value, Tensor)]
+        for tensor in read:
+            self.add(tensor)
         node = running_node()
         if node is not None and self.phase == "forward":
             self._turn_back()
@@ -94,21 +97,21 @@ class Recorder(TorchDispatchMode):
         moment = self.moments.setdefault((phase, place), Moment())
         # What is computed again in a backward pass is computed as the first time, and for gradients too.
         backward = phase == "backward" and not torch.is_grad_enabled()
-        operation = operation_of(func, args, kwargs, made, backward, phase == "update", self._tf32)
+        operation = operation_of(func, args, read, made, backward, phase == "update", self._tf32)
         taken = self._scratch.taken_by(operation, func, args, made) if operation is not None else 0
         moment.peak_bytes = max(moment.peak_bytes, self.live_bytes + taken)
         if operation is not None:
             moment.operations.append(operation)
         return result
 
-    def add(self, tensor: Tensor, place: int = -1) -> None:
-        """Counts a tensor's storage from now until it is freed."""
+    def add(self, tensor: Tensor, place: int | None = None) -> None:
+        """Counts a tensor's storage from now until it is freed; without a place it was there before the step."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._storages:
             return
         nbytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
-        self._storages[key] = _Storage(nbytes, self.phase, place)
+        self._storages[key] = _Storage(nbytes, "setup" if place is None else self.phase, place or 0)
         self.live_bytes += nbytes
         weakref.finalize(storage, self._forget, key).atexit = False
 

@@ -1,16 +1,18 @@
 """Two whole steps of Paceline's own training loop on the meta device ─► operations and bytes of the second one."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from paceline.contract.context import Context, Process, Rendezvous
+from paceline.contract.context import Context, Model, Process, Rendezvous
 from paceline.contract.trace import Trace
 from paceline.costs.operations import LayerOperations, StepOperations
 from paceline.costs.step_memory import LayerMemory, StepMemory
-from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.frameworks.torch.precision import compute_in_half
 from paceline.frameworks.torch.recompute import recompute
 from paceline.frameworks.torch.trace.build import META, build_on_meta, layers_of, resident_on_meta
@@ -21,10 +23,11 @@ from paceline.frameworks.torch.training import ResidentData, TorchJob, optimizer
 from paceline.spec import RunSpec
 from paceline.systems.gpu_memory import GpuMemory
 from paceline.workloads.base import Layers, named_layers
-from paceline.workloads.layers import Shape
+from paceline.workloads.layers import Layer, Shape
 
 LOSS = "loss"
-SAMPLE_NUMBER_BYTES = 8
+# Of like layers in a row, as many are traced.
+ENOUGH_ALIKE = 3
 
 
 class TracedJob(TorchJob):
@@ -36,6 +39,13 @@ class TracedJob(TorchJob):
 
     def _resident_data(self) -> ResidentData:
         return self._meta_data
+
+    def evaluate_once(self) -> None:
+        """The largest of the batches that the test set is evaluated in."""
+        total = len(self._meta_data.test[1])
+        most = math.ceil(total / math.ceil(total / self._meta_data.evaluation_batch))
+        self._data = replace(self._meta_data, test=tuple(tensor[:most] for tensor in self._meta_data.test))
+        self.evaluate()
 
     def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
         with self._recorder.during("forward"):
@@ -49,28 +59,34 @@ class TracedJob(TorchJob):
 def trace_step(spec: RunSpec, gpu: GpuMemory) -> Trace:
     """The trace of a run on one GPU; raises what the model raises where it cannot do without numbers."""
     context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0))
-    layers, shape = layers_of(context)
+    whole, shape = layers_of(context)
+    layers, places = shortened(whole)
     if context.own is None:
-        # What decides how a built-in model is built and its blocks are found.
-        vars(context)["model"] = _built_in(layers)
+        # The context would load data to find out what the layers are.
+        vars(context)["model"] = Model(layers)
     recorder = Recorder(Scratch(gpu), tf32=spec.precision != "fp32")
     with cuda_on_meta(gpu.half_attention, gpu.single_attention), recorder:
         module = build_on_meta(context, layers, shape)
         data = resident_on_meta(context, shape)
         compute_in_half(spec, module)
         recompute(context, module)
-        job = TracedJob(recorder, data, context, module, META, _optimizer(context, module))
-        return _Tracing(recorder, module, job, layer_ends(module, layers, shape)).trace(spec, gpu, data)
+        job = TracedJob(recorder, data, context, module, META, optimizer_for(context, module))
+        trace = _Tracing(recorder, module, job, layer_ends(module, layers, shape)).trace(spec, gpu, data)
+    names = [name for name, _, _ in named_layers(whole, shape)]
+    return trace.repeated(list(zip(names, places, strict=True))) if len(whole) > len(layers) else trace
 
 
-def _built_in(layers: Layers) -> Any:
-    from paceline.contract.context import Model
-
-    return Model(layers)
-
-
-def _optimizer(context: Context, module: nn.Module) -> torch.optim.Optimizer:
-    return optimizer_for(context, module)
+def shortened(layers: Layers) -> tuple[Layers, list[int]]:
+    """The layers with of each run of equal ones only a few, and for each of all layers the place of one like it."""
+    few: list[Layer] = []
+    places: list[int] = []
+    for _, run in groupby(layers):
+        count = len(list(run))
+        kept = min(count, ENOUGH_ALIKE)
+        # The first and the last have other neighbours than those between them.
+        places += [len(few) + min(number, max(kept - 2, number + kept - count)) for number in range(count)]
+        few += [layers[len(places) - 1]] * kept
+    return tuple(few), places
 
 
 def layer_ends(module: nn.Module, layers: Layers, shape: Shape) -> list[tuple[str, nn.Module]]:
@@ -122,7 +138,7 @@ class _Tracing:
         loss = job.train_on(rows)
         gradients = _rounded(parameter.grad for parameter in self._module.parameters())
         with recorder.during("evaluation"):
-            job.evaluate()
+            job.evaluate_once()
         del loss
         return Trace(self._operations(), self._memory(spec, gpu, static, gradients, resident))
 
