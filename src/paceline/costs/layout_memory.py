@@ -1,7 +1,5 @@
 """The peak of a rank of a layout, put together from one traced step of the whole model on one device."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paceline.costs.cuts import cut_by_flops
@@ -10,6 +8,7 @@ from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan
 from paceline.costs.mesh_parts import Place, place_of, units_of
 from paceline.costs.precision import (
+    FLOAT_BYTES,
     Numbers,
     autocast_numbers,
     cast_numbers,
@@ -23,23 +22,31 @@ from paceline.costs.step_memory import LayerMemory, StepMemory
 from paceline.spec import RunSpec
 
 
-def whole_model_peak(spec: RunSpec, model: ModelFacts, group: RankFootprint, step: StepMemory, stays: bool) -> float:
-    """Of a rank that computes all layers, or a part of each; `stays` is whether gradients have a place of their own.
+def whole_model_peaks(
+    spec: RunSpec, model: ModelFacts, footprint: Footprint, step: StepMemory, buckets: int = 0
+) -> list[float]:
+    """Of each group of ranks that compute all layers, or a part of each.
 
     What stays is the rank's own; what comes and goes is traced, as much of it as the rank has of all activations.
+    Gradients may have a place of their own, in `buckets` as large as all of them, which stay.
     """
+    return [_whole_model_peak(spec, model, group, step, buckets) for group in footprint.groups]
+
+
+def _whole_model_peak(spec: RunSpec, model: ModelFacts, group: RankFootprint, step: StepMemory, buckets: int) -> float:
     counted = activation_bytes(model, spec.recompute, step.samples, numbers=autocast_numbers(spec))
-    share = min(1.0, group.activation_bytes / counted) if counted and group.activation_bytes else 1.0
-    width = parameter_width(spec)
-    part = group.parameter_bytes / (model.parameters * width) if model.parameters else 1.0
-    buffers = max(0.0, group.gradient_bytes - group.parameter_bytes)
+    share = min(1.0, group.activation_bytes / counted) if counted else 1.0
+    part = group.parameter_bytes / (model.parameters * parameter_width(spec) or 1.0)
     static = group.parameter_bytes + group.optimizer_bytes + step.buffer_bytes + step.data_bytes + step.workspace_bytes
     gradients = step.gradient_bytes * part
-    beside = gradients + step.evaluation_bytes * share, gradients + step.update_bytes * part
-    if stays or spec.accumulation > 1:
-        passing = gradients + _beside_gradients(step) * share
-        return static + buffers + max(passing, *beside)
-    return static + buffers + max(step.passing_bytes * share, *beside)
+    # Beside the gradients themselves: what a compression or a cast needs.
+    static += max(0.0, group.gradient_bytes - group.parameter_bytes)
+    after = gradients + max(step.evaluation_bytes * share, step.update_bytes * part)
+    if buckets:
+        return static + max(buckets * gradients + _beside_gradients(step) * share, after)
+    if spec.accumulation > 1:
+        return static + max(gradients + _beside_gradients(step) * share, after)
+    return static + max(step.passing_bytes * share, after)
 
 
 def _beside_gradients(step: StepMemory) -> float:
@@ -61,15 +68,13 @@ def mesh_peaks(
     layout, plan = plan.layout, replace(plan, tied=any(layer.tied for layer in model.layers))
     stages = cut_by_flops(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
     memory = dict(zip((layer.name for layer in model.layers), step.layers, strict=False))
-    peaks: dict[int, float] = {}
     ranks_each = footprint.ranks // layout.pipeline
-    done, groups = 0, []
+    done, groups = 0, list[float]()
     for group in footprint.groups:
         number = done // ranks_each
         place = place_of(plan, number, stages, model.input_elements)
         groups.append(_peak(spec, plan, place, group, _StageMemory.of(spec, plan, place, memory, step), gathers_layers))
         done += group.ranks
-    del peaks
     return groups
 
 
@@ -89,8 +94,23 @@ class _StageMemory:
         shares = _kept_shares(spec, plan, place)
         layers = [_scaled(memory[layer.name], shares[layer.name]) for layer in place.whole.layers]
         if last:
-            layers.append(_scaled(step.layers[-1], 1 / plan.layout.tensor))
+            # Logits are in single precision where parameters are cast.
+            logits = place.whole.layers[-1].output_elements * step.samples * FLOAT_BYTES / plan.layout.tensor
+            layers.append(_with_more(_scaled(step.layers[-1], 1 / plan.layout.tensor), _more_logits(plan) * logits))
         return cls(tuple(layers), step, last)
+
+
+def _more_logits(plan: MeshPlan) -> int:
+    """Arrays as large as the logits that there are beside those of a loss on one device.
+
+    A loss over a split vocabulary makes one more. PyTorch's pipeline keeps the results of the last stage until its
+    backward pass is done, and the stage has one more as the model of their shape.
+    """
+    return int(plan.layout.tensor > 1) + 2 * int(plan.layout.pipeline > 1)
+
+
+def _with_more(layer: LayerMemory, nbytes: float) -> LayerMemory:
+    return replace(layer, forward_bytes=layer.forward_bytes + nbytes, backward_bytes=layer.backward_bytes + nbytes)
 
 
 def _kept_shares(spec: RunSpec, plan: MeshPlan, place: Place) -> dict[str, float]:
@@ -194,8 +214,3 @@ class _Moments:
         if self.plan.layout.holders == 1 and reduction_width(self.spec) == compute_width(self.spec):
             scattered = 0.0
         return behind * parameter_width(self.spec) / self.plan.layout.holders + scattered
-
-
-def stretch_of(sizes: Sequence[float]) -> float:
-    """The largest of some sizes, in whole numbers."""
-    return float(math.ceil(max(sizes, default=0.0)))
