@@ -5,6 +5,7 @@ from math import log, sqrt
 from statistics import mean, median
 from typing import TypeVar
 
+from paceline.costs.operations import Operation
 from paceline.spec import Frozen
 from paceline.systems.hardware import (
     Calibration,
@@ -144,22 +145,11 @@ def _operations(times: OperationTimes) -> object:
 
 
 def _shorter_operations(old: OperationTimes, new: OperationTimes) -> OperationTimes:
-    """All shapes of both, each with its shorter time."""
-    rows: dict[tuple[object, ...], tuple[float, float, float]] = {}
-    for times in (old, new):
-        for shape, seconds, flops, moved in zip(
-            times.shapes, times.seconds, times.flops, times.moved_bytes, strict=True
-        ):
-            before = rows.get((shape, moved, flops), (seconds, flops, moved))
-            rows[shape, moved, flops] = (min(seconds, before[0]), flops, moved)
-    return new.model_copy(
-        update={
-            "shapes": tuple(shape for shape, _, _ in rows),
-            "seconds": tuple(row[0] for row in rows.values()),
-            "flops": tuple(row[1] for row in rows.values()),
-            "moved_bytes": tuple(row[2] for row in rows.values()),
-        }
-    )
+    """All operations of both, each with its shorter time."""
+    shorter: dict[Operation, float] = {}
+    for operation, seconds in (*old.rows(), *new.rows()):
+        shorter[operation] = min(seconds, shorter.get(operation, seconds))
+    return OperationTimes.of_rows(list(shorter.items()))
 
 
 def _shorter_steps(old: StepCurve, new: StepCurve) -> StepCurve:

@@ -7,13 +7,12 @@ a reduction between them.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
-from paceline.costs.operations import Operation
+from paceline.costs.operations import NUMBER_BYTES, Operation
 
 
 def fused(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """The same operations with each run of memory-bound ones as one, which reads once what the run hands on."""
+    """The same operations with each run of memory-bound ones as one."""
     return _fused(tuple(operations))
 
 
@@ -31,11 +30,12 @@ def _fused(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
 
 
 def _as_one(run: Sequence[Operation]) -> list[Operation]:
+    """One pass: the first one's input is read and the last one's output written, and what others have beside those."""
     if len(run) < 2:
         return list(run)
-    moved = run[0].moved_bytes
-    for before, operation in pairwise(run):
-        # What the one before has just written is not read again: half of the smaller.
-        moved += operation.moved_bytes - min(operation.moved_bytes, before.moved_bytes) / 2
+    arrays = [operation.shape[0] * NUMBER_BYTES[operation.numbers] for operation in run]
+    beside = sum(max(0.0, operation.moved_bytes - 2 * array) for operation, array in zip(run, arrays, strict=True))
     largest = max(run, key=lambda operation: operation.moved_bytes)
-    return [replace(largest, moved_bytes=moved, name="", flops=sum(operation.flops for operation in run))]
+    moved = min(arrays[0] + arrays[-1] + beside, sum(operation.moved_bytes for operation in run))
+    flops = sum(operation.flops for operation in run)
+    return [replace(largest, moved_bytes=moved, name="", flops=flops)]

@@ -12,6 +12,7 @@ from functools import cache
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
 from paceline.costs.operations import (
+    LOSS,
     NUMBER_BYTES,
     LayerOperations,
     Operation,
@@ -227,7 +228,7 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
         )
         elements = on.samples * outputs * left * left
         if name.removesuffix("kernel") + "scale" in shapes:
-            tape.note([*on.cast_back(elements)], [*on.cast_back(elements)])
+            tape.note([*on.cast(elements)], [*on.cast_back(elements)])
             _pointwise(tape, on.wide, elements, "native_group_norm", "native_group_norm_backward")
             if name in ("conv3_kernel",) or (name == "conv2_kernel" and "conv3_kernel" not in kernels):
                 _pointwise(tape, on.wide, elements, "add", "add")
@@ -331,7 +332,7 @@ def loss_operations(outputs: float, precision: Precision) -> LayerOperations:
         memory("fp32", outputs, 3, "_log_softmax_backward_data", backward=True),
         *(replace(operation, backward=True) for operation in cast),
     ]
-    return LayerOperations("loss", tuple(forward), tuple(backward))
+    return LayerOperations(LOSS, tuple(forward), tuple(backward))
 
 
 @cache

@@ -7,10 +7,11 @@ from math import exp
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
 from paceline.predict.compute import Compute, Passes, model_digest
 from paceline.predict.memory import beyond_kept, kept_by_allocator
+from paceline.predict.operations import OperationTimer
 from paceline.predict.simulate import combined
 from paceline.predict.timeline import Parts, StepInputs, time_step
 from paceline.predict.transfers import IN_PROCESS, Costs
-from paceline.spec import Precision, RunSpec
+from paceline.spec import Execution, Precision, RunSpec
 from paceline.strategies import Strategy, strategy
 from paceline.systems.hardware import Hardware, MemoryFit, StrategyOverhead
 
@@ -147,11 +148,11 @@ class Predictor:
     # Of the samples, as a process holds them.
     data_bytes: float = 0.0
     tokens_per_sample: int | None = None
-    _passes: dict[tuple[str, Precision, float], Passes] = field(default_factory=dict)
+    _passes: dict[tuple[int, float], Passes] = field(default_factory=dict)
     _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
-    _singles: dict[tuple[str | None, Precision, int], float] = field(default_factory=dict)
+    _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
-    _compute: dict[tuple[str, Precision], Compute] = field(default_factory=dict)
+    _compute: dict[tuple[str, Precision, Execution, str], Compute] = field(default_factory=dict)
     _passed: dict[tuple[str, float], float] = field(default_factory=dict)
 
     @cached_property
@@ -175,7 +176,7 @@ class Predictor:
         samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec))
         stages, microbatches = footprint.stages, _passes_of(footprint, spec)
         microbatch = samples / microbatches
-        passes = self.passes(chosen, spec.precision, microbatch)
+        passes = self.passes(chosen, spec, microbatch)
         costs = self._transfers(chosen, spec)
         inputs = StepInputs(
             self.hardware, costs, self.model, passes, crowding=self._crowding(footprint, spec, chosen),
@@ -203,25 +204,33 @@ class Predictor:
         samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec)) / _passes_of(footprint, spec)
         return self._memory(footprint, chosen, spec, samples), self.memory_limit
 
-    def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
-        """Seconds of computation for a local batch in a framework."""
-        key = chosen.framework or "torch", precision, samples
+    def passes(self, chosen: Strategy, spec: RunSpec, samples: float) -> Passes:
+        """Seconds of computation for a local batch, in the run's framework, precision and execution."""
+        compute = self.compute(chosen.framework or "torch", spec)
+        key = id(compute), samples
         if key not in self._passes:
-            self._passes[key] = self.compute(*key[:2]).passes(self.model, samples, self.digest)
+            self._passes[key] = compute.passes(self.model, samples, self.digest)
         return self._passes[key]
 
-    def compute(self, framework: str, precision: Precision) -> Compute:
+    def compute(self, framework: str, spec: RunSpec) -> Compute:
         """How fast the system computes in a framework."""
-        if (framework, precision) not in self._compute:
-            self._compute[framework, precision] = Compute(self.hardware, framework, precision)
-        return self._compute[framework, precision]
+        key = framework, spec.precision, spec.execution, spec.optimizer.name
+        if key not in self._compute:
+            self._compute[key] = Compute(
+                self.hardware, framework, spec.precision, spec.execution, spec.optimizer, self._timer
+            )
+        return self._compute[key]
+
+    @cached_property
+    def _timer(self) -> OperationTimer:
+        return OperationTimer(self.hardware)
 
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
         samples = spec.global_batch or spec.local_batch or 1
-        key = chosen.framework, spec.precision, samples
+        key = id(self.compute(chosen.framework or "torch", spec)), samples
         if key not in self._singles:
-            passes = self.passes(chosen, spec.precision, samples)
+            passes = self.passes(chosen, spec, samples)
             update = self.model.parameters * passes.update_per_parameter
             self._singles[key] = passes.total + passes.overhead + update
         return self._singles[key]
@@ -251,7 +260,8 @@ class Predictor:
         """
         known = self.hardware.calibrated
         measured = known.crowding.get(str(self.hardware.node_devices))
-        if measured is not None and self.compute(chosen.framework or "torch", "fp32").measured_steps(self.digest):
+        single = Compute(self.hardware, chosen.framework or "torch", "fp32")
+        if measured is not None and single.measured_steps(self.digest):
             return measured
         weights = [(layer.forward_flops, known.layer_crowding.get(layer.kind, 1.0)) for layer in self.model.layers]
         total = sum(weight for weight, _ in weights)

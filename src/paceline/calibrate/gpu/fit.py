@@ -10,7 +10,7 @@ from paceline.calibrate.gpu.tiny import TINY_MODELS
 from paceline.calibrate.measurements import never_falling
 from paceline.costs.fusion import fused
 from paceline.costs.layer_operations import model_operations
-from paceline.costs.operations import Operation, OperationNumbers
+from paceline.costs.operations import Operation
 from paceline.spec import Optimizer
 from paceline.systems.files import load_hardware, shipped_systems
 from paceline.systems.hardware import Collective, Curve, Device, Hardware, Link, Quantity
@@ -28,22 +28,12 @@ LARGE_BYTES = 256e6
 
 def grid_of(timed: Iterable[TimedOperation]) -> tuple[OperationTimes, ...]:
     """Timings in columns, those of one kind, numbers, pass and name together, ordered by shape."""
-    groups: dict[tuple[Any, ...], list[TimedOperation]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[Operation, float]]] = {}
     for row in timed:
         operation = row.operation
-        groups.setdefault((operation.kind, operation.numbers, operation.backward, operation.plain_name), []).append(row)
-    return tuple(_columns(*key, rows) for key, rows in sorted(groups.items()))
-
-
-def _columns(kind: Any, numbers: Any, backward: bool, name: str, rows: Sequence[TimedOperation]) -> OperationTimes:
-    rows = sorted(rows, key=lambda row: (row.operation.shape, row.operation.moved_bytes))
-    return OperationTimes(
-        kind=kind, numbers=numbers, backward=backward, name=name,
-        shapes=tuple(row.operation.shape for row in rows),
-        seconds=tuple(_rounded(row.seconds) for row in rows),
-        flops=tuple(row.operation.flops for row in rows),
-        moved_bytes=tuple(row.operation.moved_bytes for row in rows),
-    )  # fmt: skip
+        key = (operation.kind, operation.numbers, operation.backward, operation.plain_name)
+        groups.setdefault(key, []).append((operation, _rounded(row.seconds)))
+    return tuple(OperationTimes.of_rows(rows) for _, rows in sorted(groups.items()))
 
 
 def _rounded(value: float) -> float:
@@ -126,8 +116,3 @@ def nearest_description(gpu: str) -> Hardware:
         if hardware.kind == "cuda" and name.split("-")[0].upper() in words:
             return hardware
     return load_hardware(STAND_IN)
-
-
-def fastest_numbers(device: Device) -> OperationNumbers:
-    """The numbers that a device multiplies fastest."""
-    return max(device.flops_per_second, key=lambda name: device.flops_per_second[name].value)  # type: ignore[return-value]
