@@ -120,7 +120,8 @@ class OperationTimer:
         moving = operation.moved_bytes / (device.memory_bytes_per_second.value * device.memory_efficiency.value)
         if operation.kind in ("memory", "update"):
             return moving + fixed
-        rate = peak_of(device, operation.numbers) * device.product_efficiency.value
+        share = device.attention_efficiency if operation.kind == "attention" else device.product_efficiency
+        rate = peak_of(device, operation.numbers) * share.value
         return max(moving, operation.flops / rate) + fixed
 
     @cached_property

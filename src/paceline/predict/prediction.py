@@ -7,7 +7,7 @@ from math import exp
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
 from paceline.predict.compute import Compute, Passes, model_digest
 from paceline.predict.memory import beyond_kept, kept_by_allocator
-from paceline.predict.operations import OperationTimer
+from paceline.predict.operations import OperationTimer, peak_of
 from paceline.predict.simulate import combined
 from paceline.predict.timeline import Parts, StepInputs, time_step
 from paceline.predict.transfers import IN_PROCESS, Costs
@@ -194,7 +194,7 @@ class Predictor:
             samples_per_epoch=self.samples_per_epoch, source=passes.source,
             price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
             model_flops=training_flops(self.model, spec.samples_per_step),
-            peak_flops_per_second=self.hardware.device.peak_flops(spec.precision),
+            peak_flops_per_second=peak_of(self.hardware.device, spec.precision),
             tokens_per_sample=self.tokens_per_sample,
         )  # fmt: skip
 

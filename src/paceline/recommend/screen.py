@@ -94,7 +94,7 @@ class Screen:
     def step_seconds(self, setting: Setting) -> float:
         """Seconds of a step, transfers that hide behind computation aside."""
         layout, sums = setting.layout, self._layer_sums(setting.layout)
-        passes = self.predictor.passes(self.chosen, self.spec.precision, setting.samples / setting.passes)
+        passes = self.predictor.passes(self.chosen, self.spec, setting.samples / setting.passes)
         divided = layout.tensor * layout.context
         forward, backward = passes.forward_total / divided, passes.backward_total / divided
         again = forward if setting.recompute == "full" else 0.0

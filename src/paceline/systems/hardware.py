@@ -41,6 +41,9 @@ class Link(Frozen):
 PRODUCT_EFFICIENCY = Quantity(
     value=0.7, source="large products of bf16 numbers reach about 70 % of an H100's or H200's peak: our choice"
 )
+ATTENTION_EFFICIENCY = Quantity(
+    value=0.35, source="FlashAttention-2 on an H100 (Shah et al., FlashAttention-3, arXiv 2407.08608, abstract)"
+)
 HALF_RATE_FLOPS = Quantity(value=4e9, source="a product of 1,260 cubed reaches half the rate of large ones: our choice")
 MEMORY_EFFICIENCY = Quantity(value=0.8, source="streaming kernels reach about 80 % of the bandwidth: our choice")
 HOST_SECONDS_PER_OPERATION: dict[Execution, Quantity] = {
@@ -60,11 +63,13 @@ class Device(Frozen):
     flops_per_second: dict[Precision, Quantity]
     efficiency: Quantity
     launch_seconds: Quantity
-    # The largest share of the peak that products, convolutions and attention reach, and how many floating-point
+    # The largest share of the peak that products and convolutions reach, and how many floating-point
     # operations one has that reaches half of that, in the numbers that the device multiplies fastest; in others as many
     # fewer as they are slower.
     product_efficiency: Quantity = PRODUCT_EFFICIENCY
     half_rate_flops: Quantity = HALF_RATE_FLOPS
+    # The share that attention reaches, of the operations that a causal mask leaves.
+    attention_efficiency: Quantity = ATTENTION_EFFICIENCY
     # The share of the bandwidth that memory-bound operations reach.
     memory_efficiency: Quantity = MEMORY_EFFICIENCY
     # What the host takes to ask for one operation, by how steps run; `graph` counts for `compiled+graph` too.
@@ -73,13 +78,6 @@ class Device(Frozen):
     idle_watts: Quantity
     # Held before the first tensor is there: driver, kernels, buffers of the collectives.
     reserved_bytes: Quantity
-
-    def peak_flops(self, precision: Precision) -> float:
-        """Peak operations per second; a precision that the device does not list runs as the next one that it does."""
-        # Devices multiply numbers of two bytes of either kind as fast.
-        halves: Sequence[Precision] = ("bf16",) if precision in ("fp16", "bf16-pure") else ()
-        order: Sequence[Precision] = (precision, *halves, "tf32", "fp32")
-        return next(self.flops_per_second[name].value for name in order if name in self.flops_per_second)
 
 
 class Curve(Frozen):
