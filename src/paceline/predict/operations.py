@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from paceline.costs.operations import Operation, OperationNumbers
+from paceline.costs.operations import Operation, OperationKind, OperationNumbers
 from paceline.spec import Precision
 from paceline.systems.hardware import Device, Hardware
 from paceline.systems.operation_times import OperationTimes
@@ -21,9 +21,10 @@ from paceline.systems.operation_times import OperationTimes
 Source = Literal["replayed", "grid", "data sheet"]
 # Relative deviations of single operations, from timing them again and from grids whose points were left out in turn.
 REPLAYED_DEVIATION, GRID_DEVIATION = 0.04, 0.12
-# Of large products and attention on the data sheet's word: what is left of the errors of 111 published training runs
-# (`paceline validate`). Large is what reaches nine tenths of the rate that the largest do.
-DESCRIBED_PRODUCT_DEVIATION, LARGE_PRODUCT = 0.05, 10
+# Of large operations on the data sheet's word: what is left of the errors of 111 published training runs (`paceline
+# validate`). Large is what takes ten times as long as the part that every operation takes.
+DESCRIBED_DEVIATIONS: dict[OperationKind, float] = {"product": 0.05, "attention": 0.05, "memory": 0.12, "update": 0.12}
+LARGE = 10
 # A plane is put through so many points for each of its slopes and some more; one that is this near weighs most.
 POINTS_PER_SLOPE, POINTS_BESIDE, NEAR = 3, 4, 0.3
 # Slopes are held near zero where points do not say otherwise.
@@ -102,10 +103,15 @@ class OperationTimer:
             factor, spread = grid.at(place_of(operation))
             seconds = self.least_seconds(operation) * float(np.exp(factor))
             return Timed(seconds, "grid", float(np.hypot(GRID_DEVIATION, spread)))
-        large = operation.flops >= LARGE_PRODUCT * self.hardware.device.half_rate_flops.value
-        sure = operation.kind in ("product", "attention") and large
-        deviation = DESCRIBED_PRODUCT_DEVIATION if sure else self.hardware.uncertainty.value
-        return Timed(self._described(operation), "data sheet", deviation)
+        return Timed(self._described(operation), "data sheet", self._described_deviation(operation))
+
+    def _described_deviation(self, operation: Operation) -> float:
+        """Large operations take what a data sheet says more surely than small ones."""
+        device = self.hardware.device
+        seconds = LARGE * device.half_rate_flops.value / max(each.value for each in device.flops_per_second.values())
+        large = self.least_seconds(operation) >= seconds
+        usual = self.hardware.uncertainty.value
+        return min(usual, DESCRIBED_DEVIATIONS.get(operation.kind, usual)) if large else usual
 
     def least_seconds(self, operation: Operation) -> float:
         """What peak arithmetic and bandwidth allow."""
