@@ -7,7 +7,9 @@ from rich.markup import escape
 
 from paceline.cli.options import Network, System
 from paceline.cli.terminal import AsJson, Db, StudyName, output, plain_table, print_json
+from paceline.cli.training_tables import print_training, training_values
 from paceline.predict.published import PublishedRow, published_rows, summarise_published
+from paceline.predict.published_training import training_rows
 from paceline.predict.validate import Row, Summary, summarise, validate_records
 from paceline.store import DEFAULT_PATH, Store
 from paceline.systems.files import load_hardware
@@ -27,12 +29,13 @@ def validate(
     if db.is_file():
         with Store.open_existing(db) as store:
             rows = validate_records(store.records(study), hardware)
-    published = published_rows()
+    published, training = published_rows(), list(training_rows())
     if as_json:
-        print_json(_values(rows, published))
+        print_json({**_values(rows, published), "training": training_values(training)})
         return
     _print_measured(rows, calibrated=hardware.calibration is not None and not hardware.measured_elsewhere)
     _print_published(published)
+    print_training(training)
 
 
 def _values(rows: Sequence[Row], published: Sequence[PublishedRow]) -> dict[str, object]:
