@@ -91,6 +91,10 @@ class QuestionOptions(ModelOptions):
         str | None,
         make_option("fp32, tf32, bf16, fp16, bf16-pure; bf16 on GPUs that have it.", "NAME", panel=MODEL_PANEL),
     ] = None
+    execution: Annotated[
+        str | None,
+        make_option("eager, compiled, graph, compiled+graph; tokens on GPUs compiled.", "NAME", panel=MODEL_PANEL),
+    ] = None
     strategy: Strategies = None
     knob: Annotated[
         list[str] | None, make_option("Setting of a strategy, such as bucket_mb=1.", "NAME=VALUE", panel=MODEL_PANEL)

@@ -12,7 +12,7 @@ from paceline.errors import SpecError, nearest
 from paceline.plan import expand_strategies
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
-from paceline.spec import ModelFile, Precision
+from paceline.spec import Execution, ModelFile, Precision
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import LOCAL
 from paceline.units import parse_shape, parse_whole_numbers
@@ -53,6 +53,7 @@ def make_question(options: QuestionOptions) -> Question:
         local_batches=_batches(options.local_batch, "--local-batch"),
         precision=precisions[0] if precisions else None,
         other_precisions=tuple(precisions[1:]),
+        execution=_execution(options.execution),
         samples=options.samples,
         tokens=options.tokens,
         price_per_device_hour=options.price,
@@ -64,6 +65,12 @@ def check_precision(name: str) -> Precision:
     if name not in get_args(Precision):
         raise SpecError(f"--precision {name!r} is unknown; {nearest(name, get_args(Precision))}")
     return cast("Precision", name)
+
+
+def _execution(name: str | None) -> Execution | None:
+    if name is not None and name not in get_args(Execution):
+        raise SpecError(f"--execution {name!r} is unknown; {nearest(name, get_args(Execution))}")
+    return cast("Execution | None", name)
 
 
 def print_warnings(question: Question, db: Path) -> None:

@@ -58,7 +58,12 @@ def _beside_gradients(step: StepMemory) -> float:
 
 
 def mesh_peaks(
-    spec: RunSpec, plan: MeshPlan, model: ModelFacts, footprint: Footprint, step: StepMemory, gathers_layers: bool = True
+    spec: RunSpec,
+    plan: MeshPlan,
+    model: ModelFacts,
+    footprint: Footprint,
+    step: StepMemory,
+    gathers_layers: bool = True,
 ) -> list[float]:
     """Of each group of ranks of a composed layout, in the order of its footprint.
 

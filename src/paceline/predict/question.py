@@ -16,7 +16,7 @@ from paceline.layout import Layout
 from paceline.plan import complete, refusal, sample_count
 from paceline.predict.prediction import Predictor
 from paceline.runs.probe import probe
-from paceline.spec import DEFAULT_GLOBAL_BATCH, ModelFile, Optimizer, Precision, Recompute, RunSpec, Scalar
+from paceline.spec import DEFAULT_GLOBAL_BATCH, Execution, ModelFile, Optimizer, Precision, Recompute, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import Hardware
 from paceline.workloads.own import OWN_DATA
@@ -27,6 +27,8 @@ TEST_SHARE = 0.2
 IMAGE_DIMENSIONS = 3
 # Data sets whose samples are sequences of tokens.
 SEQUENCES = ("tokens", "masked-tokens")
+# As torchtitan, nanoGPT and llm-foundry's later recipes train.
+USUAL_EXECUTION: Execution = "compiled"
 # Tokens of a step by the model's parameters, at most: GPT-3's models of up to 0.8, 2.7 and 13 billion (Brown et al.,
 # 2020, table 2.1), Llama 2 70B (Touvron et al., 2023), and Llama 3 405B (Dubey et al., 2024).
 USUAL_TOKENS = (
@@ -59,6 +61,8 @@ class Question:
     precision: Precision | None = None
     # Beside it, where several are to be compared.
     other_precisions: tuple[Precision, ...] = ()
+    # As usual for such a model on the system, where nothing is said.
+    execution: Execution | None = None
     optimizer: dict[str, Any] = field(default_factory=dict)
     # Of one epoch; the data set's own where nothing is said.
     samples: int | None = None
@@ -74,6 +78,7 @@ class Question:
             "input_shape": self.input_shape, "classes": self.classes, "device": self.hardware.kind,
             "precision": self.precision or usual_precision(self.hardware), "steps": 1,
             "global_batch": DEFAULT_GLOBAL_BATCH, "optimizer": Optimizer(**self.optimizer),
+            "execution": self.execution or "eager",
         }  # fmt: skip
         spec = complete(RunSpec.parse(fields, "the question"))
         if spec.model is not None:
@@ -173,9 +178,19 @@ class Question:
             spec = complete(self.base.model_copy(update={**fields, **more, "precision": precision}))
             if layout is not None:
                 chosen = Layout.from_text(str(layout))
-                yield spec.model_copy(update={"workers": chosen.workers, "layout": chosen})
+                yield self.as_usual(spec.model_copy(update={"workers": chosen.workers, "layout": chosen}))
                 continue
-            yield from (spec.model_copy(update=shape) for shape in self._shapes(spec, workers or self.workers))
+            for shape in self._shapes(spec, workers or self.workers):
+                yield self.as_usual(spec.model_copy(update=shape))
+
+    def as_usual(self, spec: RunSpec) -> RunSpec:
+        """The run as people make it where nothing is asked: models of tokens are compiled on GPUs, if they can be."""
+        if self.execution is not None or self.hardware.kind != "cuda" or self.tokens_per_sample is None:
+            return spec
+        if USUAL_EXECUTION not in strategy(spec.strategy).needs.executions:
+            return spec
+        compiled = spec.model_copy(update={"execution": USUAL_EXECUTION})
+        return compiled if self.why_not(compiled) is None else spec
 
     def _shapes(self, spec: RunSpec, workers: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Worker counts, with the layouts of a strategy that takes them."""

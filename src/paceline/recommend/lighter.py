@@ -47,7 +47,8 @@ def lighter(question: Question, spec: RunSpec, footprint: Footprint) -> Iterator
     several = _may_change(question, spec, "accumulation") and footprint.stages is None
     for way in ways:
         for passes in _pass_counts(spec) if several else (spec.accumulation,):
-            tried = spec.model_copy(update={"recompute": way, "accumulation": passes})
+            lighter_run = {"recompute": way, "accumulation": passes, "execution": question.base.execution}
+            tried = question.as_usual(spec.model_copy(update=lighter_run))
             if tried == spec or question.why_not(tried) is not None:
                 continue
             found = _footprint(question, tried)

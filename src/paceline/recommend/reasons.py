@@ -83,7 +83,8 @@ def label(configuration: Candidate | Prediction) -> str:
     """A configuration in a few words."""
     spec = configuration.spec
     knobs = "".join(f", {name} {value}" for name, value in spec.settings.items())
-    return f"{spec.strategy} on {format_count(spec.workers, 'worker')}{knobs}"
+    how = "" if spec.execution == "eager" else f", {spec.execution}"
+    return f"{spec.strategy} on {format_count(spec.workers, 'worker')}{knobs}{how}"
 
 
 def _first(answer: Answer, pick: Candidate) -> str:

@@ -19,7 +19,7 @@ from paceline.costs.recompute import recomputed_model
 from paceline.layout import Layout
 from paceline.predict.prediction import Predictor, transport_of
 from paceline.predict.transfers import Costs
-from paceline.spec import Recompute, RunSpec
+from paceline.spec import Execution, Recompute, RunSpec
 from paceline.strategies import strategy
 
 # Exchanges of a block that is split, in each direction, and those of computing it again.
@@ -35,6 +35,7 @@ class Setting:
     passes: int
     recompute: Recompute
     stages_per_worker: int = 1
+    execution: Execution = "eager"
 
     @property
     def microbatch(self) -> float:
@@ -65,6 +66,7 @@ class Screen:
         self.chosen = strategy(spec.strategy)
         self._sums: dict[tuple[int, int], Sums] = {}
         self._edges: dict[int, list[int]] = {}
+        self._runs: dict[Execution, RunSpec] = {}
         self._held: dict[tuple[tuple[int, ...], Recompute], list[tuple[float, float]]] = {}
         self._shares: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
         self._fixed_transfers: dict[Layout, tuple[float, float]] = {}
@@ -94,7 +96,7 @@ class Screen:
     def step_seconds(self, setting: Setting) -> float:
         """Seconds of a step, transfers that hide behind computation aside."""
         layout, sums = setting.layout, self._layer_sums(setting.layout)
-        passes = self.predictor.passes(self.chosen, self.spec, setting.samples / setting.passes)
+        passes = self.predictor.passes(self.chosen, self._run(setting), setting.samples / setting.passes)
         divided = layout.tensor * layout.context
         forward, backward = passes.forward_total / divided, passes.backward_total / divided
         again = forward if setting.recompute == "full" else 0.0
@@ -117,6 +119,12 @@ class Screen:
         # Every pass goes through the slowest rank, and the first of them through all others too.
         others = sum(map(sum, places)) - sum(slowest)
         return sum(slowest) * setting.passes + others / setting.stages_per_worker + outside + update
+
+    def _run(self, setting: Setting) -> RunSpec:
+        """Any run that is executed so."""
+        if setting.execution not in self._runs:
+            self._runs[setting.execution] = self.spec.model_copy(update={"execution": setting.execution})
+        return self._runs[setting.execution]
 
     def _exchange_seconds(self, setting: Setting) -> float:
         """Of one exchange between the parts of a block."""

@@ -4,17 +4,15 @@ Every combination is screened by counted bytes and seconds. Those that a device 
 their screened seconds, until what is left cannot be among the best.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-from paceline.costs.layouts import why_not_laid_out
 from paceline.layout import Layout
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.lighter import predict_as_is
 from paceline.recommend.screen import RECOMPUTATION, Screen, Setting
-from paceline.spec import Recompute, RunSpec, Scalar
+from paceline.spec import Execution, Recompute, RunSpec, Scalar
 from paceline.strategies import strategy
 from paceline.units import format_bytes
 
@@ -92,7 +90,9 @@ def _predict_best(question: Question, spec: RunSpec, order: list[tuple[float, in
 def run_of(spec: RunSpec, setting: Setting) -> RunSpec:
     """The run with a setting."""
     layout, knobs = setting.layout, dict(spec.knobs)
-    fields: dict[str, object] = {"layout": layout, "workers": layout.workers, "recompute": setting.recompute}
+    fields: dict[str, object] = {
+        "layout": layout, "workers": layout.workers, "recompute": setting.recompute, "execution": setting.execution,
+    }  # fmt: skip
     if layout.pipeline > 1:
         knobs["microbatches"] = setting.passes
         if setting.stages_per_worker > 1:
@@ -105,17 +105,21 @@ def run_of(spec: RunSpec, setting: Setting) -> RunSpec:
 def _settings(question: Question, spec: RunSpec) -> Iterator[Setting]:
     """Every combination that the model and the batch allow and the question leaves open."""
     ways: tuple[Recompute, ...] = (spec.recompute,) if "recompute" in question.settings else RECOMPUTATION
-    for layout in _layouts(question, spec):
+    for layout, executions in _layouts(question, spec, ways):
         samples, rest = divmod(spec.samples_per_step, layout.data_ranks)
         if rest or not samples:
             continue
         for passes in _passes(question, layout, samples):
             for stages in _stages(question, layout, passes):
-                for way in ways:
-                    yield Setting(layout, samples, passes, way, stages)
+                for way, execution in executions.items():
+                    yield Setting(layout, samples, passes, way, stages, execution)
 
 
-def _layouts(question: Question, spec: RunSpec) -> list[Layout]:
+Executions = dict[Recompute, Execution]
+
+
+def _layouts(question: Question, spec: RunSpec, ways: Sequence[Recompute]) -> Iterator[tuple[Layout, Executions]]:
+    """Those that the model can be divided by, each with how its steps run by what is recomputed."""
     if question.layouts:
         asked = [layout for layout in question.layouts if layout.workers == spec.workers]
     else:
@@ -123,17 +127,14 @@ def _layouts(question: Question, spec: RunSpec) -> list[Layout]:
         texts = search.values(spec.workers, question.hardware)
         asked = [Layout(shard=spec.workers), *(Layout.from_text(str(text)) for text in texts)]
         asked = [layout for each in asked if _is_sensible(question, each) for layout in _with_experts(question, each)]
-    fits = partial(_why_not_model, question, spec)
-    reasons: dict[tuple[int, ...], str | None] = {}
-    kept = []
+    known: dict[tuple[int, ...], Executions] = {}
     for layout in asked:
         # What a model refuses does not depend on how its copies and shards are divided.
         key = layout.tensor, layout.pipeline, layout.context, layout.expert, layout.holders % layout.expert
-        if key not in reasons:
-            reasons[key] = fits(layout)
-        if reasons[key] is None:
-            kept.append(layout)
-    return kept
+        if key not in known:
+            known[key] = _executions(question, spec, layout, ways)
+        if known[key]:
+            yield layout, known[key]
 
 
 def _is_sensible(question: Question, layout: Layout) -> bool:
@@ -151,15 +152,13 @@ def _with_experts(question: Question, layout: Layout) -> Iterator[Layout]:
         ways *= 2
 
 
-def _why_not_model(question: Question, spec: RunSpec, layout: Layout) -> str | None:
-    """Why the model cannot be divided so: by a run whose batch divides."""
-    chosen = strategy(spec.strategy)
+def _executions(question: Question, spec: RunSpec, layout: Layout, ways: Sequence[Recompute]) -> Executions:
+    """How steps run with such a layout; nothing where the model cannot be divided so, seen by a batch that divides."""
     samples = layout.data_ranks * layout.pipeline * 2
-    run = spec.model_copy(update={"layout": layout, "workers": layout.workers, "global_batch": samples,
-                                  "local_batch": None, "knobs": {}})  # fmt: skip
-    if question.model is not None:
-        return question.why_not(run)
-    return why_not_laid_out(run, chosen.knob_values(run), lambda _spec: question.facts)
+    fields = {"layout": layout, "workers": layout.workers, "global_batch": samples, "local_batch": None, "knobs": {},
+              "execution": question.base.execution}  # fmt: skip
+    runs = [spec.model_copy(update={**fields, "recompute": way}) for way in ways]
+    return {run.recompute: question.as_usual(run).execution for run in runs if question.why_not(run) is None}
 
 
 def _passes(question: Question, layout: Layout, samples: int) -> Iterator[int]:

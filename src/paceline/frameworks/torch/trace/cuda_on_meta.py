@@ -192,9 +192,7 @@ def _attend(
     dropout, causal, scale = values["dropout_p"], values["is_causal"], values["scale"]
     backwards = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in first)
     if chosen == "cudnn":
-        return aten._scaled_dot_product_cudnn_attention(
-            *first, None, backwards, dropout, causal, False, scale=scale
-        )[0]
+        return aten._scaled_dot_product_cudnn_attention(*first, None, backwards, dropout, causal, False, scale=scale)[0]
     if chosen == "flash":
         return aten._scaled_dot_product_flash_attention(*first, dropout, causal, False, scale=scale)[0]
     if chosen == "efficient":
