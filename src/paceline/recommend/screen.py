@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 
 from paceline.costs.cuts import cut_by_flops
 from paceline.costs.footprint import ModelFacts, optimizer_bytes
+from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan
 from paceline.costs.mesh_parts import place_of
 from paceline.costs.precision import cast_numbers, compute_width, kept_bytes, parameter_width, reduction_width
@@ -36,6 +37,8 @@ class Setting:
     recompute: Recompute
     stages_per_worker: int = 1
     execution: Execution = "eager"
+    # Rounds of a pipeline's schedule that the passes are made in.
+    rounds: int = 1
 
     @property
     def microbatch(self) -> float:
@@ -85,13 +88,22 @@ class Screen:
         state = 2 * width + optimizer_bytes(self.spec.optimizer, 1, 0, width)
         beside = reduction_width(self.spec) + (gathered if layout.holders > 1 or gathered != width else 0)
         plan = self._plan(setting) if layout.pipeline > 1 else None
+        buffers = self._buffer_bytes(setting) if plan else 0.0
         most = 0.0
         for place, (parameters, kept) in enumerate(self._places(setting)):
             waiting = plan.passes_kept(place) if plan else 1
             activations = (kept * waiting + sums.again[setting.recompute]) * setting.microbatch
             held = parameters / layout.holders * state + (parameters if stays else sums.largest) * beside
-            most = max(most, held + activations)
+            most = max(most, held + activations + buffers)
         return most
+
+    def _buffer_bytes(self, setting: Setting) -> float:
+        """What a place in a pipeline keeps for receiving: of each micro-batch of a round, from both sides."""
+        layout = setting.layout
+        block = self._block.output_elements * compute_width(self.spec) * setting.microbatch / layout.tensor
+        # Of two places the first has one side only.
+        sides = 2 * setting.stages_per_worker - (1 if layout.pipeline == 2 else 0)
+        return sides * block * setting.passes / setting.rounds
 
     def step_seconds(self, setting: Setting) -> float:
         """Seconds of a step, transfers that hide behind computation aside."""
@@ -118,7 +130,8 @@ class Screen:
         outside = max(0.0, gathered - slowest[0]) + max(0.0, scattered - slowest[1])
         # Every pass goes through the slowest rank, and the first of them through all others too.
         others = sum(map(sum, places)) - sum(slowest)
-        return sum(slowest) * setting.passes + others / setting.stages_per_worker + outside + update
+        waited = others / setting.stages_per_worker * setting.rounds
+        return sum(slowest) * setting.passes + waited + outside + update
 
     def _run(self, setting: Setting) -> RunSpec:
         """Any run that is executed so."""
@@ -126,14 +139,17 @@ class Screen:
             self._runs[setting.execution] = self.spec.model_copy(update={"execution": setting.execution})
         return self._runs[setting.execution]
 
+    @cached_property
+    def _block(self) -> LayerFacts:
+        return next((layer for layer in self.model.layers if layer.heads), self.model.layers[0])
+
     def _exchange_seconds(self, setting: Setting) -> float:
         """Of one exchange between the parts of a block."""
         ways, microbatch = setting.layout.tensor, setting.microbatch
         if ways == 1:
             return 0.0
         if (ways, microbatch) not in self._exchanges:
-            block = next((layer for layer in self.model.layers if layer.heads), self.model.layers[0])
-            payload = block.output_elements * compute_width(self.spec) * microbatch
+            payload = self._block.output_elements * compute_width(self.spec) * microbatch
             self._exchanges[ways, microbatch] = self.costs.seconds("all-gather", payload, ways)
         return self._exchanges[ways, microbatch]
 
@@ -152,8 +168,8 @@ class Screen:
     def _plan(self, setting: Setting) -> MeshPlan:
         pipeline = setting.layout.pipeline > 1
         return MeshPlan(
-            setting.layout, setting.samples, microbatches=setting.passes if pipeline else 1,
-            accumulation=1 if pipeline else setting.passes,
+            setting.layout, setting.samples, microbatches=setting.passes // setting.rounds if pipeline else 1,
+            accumulation=setting.rounds if pipeline else setting.passes,
             schedule="1f1b" if setting.stages_per_worker == 1 else "interleaved",
             stages_per_worker=setting.stages_per_worker,
         )  # fmt: skip

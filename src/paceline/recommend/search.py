@@ -6,6 +6,7 @@ their screened seconds, until what is left cannot be among the best.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from paceline.layout import Layout
 from paceline.predict.prediction import Prediction
@@ -22,6 +23,8 @@ LAYOUT = "layout"
 LONG_SEQUENCE = 32_768
 # Stages that a rank of a pipeline may hold: one, or two and four that take turns (Narayanan et al., 2021).
 STAGES_PER_WORKER = (1, 2, 4)
+# Micro-batches for each rank of a pipeline that leave it idle for little of a round.
+FULL_ROUND = 8
 # Screened bytes leave out small buffers and what allocators keep; a prediction says what really fits.
 MEMORY_TOLERANCE = 0.95
 # What a prediction may be below its screened seconds, for want of knowing better what hides.
@@ -94,7 +97,8 @@ def run_of(spec: RunSpec, setting: Setting) -> RunSpec:
         "layout": layout, "workers": layout.workers, "recompute": setting.recompute, "execution": setting.execution,
     }  # fmt: skip
     if layout.pipeline > 1:
-        knobs["microbatches"] = setting.passes
+        knobs["microbatches"] = setting.passes // setting.rounds
+        fields["accumulation"] = setting.rounds
         if setting.stages_per_worker > 1:
             knobs |= {"schedule": "interleaved", "stages_per_worker": setting.stages_per_worker}
     else:
@@ -110,9 +114,9 @@ def _settings(question: Question, spec: RunSpec) -> Iterator[Setting]:
         if rest or not samples:
             continue
         for passes in _passes(question, layout, samples):
-            for stages in _stages(question, layout, passes):
+            for stages, rounds in product(_stages(question, layout, passes), _rounds(question, layout, passes)):
                 for way, execution in executions.items():
-                    yield Setting(layout, samples, passes, way, stages, execution)
+                    yield Setting(layout, samples, passes, way, stages, execution, rounds)
 
 
 Executions = dict[Recompute, Execution]
@@ -172,6 +176,14 @@ def _passes(question: Question, layout: Layout, samples: int) -> Iterator[int]:
         if samples % passes == 0 and passes >= layout.pipeline:
             yield passes
         passes *= 2
+
+
+def _rounds(question: Question, layout: Layout, passes: int) -> list[int]:
+    """One round of all passes, or several, of which each has enough to fill the pipeline; buffers are for one."""
+    if layout.pipeline == 1 or _fixed(question, "microbatches") is not None:
+        return [1]
+    each = FULL_ROUND * layout.pipeline
+    return [1, *([passes // each] if passes > each and passes % each == 0 else [])]
 
 
 def _stages(question: Question, layout: Layout, passes: int) -> Iterator[int]:
