@@ -71,8 +71,17 @@ def _partition(
 
 def cut_by_flops(layers: Sequence[LayerFacts], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
     """Stages with the same counted work, as nearly as the layers allow."""
+    return _stages(layers, tuple(layer.forward_flops for layer in layers), count)
+
+
+def cut_by_blocks(layers: Sequence[LayerFacts], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
+    """Stages with as many blocks each, as Megatron-LM cuts: what stands before and behind them is on the ends."""
+    return _stages(layers, tuple(float(layer.heads is not None) for layer in layers), count)
+
+
+def _stages(layers: Sequence[LayerFacts], costs: tuple[float, ...], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
     trainable = tuple(layer.parameters > 0 for layer in layers)
-    stretches = _cut_once(tuple(layer.forward_flops for layer in layers), trainable, count)
+    stretches = _cut_once(costs, trainable, count)
     return tuple(tuple(layers[index] for index in stretch) for stretch in stretches)
 
 

@@ -1,7 +1,7 @@
 """What one step computes, sends and holds on each rank: pure numbers, the bridge from a strategy to predictions."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +9,7 @@ from paceline.costs import precision
 from paceline.costs.layers import LayerFacts
 from paceline.costs.messages import Message
 from paceline.costs.precision import HALF_BYTES, Numbers, autocast_copies, kept_bytes, parameter_width
-from paceline.spec import Optimizer, RunSpec
+from paceline.spec import Optimizer, Recompute, RunSpec
 
 FLOAT_BYTES = precision.FLOAT_BYTES
 # A backward pass computes gradients for inputs and for weights: about twice the forward's work.
@@ -22,6 +22,17 @@ class ModelFacts:
 
     layers: tuple[LayerFacts, ...]
     input_elements: int = 0
+
+    @cached_property
+    def runs(self) -> tuple[tuple[LayerFacts, int], ...]:
+        """Neighbouring layers that differ in nothing but their names: the first of them, and how many."""
+        runs: list[tuple[LayerFacts, int]] = []
+        for layer in self.layers:
+            if runs and replace(runs[-1][0], name=layer.name) == layer:
+                runs[-1] = runs[-1][0], runs[-1][1] + 1
+            else:
+                runs.append((layer, 1))
+        return tuple(runs)
 
     @cached_property
     def parameters(self) -> int:
@@ -55,6 +66,20 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
+class RankWork:
+    """What a rank computes in one pass: whole layers, over how many ranks each is split, and its samples.
+
+    `stretches` is over how many ranks each sequence is divided.
+    """
+
+    model: ModelFacts
+    samples: float
+    ways: int = 1
+    stretches: int = 1
+    recompute: Recompute = "none"
+
+
+@dataclass(frozen=True)
 class RankFootprint:
     """One step of `ranks` processes that do the same."""
 
@@ -66,6 +91,8 @@ class RankFootprint:
     gradient_bytes: float = 0
     optimizer_bytes: float = 0
     activation_bytes: float = 0
+    # What one of its passes computes, where that is a part of the model or of its operations.
+    work: RankWork | None = field(default=None, compare=False)
 
     @property
     def sent_bytes(self) -> float:

@@ -11,6 +11,12 @@ from typing import Literal
 OperationKind = Literal["product", "convolution", "attention", "memory", "update"]
 # What an operation multiplies with; sums may be wider.
 OperationNumbers = Literal["fp32", "tf32", "bf16", "fp16"]
+NUMBER_BYTES: dict[OperationNumbers, int] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+# Products of a backward pass of attention over those of its forward pass: scores are computed again (Dao et al., 2022).
+ATTENTION_BACKWARD = 2.5
+# Bytes for each parameter that an update reads and writes, by optimizer: the parameter and its state twice, the
+# gradient once, in single precision.
+UPDATE_BYTES = {"adam": 28, "adagrad": 20, "momentum": 20, "sgd": 12}
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,13 @@ class Operation:
     count: float = 1
     # Whether it is part of a backward pass; kernels of gradients are others.
     backward: bool = False
+    # Whether the host waits until it is done before it asks for the next one.
+    waits: bool = False
+
+    @property
+    def plain_name(self) -> str:
+        """Its name without library and variant: `add` of `aten::add.Tensor`."""
+        return self.name.replace("::", ".").removeprefix("aten.").split(".")[0]
 
 
 @dataclass(frozen=True)
@@ -50,3 +63,57 @@ class StepOperations:
 
     layers: tuple[LayerOperations, ...]
     update: tuple[Operation, ...]
+
+
+def product(
+    numbers: OperationNumbers, rows: int, columns: int, inner: int, *, batch: int = 1, backward: bool = False,
+    count: float = 1,
+) -> Operation:  # fmt: skip
+    """A product of matrices, or of a batch of them."""
+    moved = batch * (rows * inner + inner * columns + rows * columns) * NUMBER_BYTES[numbers]
+    shape = (batch, rows, columns, inner)
+    flops = 2.0 * batch * rows * columns * inner
+    return Operation("product", numbers, shape, flops, moved, count=count, backward=backward)
+
+
+def convolution(
+    numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False, gradients: int = 2
+) -> Operation:
+    """A convolution that pads half its kernel; its backward pass makes so many gradients, of weights and of inputs."""
+    samples, inputs, height, width, outputs, kernel_height, kernel_width, stride, groups = shape
+    read = samples * inputs * height * width
+    written = samples * outputs * ((height - 1) // stride + 1) * ((width - 1) // stride + 1)
+    inner = inputs // groups * kernel_height * kernel_width
+    passes = gradients if backward else 1
+    moved = (read + written + outputs * inner) * NUMBER_BYTES[numbers] * passes
+    return Operation("convolution", numbers, shape, 2.0 * written * inner * passes, moved, backward=backward)
+
+
+def attention(
+    numbers: OperationNumbers, samples: int, heads: tuple[int, int], length: tuple[int, int], width: int, *,
+    causal: bool, backward: bool = False,
+) -> Operation:  # fmt: skip
+    """Attention in one kernel. `heads` are those of queries and of keys, `length` is of queries and of keys."""
+    queries, keys = samples * heads[0] * length[0] * width, samples * heads[1] * length[1] * width
+    flops = 4.0 * samples * heads[0] * length[0] * length[1] * width / (2 if causal else 1)
+    moved = (2 * queries + 2 * keys) * NUMBER_BYTES[numbers]
+    return Operation(
+        "attention", numbers, (samples, *heads, *length, width, int(causal)),
+        flops * (ATTENTION_BACKWARD if backward else 1), moved * (2 if backward else 1), backward=backward,
+    )  # fmt: skip
+
+
+def memory(
+    numbers: OperationNumbers, elements: float, arrays: float, name: str = "", *, backward: bool = False,
+    count: float = 1, waits: bool = False,
+) -> Operation:  # fmt: skip
+    """An operation that reads and writes so many arrays of so many elements, and computes little."""
+    moved = elements * arrays * NUMBER_BYTES[numbers]
+    shape = (max(1, round(elements)),)
+    return Operation("memory", numbers, shape, elements, moved, name=name, backward=backward, count=count, waits=waits)
+
+
+def update(optimizer: str, parameters: float) -> Operation:
+    """The optimizer's, in one kernel for all arrays."""
+    moved = parameters * UPDATE_BYTES[optimizer]
+    return Operation("update", "fp32", (max(1, round(parameters)),), parameters, moved, name=optimizer)

@@ -7,6 +7,7 @@ from math import exp
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
 from paceline.predict.compute import Compute, Passes, model_digest
 from paceline.predict.memory import beyond_kept, kept_by_allocator
+from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import combined
 from paceline.predict.timeline import Parts, StepInputs, time_step
 from paceline.predict.transfers import IN_PROCESS, Costs
@@ -124,6 +125,8 @@ class Predictor:
     price_per_device_hour: float | None = None
     # Of the samples, as a process holds them.
     data_bytes: float = 0.0
+    # Of the system, by precision; predictors of other models may share them.
+    clocks: dict[Precision, RankClock] = field(default_factory=dict)
     _passes: dict[tuple[str, Precision, float], Passes] = field(default_factory=dict)
     _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
     _singles: dict[tuple[str | None, Precision, int], float] = field(default_factory=dict)
@@ -159,7 +162,8 @@ class Predictor:
             synchronous=chosen.synchronous, workers=spec.workers, flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
             earlier_passes=0 if stages else microbatches - 1, overhead=self.overhead(chosen),
-            splits_layers=chosen.traits.splits_layers(spec), filled=self._filled,
+            splits_layers=chosen.traits.splits_layers(spec), clock=self._clock(spec.precision, chosen),
+            filled=self._filled,
         )  # fmt: skip
         parts = time_step(footprint, inputs)
         return Prediction(
@@ -189,6 +193,16 @@ class Predictor:
         if (framework, precision) not in self._compute:
             self._compute[framework, precision] = Compute(self.hardware, framework, precision)
         return self._compute[framework, precision]
+
+    def _clock(self, precision: Precision, chosen: Strategy) -> RankClock | None:
+        """Times ranks' own parts of a model on GPUs, unless steps of this very model were measured there."""
+        if self.hardware.kind == "cpu":
+            return None
+        if self.compute(chosen.framework or "torch", precision).measured_steps(self.digest) is not None:
+            return None
+        if precision not in self.clocks:
+            self.clocks[precision] = RankClock(self.hardware, precision)
+        return self.clocks[precision]
 
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
@@ -232,7 +246,10 @@ class Predictor:
         return max(measured or 1.0, sum(weight * factor for weight, factor in weights) / total if total else 1.0)
 
     def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
-        step = parts.step or 1.0
+        step, software = parts.step or 1.0, self.hardware.software
+        if software is not None:
+            one_node = workers <= self.hardware.node_devices
+            return software.deviation if one_node else software.several_nodes_deviation
         foreign_machine = self.hardware.uncertainty.value if self.hardware.measured_elsewhere else 0.0
         computing = passes.deviation * (parts.compute + parts.bubble) / step
         repeats = self.hardware.calibrated.repeat_deviation
