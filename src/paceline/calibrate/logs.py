@@ -33,6 +33,8 @@ ROBUST, DERIVATIVE_STEP = 0.1, 0.01
 WORTH_OF_DESCRIPTION = 0.05
 # A run of the rarer kind, within a node or over several, weighs at most so many times as much.
 MOST_WEIGHT = 2.0
+# Hosts of some software take several times as long as described.
+HOST_FACTORS = (1.0, 2.0, 4.0, 8.0)
 # Steps of the search; from a fit of nearly the same runs fewer are enough.
 MOST_STEPS, MOST_STEPS_AGAIN = 25, 8
 
@@ -74,10 +76,9 @@ def _of_software(name: str) -> Callable[[Hardware, float, str], Hardware]:
 
 
 def _host_seconds(hardware: Hardware, value: float, source: str) -> Hardware:
-    known = hardware.device.host_seconds_per_operation
-    put = _of_device("host_seconds_per_operation")(hardware, value, source)
-    each = {**known, "eager": Quantity(value=value, source=source)}
-    return put.model_copy(update={"device": put.device.model_copy(update={"host_seconds_per_operation": each})})
+    each = {**hardware.device.host_seconds_per_operation, "eager": Quantity(value=value, source=source)}
+    device = hardware.device.model_copy(update={"host_seconds_per_operation": each})
+    return hardware.model_copy(update={"device": device})
 
 
 # Spreads and bounds are ours: efficiencies are known within a third, links within half, hosts hardly at all.
@@ -175,7 +176,7 @@ def _usable(runs: Sequence[LoggedRun], hardware: Hardware) -> tuple[list[Prepare
     for run, predictor in predictors_of(runs, hardware):
         try:
             footprint = strategy(run.spec.strategy).footprint(run.spec, run.model)
-            predictor.predict(run.spec, footprint)
+            predictor.parts(run.spec, footprint)
         except (UserError, ValueError) as error:
             refused[run.name] = str(error)
         else:
@@ -198,7 +199,7 @@ def _log_errors(runs: Sequence[Prepared], hardware: Hardware) -> list[float]:
     """Logarithms of predicted over logged seconds."""
     predictors = predictors_of([run for run, _ in runs], hardware)
     return [
-        log(predictor.predict(run.spec, footprint).parts.step / run.step_seconds)
+        log(predictor.parts(run.spec, footprint).step / run.step_seconds)
         for (run, predictor), (_, footprint) in zip(predictors, runs, strict=True)
     ]
 
@@ -223,7 +224,7 @@ def _fit(
 
     low, high = [log(number.least) for number in FITTED], [log(number.most) for number in FITTED]
     # A search does not start on a bound.
-    first = [log(value) for value in near] if near else described
+    first = [log(value) for value in near] if near else _with_busy_hosts(residuals, described)
     first = [
         min(max(value, least + DERIVATIVE_STEP), most - DERIVATIVE_STEP)
         for value, least, most in zip(first, low, high, strict=True)
@@ -233,6 +234,16 @@ def _fit(
         jac=lambda logs: _derivatives(residuals, logs), x_scale=[number.spread for number in FITTED], xtol=1e-4,
     )  # fmt: skip
     return [exp(value) for value in fit.x], float(fit.cost)
+
+
+def _with_busy_hosts(residuals: Callable[[Any], list[float]], described: Sequence[float]) -> list[float]:
+    """A start from which the search sees hosts: while none is slower than its device, none of them matters."""
+    place = next(place for place, number in enumerate(FITTED) if number.place is _host_seconds)
+    starts = [
+        [value + log(factor) if index == place else value for index, value in enumerate(described)]
+        for factor in HOST_FACTORS
+    ]
+    return min(starts, key=lambda start: sum(min(abs(error), ROBUST) for error in residuals(start)))
 
 
 def _derivatives(residuals: Callable[[Any], list[float]], logs: Any) -> Any:

@@ -9,6 +9,8 @@ from paceline.errors import UserError
 from paceline.layout import MESH
 from paceline.predict.logged import LoggedRun
 from paceline.predict.prediction import Estimate, Predictor
+from paceline.predict.rank_passes import RankClock
+from paceline.spec import Precision
 from paceline.systems.hardware import Hardware
 
 # Of one number alone there is no order.
@@ -165,11 +167,12 @@ def compare(runs: Iterable[LoggedRun], hardware: Hardware, refused: dict[str, st
 def predictors_of(runs: Iterable[LoggedRun], hardware: Hardware) -> Iterator[tuple[LoggedRun, Predictor]]:
     """Each run with the predictor of its model; runs of one model share it."""
     known: dict[int, Predictor] = {}
+    clocks: dict[Precision, RankClock] = {}
     for run in runs:
         # The models of a log are kept as long as its runs.
         place = id(run.model)
         if place not in known:
-            known[place] = Predictor(hardware, run.model, run.spec.samples_per_step)
+            known[place] = Predictor(hardware, run.model, run.spec.samples_per_step, clocks=clocks)
         yield run, known[place]
 
 

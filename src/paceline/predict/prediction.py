@@ -152,34 +152,45 @@ class Predictor:
         """The configuration as its strategy's footprint describes it, which is worked out where it is not given."""
         chosen = strategy(spec.strategy)
         footprint = footprint or chosen.footprint(spec, self.model)
-        samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec))
-        stages, microbatches = footprint.stages, _passes_of(footprint, spec)
-        microbatch = samples / microbatches
-        passes = self.passes(chosen, spec.precision, microbatch)
-        costs = self._transfers(chosen, spec)
-        inputs = StepInputs(
-            self.hardware, costs, self.model, passes, crowding=self._crowding(footprint, spec, chosen),
-            synchronous=chosen.synchronous, workers=spec.workers, flops=training_flops(self.model, microbatch),
-            state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
-            earlier_passes=0 if stages else microbatches - 1, overhead=self.overhead(chosen),
-            splits_layers=chosen.traits.splits_layers(spec), clock=self._clock(spec.precision, chosen),
-            filled=self._filled,
-        )  # fmt: skip
+        inputs = self._inputs(spec, chosen, footprint)
         parts = time_step(footprint, inputs)
         return Prediction(
-            spec, parts, deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
-            memory_bytes=self._memory(footprint, chosen, spec, microbatch), memory_limit_bytes=self.memory_limit,
+            spec, parts, deviation=self._deviation(parts, inputs.passes, inputs.costs, spec.workers, chosen),
+            memory_bytes=self._memory(footprint, chosen, spec, self._microbatch(spec, chosen, footprint)),
+            memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
-            samples_per_epoch=self.samples_per_epoch, source=passes.source,
+            samples_per_epoch=self.samples_per_epoch, source=inputs.passes.source,
             price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
         )  # fmt: skip
+
+    def parts(self, spec: RunSpec, footprint: Footprint) -> Parts:
+        """Where the seconds of a step go, and nothing else of it."""
+        return time_step(footprint, self._inputs(spec, strategy(spec.strategy), footprint))
+
+    def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> StepInputs:
+        microbatch, microbatches = self._microbatch(spec, chosen, footprint), _passes_of(footprint, spec)
+        clock = self._clock(spec.precision, chosen)
+        work = footprint.groups[0].work
+        own = clock.passes(work) if clock is not None and work is not None else None
+        return StepInputs(
+            self.hardware, self._transfers(chosen, spec), self.model,
+            own or self.passes(chosen, spec.precision, microbatch),
+            crowding=self._crowding(footprint, spec, chosen), synchronous=chosen.synchronous, workers=spec.workers,
+            flops=training_flops(self.model, microbatch),
+            state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
+            earlier_passes=0 if footprint.stages else microbatches - 1, overhead=self.overhead(chosen),
+            splits_layers=chosen.traits.splits_layers(spec), clock=clock if own else None, filled=self._filled,
+        )  # fmt: skip
+
+    def _microbatch(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> float:
+        """Samples of one forward pass of a worker."""
+        return spec.samples_per_step / max(1, chosen.traits.replicas(spec)) / _passes_of(footprint, spec)
 
     def memory(self, spec: RunSpec, footprint: Footprint) -> tuple[Estimate, float]:
         """Bytes that the rank which holds most needs at its peak, and those that a worker has."""
         chosen = strategy(spec.strategy)
-        samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec)) / _passes_of(footprint, spec)
-        return self._memory(footprint, chosen, spec, samples), self.memory_limit
+        return self._memory(footprint, chosen, spec, self._microbatch(spec, chosen, footprint)), self.memory_limit
 
     def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
         """Seconds of computation for a local batch in a framework."""

@@ -153,9 +153,8 @@ def _with_stragglers(parts: Parts, inputs: StepInputs) -> Parts:
 
 def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     """Workers that do the same on their own share of the batch."""
-    own, scale = inputs.own_passes(group), inputs.scale(group)
-    if own is not None:
-        inputs, scale = replace(inputs, passes=own), inputs.crowding
+    own = inputs.own_passes(group)
+    scale = inputs.scale(group) if own is None else inputs.crowding
     passes = inputs.passes.total * scale
     beside = inputs.passes.overhead * inputs.crowding + inputs.update_seconds(group)
     beside += inputs.earlier_passes * passes
