@@ -12,14 +12,13 @@ from random import Random
 from typing import Any
 
 from paceline.costs.footprint import Footprint
-from paceline.costs.rank_operations import AttentionKernel
 from paceline.errors import SpecError, UserError
 from paceline.predict.against import ComparedRun, Comparison, nodes_of, predictors_of
 from paceline.predict.logged import LoggedRun
 from paceline.predict.prediction import NORMAL_90, Estimate
 from paceline.strategies import strategy
 from paceline.systems.hardware import Hardware, Quantity
-from paceline.systems.software import Software
+from paceline.systems.software import AttentionKernel, Software
 
 FOLDS = 5
 # Fewer runs cannot tell so many numbers apart.

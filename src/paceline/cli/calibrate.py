@@ -1,28 +1,34 @@
 """`paceline calibrate`: measures this machine and writes the system file that predictions start from."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 from rich.markup import escape
 
 from paceline.calibrate.calibration import Calibrator
+from paceline.calibrate.gpu.calibrator import USUAL_SLICES, GpuCalibrator
+from paceline.calibrate.gpu.messages import Where
+from paceline.calibrate.gpu.replay import replayed_operations
 from paceline.calibrate.merge import merge_systems
 from paceline.cli.options import ModelOptions, command_with, make_option
 from paceline.cli.question import model_fields
 from paceline.cli.terminal import Db, errors, flag, output
-from paceline.errors import SpecError
+from paceline.errors import SpecError, nearest
 from paceline.plan import refusal
 from paceline.predict.measured import was_disturbed
 from paceline.predict.question import Question
 from paceline.record import Record
 from paceline.runs.probe import probe
+from paceline.spec import MOST_SLICES
 from paceline.store import DEFAULT_PATH, Store
 from paceline.strategies import strategies
 from paceline.systems.files import LOCAL_FILE, load_hardware, to_toml
 from paceline.systems.hardware import Hardware
 from paceline.systems.local import local_system
-from paceline.units import format_bytes, format_percent, format_seconds
+from paceline.units import format_bytes, format_percent, format_seconds, parse_whole_numbers
 
 # With more of its runs disturbed than this, a calibration says so.
 MOST_DISTURBED = 1 / 3
@@ -36,6 +42,12 @@ class CalibrateOptions(ModelOptions):
     """What is measured, and where the results go."""
 
     frameworks: Annotated[str | None, make_option("Of torch, tensorflow, jax; those that are here.", "NAME,...")] = None
+    device: Annotated[str, make_option("cpu, cuda, or cuda-slice: one GPU as several.", "NAME")] = "cpu"
+    slices: Annotated[int, make_option("Of device cuda-slice: how many the GPU is cut into.", "N")] = USUAL_SLICES
+    batch: Annotated[
+        str | None,
+        make_option("On GPUs, with a model: local batches whose operations are timed.", "N,...", "--local-batch"),
+    ] = None
     out: Annotated[Path, make_option("System file to write.", "FILE")] = LOCAL_FILE
     fresh: Annotated[
         bool, flag("--fresh", "Replace the file; else the less disturbed measurement of both is kept.")
@@ -45,35 +57,69 @@ class CalibrateOptions(ModelOptions):
 
 @command_with(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> None:
-    """Measures this machine's computation and links with a workload, in a minute or two, and writes a system file."""
-    described_machine = load_hardware("cpu-2-cores")
-    question = Question(hardware=described_machine, **model_fields(options))
-    system = local_system()
-    chosen = _frameworks(options.frameworks, question)
-    with Store.open(options.db) as store, errors().status("") as status:
+    """Measures this machine's computation and links, cores or GPUs, in a minute or two, and writes a system file."""
+    if options.device not in get_args(Where):
+        raise SpecError(f"--device {options.device!r} is unknown; {nearest(options.device, get_args(Where))}")
+    measured = _cores(options) if options.device == "cpu" else _gpus(options)
+    if options.out.is_file() and not options.fresh:
+        measured = merge_systems(load_hardware(str(options.out)), measured)
+    options.out.write_text(HEADER + to_toml(measured.model_dump(mode="json", exclude_none=True)))
+    _print(measured, options.out)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    with errors().status("") as status:
 
         def say(text: str) -> None:
             status.update(text)
             if not errors().is_terminal:
                 errors().print(text)
 
-        disturbed: list[bool] = []
+        yield say
+
+
+def _cores(options: CalibrateOptions) -> Hardware:
+    described_machine = load_hardware("cpu-2-cores")
+    question = Question(hardware=described_machine, **model_fields(options))
+    chosen = _frameworks(options.frameworks, question)
+    disturbed: list[bool] = []
+    with Store.open(options.db) as store, _progress() as say:
 
         def keep(record: Record) -> None:
             store.add(record)
             disturbed.append(was_disturbed(record))
 
-        calibrator = Calibrator(system, question.base, question.facts, say, keep, frameworks=chosen)
+        calibrator = Calibrator(local_system(), question.base, question.facts, say, keep, frameworks=chosen)
         measured = calibrator.calibrate(described_machine)
-    if options.out.is_file() and not options.fresh:
-        measured = merge_systems(load_hardware(str(options.out)), measured)
-    options.out.write_text(HEADER + to_toml(measured.model_dump(mode="json", exclude_none=True)))
-    _print(measured, options.out)
     if sum(disturbed) > len(disturbed) * MOST_DISTURBED:
         errors().print(
             f"there was other load on the machine in {sum(disturbed)} of {len(disturbed)} runs, which makes the "
             "calibration less accurate; calibrate again when the machine is idle: the less disturbed is kept"
         )
+    return measured
+
+
+def _gpus(options: CalibrateOptions) -> Hardware:
+    system, device = local_system(), options.device
+    if not system.gpus:
+        raise SpecError(f"--device {device}: this machine has no CUDA device; use --device cpu, or see paceline doctor")
+    if device == "cuda-slice" and system.no_slices:
+        raise SpecError(f"--device {device}: {system.no_slices}; use --device cuda")
+    if options.slices < 1 or options.slices > MOST_SLICES:
+        raise SpecError(f"--slices {options.slices} is not between 1 and {MOST_SLICES}; use such as {USUAL_SLICES}")
+    if "torch" not in system.frameworks:
+        raise SpecError(f"--device {device}: operations are timed in PyTorch, which is not here; pip install torch")
+    replay = []
+    if options.workload is not None or options.model is not None:
+        batches = parse_whole_numbers(options.batch, "--local-batch") if options.batch else None
+        replay = replayed_operations(Question(hardware=load_hardware("h200-nvlink"), **model_fields(options)), batches)
+    with _progress() as say:
+        calibrator = GpuCalibrator(system, device, say, options.slices, replay)  # type: ignore[arg-type]  # checked
+        measured = calibrator.calibrate()
+    for part, reason in calibrator.failures.items():
+        errors().print(f"[yellow]not measured[/] {escape(part)}: {escape(reason)}")
+    return measured
 
 
 def _frameworks(text: str | None, question: Question) -> list[str]:
@@ -112,6 +158,18 @@ def _print(hardware: Hardware, out: Path) -> None:
             f"{format_seconds(collective.curve.fixed)} and then {rate} "
             f"(residual {format_percent(collective.curve.residual)})"
         )
+    timed, replayed = (
+        sum(len(times.seconds) for times in grid) for grid in (calibration.operations, calibration.replayed)
+    )
+    if timed:
+        device = hardware.device
+        console.print(
+            f"{timed:,} operations and {replayed:,} of the model itself; "
+            f"products reach {format_percent(device.product_efficiency.value)} of the peak, passes over memory "
+            f"{format_percent(device.memory_efficiency.value)} of the bandwidth"
+        )
+        for execution, host in device.host_seconds_per_operation.items():
+            console.print(f"the host takes {format_seconds(host.value)} for an operation, {execution}")
     for count, factor in calibration.crowding.items():
         console.print(f"{count} workers at once compute {factor:.2f} times as long as one")
     console.print(f"[dim]written to {escape(str(out))}; other commands in this folder use it by themselves[/]")

@@ -9,7 +9,16 @@ from functools import cache
 from itertools import accumulate
 from typing import Literal, cast
 
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages, in_groups, trainer
+from paceline.costs.footprint import (
+    FLOAT_BYTES,
+    Footprint,
+    ModelFacts,
+    RankFootprint,
+    RankWork,
+    Stages,
+    in_groups,
+    trainer,
+)
 from paceline.costs.layers import LayerFacts
 from paceline.costs.messages import Message, all_reduce, during, exchange
 from paceline.costs.precision import Numbers, autocast_copies, parameter_width, reduction_width
@@ -226,6 +235,7 @@ def _worker(
         (*_messages(pipeline, stage_numbers, stages, width), *average),
         samples=pipeline.samples,
         ranks=1,
+        work=RankWork(held, per_microbatch, last=stage_numbers[-1] == len(stages) - 1),
         # Gradients are averaged between replicas in buckets beside them.
         gradient_bytes=held.parameters * (parameter_width(spec) + (reduction_width(spec) if average else 0)),
         activation_bytes=kept * pipeline.passes_kept(worker) * per_microbatch

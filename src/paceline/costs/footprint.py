@@ -67,16 +67,15 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class RankWork:
-    """What a rank computes in one pass: whole layers, over how many ranks each is split, and its samples.
-
-    `stretches` is over how many ranks each sequence is divided.
-    """
+    """What a rank computes in one pass: its part of the model, and its samples in whole sequences' worth."""
 
     model: ModelFacts
     samples: float
+    # Over how many ranks its layers are split.
     ways: int = 1
-    stretches: int = 1
     recompute: Recompute = "none"
+    # Whether the loss is its own.
+    last: bool = True
 
 
 @dataclass(frozen=True)
@@ -196,5 +195,6 @@ def trainer(
         "gradient_bytes": model.parameters * width,
         "optimizer_bytes": optimizer_bytes(spec.optimizer, model.parameters, model.tensors, width),
         "activation_bytes": model.kept_bytes(numbers) * samples + autocast_copies(model.layers, numbers),
+        "work": RankWork(model, samples / spec.accumulation, recompute=spec.recompute),
     }
     return RankFootprint("worker", messages=messages, **usual | fields)

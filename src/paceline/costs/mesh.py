@@ -128,7 +128,7 @@ def _layer_by_layer(
 def _rank(
     spec: RunSpec, plan: MeshPlan, place: Place, messages: tuple[Message, ...], ranks: int, held: int, buffers: float
 ) -> RankFootprint:
-    layout, waiting = plan.layout, plan.passes_kept(place.number)
+    layout, waiting, last = plan.layout, plan.passes_kept(place.number), plan.stages - 1
     width, gathered_width = parameter_width(spec), compute_width(spec)
     whole = [unit.padded for unit in units_of(plan, place.part).values()]
     # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
@@ -148,7 +148,7 @@ def _rank(
         optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors, width),
         # Gathered parameters come and go within a step as activations do.
         activation_bytes=kept + gathered + buffers,
-        work=RankWork(place.whole, plan.microbatch, layout.tensor, layout.context, spec.recompute),
+        work=RankWork(place.part, plan.stretch_microbatch, layout.tensor, spec.recompute, place.stages[-1] == last),
     )
 
 

@@ -63,11 +63,11 @@ def _dealt(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
 
 
 def _with_all_keys(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
-    """Keys and values of other stretches are kept beside a rank's own; counts are of a whole sequence."""
+    """Keys and values of all stretches are gathered beside a rank's own; counts are of a whole sequence."""
     if plan.layout.context == 1 or not layer.heads:
         return layer
-    others = keys_and_values(layer) * (plan.layout.context - 1) // plan.layout.tensor
-    return replace(layer, kept_elements=layer.kept + others, product_elements=layer.product_elements + others)
+    gathered = keys_and_values(layer) * plan.layout.context // plan.layout.tensor
+    return replace(layer, kept_elements=layer.kept + gathered, product_elements=layer.product_elements + gathered)
 
 
 def keys_and_values(layer: LayerFacts) -> int:

@@ -19,6 +19,10 @@ ATTENTION_BACKWARD = 2.5
 UPDATE_BYTES = {"adam": 28, "adagrad": 20, "momentum": 20, "sgd": 12}
 
 
+# The name of the last of a step's layers.
+LOSS = "loss"
+
+
 @dataclass(frozen=True)
 class Operation:
     """One thing that a device is asked to do, `count` times in a pass.
@@ -117,3 +121,18 @@ def update(optimizer: str, parameters: float) -> Operation:
     """The optimizer's, in one kernel for all arrays."""
     moved = parameters * UPDATE_BYTES[optimizer]
     return Operation("update", "fp32", (max(1, round(parameters)),), parameters, moved, name=optimizer)
+
+
+def operation_of(
+    kind: OperationKind, numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False
+) -> Operation:
+    """The product, convolution or attention of that shape."""
+    if kind == "product":
+        batch, rows, columns, inner = shape
+        return product(numbers, rows, columns, inner, batch=batch, backward=backward)
+    if kind == "convolution":
+        return convolution(numbers, shape, backward=backward)
+    samples, heads, key_heads, queries, keys, width, causal = shape
+    return attention(
+        numbers, samples, (heads, key_heads), (queries, keys), width, causal=bool(causal), backward=backward
+    )

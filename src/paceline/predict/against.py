@@ -1,4 +1,4 @@
-"""Predictions beside logged runs: errors by layout and source, what intervals are worth, and what a choice would lose."""
+"""Predictions beside logged runs: errors by layout and source, coverage of intervals, and what a choice loses."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,9 +8,8 @@ from statistics import mean, median
 from paceline.errors import UserError
 from paceline.layout import MESH
 from paceline.predict.logged import LoggedRun
+from paceline.predict.operations import OperationTimer
 from paceline.predict.prediction import Estimate, Predictor
-from paceline.predict.rank_passes import RankClock
-from paceline.spec import Precision
 from paceline.systems.hardware import Hardware
 
 # Of one number alone there is no order.
@@ -124,9 +123,7 @@ class Comparison:
 
     def _loss(self, choose: Callable[[Sequence[ComparedRun]], ComparedRun]) -> ChoiceLoss | None:
         groups = [rows for rows in _grouped(self.rows, lambda row: str(row.run.group)).values() if len(rows) > 1]
-        losses = [
-            choose(rows).run.step_seconds / min(row.run.step_seconds for row in rows) - 1 for rows in groups
-        ]
+        losses = [choose(rows).run.step_seconds / min(row.run.step_seconds for row in rows) - 1 for rows in groups]
         return ChoiceLoss(len(losses), mean(losses), max(losses)) if losses else None
 
 
@@ -167,12 +164,12 @@ def compare(runs: Iterable[LoggedRun], hardware: Hardware, refused: dict[str, st
 def predictors_of(runs: Iterable[LoggedRun], hardware: Hardware) -> Iterator[tuple[LoggedRun, Predictor]]:
     """Each run with the predictor of its model; runs of one model share it."""
     known: dict[int, Predictor] = {}
-    clocks: dict[Precision, RankClock] = {}
+    timer = OperationTimer(hardware)
     for run in runs:
         # The models of a log are kept as long as its runs.
         place = id(run.model)
         if place not in known:
-            known[place] = Predictor(hardware, run.model, run.spec.samples_per_step, clocks=clocks)
+            known[place] = Predictor(hardware, run.model, run.spec.samples_per_step, timer=timer)
         yield run, known[place]
 
 

@@ -244,7 +244,9 @@ def _from_records(store: Store) -> Log:
         if step is None or record.spec.instrumented or record.spec.device != "cuda":
             refused[name] = "it is no timed run on GPUs that went well"
         elif record.spec.model is not None:
-            refused[name] = f"{record.spec.workload} is a model of the user's own, whose layers the record does not have"
+            refused[name] = (
+                f"{record.spec.workload} is a model of the user's own, whose layers the record does not have"
+            )
         else:
             runs.append(LoggedRun(name, record.study, record.spec, step.wall_seconds))
     return Log(tuple(runs), refused)

@@ -4,14 +4,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp
 
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, RankWork, optimizer_bytes, training_flops
 from paceline.predict.compute import Compute, Passes, model_digest
 from paceline.predict.memory import beyond_kept, kept_by_allocator
+from paceline.predict.operations import OperationTimer
 from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import combined
 from paceline.predict.timeline import Parts, StepInputs, time_step
 from paceline.predict.transfers import IN_PROCESS, Costs
-from paceline.spec import Precision, RunSpec
+from paceline.spec import Execution, Precision, RunSpec
 from paceline.strategies import Strategy, strategy
 from paceline.systems.hardware import Hardware, MemoryFit, StrategyOverhead
 
@@ -125,13 +126,14 @@ class Predictor:
     price_per_device_hour: float | None = None
     # Of the samples, as a process holds them.
     data_bytes: float = 0.0
-    # Of the system, by precision; predictors of other models may share them.
-    clocks: dict[Precision, RankClock] = field(default_factory=dict)
-    _passes: dict[tuple[str, Precision, float], Passes] = field(default_factory=dict)
+    # What operations take on the system; predictors of other models may share it.
+    timer: OperationTimer | None = None
+    _passes: dict[tuple[int, float], Passes] = field(default_factory=dict)
+    _clocks: dict[int, RankClock] = field(default_factory=dict)
     _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
-    _singles: dict[tuple[str | None, Precision, int], float] = field(default_factory=dict)
+    _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
-    _compute: dict[tuple[str, Precision], Compute] = field(default_factory=dict)
+    _compute: dict[tuple[str, Precision, Execution, str], Compute] = field(default_factory=dict)
     _passed: dict[tuple[str, float], float] = field(default_factory=dict)
 
     @cached_property
@@ -170,12 +172,11 @@ class Predictor:
 
     def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> StepInputs:
         microbatch, microbatches = self._microbatch(spec, chosen, footprint), _passes_of(footprint, spec)
-        clock = self._clock(spec.precision, chosen)
-        work = footprint.groups[0].work
+        clock, work = self._clock(spec, chosen), footprint.groups[0].work
         own = clock.passes(work) if clock is not None and work is not None else None
         return StepInputs(
             self.hardware, self._transfers(chosen, spec), self.model,
-            own or self.passes(chosen, spec.precision, microbatch),
+            own or self.passes(chosen, spec, microbatch),
             crowding=self._crowding(footprint, spec, chosen), synchronous=chosen.synchronous, workers=spec.workers,
             flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
@@ -192,37 +193,46 @@ class Predictor:
         chosen = strategy(spec.strategy)
         return self._memory(footprint, chosen, spec, self._microbatch(spec, chosen, footprint)), self.memory_limit
 
-    def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
-        """Seconds of computation for a local batch in a framework."""
-        key = chosen.framework or "torch", precision, samples
+    def passes(self, chosen: Strategy, spec: RunSpec, samples: float) -> Passes:
+        """Seconds of computation for a local batch, in the run's framework, precision and execution."""
+        compute = self.compute(chosen.framework or "torch", spec)
+        key = id(compute), samples
         if key not in self._passes:
-            self._passes[key] = self.compute(*key[:2]).passes(self.model, samples, self.digest)
+            self._passes[key] = compute.passes(self.model, samples, self.digest)
         return self._passes[key]
 
-    def compute(self, framework: str, precision: Precision) -> Compute:
+    def compute(self, framework: str, spec: RunSpec) -> Compute:
         """How fast the system computes in a framework."""
-        if (framework, precision) not in self._compute:
-            self._compute[framework, precision] = Compute(self.hardware, framework, precision)
-        return self._compute[framework, precision]
+        key = framework, spec.precision, spec.execution, spec.optimizer.name
+        if key not in self._compute:
+            self._compute[key] = Compute(
+                self.hardware, framework, spec.precision, spec.execution, spec.optimizer, self._timer
+            )
+        return self._compute[key]
 
-    def _clock(self, precision: Precision, chosen: Strategy) -> RankClock | None:
+    @cached_property
+    def _timer(self) -> OperationTimer:
+        return self.timer or OperationTimer(self.hardware)
+
+    def _clock(self, spec: RunSpec, chosen: Strategy) -> RankClock | None:
         """Times ranks' own parts of a model on GPUs, unless steps of this very model were measured there."""
-        if self.hardware.kind == "cpu":
+        compute = self.compute(chosen.framework or "torch", spec)
+        if self.hardware.kind == "cpu" or compute.measured_steps(self.digest) is not None:
             return None
-        if self.compute(chosen.framework or "torch", precision).measured_steps(self.digest) is not None:
-            return None
-        if precision not in self.clocks:
-            self.clocks[precision] = RankClock(self.hardware, precision)
-        return self.clocks[precision]
+        if id(compute) not in self._clocks:
+            self._clocks[id(compute)] = RankClock(compute)
+        return self._clocks[id(compute)]
 
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
         samples = spec.global_batch or spec.local_batch or 1
-        key = chosen.framework, spec.precision, samples
+        key = id(self.compute(chosen.framework or "torch", spec)), samples
         if key not in self._singles:
-            passes = self.passes(chosen, spec.precision, samples)
+            clock = self._clock(spec, chosen)
+            passes = clock.passes(RankWork(self.model, samples)) if clock else self.passes(chosen, spec, samples)
             update = self.model.parameters * passes.update_per_parameter
-            self._singles[key] = passes.total + passes.overhead + update
+            total = max(passes.total, sum(passes.host_forward) + sum(passes.host_backward))
+            self._singles[key] = total + passes.overhead + update
         return self._singles[key]
 
     def _transfers(self, chosen: Strategy, spec: RunSpec) -> Costs:
@@ -250,7 +260,8 @@ class Predictor:
         """
         known = self.hardware.calibrated
         measured = known.crowding.get(str(self.hardware.node_devices))
-        if measured is not None and self.compute(chosen.framework or "torch", "fp32").measured_steps(self.digest):
+        single = Compute(self.hardware, chosen.framework or "torch", "fp32")
+        if measured is not None and single.measured_steps(self.digest):
             return measured
         weights = [(layer.forward_flops, known.layer_crowding.get(layer.kind, 1.0)) for layer in self.model.layers]
         total = sum(weight for weight, _ in weights)

@@ -8,7 +8,7 @@ from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFoo
 from paceline.costs.messages import Message
 from paceline.predict.compute import Passes
 from paceline.predict.pipelines import messages_sent, pipeline_seconds
-from paceline.predict.rank_passes import RankClock, RankPasses
+from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import Served, Task, largest_of, overlap, serve, simulate
 from paceline.predict.transfers import Costs
 from paceline.systems.hardware import Hardware, StrategyOverhead
@@ -80,7 +80,7 @@ class StepInputs:
         long = sum(message.count for message in group.messages if message.payload_bytes > LONG_BYTES)
         return self.overhead.waiting_per_message * _message_count(group) + self.overhead.waiting_per_long_message * long
 
-    def own_passes(self, group: RankFootprint) -> RankPasses | None:
+    def own_passes(self, group: RankFootprint) -> Passes | None:
         """One pass of the rank's own part of the model; None where only its share of the whole model's is known."""
         return self.clock.passes(group.work) if self.clock is not None and group.work is not None else None
 
@@ -154,16 +154,11 @@ def _with_stragglers(parts: Parts, inputs: StepInputs) -> Parts:
 def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     """Workers that do the same on their own share of the batch."""
     own = inputs.own_passes(group)
-    scale = inputs.scale(group) if own is None else inputs.crowding
+    scale = inputs.scale(group) if own is None else _stretched(own, group, inputs)
     passes = inputs.passes.total * scale
     beside = inputs.passes.overhead * inputs.crowding + inputs.update_seconds(group)
     beside += inputs.earlier_passes * passes
     blocking = sum(inputs.seconds(message) for message in group.messages if not message.hidden)
-    if own is not None:
-        # The host asks for the next operations meanwhile: where it takes longer, the device waits for it.
-        count = 1 + inputs.earlier_passes
-        within = sum(_within_passes(group, inputs, count))
-        beside += count * max(0.0, own.host_total - passes - within)
     blocking += inputs.software_seconds(group, inputs.model.parameter_bytes * min(1.0, inputs.share(group)))
     hidden = [message for message in group.messages if message.hidden]
     compute = passes + beside
@@ -176,6 +171,13 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     return Parts(
         compute, exposed, 0.0, inputs.peer_wakeup_seconds(group), moved, cpu_seconds=inputs.workers * (compute + moved)
     )
+
+
+def _stretched(own: Passes, group: RankFootprint, inputs: StepInputs) -> float:
+    """By which factor passes take longer because the device waits for its host, which asks for the next meanwhile."""
+    host = sum(own.host_forward) + sum(own.host_backward)
+    within = sum(_within_passes(group, inputs, 1 + inputs.earlier_passes))
+    return max(1.0, (host - within) / own.total) if own.total else 1.0
 
 
 def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
@@ -317,14 +319,14 @@ def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Seq
 def _stage_passes(
     line: Sequence[RankFootprint], stages: Stages, within: Sequence[tuple[float, float]], inputs: StepInputs
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]], StepInputs]:
-    """Seconds of each worker's forward and backward pass, alone and with exchanges; and inputs with what they are of."""
+    """Seconds of each worker's two passes, alone and with exchanges; and inputs with what they are made of."""
     own = [passes for group in line if (passes := inputs.own_passes(group)) is not None]
     if len(own) == len(line):
         # A pass takes no less than its host takes to ask for it.
         alone, with_exchanges = (
             [
-                (max(passes.forward_total + forward, passes.host_forward),
-                 max(passes.backward_total + backward, passes.host_backward))
+                (max(passes.forward_total + forward, sum(passes.host_forward)),
+                 max(passes.backward_total + backward, sum(passes.host_backward)))
                 for passes, (forward, backward) in zip(own, exchanged, strict=True)
             ]
             for exchanged in ([(0.0, 0.0)] * len(line), within)

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from paceline.spec import Execution, Frozen, Precision
 from paceline.systems.local import FRAMEWORKS, Gpu, System
+from paceline.systems.operation_times import OperationTimes
 from paceline.systems.software import Software
 
 Kind = Literal["cpu", "cuda"]
@@ -44,8 +45,8 @@ PRODUCT_EFFICIENCY = Quantity(
 HALF_RATE_FLOPS = Quantity(value=4e9, source="a product of 1,260 cubed reaches half the rate of large ones: our choice")
 MEMORY_EFFICIENCY = Quantity(value=0.8, source="streaming kernels reach about 80 % of the bandwidth: our choice")
 HOST_SECONDS_PER_OPERATION: dict[Execution, Quantity] = {
-    "eager": Quantity(value=2.0e-5, source="eager PyTorch 2.11 beside an H200: 20 to 40 microseconds, measured"),
-    "compiled": Quantity(value=1.0e-5, source="compiled PyTorch launches a kernel in about 10 microseconds: our choice"),
+    "eager": Quantity(value=3.5e-5, source="eager PyTorch 2.11 beside an H200: 20 to 45 microseconds, measured"),
+    "compiled": Quantity(value=1.0e-5, source="compiled PyTorch, about 10 microseconds a kernel: our choice"),
     "graph": Quantity(value=1.5e-6, source="a node of a CUDA graph, order of 1.5 microseconds: our choice"),
 }
 
@@ -229,6 +230,10 @@ class Calibration(Frozen):
     repeat_deviation: float = 0.0
     memory: tuple[MemoryFit, ...] = ()
     overheads: tuple[StrategyOverhead, ...] = ()
+    # Of a GPU: its name, a grid of operations, and the very operations of models that were given.
+    gpu: str = ""
+    operations: tuple[OperationTimes, ...] = ()
+    replayed: tuple[OperationTimes, ...] = ()
 
 
 NOT_CALIBRATED = Calibration(at="", machine="", frameworks={})

@@ -6,14 +6,16 @@ from pydantic import Field
 
 from paceline.spec import Frozen
 
+# Whether scores of attention stay within one kernel, or go through memory between several.
+AttentionKernel = Literal["fused", "unfused"]
+
 
 class Software(Frozen):
     """How the programs behind a log run a step."""
 
     # Which log it was fitted to, how many of its runs, and how well those kept out of the fit were predicted.
     source: str = Field(min_length=8)
-    # Scores of attention stay within one kernel, or go through memory.
-    attention: Literal["fused", "unfused"] = "fused"
+    attention: AttentionKernel = "fused"
     # By which share the host takes longer for a layer with each further rank that the layer is split over.
     host_share_per_split: float = Field(default=0.0, ge=0)
     # Of each step, beside passes, transfers and update.
