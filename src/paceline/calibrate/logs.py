@@ -13,14 +13,17 @@ from typing import Any
 
 from paceline.costs.footprint import Footprint
 from paceline.errors import SpecError, UserError
-from paceline.predict.against import ComparedRun, Comparison, nodes_of, predictors_of
+from paceline.predict.against import ComparedRun, Comparison, compare, nodes_of, predictors_of
 from paceline.predict.logged import LoggedRun
+from paceline.predict.operations import peak_of
 from paceline.predict.prediction import NORMAL_90, Estimate
 from paceline.strategies import strategy
+from paceline.systems.files import load_hardware, shipped_systems
 from paceline.systems.hardware import Hardware, Quantity
 from paceline.systems.software import AttentionKernel, Software
 
 FOLDS = 5
+TERA = 1e12
 # Fewer runs cannot tell so many numbers apart.
 LEAST_RUNS = 20
 # With fewer runs of a kind than this, their intervals are those of all runs together.
@@ -122,10 +125,11 @@ class FittedLog:
 
     hardware: Hardware
     numbers: dict[str, float]
-    fitted: tuple[LoggedRun, ...]
-    held_out: tuple[LoggedRun, ...]
-    # Of the runs that were fitted, each predicted by a fit of the other folds.
+    # Of the runs that were fitted, each predicted by a fit of the other folds; and those kept out of all of it.
     cross_validated: Comparison
+    held_out: Comparison | None
+    # Whether the kind of attention was chosen by the fit.
+    attention_chosen: bool
     refused: dict[str, str]
 
 
@@ -160,12 +164,36 @@ def fit_log(
     assert hardware.software is not None
     hardware = hardware.model_copy(update={"software": hardware.software.model_copy(update={"source": text})})
     return FittedLog(
-        hardware, {number.name: value for number, value in zip(FITTED, values, strict=True)},
-        tuple(run for run, _ in fitted), tuple(run for run, _ in held_out), Comparison(rows, {}), refused,
+        hardware, {number.name: value for number, value in zip(FITTED, values, strict=True)}, Comparison(rows, {}),
+        compare([run for run, _ in held_out], hardware) if held_out else None, attention is None, refused,
     )  # fmt: skip
 
 
 Prepared = tuple[LoggedRun, Footprint]
+
+
+def system_that_fits(runs: Sequence[LoggedRun]) -> Hardware:
+    """Of the described systems the slowest GPU that can have made all runs, with the most of them in a node."""
+    systems = [load_hardware(name) for name in shipped_systems()]
+    rates = [_flops_per_second(run) for run in runs]
+    able = [
+        hardware for hardware in systems
+        if hardware.kind == "cuda" and max(rates) <= peak_of(hardware.device, runs[0].spec.precision)
+    ]  # fmt: skip
+    if not able:
+        raise SpecError(
+            f"{runs[rates.index(max(rates))].name} computed {max(rates) / TERA:.0f} Tflop/s on each GPU, more than any "
+            f"described system can; correct its row, or give --system"
+        )
+    slowest = min(peak_of(hardware.device, runs[0].spec.precision) for hardware in able)
+    fitting = [hardware for hardware in able if peak_of(hardware.device, runs[0].spec.precision) == slowest]
+    return max(fitting, key=lambda hardware: (hardware.node_devices, hardware.inner.bytes_per_second.value))
+
+
+def _flops_per_second(run: LoggedRun) -> float:
+    """Of each device, with what is computed again."""
+    footprint = strategy(run.spec.strategy).footprint(run.spec, run.model)
+    return sum(group.flops * group.ranks for group in footprint.groups) / run.spec.workers / run.step_seconds
 
 
 def _usable(runs: Sequence[LoggedRun], hardware: Hardware) -> tuple[list[Prepared], dict[str, str]]:
