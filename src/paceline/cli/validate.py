@@ -2,17 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
 
 from rich.markup import escape
 
-from paceline.cli.options import Network, System
+from paceline.cli.logs import comparison_values, parse_assumed, print_comparison
+from paceline.cli.options import Network, System, make_option
 from paceline.cli.terminal import AsJson, Db, StudyName, output, plain_table, print_json
 from paceline.cli.training_tables import print_training, training_values
+from paceline.errors import SpecError
+from paceline.predict.against import compare
+from paceline.predict.logged import read_log
 from paceline.predict.published import PublishedRow, published_rows, summarise_published
 from paceline.predict.published_training import training_rows
 from paceline.predict.validate import Row, Summary, summarise, validate_records
 from paceline.store import DEFAULT_PATH, Store
 from paceline.systems.files import load_hardware
+from paceline.systems.hardware import Hardware
 from paceline.units import format_percent, format_seconds
 
 
@@ -20,11 +27,20 @@ def validate(
     study: StudyName = None,
     system: System = None,
     network: Network = None,
+    against: Annotated[
+        Path | None, make_option("Compare with logged runs instead: a CSV or results file.", "FILE")
+    ] = None,
+    assume: Annotated[
+        list[str] | None, make_option("What rows that do not say so are taken for.", "NAME=VALUE")
+    ] = None,
     db: Db = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
-    """Holds predictions against the runs in the results file and against published numbers, row by row."""
+    """Holds predictions against the runs in the results file and published numbers, or against logged runs."""
     hardware = load_hardware(system, network)
+    if against is not None:
+        _against(against, hardware, parse_assumed(assume), as_json)
+        return
     rows: list[Row] = []
     if db.is_file():
         with Store.open_existing(db) as store:
@@ -36,6 +52,20 @@ def validate(
     _print_measured(rows, calibrated=hardware.calibration is not None and not hardware.measured_elsewhere)
     _print_published(published)
     print_training(training)
+
+
+def _against(path: Path, hardware: Hardware, assumed: dict[str, str], as_json: bool) -> None:
+    """Rows that do not say how they were run are taken for what the rows were that the system was fitted to."""
+    known = hardware.software.assumed if hardware.software else {}
+    log = read_log(path, {**known, **assumed})
+    comparison = compare(log.runs, hardware, log.refused)
+    if not comparison.rows:
+        reason = next(iter(comparison.refused.values()))
+        raise SpecError(f"no run of {path} can be predicted for {hardware.name}: {reason}")
+    if as_json:
+        print_json(comparison_values(comparison))
+    else:
+        print_comparison(comparison, f"{path.name} for {hardware.name}")
 
 
 def _values(rows: Sequence[Row], published: Sequence[PublishedRow]) -> dict[str, object]:

@@ -10,7 +10,16 @@ from functools import cache
 from itertools import accumulate
 from typing import Literal, cast
 
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages, in_groups, trainer
+from paceline.costs.footprint import (
+    FLOAT_BYTES,
+    Footprint,
+    ModelFacts,
+    RankFootprint,
+    RankWork,
+    Stages,
+    in_groups,
+    trainer,
+)
 from paceline.costs.layers import LayerFacts
 from paceline.costs.messages import Message, all_reduce, during, exchange
 from paceline.costs.precision import Numbers, autocast_copies, parameter_width, reduction_width
@@ -89,8 +98,17 @@ def _most_even(sums: Sequence[float], parts: int, most: float) -> list[int]:
 
 def cut_by_flops(layers: Sequence[LayerFacts], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
     """Stages with the same counted work, as nearly as the layers allow."""
+    return _stages(layers, tuple(layer.forward_flops for layer in layers), count)
+
+
+def cut_by_blocks(layers: Sequence[LayerFacts], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
+    """Stages with as many blocks each, as Megatron-LM cuts: what stands before and behind them is on the ends."""
+    return _stages(layers, tuple(float(layer.heads is not None) for layer in layers), count)
+
+
+def _stages(layers: Sequence[LayerFacts], costs: tuple[float, ...], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
     trainable = tuple(layer.parameters > 0 for layer in layers)
-    stretches = _cut_once(tuple(layer.forward_flops for layer in layers), trainable, count)
+    stretches = _cut_once(costs, trainable, count)
     return tuple(tuple(layers[index] for index in stretch) for stretch in stretches)
 
 
@@ -235,6 +253,7 @@ def _worker(
         (*_messages(pipeline, stage_numbers, stages, width), *average),
         samples=pipeline.samples,
         ranks=1,
+        work=RankWork(held, per_microbatch, last=stage_numbers[-1] == len(stages) - 1),
         # Gradients are averaged between replicas in buckets beside them.
         gradient_bytes=held.parameters * (parameter_width(spec) + (reduction_width(spec) if average else 0)),
         activation_bytes=kept * pipeline.passes_kept(worker) * per_microbatch

@@ -18,6 +18,9 @@ _ONE_STAGE = ("gpipe", "1f1b")
 V_SHAPED = ("zbv", "dualpipev")
 # Of these, gradients of activations and of weights come in two passes.
 SPLIT_BACKWARD = ("interleaved-zero-bubble", "zbv", "dualpipev")
+# What stages have alike: counted work, or the number of blocks.
+Balance = Literal["counted", "blocks"]
+BALANCES: tuple[Balance, ...] = ("counted", "blocks")
 # Micro-batches for each rank of a pipeline where nothing is said.
 USUAL_MICROBATCHES = 2
 
@@ -33,6 +36,7 @@ class MeshPlan:
     microbatches: int = 1
     schedule: Schedule = "1f1b"
     stages_per_worker: int = 1
+    balance: Balance = "counted"
     # Whether the model's head computes with its table of tokens.
     tied: bool = False
 
@@ -52,6 +56,7 @@ class MeshPlan:
             microbatches=int(knobs["microbatches"]) or usual,
             schedule=schedule,
             stages_per_worker=stages,
+            balance=cast("Balance", knobs["balance"]),
         )
 
     @property
@@ -124,7 +129,7 @@ def why_not_laid_out(spec: RunSpec, knobs: Mapping[str, Scalar], facts_of: Facts
 def _why_not_scheduled(spec: RunSpec, plan: MeshPlan) -> str | None:
     ranks, count = plan.layout.pipeline, plan.microbatches
     if ranks == 1:
-        idle = [name for name in ("schedule", "microbatches", "stages_per_worker") if name in spec.knobs]
+        idle = [name for name in ("schedule", "microbatches", "stages_per_worker", "balance") if name in spec.knobs]
         if idle:
             return (
                 f"knob {idle[0]} is about a pipeline and layout {plan.layout.text} has none; "

@@ -6,14 +6,15 @@ Payloads were compared with those of PyTorch's own dispatcher (`tests/contract/t
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from itertools import accumulate
 
-from paceline.costs.cuts import cut_by_flops
+from paceline.costs.cuts import cut_by_blocks, cut_by_flops
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
     ModelFacts,
     RankFootprint,
+    RankWork,
     Stages,
     in_groups,
     optimizer_bytes,
@@ -29,7 +30,7 @@ from paceline.costs.messages import (
     all_to_all,
     during,
     exchange,
-    of_another_layer,
+    of_like_layers,
     scattered_reduction,
 )
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
@@ -59,7 +60,8 @@ class Crossing:
 def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprint:
     """Every rank, in the order of the mesh: pipeline, replicate, shard, context, tensor."""
     layout, plan = plan.layout, replace(plan, tied=any(layer.tied for layer in model.layers))
-    stages = cut_by_flops(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
+    cut = cut_by_blocks if plan.balance == "blocks" else cut_by_flops
+    stages = cut(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
     ranks: list[RankFootprint] = []
     for number in range(layout.pipeline):
         place = place_of(plan, number, stages, model.input_elements)
@@ -113,35 +115,20 @@ def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
 def _layer_by_layer(
     messages_of: Callable[[RunSpec, MeshPlan, Place], list[Message]], spec: RunSpec, plan: MeshPlan, place: Place
 ) -> list[Message]:
-    """What layers exchange; layers that are alike but for their name, as most are, are worked out once."""
-    first = _first_alike(place.whole.layers)
-    distinct = [index for index, like in enumerate(first) if like == index]
-    whole, part = (
-        ModelFacts(tuple(model.layers[index] for index in distinct), model.input_elements)
-        for model in (place.whole, place.part)
-    )
-    made: dict[str | None, list[Message]] = {}
-    for message in messages_of(spec, plan, replace(place, whole=whole, part=part)):
-        made.setdefault(message.layer, []).append(message)
-    names = [layer.name for layer in place.whole.layers]
-    repeated: list[Message] = []
-    for index, like in enumerate(first):
-        messages = made.get(names[like], [])
-        repeated += messages if like == index else of_another_layer(messages, names[like], names[index])
-    return [*repeated, *made.get(None, ())]
-
-
-@lru_cache(maxsize=1024)
-def _first_alike(layers: tuple[LayerFacts, ...]) -> tuple[int, ...]:
-    """For each layer, the place of the first one that differs from it in nothing but its name."""
-    seen: dict[LayerFacts, int] = {}
-    return tuple(seen.setdefault(replace(layer, name=""), index) for index, layer in enumerate(layers))
+    """What layers exchange; neighbours that are alike but for their names, as most are, are worked out once."""
+    runs = place.whole.runs
+    starts = list(accumulate((count for _, count in runs), initial=0))[:-1]
+    whole = ModelFacts(tuple(layer for layer, _ in runs), place.whole.input_elements)
+    part = ModelFacts(tuple(place.part.layers[start] for start in starts), place.part.input_elements)
+    like = {layer.name: count for layer, count in runs}
+    messages = messages_of(spec, plan, replace(place, whole=whole, part=part))
+    return [of_like_layers(message, like.get(str(message.layer), 1)) for message in messages]
 
 
 def _rank(
     spec: RunSpec, plan: MeshPlan, place: Place, messages: tuple[Message, ...], ranks: int, held: int, buffers: float
 ) -> RankFootprint:
-    layout, waiting = plan.layout, plan.passes_kept(place.number)
+    layout, waiting, last = plan.layout, plan.passes_kept(place.number), plan.stages - 1
     width, gathered_width = parameter_width(spec), compute_width(spec)
     whole = [unit.padded for unit in units_of(plan, place.part).values()]
     # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
@@ -161,6 +148,7 @@ def _rank(
         optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors, width),
         # Gathered parameters come and go within a step as activations do.
         activation_bytes=kept + gathered + buffers,
+        work=RankWork(place.part, plan.stretch_microbatch, layout.tensor, spec.recompute, place.stages[-1] == last),
     )
 
 

@@ -8,6 +8,7 @@ from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFoo
 from paceline.costs.messages import Message
 from paceline.predict.compute import Passes
 from paceline.predict.pipelines import messages_sent, pipeline_seconds
+from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import Served, Task, largest_of, overlap, serve, simulate
 from paceline.predict.transfers import Costs
 from paceline.systems.hardware import Hardware, StrategyOverhead
@@ -15,6 +16,8 @@ from paceline.systems.hardware import Hardware, StrategyOverhead
 # A socket takes about so much at once (Linux: tcp_wmem starts at 16 kB and grows as it is used); the rest of a message
 # waits for the threads of both ends, which computation keeps from their cores, more than once.
 LONG_BYTES = 100e3
+# After so many micro-batches for each worker of a pipeline, its passes repeat themselves.
+STEADY_ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class StepInputs:
     # What the strategy's software takes of a rank, and whether a rank holds a part of each layer.
     overhead: StrategyOverhead | None = None
     splits_layers: bool = False
+    # Times a rank's own part of the model, where its operations are known.
+    clock: RankClock | None = None
     # Pieces of the model's gradients by their sizes, worked out once.
     filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
 
@@ -74,6 +79,15 @@ class StepInputs:
             return 0.0
         long = sum(message.count for message in group.messages if message.payload_bytes > LONG_BYTES)
         return self.overhead.waiting_per_message * _message_count(group) + self.overhead.waiting_per_long_message * long
+
+    def own_passes(self, group: RankFootprint) -> Passes | None:
+        """One pass of the rank's own part of the model; None where only its share of the whole model's is known."""
+        return self.clock.passes(group.work) if self.clock is not None and group.work is not None else None
+
+    @property
+    def hidden_share(self) -> float:
+        """Of the transfers of gradients that may hide behind the backward pass."""
+        return self.hardware.software.hidden_share if self.hardware.software else 1.0
 
     def share(self, group: RankFootprint) -> float:
         """The share of the whole model's operations that the rank computes for its samples."""
@@ -139,7 +153,8 @@ def _with_stragglers(parts: Parts, inputs: StepInputs) -> Parts:
 
 def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     """Workers that do the same on their own share of the batch."""
-    scale = inputs.scale(group)
+    own = inputs.own_passes(group)
+    scale = inputs.scale(group) if own is None else _stretched(own, group, inputs)
     passes = inputs.passes.total * scale
     beside = inputs.passes.overhead * inputs.crowding + inputs.update_seconds(group)
     beside += inputs.earlier_passes * passes
@@ -150,11 +165,19 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     sent = _gathering if any(message.layer is not None for message in hidden) else _sending_back
     span, transfers = sent(scale, hidden, inputs)
     # What hidden transfers take from the computation counts as exposed: it would not be there without them.
-    exposed = blocking + max(0.0, span + beside - compute)
+    hidden_share = inputs.hidden_share
+    exposed = blocking + hidden_share * max(0.0, span + beside - compute) + (1 - hidden_share) * transfers
     moved = blocking + transfers
     return Parts(
         compute, exposed, 0.0, inputs.peer_wakeup_seconds(group), moved, cpu_seconds=inputs.workers * (compute + moved)
     )
+
+
+def _stretched(own: Passes, group: RankFootprint, inputs: StepInputs) -> float:
+    """By which factor passes take longer because the device waits for its host, which asks for the next meanwhile."""
+    host = sum(own.host_forward) + sum(own.host_backward)
+    within = sum(_within_passes(group, inputs, 1 + inputs.earlier_passes))
+    return max(1.0, (host - within) / own.total) if own.total else 1.0
 
 
 def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
@@ -214,14 +237,16 @@ def _arrays(arrays: Sequence[tuple[str, tuple[int, ...]]], parameters: int) -> l
 
 def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
     """Parameters are gathered just before each layer needs them, one layer ahead; gradients are scattered after it."""
-    names = [layer.name for layer in inputs.model.layers]
-    early: dict[str | None, list[Message]] = {name: [] for name in names}
-    late: dict[str | None, list[Message]] = {name: [] for name in names}
+    places = {layer.name: place for place, layer in enumerate(inputs.model.layers)}
+    early: list[list[tuple[Message, float]]] = [[] for _ in places]
+    late: list[list[tuple[Message, float]]] = [[] for _ in places]
     for message in hidden:
-        of_layer = {"forward": early, "backward": late}.get(message.phase, {}).get(message.layer)
-        if of_layer is not None:
-            of_layer.append(message)
-    whole = [message for message in hidden if message.layer not in early]
+        place = places.get(str(message.layer))
+        if place is not None and message.phase != "update":
+            of_phase, each = early if message.phase == "forward" else late, inputs.seconds(message) / message.layers
+            for layer in range(place, place + message.layers):
+                of_phase[layer].append((message, each))
+    whole = [message for message in hidden if message.layer not in places]
     tasks: list[Task] = []
 
     def add(transfers: bool, seconds: float, *after: int) -> int:
@@ -230,20 +255,20 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
 
     before = [add(True, inputs.seconds(message)) for message in whole if message.phase == "forward"]
     done, earlier = -1, -1
-    for name, seconds in zip(names, inputs.passes.forward, strict=True):
-        gathered = [add(True, inputs.seconds(message), earlier) for message in early[name]]
+    for needed, seconds in zip(early, inputs.passes.forward, strict=True):
+        gathered = [add(True, transfer, earlier) for _, transfer in needed]
         done, earlier = add(False, seconds * scale, *gathered, *before, done), done
-    scattered: list[Message] = []
-    for name, seconds in zip(reversed(names), reversed(inputs.passes.backward), strict=True):
-        gathers = [message for message in late[name] if message.kind == "all-gather"]
-        gathered = [add(True, inputs.seconds(message), earlier) for message in gathers]
+    scattered: list[float] = []
+    for of_layer, seconds in zip(reversed(late), reversed(inputs.passes.backward), strict=True):
+        gathers = [transfer for message, transfer in of_layer if message.kind == "all-gather"]
+        gathered = [add(True, transfer, earlier) for transfer in gathers]
         # What the layer before has made leaves behind what the next one needs.
-        for message in scattered:
-            add(True, inputs.seconds(message), done)
+        for transfer in scattered:
+            add(True, transfer, done)
         done, earlier = add(False, seconds * scale, *gathered, done), done
-        scattered = [message for message in late[name] if message.kind != "all-gather"]
-    for message in scattered:
-        add(True, inputs.seconds(message), done)
+        scattered = [transfer for message, transfer in of_layer if message.kind != "all-gather"]
+    for transfer in scattered:
+        add(True, transfer, done)
     for message in whole:
         if message.phase == "backward":
             add(True, inputs.seconds(message), *(() if message.kind == "all-gather" else (done,)))
@@ -256,20 +281,14 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInp
     """Micro-batches go forward through the line of workers and their gradients back; passes are those of one."""
     line, rounds = line_of_workers(workers, stages), stages.accumulation
     count = stages.microbatches * rounds
-    shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]
-    forward, backward = inputs.passes.forward_total * inputs.crowding, inputs.passes.backward_total * inputs.crowding
-    # Launching a part of a layer takes as long as launching all of it.
-    least = inputs.passes.least / inputs.passes.total * stages.split if stages.split > 1 and inputs.passes.total else 0
-    shares = [share * max(1.0, least) for share in shares]
-    passes = [(forward * share, backward * share) for share in shares]
     within = [_within_passes(group, inputs, count) for group in line]
+    passes, with_exchanges, inputs = _stage_passes(line, stages, within, inputs)
     sends = [max((inputs.cost(m) for m in group.messages if m.kind == "send"), default=0.0) for group in line]
-    with_exchanges = [(f + f_more, b + b_more) for (f, b), (f_more, b_more) in zip(passes, within, strict=True)]
-    total = pipeline_seconds(stages, with_exchanges, sends) * rounds
-    alone = pipeline_seconds(stages, passes, [0.0] * len(line)) * rounds
+    total = _scheduled(stages, with_exchanges, sends) * rounds
+    alone = _scheduled(stages, passes, [0.0] * len(line)) * rounds
     sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
     beside = inputs.passes.overhead * inputs.crowding + max(inputs.update_seconds(group) for group in line)
-    busiest = max(range(len(line)), key=lambda worker: shares[worker])
+    busiest = max(range(len(line)), key=lambda worker: sum(passes[worker]))
     compute = sum(passes[busiest]) * count + beside
     exchanged = sum(within[busiest]) * count
     transfers = sending[busiest] + exchanged
@@ -283,6 +302,45 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInp
         compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
         cpu_seconds=stages.replicas * (busy + averaged * len(line)),
     )  # fmt: skip
+
+
+def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
+    """Until all micro-batches are done; once the pipeline is full, as many more take as long as the ones before."""
+    few = STEADY_ROUNDS * stages.workers
+    if stages.microbatches <= few + stages.workers:
+        return pipeline_seconds(stages, passes, sends)
+    most = few + (stages.microbatches - few) % stages.workers
+    before, after = (
+        pipeline_seconds(replace(stages, microbatches=count), passes, sends) for count in (most, most + stages.workers)
+    )
+    return before + (after - before) * (stages.microbatches - most) / stages.workers
+
+
+def _stage_passes(
+    line: Sequence[RankFootprint], stages: Stages, within: Sequence[tuple[float, float]], inputs: StepInputs
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]], StepInputs]:
+    """Seconds of each worker's two passes, alone and with exchanges; and inputs with what they are made of."""
+    own = [passes for group in line if (passes := inputs.own_passes(group)) is not None]
+    if len(own) == len(line):
+        # A pass takes no less than its host takes to ask for it.
+        alone, with_exchanges = (
+            [
+                (max(passes.forward_total + forward, sum(passes.host_forward)),
+                 max(passes.backward_total + backward, sum(passes.host_backward)))
+                for passes, (forward, backward) in zip(own, exchanged, strict=True)
+            ]
+            for exchanged in ([(0.0, 0.0)] * len(line), within)
+        )  # fmt: skip
+        return alone, with_exchanges, replace(inputs, passes=own[-1])
+    count = stages.microbatches * stages.accumulation
+    shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]
+    forward, backward = inputs.passes.forward_total * inputs.crowding, inputs.passes.backward_total * inputs.crowding
+    # Launching a part of a layer takes as long as launching all of it.
+    least = inputs.passes.least / inputs.passes.total * stages.split if stages.split > 1 and inputs.passes.total else 0
+    shares = [share * max(1.0, least) for share in shares]
+    alone = [(forward * share, backward * share) for share in shares]
+    with_exchanges = [(f + f_more, b + b_more) for (f, b), (f_more, b_more) in zip(alone, within, strict=True)]
+    return alone, with_exchanges, inputs
 
 
 def _within_passes(group: RankFootprint, inputs: StepInputs, count: int) -> tuple[float, float]:
@@ -306,7 +364,7 @@ def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[floa
     )
     for phase, seconds in zip(("forward", "backward"), passes, strict=True):
         hidden = sum(inputs.seconds(m) for m in group.messages if m.hidden and m.phase == phase)
-        exposed += max(0.0, hidden - seconds)
+        exposed += hidden - inputs.hidden_share * min(hidden, seconds)
     return exposed
 
 

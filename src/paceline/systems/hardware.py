@@ -15,6 +15,7 @@ from pydantic import Field
 from paceline.spec import Execution, Frozen, Precision
 from paceline.systems.local import FRAMEWORKS, Gpu, System
 from paceline.systems.operation_times import OperationTimes
+from paceline.systems.software import Software
 
 Kind = Literal["cpu", "cuda"]
 # Fields that files of earlier versions have and nothing is predicted from.
@@ -263,6 +264,8 @@ class Hardware(Frozen):
     calibration: Calibration | None = None
     # Relative speeds of unlike devices, in rank order and over again; none where all are alike.
     speeds: tuple[float, ...] = ()
+    # How the programs of logged runs take their steps, where it was fitted to some.
+    software: Software | None = None
 
     @classmethod
     def read(cls, values: dict[str, Any], where: str) -> Self:

@@ -13,7 +13,7 @@ from paceline.contract.layout_search import LAYOUTS
 from paceline.contract.strategy import Cut, Knob, Strategy
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
-from paceline.costs.layouts import SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
+from paceline.costs.layouts import BALANCES, SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
 from paceline.costs.mesh import mesh_footprint
 from paceline.errors import SpecError
 from paceline.frameworks.torch import declared
@@ -24,6 +24,7 @@ from paceline.workloads.own import declared_functions
 KNOBS = (
     Knob("schedule", "1f1b", "order of the micro-batches' passes through the pipeline", SCHEDULES),
     Knob("microbatches", 0, "parts of each pass of the pipeline; 0 is two for each of its ranks"),
+    Knob("balance", "counted", "stages of equal counted work, or of as many blocks", BALANCES),
     Knob("stages_per_worker", 2, "for the interleaved schedules: stages that each rank holds"),
 )
 

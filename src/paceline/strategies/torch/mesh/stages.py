@@ -161,7 +161,7 @@ def _held_stages(context: Context, plan: MeshPlan, mesh: DeviceMesh, device: tor
     if plan.layout.pipeline == 1:
         module = build(context, device)
         return [MeshStage(module, 0, {name: name for name in module.state_dict()}, {})]
-    stages = cut_model(context, plan.stages, "counted", device, untie)
+    stages = cut_model(context, plan.stages, plan.balance, device, untie)
     if stages[0].tied:
         raise ModelError(
             f"{context.spec.workload} uses the same parameter before and behind its blocks, which torch-mesh does not "

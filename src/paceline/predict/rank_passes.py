@@ -1,0 +1,126 @@
+"""Seconds of a rank's own part of a model on a GPU: what its device computes, and what its host takes to ask for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+
+from paceline.costs.footprint import RankWork
+from paceline.costs.fusion import fused, unfused
+from paceline.costs.layer_operations import Pass, layer_operations, loss_operations, recomputed
+from paceline.costs.layers import LayerFacts
+from paceline.costs.operations import LayerOperations, Operation, update
+from paceline.predict.compute import Compute, Passes
+from paceline.predict.operations import OperationTimer, Source
+from paceline.predict.steps import BESIDE, HOST_DEVIATION, host_seconds
+from paceline.spec import Recompute
+from paceline.systems.software import AttentionKernel
+
+# Seconds of the device, those of the host, and the device's by how far off they may be.
+PassTimes = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class RankClock:
+    """Times passes of ranks as one framework makes them; layers that are alike are timed once."""
+
+    compute: Compute
+    # With the work that they are of, which is known by its place in memory and so must be kept.
+    _passes: dict[tuple[int, float, int, str, bool], tuple[RankWork, Passes]] = field(default_factory=dict)
+
+    def passes(self, work: RankWork) -> Passes:
+        """One forward and backward pass of its samples; seconds of device and host apart."""
+        key = id(work.model), work.samples, work.ways, work.recompute, work.last
+        if key not in self._passes:
+            self._passes[key] = work, self._timed(work)
+        return self._passes[key][1]
+
+    def _timed(self, work: RankWork) -> Passes:
+        sources: dict[Source, float] = {}
+        forward: list[PassTimes] = []
+        backward: list[PassTimes] = []
+        for operations, count in self._operations(work):
+            forward += [self._pass(operations.forward, sources, count)] * count
+            backward += [self._pass(operations.backward, sources, count)] * count
+        if work.last:
+            # The loss goes with the last layer.
+            for passes in (forward, backward):
+                (last, loss), passes[-2:] = passes[-2:], []
+                passes.append((last[0] + loss[0], last[1] + loss[1], last[2] + loss[2]))
+        # Passes of less than a sample, as of stretches of a sequence, are in proportion.
+        part = work.samples / max(1, round(work.samples))
+        software, parameters = self.compute.hardware.software, work.model.parameters
+        asking = 1 + (software.host_share_per_split if software else 0.0) * (work.ways - 1)
+        device, host, off = (sum(times[which] for times in (*forward, *backward)) for which in (0, 1, 2))
+        host_bound = host * asking > device * part
+        updated = self._timer.timed(update(self._optimizer, parameters)).seconds
+        return Passes(
+            tuple(times[0] * part for times in forward), tuple(times[0] * part for times in backward),
+            overhead=software.step_seconds if software else max(0.0, (BESIDE + 1) * self._host - updated) * host_bound,
+            update_per_parameter=updated / parameters if parameters else 0.0,
+            deviation=HOST_DEVIATION if host_bound else off / (device or 1.0),
+            source=self.compute.source_text(sources, host_bound),
+            host_forward=tuple(times[1] * asking for times in forward),
+            host_backward=tuple(times[1] * asking for times in backward),
+        )  # fmt: skip
+
+    def _operations(self, work: RankWork) -> list[tuple[LayerOperations, int]]:
+        """Of each run of like layers, and of the loss."""
+        compute, samples = self.compute, max(1, round(work.samples))
+        elements, trained, made = work.model.input_elements, not work.model.input_elements, []
+        for layer, count in work.model.runs:
+            first = Pass(samples, compute.precision, elements or layer.output_elements, trained)
+            trained, elements = trained or layer.parameters > 0, layer.output_elements
+            # What a layer is given differs for the first of its like alone.
+            others = replace(first, input_elements=elements, sends_back=trained)
+            for on, layers in ((first, count),) if first == others else ((first, 1), (others, count - 1)):
+                if layers:
+                    operations = _as_run(layer, on, work.recompute, self._attention, "compiled" in compute.running)
+                    made.append((operations, layers))
+        if work.last:
+            made.append((loss_operations(samples * elements / work.ways, compute.precision), 1))
+        return made
+
+    def _pass(self, operations: Sequence[Operation], sources: dict[Source, float], layers: int) -> PassTimes:
+        device, count, off = 0.0, 0.0, 0.0
+        for operation in operations:
+            timed = self._timer.timed(operation)
+            seconds = timed.seconds * operation.count
+            device, count, off = device + seconds, count + operation.count, off + seconds * timed.deviation
+            sources[timed.source] = sources.get(timed.source, 0.0) + seconds * layers
+        return device, count * self._host, off
+
+    @cached_property
+    def _timer(self) -> OperationTimer:
+        return self.compute.timer or OperationTimer(self.compute.hardware)
+
+    @cached_property
+    def _host(self) -> float:
+        return host_seconds(self._timer, self.compute.running)
+
+    @cached_property
+    def _attention(self) -> AttentionKernel:
+        return self.compute.hardware.software.attention if self.compute.hardware.software else "fused"
+
+    @cached_property
+    def _optimizer(self) -> str:
+        settings = self.compute.optimizer
+        names = {"sgd": "momentum" if settings.momentum else "sgd", "lbfgs": "sgd"}
+        return names.get(settings.name, settings.name)
+
+
+@lru_cache(maxsize=8192)
+def _as_run(
+    layer: LayerFacts, on: Pass, recompute: Recompute, attention: AttentionKernel, compiled: bool
+) -> LayerOperations:
+    """Both passes of a layer with what is recomputed, as attention is made and as a compiler leaves them."""
+    operations = recomputed(layer_operations(replace(layer, name=""), on), recompute, layer)
+    passes = [operations.forward, operations.backward]
+    if attention == "unfused":
+        passes = [tuple(each for operation in made for each in _kernels(operation)) for made in passes]
+    if compiled:
+        passes = [fused(made) for made in passes]
+    return LayerOperations(layer.name, *passes)
+
+
+def _kernels(operation: Operation) -> tuple[Operation, ...]:
+    return unfused(operation) if operation.kind == "attention" else (operation,)
