@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from paceline.costs.operations import Operation, OperationKind, OperationNumbers
+from paceline.costs.operations import NUMBER_BYTES, UPDATE_BYTES, Operation, OperationKind, OperationNumbers
 from paceline.spec import Precision
 from paceline.systems.hardware import Device, Hardware
 from paceline.systems.operation_times import OperationTimes
@@ -35,7 +35,7 @@ BEYOND = 0.25
 ODD = 4.0
 MULTIPLE = 8
 # Memory-bound operations without points of their own go by these.
-STAND_IN = "add"
+STAND_IN, USUAL_UPDATE = "add", "adam"
 OTHER_NUMBERS: dict[OperationNumbers, tuple[OperationNumbers, ...]] = {
     "fp16": ("fp16", "bf16", "tf32", "fp32"), "bf16": ("bf16", "fp16", "tf32", "fp32"),
     "tf32": ("tf32", "fp32", "bf16"), "fp32": ("fp32", "tf32", "bf16"),
@@ -116,7 +116,7 @@ class OperationTimer:
     def least_seconds(self, operation: Operation) -> float:
         """What peak arithmetic and bandwidth allow."""
         device = self.hardware.device
-        moving = operation.moved_bytes / device.memory_bytes_per_second.value
+        moving = _moved(operation) / device.memory_bytes_per_second.value
         if operation.kind in ("memory", "update"):
             return moving
         return max(moving, operation.flops / peak_of(device, operation.numbers))
@@ -129,7 +129,7 @@ class OperationTimer:
         device = self.hardware.device
         best = max(quantity.value for quantity in device.flops_per_second.values())
         fixed = device.half_rate_flops.value / (best * device.product_efficiency.value)
-        moving = operation.moved_bytes / (device.memory_bytes_per_second.value * device.memory_efficiency.value)
+        moving = _moved(operation) / (device.memory_bytes_per_second.value * device.memory_efficiency.value)
         if operation.kind in ("memory", "update"):
             return moving + fixed
         share = device.attention_efficiency if operation.kind == "attention" else device.product_efficiency
@@ -155,8 +155,9 @@ class OperationTimer:
 
     def _grid(self, operation: Operation) -> Grid | None:
         """The points of its kind, numbers and pass, or of those that are most alike."""
-        name = operation.plain_name if operation.kind in ("memory", "update") else ""
-        names = (name, STAND_IN) if operation.kind == "memory" else (name, "adam") if name else ("",)
+        names = {"memory": (_name(operation), STAND_IN), "update": (_name(operation), USUAL_UPDATE)}.get(
+            operation.kind, ("",)
+        )
         for some in names:
             for numbers in OTHER_NUMBERS[operation.numbers]:
                 for backward in (operation.backward, not operation.backward):
@@ -184,9 +185,22 @@ def peak_of(device: Device, numbers: Precision) -> float:
 
 def _identity(operation: Operation) -> tuple[object, ...]:
     """What a replayed operation is known by: kernels depend on nothing else."""
-    name = operation.plain_name if operation.kind in ("memory", "update") else ""
-    return (operation.kind, operation.numbers, operation.backward, name, operation.shape, operation.moved_bytes,
-            operation.flops)  # fmt: skip
+    named = operation.kind in ("memory", "update")
+    return (operation.kind, operation.numbers, operation.backward, _name(operation) if named else "", operation.shape,
+            operation.moved_bytes if named else operation.flops)  # fmt: skip
+
+
+def _name(operation: Operation) -> str:
+    """What a memory-bound operation or an update goes by: `add` of `add_`, `adam` of `_fused_adam_`."""
+    return operation.plain_name.removesuffix("_").removeprefix("_fused_" if operation.kind == "update" else "")
+
+
+def _moved(operation: Operation) -> float:
+    """Bytes that are read and written; what an operation in place writes was counted once."""
+    if operation.kind == "update":
+        return operation.shape[0] * float(UPDATE_BYTES.get(_name(operation), UPDATE_BYTES[USUAL_UPDATE]))
+    in_place = operation.kind == "memory" and operation.plain_name.endswith("_")
+    return operation.moved_bytes + in_place * operation.shape[0] * NUMBER_BYTES[operation.numbers]
 
 
 def place_of(operation: Operation) -> tuple[float, ...]:
@@ -204,4 +218,4 @@ def place_of(operation: Operation) -> tuple[float, ...]:
     if operation.kind == "attention":
         samples, heads, key_heads, queries, keys, width, causal = shape
         return log2(samples * heads), log2(queries), log2(keys), log2(width), 2.0 * causal, log2(heads / key_heads)
-    return (log2(max(1.0, operation.moved_bytes)),)
+    return (log2(max(1.0, _moved(operation))),)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.calibrate.gpu.cases import MEMORY_NAMES
+from paceline.calibrate.gpu.cases import MEMORY_NAMES, arrays_of
 from paceline.costs.operations import Operation, OperationNumbers
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.spec import Optimizer
@@ -102,7 +102,7 @@ def _memory(operation: Operation, device: torch.device) -> Call:
         elements = max(1, round(operation.moved_bytes / 2 / kind.itemsize))
         source, target = _random((elements,), device, kind), torch.empty(elements, device=device, dtype=kind)
         return lambda: target.copy_(source)
-    arrays = MEMORY_NAMES[name][0]
+    arrays = arrays_of(name, operation.numbers)
     elements = max(ROW * SIDE, round(operation.moved_bytes / arrays / kind.itemsize) // (ROW * SIDE) * ROW * SIDE)
     return _named(name, elements, device, kind)
 
@@ -127,6 +127,11 @@ def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) ->
         mean, deviation = aten.native_layer_norm(rows, [ROW], ones, ones, 1e-5)[1:]
         masks = [True, True, True]
         return lambda: aten.native_layer_norm_backward(other, rows, [ROW], mean, deviation, ones, ones, masks)
+    if name.startswith("_fused_rms_norm"):
+        scale = aten._fused_rms_norm(rows, [ROW], ones, 1e-5)[1]
+        if not name.endswith("backward"):
+            return lambda: aten._fused_rms_norm(rows, [ROW], ones, 1e-5)
+        return lambda: aten._fused_rms_norm_backward(other, rows, [ROW], scale, ones, [True, True])
     if name == "_log_softmax_backward_data":
         made = functional.log_softmax(rows, -1)
         return lambda: aten._log_softmax_backward_data(other, made, -1, kind)

@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from itertools import product as crossed
 from random import Random
 
-from paceline.costs.operations import Operation, OperationNumbers, attention, convolution, memory, product, update
+from paceline.costs.operations import (
+    NUMBER_BYTES,
+    Operation,
+    OperationNumbers,
+    attention,
+    convolution,
+    memory,
+    product,
+    update,
+)
 
 # Numbers of two bytes stand for both kinds, which devices multiply as fast.
 NUMBERS: tuple[OperationNumbers, ...] = ("bf16", "tf32", "fp32")
@@ -57,11 +66,13 @@ ELEMENTS = (1 << 12, 1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 
 MEMORY_NAMES: dict[str, tuple[float, bool]] = {
     "add": (3, False), "mul": (3, False), "gelu": (2, False), "gelu_backward": (3, True), "relu": (2, False),
     "threshold_backward": (3, True), "silu": (2, False), "native_layer_norm": (2, False),
-    "native_layer_norm_backward": (5, True), "_to_copy": (1.5, False), "_log_softmax": (2, False),
+    "native_layer_norm_backward": (3, True), "_to_copy": (3, False), "_log_softmax": (2, False),
     "_log_softmax_backward_data": (3, True), "sum": (1, True), "native_group_norm": (2, False),
-    "native_group_norm_backward": (5, True), "native_batch_norm": (3, False), "native_batch_norm_backward": (5, True),
-    "max_pool2d_with_indices": (1.5, False), "clone": (2, False),
+    "native_group_norm_backward": (3, True), "native_batch_norm": (2, False), "native_batch_norm_backward": (3, True),
+    "max_pool2d_with_indices": (2, False), "clone": (2, False), "_fused_rms_norm": (2, False),
+    "_fused_rms_norm_backward": (3, True),
 }  # fmt: skip
+CAST = "_to_copy"
 PARAMETERS = (10_000, 300_000, 3_000_000, 30_000_000, 300_000_000)
 OPTIMIZERS = ("adam", "sgd")
 
@@ -111,11 +122,15 @@ def attention_cases() -> list[Operation]:
 def memory_cases() -> list[Operation]:
     """Passes over memory, by what PyTorch calls them."""
     return _mixed(
-        memory(numbers, elements, arrays, name, backward=backward)
-        for (name, (arrays, backward)), elements, numbers in crossed(
-            MEMORY_NAMES.items(), ELEMENTS, ("bf16", "fp32")
-        )
-    )  # fmt: skip
+        memory(numbers, elements, arrays_of(name, numbers), name, backward=MEMORY_NAMES[name][1])
+        for name, elements, numbers in crossed(MEMORY_NAMES, ELEMENTS, ("bf16", "fp32"))
+    )
+
+
+def arrays_of(name: str, numbers: OperationNumbers) -> float:
+    """Arrays of those numbers that an operation of that name reads and writes; a cast has one of the other width."""
+    arrays = MEMORY_NAMES[name][0]
+    return arrays / 2 if name == CAST and NUMBER_BYTES[numbers] == NUMBER_BYTES["fp32"] else arrays
 
 
 def update_cases() -> list[Operation]:
