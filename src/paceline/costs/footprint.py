@@ -76,6 +76,12 @@ class RankWork:
     recompute: Recompute = "none"
     # Whether the loss is its own.
     last: bool = True
+    # Over how many ranks the positions of what is not split are divided.
+    stretches: int = 1
+    # Whether parameters and inputs are cast as a whole, and not operation by operation.
+    cast: bool = False
+    # Whether its parameters are gathered layer by layer.
+    gathers: bool = False
 
 
 @dataclass(frozen=True)

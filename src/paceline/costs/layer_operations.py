@@ -61,6 +61,8 @@ class Pass:
     # Numbers of one sample that the layer takes, and whether their gradient is wanted.
     input_elements: int = 0
     sends_back: bool = True
+    # Over how many ranks positions are divided where layers are whole: norms and sums of a block that is split.
+    stretches: int = 1
 
     @property
     def numbers(self) -> OperationNumbers:
@@ -134,10 +136,11 @@ def _block(layer: LayerFacts, on: Pass) -> LayerOperations:
     width = shapes["norm1_scale"][0]
     tokens = on.samples * layer.output_elements // width
     length = layer.output_elements // width
-    _norm(tape, on, tokens * width, rms="norm1_shift" not in shapes)
+    own = tokens * width // on.stretches
+    _norm(tape, on, own, rms="norm1_shift" not in shapes)
     _attend(tape, layer, on, tokens, length, width)
-    _add(tape, on, tokens * width)
-    _norm(tape, on, tokens * width, rms="norm2_shift" not in shapes)
+    _add(tape, on, own)
+    _norm(tape, on, own, rms="norm2_shift" not in shapes)
     if "experts_gate" in shapes:
         _experts(tape, layer, on, tokens, width)
     elif "gate_kernel" in shapes:
@@ -147,7 +150,7 @@ def _block(layer: LayerFacts, on: Pass) -> LayerOperations:
         _dense(tape, on, (tokens, width, hidden), bias=True, wide=True)
         _pointwise(tape, on.numbers, tokens * hidden, "gelu", "gelu_backward")
         _dense(tape, on, (tokens, hidden, width), bias=True)
-    _add(tape, on, tokens * width)
+    _add(tape, on, own)
     return tape.operations(layer.name)
 
 

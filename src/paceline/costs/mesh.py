@@ -148,7 +148,16 @@ def _rank(
         optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors, width),
         # Gathered parameters come and go within a step as activations do.
         activation_bytes=kept + gathered + buffers,
-        work=RankWork(place.part, plan.stretch_microbatch, layout.tensor, spec.recompute, place.stages[-1] == last),
+        work=RankWork(
+            place.part,
+            plan.stretch_microbatch,
+            layout.tensor,
+            spec.recompute,
+            place.stages[-1] == last,
+            stretches=layout.tensor,
+            cast=True,
+            gathers=layout.holders > 1,
+        ),
     )
 
 

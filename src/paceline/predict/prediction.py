@@ -227,6 +227,11 @@ class Predictor:
             self._passes[key] = compute.passes(self.model, samples, self.digest)
         return self._passes[key]
 
+    def rank_passes(self, chosen: Strategy, spec: RunSpec, work: RankWork) -> Passes:
+        """Seconds of a rank's own part of the model where GPUs are timed so, else those of as many samples."""
+        clock = self._clock(spec, chosen)
+        return clock.passes(work) if clock is not None else self.passes(chosen, spec, work.samples)
+
     def compute(self, framework: str, spec: RunSpec) -> Compute:
         """How fast the system computes in a framework."""
         key = framework, spec.precision, spec.execution, spec.optimizer.name

@@ -3,7 +3,7 @@
 import csv
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from math import exp, log
@@ -13,6 +13,7 @@ from typing import Any
 from paceline.layout import Layout
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
+from paceline.strategies import strategy
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Device, Quantity
 
@@ -99,7 +100,25 @@ def _predict(row: dict[str, str], layout: Layout, recompute: str) -> Prediction:
         knobs["microbatches"] = knobs.pop("accumulation")
     name = "torch-fsdp" if plain else "torch-mesh"
     (spec,) = question.specs(name, {**knobs, "recompute": recompute}, (layout.workers,), [("global_batch", batch)])
-    return question.predictor.predict(spec.model_copy(update={"execution": row["execution"]}))
+    spec = spec.model_copy(update={"execution": row["execution"]})
+    footprint = strategy(name).footprint(spec, question.facts)
+    software = _file()["tables"][row["table"]]
+    if software.get("autocast", False):
+        groups = (replace(group, work=replace(group.work, cast=False)) for group in footprint.groups if group.work)
+        footprint = replace(footprint, groups=tuple(groups))
+    prediction = question.predictor.predict(spec, footprint)
+    if row["execution"] != "eager" or "eager_norm_bytes" not in software:
+        return prediction
+    more = _norm_seconds(question, software["eager_norm_bytes"]["value"], prediction)
+    return replace(prediction, parts=replace(prediction.parts, compute=prediction.parts.compute + more))
+
+
+def _norm_seconds(question: Question, bytes_each: float, prediction: Prediction) -> float:
+    """What RMS norms take that are several kernels: so many bytes more of each number that goes through one."""
+    blocks = [layer for layer in question.facts.layers if layer.heads]
+    numbers = (2 * len(blocks) + 1) * blocks[0].output_elements * prediction.spec.samples_per_step / prediction.devices
+    device = question.hardware.device
+    return numbers * bytes_each / (device.memory_bytes_per_second.value * device.memory_efficiency.value)
 
 
 @cache

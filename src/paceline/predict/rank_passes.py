@@ -12,9 +12,13 @@ from paceline.costs.operations import LayerOperations, Operation, update
 from paceline.predict.compute import Compute, Passes
 from paceline.predict.operations import OperationTimer, Source
 from paceline.predict.steps import BESIDE, HOST_DEVIATION, host_seconds
-from paceline.spec import Recompute
+from paceline.spec import Precision, Recompute
 from paceline.systems.software import AttentionKernel
 
+# What operations are where FSDP casts parameters and inputs: none of them casts for itself.
+CAST: dict[Precision, Precision] = {"bf16": "bf16-pure"}
+# What FSDP asks for beside each layer and pass: to copy its shard in, to gather, to copy out, to free.
+UNIT_OPERATIONS = 4
 # Seconds of the device, those of the host, and the device's by how far off they may be.
 PassTimes = tuple[float, float, float]
 
@@ -25,11 +29,12 @@ class RankClock:
 
     compute: Compute
     # With the work that they are of, which is known by its place in memory and so must be kept.
-    _passes: dict[tuple[int, float, int, str, bool], tuple[RankWork, Passes]] = field(default_factory=dict)
+    _passes: dict[tuple[int, float, tuple[object, ...]], tuple[RankWork, Passes]] = field(default_factory=dict)
 
     def passes(self, work: RankWork) -> Passes:
         """One forward and backward pass of its samples; seconds of device and host apart."""
-        key = id(work.model), work.samples, work.ways, work.recompute, work.last
+        how = work.ways, work.recompute, work.last, work.stretches, work.cast, work.gathers
+        key = id(work.model), work.samples, how
         if key not in self._passes:
             self._passes[key] = work, self._timed(work)
         return self._passes[key][1]
@@ -51,7 +56,9 @@ class RankClock:
         software, parameters = self.compute.hardware.software, work.model.parameters
         asking = 1 + (software.host_share_per_split if software else 0.0) * (work.ways - 1)
         device, host, off = (sum(times[which] for times in (*forward, *backward)) for which in (0, 1, 2))
-        host_bound = host * asking > device * part
+        # Hooks and copies around each layer that FSDP gathers.
+        unit = UNIT_OPERATIONS * self._host if work.gathers else 0.0
+        host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
         return Passes(
             tuple(times[0] * part for times in forward), tuple(times[0] * part for times in backward),
@@ -59,8 +66,8 @@ class RankClock:
             update_per_parameter=updated / parameters if parameters else 0.0,
             deviation=HOST_DEVIATION if host_bound else off / (device or 1.0),
             source=self.compute.source_text(sources, host_bound),
-            host_forward=tuple(times[1] * asking for times in forward),
-            host_backward=tuple(times[1] * asking for times in backward),
+            host_forward=tuple(times[1] * asking + unit for times in forward),
+            host_backward=tuple(times[1] * asking + unit for times in backward),
         )  # fmt: skip
 
     def _operations(self, work: RankWork) -> list[tuple[LayerOperations, int]]:
@@ -68,7 +75,8 @@ class RankClock:
         compute, samples = self.compute, max(1, round(work.samples))
         elements, trained, made = work.model.input_elements, not work.model.input_elements, []
         for layer, count in work.model.runs:
-            first = Pass(samples, compute.precision, elements or layer.output_elements, trained)
+            precision = CAST.get(compute.precision, compute.precision) if work.cast else compute.precision
+            first = Pass(samples, precision, elements or layer.output_elements, trained, work.stretches)
             trained, elements = trained or layer.parameters > 0, layer.output_elements
             # What a layer is given differs for the first of its like alone.
             others = replace(first, input_elements=elements, sends_back=trained)

@@ -158,14 +158,22 @@ def ranked(answer: Answer) -> Answer:
     order = sorted(answer.ranked, key=lambda candidate: (candidate.caveat is not None, sign * candidate.best_known))
     if not order:
         return answer
+    tie = tie_of(answer, order[0])
     candidates = []
     for candidate in order:
         behind = wanted.worse_by(candidate.best_known, order[0].best_known)
-        candidates.append(replace(candidate, behind=behind, tied=behind <= TIE))
+        candidates.append(replace(candidate, behind=behind, tied=behind <= tie))
     equals = [candidate for candidate in candidates if candidate.tied and candidate.caveat is None] or candidates[:1]
     pick = min(equals, key=_simplicity)
     others = (candidate for candidate in candidates if candidate is not pick)
     return replace(answer, ranked=(pick, *others), pick=pick)
+
+
+def tie_of(answer: Answer, best: Candidate) -> float:
+    """What is nearer to the best is as good: repeated runs differ so, and data sheets cannot tell more apart."""
+    if best.measured is not None or answer.question.hardware.calibration is not None:
+        return TIE
+    return max(TIE, best.prediction.deviation)
 
 
 def _candidate(

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
-from paceline.recommend.answer import TIE, Answer, Candidate
+from paceline.recommend.answer import TIE, Answer, Candidate, tie_of
 from paceline.recommend.bottleneck import shares_of_step
 from paceline.recommend.dimensions import explain_layout
 from paceline.recommend.outlook import what_would_change, what_would_fit
@@ -142,7 +142,9 @@ def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:
     if others:
         names = ", ".join(f"{other.spec.strategy} x{other.spec.workers}" for other in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
-        yield f"It ties with {names}{more}: within {format_percent(TIE)}. Of those it is the simplest."
+        best = min(answer.ranked, key=lambda candidate: (candidate.caveat is not None, candidate.behind))
+        near = format_percent(tie_of(answer, best))
+        yield f"It ties with {names}{more}: within {near}. Of those it is the simplest."
         if answer.question.hardware.kind == "cpu" and not answer.measured_runs:
             yield f"--measure {min(MOST_TRIED, len(others) + 1)} would run them here and tell them apart."
 

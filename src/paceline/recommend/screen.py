@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from paceline.costs.cuts import cut_by_flops
-from paceline.costs.footprint import ModelFacts, optimizer_bytes
+from paceline.costs.footprint import ModelFacts, RankWork, optimizer_bytes
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan
 from paceline.costs.mesh_parts import place_of
@@ -70,6 +70,7 @@ class Screen:
         self._sums: dict[tuple[int, int], Sums] = {}
         self._edges: dict[int, list[int]] = {}
         self._runs: dict[Execution, RunSpec] = {}
+        self._works: dict[float, RankWork] = {}
         self._held: dict[tuple[tuple[int, ...], Recompute], list[tuple[float, float]]] = {}
         self._shares: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
         self._fixed_transfers: dict[Layout, tuple[float, float]] = {}
@@ -108,9 +109,12 @@ class Screen:
     def step_seconds(self, setting: Setting) -> float:
         """Seconds of a step, transfers that hide behind computation aside."""
         layout, sums = setting.layout, self._layer_sums(setting.layout)
-        passes = self.predictor.passes(self.chosen, self._run(setting), setting.samples / setting.passes)
+        work = self._work(setting.samples / setting.passes)
+        passes = self.predictor.rank_passes(self.chosen, self._run(setting), work)
         divided = layout.tensor * layout.context
-        forward, backward = passes.forward_total / divided, passes.backward_total / divided
+        # A host asks for a part of each layer as often as for all of it.
+        forward = max(passes.forward_total / divided, sum(passes.host_forward))
+        backward = max(passes.backward_total / divided, sum(passes.host_backward))
         again = forward if setting.recompute == "full" else 0.0
         exchanged = self._exchange_seconds(setting)
         more = exchanged * (BLOCK_EXCHANGES + (BLOCK_EXCHANGES_AGAIN if again else 0))
@@ -132,6 +136,12 @@ class Screen:
         others = sum(map(sum, places)) - sum(slowest)
         waited = others / setting.stages_per_worker * setting.rounds
         return sum(slowest) * setting.passes + waited + outside + update
+
+    def _work(self, samples: float) -> RankWork:
+        """One pass of all layers, as one value for each number of samples."""
+        if samples not in self._works:
+            self._works[samples] = RankWork(self.model, samples, cast=True)
+        return self._works[samples]
 
     def _run(self, setting: Setting) -> RunSpec:
         """Any run that is executed so."""

@@ -28,7 +28,7 @@ FULL_ROUND = 8
 # Screened bytes leave out small buffers and what allocators keep; a prediction says what really fits.
 MEMORY_TOLERANCE = 0.95
 # What a prediction may be below its screened seconds, for want of knowing better what hides.
-SECONDS_TOLERANCE = 0.1
+SECONDS_TOLERANCE = 0.15
 # Layouts that are predicted at least and at most, of a worker count and a batch.
 FEWEST_PREDICTED, MOST_PREDICTED = 6, 24
 

@@ -12,7 +12,7 @@ from paceline.systems.files import load_hardware
 
 MODEL: dict[str, Any] = {
     "workload": "transformer", "options": {"depth": 8, "width": 1024, "heads": 16}, "input_shape": (512,),
-    "classes": 1000, "global_batches": (64,), "precision": "tf32",
+    "classes": 1000, "global_batches": (64,), "precision": "tf32", "execution": "eager",
 }  # fmt: skip
 
 

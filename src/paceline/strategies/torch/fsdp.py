@@ -10,7 +10,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, one_group_per_node
-from paceline.costs.footprint import Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.footprint import Footprint, ModelFacts, RankWork, in_groups, optimizer_bytes, trainer
 from paceline.costs.messages import Message, all_gather, all_reduce, during, scattered_reduction
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
@@ -66,6 +66,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             optimizer_bytes=optimizer_bytes(spec.optimizer, held, len(arrays), width),
             # Gathered parameters come and go within a step as activations do.
             activation_bytes=kept + gathered * gathered_width,
+            work=RankWork(model, local / spec.accumulation, recompute=spec.recompute, cast=True, gathers=shards > 1),
         )
         for _ in range(int(knobs["hsdp_replicas"]))
         for ranks, held in shard_runs(arrays, shards)
