@@ -10,17 +10,19 @@ from rich.markup import escape
 from paceline.cli.logs import comparison_values, parse_assumed, print_comparison
 from paceline.cli.options import Network, System, make_option
 from paceline.cli.terminal import AsJson, Db, StudyName, output, plain_table, print_json
-from paceline.cli.training_tables import print_training, training_values
 from paceline.errors import SpecError
 from paceline.predict.against import compare
 from paceline.predict.logged import read_log
 from paceline.predict.published import PublishedRow, published_rows, summarise_published
-from paceline.predict.published_training import training_rows
+from paceline.predict.published_training import TrainingRow, summarise_tables, training_rows
 from paceline.predict.validate import Row, Summary, summarise, validate_records
 from paceline.store import DEFAULT_PATH, Store
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Hardware
 from paceline.units import format_percent, format_seconds
+
+# Tables with no more rows than this are shown row by row.
+FEW_ROWS = 8
 
 
 def validate(
@@ -47,11 +49,11 @@ def validate(
             rows = validate_records(store.records(study), hardware)
     published, training = published_rows(), list(training_rows())
     if as_json:
-        print_json({**_values(rows, published), "training": training_values(training)})
+        print_json({**_values(rows, published), "training": _training_values(training)})
         return
     _print_measured(rows, calibrated=hardware.calibration is not None and not hardware.measured_elsewhere)
     _print_published(published)
-    print_training(training)
+    _print_training(training)
 
 
 def _against(path: Path, hardware: Hardware, assumed: dict[str, str], as_json: bool) -> None:
@@ -137,3 +139,42 @@ def _print_published(rows: Sequence[PublishedRow]) -> None:
         f"{total.worst_error:.1%}, order kept in {format_percent(total.order_kept)} of pairs"
     )
     console.print("[dim]what one device does is taken from the source; ‡ the source leaves open what was trained[/]")
+
+
+def _training_values(rows: Sequence[TrainingRow]) -> list[dict[str, object]]:
+    """All rows as JSON has them."""
+    return [
+        {"table": row.table, "name": row.name, "source": row.source, "method": row.method,
+         "published_tokens_per_second": row.published, "predicted_tokens_per_second": vars(row.predicted),
+         "error": row.error, "inside": row.inside, "used": row.used, "caveat": row.caveat}
+        for row in rows
+    ]  # fmt: skip
+
+
+def _print_training(rows: Sequence[TrainingRow]) -> None:
+    """Errors by table and method, and small tables in full."""
+    console = output()
+    console.print()
+    table = plain_table("published: tokens/s of each device", "rows", "mean\nerror", "bias", "worst", "in-\nside")
+    table.add_column("computation from")
+    for total in summarise_tables(rows):
+        table.add_row(
+            escape(total.table), str(total.rows), format_percent(total.mean_error), f"{total.bias:+.0%}",
+            format_percent(total.worst_error), format_percent(total.coverage), escape(total.method),
+        )  # fmt: skip
+    console.print(table)
+    counts = {row.table: sum(other.table == row.table for other in rows) for row in rows}
+    small = [row for row in rows if counts[row.table] <= FEW_ROWS]
+    if small:
+        detail = plain_table("of which", "predicted", "90 %", "published", "error")
+        for row in small:
+            ends = f"{row.predicted.low:,.0f} – {row.predicted.high:,.0f}"
+            detail.add_row(
+                escape(f"{row.table}: {row.name}") + (" ‡" if row.caveat else ""), f"{row.predicted.value:,.0f}", ends,
+                f"{row.published:,.0f}", f"{row.error:+.0%}",
+            )  # fmt: skip
+        console.print()
+        console.print(detail)
+    caveats = sorted({row.caveat for row in rows if row.caveat})
+    marked = f"; ‡ {', '.join(caveats)}" if caveats else ""
+    console.print(f"[dim]bias and error above zero: predicted too fast{marked}; sources: --json[/]")

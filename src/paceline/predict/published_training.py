@@ -13,6 +13,7 @@ from typing import Any
 from paceline.layout import Layout
 from paceline.predict.prediction import Estimate, Prediction
 from paceline.predict.question import Question
+from paceline.spec import Scalar
 from paceline.strategies import strategy
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Device, Quantity
@@ -94,11 +95,12 @@ def _row(row: dict[str, str]) -> TrainingRow:
 def _predict(row: dict[str, str], layout: Layout, recompute: str) -> Prediction:
     question = _question(row["table"], row["model"], int(row["sequence"]), row["system"])
     batch = int(row["local_batch"]) * layout.data_ranks
-    plain = layout == Layout(shard=layout.workers)
-    knobs = {**({} if plain else {"layout": layout.text}), "accumulation": int(row["accumulation"])}
+    name = row["strategy"]
+    takes_layout = "layout" in strategy(name).needs.heeds
+    knobs: dict[str, Scalar] = {"accumulation": int(row["accumulation"])}
+    knobs |= {"layout": layout.text} if takes_layout else {}
     if layout.pipeline > 1:
         knobs["microbatches"] = knobs.pop("accumulation")
-    name = "torch-fsdp" if plain else "torch-mesh"
     (spec,) = question.specs(name, {**knobs, "recompute": recompute}, (layout.workers,), [("global_batch", batch)])
     spec = spec.model_copy(update={"execution": row["execution"]})
     footprint = strategy(name).footprint(spec, question.facts)

@@ -107,7 +107,7 @@ class Question:
     def but_with(self, **fields: Any) -> "Question":
         """The same model asked about otherwise; what is known of it is not worked out again."""
         other = replace(self, **fields)
-        known = {name: vars(self)[name] for name in ("own_facts", "facts") if name in vars(self)}
+        known: dict[str, Any] = {name: vars(self)[name] for name in ("own_facts", "facts") if name in vars(self)}
         vars(other).update(known)
         return other
 

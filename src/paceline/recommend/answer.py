@@ -84,8 +84,29 @@ def recommend(
         kept += (_candidate(wanted, each, evidence, critical_batch) for each in found.best)
         if found.why_not is not None and not found.best:
             excluded[name] = found.why_not
+    kept = _without_doubles(kept)
     answer = Answer(question, wanted, tuple(kept), excluded, predictions, considered, critical_batch=critical_batch)
     return ranked(answer)
+
+
+def _without_doubles(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Without composed layouts that are the same as what a plainer strategy of the framework does."""
+    plain = {
+        (strategy(spec.strategy).framework, str(strategy(spec.strategy).traits.layout(spec)), _numbers(spec))
+        for spec in (candidate.spec for candidate in candidates)
+        if spec.layout is None
+    }
+    return [
+        candidate
+        for candidate in candidates
+        if candidate.spec.layout is None
+        or (strategy(candidate.spec.strategy).framework, str(candidate.spec.layout), _numbers(candidate.spec))
+        not in plain
+    ]
+
+
+def _numbers(spec: RunSpec) -> tuple[object, ...]:
+    return spec.samples_per_step, spec.precision, spec.execution, spec.accumulation, spec.recompute
 
 
 @dataclass

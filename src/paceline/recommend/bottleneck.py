@@ -18,17 +18,28 @@ ALONG = {
     "context": "keys and values between stretches of sequences",
     "expert": "tokens between experts",
 }
-COMPUTATION = "computation"
+COMPUTATION, HOST = "computation", "the host, which asks for operations more slowly than the device makes them"
 
 
 def shares_of_step(question: Question, prediction: Prediction) -> dict[str, float]:
     """Shares of the step's seconds, largest first; they add up to one."""
     parts = prediction.parts
-    seconds = {COMPUTATION: parts.compute, "an idle pipeline": parts.bubble,
+    computing = HOST if host_bound(question, prediction) else COMPUTATION
+    seconds = {computing: parts.compute, "an idle pipeline": parts.bubble,
                "waiting for slower ranks or for a core": parts.waiting}  # fmt: skip
     seconds |= exposed_by_purpose(question, prediction)
     in_order = sorted(seconds.items(), key=lambda item: -item[1])
     return {name: value / (parts.step or 1.0) for name, value in in_order if value > 0}
+
+
+def host_bound(question: Question, prediction: Prediction) -> bool:
+    """Whether a GPU waits for the host to ask for operations, more than the host waits for it."""
+    chosen = strategy(prediction.spec.strategy)
+    work = chosen.footprint(prediction.spec, question.facts).groups[0].work
+    if question.hardware.kind == "cpu" or work is None:
+        return False
+    passes = question.predictor.rank_passes(chosen, prediction.spec, work)
+    return sum(passes.host_forward) + sum(passes.host_backward) + passes.overhead > passes.total
 
 
 def exposed_by_purpose(question: Question, prediction: Prediction) -> dict[str, float]:

@@ -117,12 +117,16 @@ def _training(answer: Answer, prediction: Prediction) -> Iterator[str]:
     question = answer.question
     if question.tokens is None and question.samples is None:
         return
-    what = f"{question.tokens:,.4g} tokens" if question.tokens is not None else f"{question.samples:,} samples"
+    if question.tokens is None:
+        what = f"{question.samples:,} samples"
+    else:
+        billions = question.tokens / 1e9
+        what = f"{billions:,.4g} billion tokens" if billions >= 1 else f"{question.tokens:,.0f} tokens"
     seconds, cost = prediction.epoch_seconds, prediction.cost_per_epoch
     price = f" and {format_money(cost.value)} at {prediction.price_per_device_hour:g} per device-hour" if cost else ""
     energy = format_energy(prediction.joules_per_epoch.value)
     yield (
-        f"{what[0].upper()}{what[1:]} take {format_days(seconds.value)} (90 %: {format_days(seconds.low)} to "
+        f"{what} take {format_days(seconds.value)} (90 %: {format_days(seconds.low)} to "
         f"{format_days(seconds.high)}), {energy} of the devices{price}."
     )
 

@@ -181,3 +181,42 @@ def test_a_precision_that_was_asked_for_and_is_not_offered_is_left_out_with_the_
     asked, usual = (recommend(question(strategies=names, precision=kind)) for kind in ("fp16", None))
     assert {one.spec.strategy for one in asked.ranked} == {"torch-single"}
     assert {one.spec.strategy for one in usual.ranked} == set(names)
+
+
+LLAMA = {"workload": "llama", "options": {"size": "8b"}, "hardware": load_hardware("h100-nvlink")}
+
+
+def test_an_answer_about_tokens_has_their_rate_utilisation_days_energy_and_money() -> None:
+    asked = question(**LLAMA, workers=(64,), strategies=("torch-fsdp",), tokens=1e12, price_per_device_hour=2.5)
+    said = " ".join(explain(recommend(asked)))
+    assert "tokens/s on each device" in said and "of its peak in bf16 (MFU)" in said
+    assert "1,000 billion tokens take" in said and "days" in said and "MWh" in said and "at 2.5 per device-hour" in said
+    assert "The batch is 2.1 million tokens" in said
+    assert "It is bound by computation" in said
+
+
+def test_tokens_of_a_model_without_sequences_are_refused() -> None:
+    with pytest.raises(SpecError, match="--tokens is about sequences"):
+        recommend(question(tokens=1e9))
+
+
+def test_the_batch_of_a_model_of_tokens_is_that_of_its_size() -> None:
+    for size, samples in (("1b", 128), ("8b", 256), ("70b", 512), ("405b", 2048)):
+        asked = question(**{**LLAMA, "options": {"size": size}}, workers=(8, 1024))
+        assert asked.batches == [("global_batch", samples)]
+
+
+def test_what_would_change_an_answer_is_said() -> None:
+    slow = load_hardware("h100-nvlink", "10g")
+    asked = question(**{**LLAMA, "hardware": slow}, workers=(64,), strategies=("torch-fsdp",), global_batches=(64,))
+    said = " ".join(explain(recommend(asked)))
+    assert "What would change it: " in said and "a link twice as fast between nodes would make it" in said
+    assert "parameters between workers" in said
+
+
+def test_where_nothing_fits_more_devices_and_larger_ones_are_named() -> None:
+    asked = question(**{**LLAMA, "options": {"size": "70b"}}, workers=(8,), strategies=("torch-fsdp",))
+    nothing = recommend(asked)
+    assert nothing.pick is None
+    said = explain(nothing)[1]
+    assert said.startswith("What would fit: ") and "devices (torch-fsdp x" in said
