@@ -102,8 +102,9 @@ def _print_measured(rows: Sequence[Row], calibrated: bool) -> None:
     console.print(table)
     fresh = [row for row in rows if not row.used_to_calibrate]
     for title, group in (("held out", fresh), ("used to calibrate (†)", [row for row in rows if row not in fresh])):
-        if group:
-            console.print(f"{title}: {_sentence(summarise(group))}")
+        for method in dict.fromkeys(row.method for row in group):
+            some = [row for row in group if row.method == method]
+            console.print(f"{title}, from {escape(method)}: {_sentence(summarise(some))}")
     console.print("[dim]by wall clock, or by CPU seconds of all processes where there was other load on the machine[/]")
 
 
@@ -117,7 +118,8 @@ def _name(row: Row) -> str:
 def _sentence(total: Summary) -> str:
     order = "" if total.order_kept is None else f", order kept in {format_percent(total.order_kept)} of pairs"
     return (
-        f"{total.rows} configurations, mean error {total.mean_error:.1%}, worst {total.worst_error:.1%}, "
+        f"{total.rows} configurations, mean error {total.mean_error:.1%} (bias {total.bias:+.1%}), worst "
+        f"{total.worst_error:.1%}, "
         f"{format_percent(total.coverage)} inside their intervals{order}"
     )
 
