@@ -22,6 +22,7 @@ from paceline.predict.layout_costs import strategies_with_layouts
 from paceline.predict.measured import measured_step
 from paceline.spec import Frozen, Precision, Recompute, Reduction, RunSpec, Scalar
 from paceline.store import Store
+from paceline.systems.software import AttentionKernel
 
 RESULT_SUFFIXES = (".db", ".sqlite")
 MILLISECONDS = 1e-3
@@ -65,6 +66,8 @@ class LogRow(Frozen):
     schedule: str = "1f1b"
     # Megatron-LM gives each stage as many blocks.
     balance: str = "blocks"
+    # What fits better, or what the system's software has, where nothing is said.
+    attention: AttentionKernel | None = None
     source: str = UNNAMED
 
     @model_validator(mode="before")
@@ -142,6 +145,7 @@ class LoggedRun:
     source: str
     spec: RunSpec
     step_seconds: float
+    attention: AttentionKernel | None = None
 
     @cached_property
     def model(self) -> ModelFacts:
@@ -201,7 +205,7 @@ def _from_rows(path: Path, assumed: dict[str, str]) -> Log:
         name = f"row {number}"
         try:
             row = LogRow.parse({**assumed, **values}, f"{path.name}, {name}")
-            runs.append(LoggedRun(name, row.source, row.spec, row.step_seconds))
+            runs.append(LoggedRun(name, row.source, row.spec, row.step_seconds, row.attention))
             _ = runs[-1].model
         except UserError as error:
             refused[name] = str(error).removeprefix(f"{path.name}, {name}: ")
