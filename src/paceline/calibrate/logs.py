@@ -7,7 +7,7 @@ fit is, is told by runs that it has not seen: folds of a cross-validation, which
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, exp, log
+from math import ceil, exp, hypot, log
 from random import Random
 from typing import Any
 
@@ -36,7 +36,7 @@ WORTH_OF_DESCRIPTION = 0.05
 # A run of the rarer kind, within a node or over several, weighs at most so many times as much.
 MOST_WEIGHT = 2.0
 # Hosts of some software take several times as long as described.
-HOST_FACTORS = (1.0, 2.0, 4.0, 8.0)
+HOST_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 # Steps of the search; from a fit of nearly the same runs fewer are enough.
 MOST_STEPS, MOST_STEPS_AGAIN = 20, 4
 
@@ -289,7 +289,7 @@ def _with_busy_hosts(residuals: Callable[[Any], list[float]], described: Sequenc
         [value + log(factor) if index == place else value for index, value in enumerate(described)]
         for factor in HOST_FACTORS
     ]
-    return min(starts, key=lambda start: sum(min(abs(error), ROBUST) for error in residuals(start)))
+    return min(starts, key=lambda start: sum(hypot(1, error / ROBUST) for error in residuals(start)))
 
 
 def _derivatives(residuals: Callable[[Any], list[float]], logs: Any) -> Any:

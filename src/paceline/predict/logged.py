@@ -136,6 +136,10 @@ class LogRow(Frozen):
         )  # fmt: skip
 
 
+# All that a row may say.
+COLUMNS = (*LogRow.model_fields, "step_ms", "data")
+
+
 @dataclass(frozen=True)
 class LoggedRun:
     """A run that was made, with what its step took."""
@@ -221,7 +225,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     reader = csv.DictReader(text.splitlines())
     _check_columns(path, reader.fieldnames or ())
     for row in reader:
-        yield reader.line_num, {name: value.strip() for name, value in row.items() if name and value and value.strip()}
+        cells = {name: str(value or "").strip() for name, value in row.items() if name in COLUMNS}
+        yield reader.line_num, {name: value for name, value in cells.items() if value}
 
 
 def _check_columns(path: Path, columns: Iterable[str]) -> None:
@@ -233,11 +238,10 @@ def _check_columns(path: Path, columns: Iterable[str]) -> None:
         missing.append("step_ms (or step_seconds)")
     if missing:
         raise SpecError(f"log {path} lacks {', '.join(missing)}; its columns are {', '.join(columns) or 'none'}")
-    known = {*fields, "step_ms", "data"}
     # Logs have columns of their own, which say nothing here; one that is nearly a known name is misspelt.
     for name in columns:
-        if name not in known and get_close_matches(name, known, n=1, cutoff=MISSPELT):
-            raise SpecError(f"log {path} has a column {name!r} that is not known; {nearest(name, known)}")
+        if name not in COLUMNS and get_close_matches(name, COLUMNS, n=1, cutoff=MISSPELT):
+            raise SpecError(f"log {path} has a column {name!r} that is not known; {nearest(name, COLUMNS)}")
 
 
 def _from_records(store: Store) -> Log:

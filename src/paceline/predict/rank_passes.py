@@ -85,13 +85,12 @@ class RankClock:
             first = Pass(samples, precision, elements or layer.output_elements, trained)
             trained, elements = trained or layer.parameters > 0, layer.output_elements
             # What a layer is given differs for the first of its like alone.
-            others = first
+            others, rest = first, count
             if first.input_elements != elements or first.sends_back != trained:
-                others = Pass(samples, precision, elements, trained)
+                others, rest = Pass(samples, precision, elements, trained), count - 1
                 layers.append((self._layer(layer, first, work.recompute), 1))
-                count -= 1
-            if count:
-                layers.append((self._layer(layer, others, work.recompute), count))
+            if rest:
+                layers.append((self._layer(layer, others, work.recompute), rest))
         if work.last:
             layers.append((self._loss(samples * elements / work.ways), 1))
         return layers
