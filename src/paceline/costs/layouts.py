@@ -121,6 +121,15 @@ class MeshPlan:
             return 1, self.accumulation
         return (1 if self.schedule in _ONE_STAGE else self.accumulation), 0
 
+    @property
+    def division(self) -> tuple[object, ...]:
+        """What the parts of a model depend on; the batch and how many copies share it are no part of it."""
+        layout = self.layout
+        return (
+            layout.pipeline, layout.tensor, layout.context, layout.expert, self.stages_per_worker,
+            self.schedule in V_SHAPED, self.balance, self.split_convolutions, self.attention, self.tied,
+        )  # fmt: skip
+
     def holder(self, stage: int) -> int:
         """The place in the pipeline that holds a stage."""
         lap, place = divmod(stage, self.layout.pipeline)
@@ -314,7 +323,11 @@ def _why_not_sequence(layout: Layout, length: int) -> str | None:
 
 def is_causal_transformer(model: ModelFacts) -> bool:
     """Whether every layer is one of a causal transformer's, so that `tensor` divides the sequence too."""
-    return any(layer.heads for layer in model.layers) and all(map(transformer_role, model.layers))
+    key = ("is_causal_transformer",)
+    if key not in model.derived:
+        layers = [layer for layer, _ in model.runs]
+        model.derived[key] = any(layer.heads for layer in layers) and all(map(transformer_role, layers))
+    return bool(model.derived[key])
 
 
 def _why_not_in_ring(spec: RunSpec, plan: MeshPlan, length: int) -> str | None:

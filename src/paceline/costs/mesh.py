@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.costs.cuts import cut_by_blocks, cut_by_flops
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
@@ -20,7 +19,7 @@ from paceline.costs.footprint import (
 )
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
-from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, place_of, units_of
+from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, places_of, units_of
 from paceline.costs.messages import (
     Message,
     Phase,
@@ -60,18 +59,16 @@ class Crossing:
 def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprint:
     """Every rank, in the order of the mesh: pipeline, replicate, shard, context, tensor."""
     layout, plan = plan.layout, plan.settled(spec.device, model)
-    cut = cut_by_blocks if plan.balance == "blocks" else cut_by_flops
-    stages = cut(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
+    places, stages = places_of(plan, model)
     ranks: list[RankFootprint] = []
-    for number in range(layout.pipeline):
-        place = place_of(plan, number, stages, model.input_elements)
-        crossings = _crossings(spec, plan, number, stages)
+    for place in places:
+        crossings = _crossings(spec, plan, place.number, stages)
         messages = (
             *_between_stages(plan, crossings),
             *_between_split_layers(spec, plan, place),
-            *_layer_by_layer(_between_stretches, spec, plan, place),
-            *_layer_by_layer(_between_experts, spec, plan, place),
-            *_layer_by_layer(_between_shards, spec, plan, place),
+            *(_layer_by_layer(_between_stretches, spec, plan, place) if layout.context > 1 else ()),
+            *(_layer_by_layer(_between_experts, spec, plan, place) if layout.expert > 1 else ()),
+            *_between_shards_once(spec, plan, place),
             *_between_copies_of_the_table(spec, plan, place),
             *_norm_of_gradients(spec, plan, place),
         )
@@ -94,6 +91,14 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
 
 def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
     """Ranks in order that hold as much as each other: how many, and numbers in the shard of each."""
+    key = ("held", plan.layout.holders, plan.layout.expert)
+    if key not in place.part.derived:
+        place.part.derived[key] = _held(plan, place)
+    found: list[tuple[int, int]] = place.part.derived[key]
+    return found
+
+
+def _held(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
     layout, arrays = plan.layout, _by_holders(plan, place.part)
     runs = shard_runs(arrays[layout.holders], layout.holders)
     if layout.expert == 1:
@@ -116,13 +121,9 @@ def _layer_by_layer(
     messages_of: Callable[[RunSpec, MeshPlan, Place], list[Message]], spec: RunSpec, plan: MeshPlan, place: Place
 ) -> list[Message]:
     """What layers exchange; neighbours that are alike but for their names, as most are, are worked out once."""
-    whole, part = (
-        ModelFacts(tuple(model.layers[start] for start, _ in place.runs), model.input_elements)
-        for model in (place.whole, place.part)
-    )
-    like = {place.whole.layers[start].name: count for start, count in place.runs}
-    messages = messages_of(spec, plan, replace(place, whole=whole, part=part))
-    return [of_like_layers(message, like.get(str(message.layer), 1)) for message in messages]
+    like = place.like
+    messages = messages_of(spec, plan, place.distinct)
+    return [of_like_layers(message, like.get(message.layer, 1)) for message in messages]
 
 
 def _rank(
@@ -315,6 +316,16 @@ def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) ->
     shard = Array(rows, width).shard(plan.layout.holders, 0) * parameter_width(spec)
     apart = plan.layout.apart("pipeline") * (plan.layout.pipeline - 1)
     return [replace(exchange("gradients of the tied table", shard, shard), apart=apart, content="gradients")]
+
+
+def _between_shards_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
+    """The same for all batches of a layout."""
+    layout = plan.layout
+    key = ("shards", layout.replicate, layout.shard, *plan.gathers, spec.precision, spec.reduction, spec.device)
+    if key not in place.part.derived:
+        place.part.derived[key] = _layer_by_layer(_between_shards, spec, plan, place)
+    found: list[Message] = place.part.derived[key]
+    return found
 
 
 def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from paceline.costs.cuts import cut_by_blocks, cut_by_flops
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
@@ -32,6 +33,20 @@ class Place:
     part: ModelFacts
 
     @cached_property
+    def distinct(self) -> "Place":
+        """The same with the first of each run of like layers alone."""
+        whole, part = (
+            ModelFacts(tuple(model.layers[start] for start, _ in self.runs), model.input_elements)
+            for model in (self.whole, self.part)
+        )
+        return replace(self, whole=whole, part=part)
+
+    @cached_property
+    def like(self) -> dict[str | None, int]:
+        """How many layers each of those stands for, by its name."""
+        return {self.whole.layers[start].name: count for start, count in self.runs}
+
+    @cached_property
     def runs(self) -> tuple[tuple[int, int], ...]:
         """Neighbouring layers that are alike, whole and in part: the place of the first of them, and how many."""
         runs, pairs = list[tuple[int, int]](), list(zip(self.whole.layers, self.part.layers, strict=True))
@@ -47,6 +62,18 @@ class Place:
 def _alike(layer: LayerFacts, other: LayerFacts) -> bool:
     """Whether two layers differ in nothing but their names."""
     return replace(layer, name=other.name) == other
+
+
+def places_of(plan: MeshPlan, model: ModelFacts) -> tuple[tuple[Place, ...], Sequence[Sequence[LayerFacts]]]:
+    """All places in the pipeline, and the layers of each stage; of like divisions of a model the same ones."""
+    key = ("places", *plan.division)
+    if key not in model.derived:
+        cut = cut_by_blocks if plan.balance == "blocks" else cut_by_flops
+        stages = cut(model.layers, plan.stages) if plan.layout.pipeline > 1 else (model.layers,)
+        places = tuple(place_of(plan, number, stages, model.input_elements) for number in range(plan.layout.pipeline))
+        model.derived[key] = places, stages
+    found: tuple[tuple[Place, ...], Sequence[Sequence[LayerFacts]]] = model.derived[key]
+    return found
 
 
 def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int) -> Place:
@@ -144,7 +171,7 @@ class Unit:
     arrays: list[Array]
     holders: int
 
-    @property
+    @cached_property
     def padded(self) -> int:
         """Numbers that travel."""
         return sum(array.padded(self.holders) for array in self.arrays)
@@ -152,6 +179,14 @@ class Unit:
 
 def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
     """By name: each layer, and its experts apart where they are dealt."""
+    key = ("units", plan.layout.holders, plan.layout.expert)
+    if key not in model.derived:
+        model.derived[key] = _units(plan, model)
+    found: dict[str, Unit] = model.derived[key]
+    return found
+
+
+def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
     units: dict[str, Unit] = {}
     for layer in model.layers:
         dealt = tuple(array for array in layer.arrays if array[0].startswith(EXPERTS) and plan.layout.expert > 1)
