@@ -61,18 +61,14 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
     layout, plan = plan.layout, plan.settled(spec.device, model)
     places, stages = places_of(plan, model)
     ranks: list[RankFootprint] = []
+    messages: tuple[Message, ...] = ()
+    buffers, before = 0.0, None
     for place in places:
-        crossings = _crossings(spec, plan, place.number, stages)
-        messages = (
-            *_between_stages(plan, crossings),
-            *_between_split_layers(spec, plan, place),
-            *(_layer_by_layer(_between_stretches, spec, plan, place) if layout.context > 1 else ()),
-            *(_layer_by_layer(_between_experts, spec, plan, place) if layout.expert > 1 else ()),
-            *_between_shards_once(spec, plan, place),
-            *_between_copies_of_the_table(spec, plan, place),
-            *_norm_of_gradients(spec, plan, place),
-        )
-        buffers = _buffer_bytes(plan, crossings)
+        # Places in the middle of a pipeline send what the one before them sends.
+        if before is None or not place.alike(before, plan.stages):
+            crossings = _crossings(spec, plan, place, stages)
+            messages, buffers = _messages(spec, plan, place, crossings), _buffer_bytes(plan, crossings)
+        before = place
         shards = [
             _rank(spec, plan, place, messages, count * layout.tensor, held, buffers)
             for count, held in _held_by_ranks(plan, place)
@@ -87,6 +83,19 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
         split=layout.tensor,
     )  # fmt: skip
     return in_groups(ranks, turns if layout.pipeline > 1 else None)
+
+
+def _messages(spec: RunSpec, plan: MeshPlan, place: Place, crossings: Sequence[Crossing]) -> tuple[Message, ...]:
+    layout = plan.layout
+    return (
+        *_between_stages(plan, crossings),
+        *(_between_split_layers(spec, plan, place) if layout.tensor > 1 else ()),
+        *(_layer_by_layer(_between_stretches, spec, plan, place) if layout.context > 1 else ()),
+        *(_layer_by_layer(_between_experts, spec, plan, place) if layout.expert > 1 else ()),
+        *_between_shards_once(spec, plan, place),
+        *_between_copies_of_the_table(spec, plan, place),
+        *_norm_of_gradients(spec, plan, place),
+    )
 
 
 def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
@@ -159,7 +168,7 @@ def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:
     return sum(crossing.sent_bytes + crossing.received_bytes for crossing in crossings) * plan.microbatches
 
 
-def _crossings(spec: RunSpec, plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
+def _crossings(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
     """What each stage of a place sends on and is given; neighbours on the same rank send nothing."""
     scale = compute_width(spec) * plan.stretch_microbatch / plan.layout.tensor
 
@@ -168,7 +177,7 @@ def _crossings(spec: RunSpec, plan: MeshPlan, number: int, stages: Sequence[Sequ
             return 0.0
         return stages[before][-1].output_elements * scale
 
-    return [Crossing(stage, crossing_bytes(stage), crossing_bytes(stage - 1)) for stage in plan.held_stages(number)]
+    return [Crossing(stage, crossing_bytes(stage), crossing_bytes(stage - 1)) for stage in place.stages]
 
 
 def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Message]:

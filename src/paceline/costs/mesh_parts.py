@@ -32,6 +32,15 @@ class Place:
     whole: ModelFacts
     part: ModelFacts
 
+    def alike(self, other: "Place", stages: int) -> bool:
+        """Whether neither has an end of the pipeline and their layers differ in nothing but names."""
+        ends = {0, stages - 1} & {*self.stages, *other.stages}
+        return not ends and len(self.stages) == len(other.stages) and self._nameless == other._nameless
+
+    @cached_property
+    def _nameless(self) -> tuple[tuple[LayerFacts, int], ...]:
+        return tuple((replace(self.part.layers[start], name=""), count) for start, count in self.runs)
+
     @cached_property
     def distinct(self) -> "Place":
         """The same with the first of each run of like layers alone."""

@@ -18,8 +18,6 @@ from paceline.systems.hardware import Hardware, StrategyOverhead
 LONG_BYTES = 100e3
 # After so many micro-batches for each worker of a pipeline, its passes repeat themselves.
 STEADY_ROUNDS = 4
-# Stages whose passes differ by less, that with the head aside, take as long as each other.
-SAME_PASSES = 0.01
 
 
 @dataclass(frozen=True)
@@ -299,7 +297,7 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInp
     passes, with_exchanges, inputs = _stage_passes(line, stages, within, inputs)
     sends = [max((inputs.cost(m) for m in group.messages if m.kind == "send"), default=0.0) for group in line]
     total = _scheduled(stages, with_exchanges, sends) * rounds
-    alone = _scheduled(stages, passes, None) * rounds
+    alone = min(total, _without_sends(stages, passes) * rounds)
     sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
     beside = inputs.overhead_seconds + max(inputs.update_seconds(group) for group in line)
     busiest = max(range(len(line)), key=lambda worker: sum(passes[worker]))
@@ -318,14 +316,8 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInp
     )  # fmt: skip
 
 
-def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float] | None) -> float:
+def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
     """Until all micro-batches are done; once the pipeline is full, as many more take as long as the ones before."""
-    if sends is None:
-        times = [sum(pair) for pair in passes]
-        if stages.schedule == "1f1b" and max(times[:-1]) <= (1 + SAME_PASSES) * min(times[:-1]):
-            # One micro-batch goes through all stages, and then the slowest makes the others.
-            return sum(times) + (stages.microbatches - 1) * max(times)
-        sends = [0.0] * len(passes)
     few = STEADY_ROUNDS * stages.workers
     if stages.microbatches <= few + stages.workers:
         return pipeline_seconds(stages, passes, sends)
@@ -334,6 +326,15 @@ def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Seq
         pipeline_seconds(replace(stages, microbatches=count), passes, sends) for count in (most, most + stages.workers)
     )
     return before + (after - before) * (stages.microbatches - most) / stages.workers
+
+
+def _without_sends(stages: Stages, passes: Sequence[tuple[float, float]]) -> float:
+    """The same if nothing had to be sent."""
+    if stages.schedule != "1f1b":
+        return _scheduled(stages, passes, [0.0] * len(passes))
+    # One micro-batch goes through all stages, and then the slowest makes the others.
+    times = [sum(pair) for pair in passes]
+    return sum(times) + (stages.microbatches - 1) * max(times)
 
 
 def _stage_passes(
