@@ -7,13 +7,13 @@ fit is, is told by runs that it has not seen: folds of a cross-validation, which
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, exp, log
+from math import ceil, exp, hypot, log
 from random import Random
 from typing import Any
 
 from paceline.costs.footprint import Footprint
 from paceline.errors import SpecError, UserError
-from paceline.predict.against import ComparedRun, Comparison, compare, nodes_of, predictors_of
+from paceline.predict.against import Clocks, ComparedRun, Comparison, compare, nodes_of, predictors_of
 from paceline.predict.logged import LoggedRun
 from paceline.predict.operations import peak_of
 from paceline.predict.prediction import NORMAL_90, Estimate
@@ -36,9 +36,9 @@ WORTH_OF_DESCRIPTION = 0.05
 # A run of the rarer kind, within a node or over several, weighs at most so many times as much.
 MOST_WEIGHT = 2.0
 # Hosts of some software take several times as long as described.
-HOST_FACTORS = (1.0, 2.0, 4.0, 8.0)
+HOST_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 # Steps of the search; from a fit of nearly the same runs fewer are enough.
-MOST_STEPS, MOST_STEPS_AGAIN = 25, 8
+MOST_STEPS, MOST_STEPS_AGAIN = 20, 4
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class FittedNumber:
     most: float
     start: Callable[[Hardware], float]
     place: Callable[[Hardware, float, str], Hardware]
+    # Whether it is about what a rank computes, which is worked out once for all numbers that are not.
+    of_passes: bool = False
 
 
 def _of_device(name: str) -> Callable[[Hardware, float, str], Hardware]:
@@ -87,21 +89,25 @@ def _host_seconds(hardware: Hardware, value: float, source: str) -> Hardware:
 FITTED = (
     FittedNumber(
         "product_efficiency", 0.3, 0.1, 1.0, lambda hardware: hardware.device.product_efficiency.value,
-        _of_device("product_efficiency"),
+        _of_device("product_efficiency"), of_passes=True,
     ),
     FittedNumber(
         "half_rate_flops", 1.5, 1e7, 1e11, lambda hardware: hardware.device.half_rate_flops.value,
-        _of_device("half_rate_flops"),
+        _of_device("half_rate_flops"), of_passes=True,
     ),
     FittedNumber(
         "memory_efficiency", 0.4, 0.1, 1.0, lambda hardware: hardware.device.memory_efficiency.value,
-        _of_device("memory_efficiency"),
+        _of_device("memory_efficiency"), of_passes=True,
     ),
     FittedNumber(
         "host_seconds_per_operation", 1.0, 1e-7, 1e-3,
         lambda hardware: hardware.device.host_seconds_per_operation["eager"].value, _host_seconds,
+        of_passes=True,
     ),
-    FittedNumber("host_share_per_split", 1.0, 1e-3, 0.3, lambda _hardware: 0.02, _of_software("host_share_per_split")),
+    FittedNumber(
+        "host_share_per_split", 1.0, 1e-3, 0.3, lambda _hardware: 0.02, _of_software("host_share_per_split"),
+        of_passes=True,
+    ),
     FittedNumber(
         "inner.bytes_per_second", 0.5, 1e8, 1e12, lambda hardware: hardware.inner.bytes_per_second.value,
         _of_link("inner", "bytes_per_second"),
@@ -153,7 +159,8 @@ def fit_log(
     for kind in kinds:
         say(f"fitting {len(fitted)} runs with {kind} attention")
         start = _started(described, kind, source, assumed or {})
-        fits.append((*_fit(fitted, start, None, MOST_STEPS), start))
+        near = fits[0][0] if fits else None
+        fits.append((*_fit(fitted, start, near, MOST_STEPS_AGAIN if near else MOST_STEPS), start))
     values, _, start = min(fits, key=lambda fit: fit[1])
     say(f"cross-validating in {FOLDS} folds")
     seen_by_others = _cross_validate(fitted, start, values)
@@ -222,9 +229,9 @@ def _placed(hardware: Hardware, values: Sequence[float], source: str) -> Hardwar
     return hardware
 
 
-def _log_errors(runs: Sequence[Prepared], hardware: Hardware) -> list[float]:
+def _log_errors(runs: Sequence[Prepared], hardware: Hardware, clocks: Clocks | None = None) -> list[float]:
     """Logarithms of predicted over logged seconds."""
-    predictors = predictors_of([run for run, _ in runs], hardware)
+    predictors = predictors_of([run for run, _ in runs], hardware, clocks)
     return [
         log(predictor.parts(run.spec, footprint).step / run.step_seconds)
         for (run, predictor), (_, footprint) in zip(predictors, runs, strict=True)
@@ -239,10 +246,22 @@ def _fit(
 
     described = [log(number.start(start)) for number in FITTED]
     weights = _weights(runs, start)
+    clocks: dict[tuple[float, ...], Clocks] = {}
+
+    def clocks_of(logs: Any) -> Clocks:
+        key = tuple(float(value) for value, number in zip(logs, FITTED, strict=True) if number.of_passes)
+        if key not in clocks:
+            # Derivatives come back to the numbers before; nothing older does.
+            while len(clocks) > 1:
+                clocks.pop(next(reversed(clocks)))
+            clocks[key] = {}
+        return clocks[key]
 
     def residuals(logs: Any) -> list[float]:
         hardware = _placed(start, [exp(value) for value in logs], "a number that is being fitted")
-        errors = [weight * error for weight, error in zip(weights, _log_errors(runs, hardware), strict=True)]
+        errors = [
+            weight * error for weight, error in zip(weights, _log_errors(runs, hardware, clocks_of(logs)), strict=True)
+        ]
         moved = (
             WORTH_OF_DESCRIPTION * (value - usual) / number.spread
             for value, usual, number in zip(logs, described, FITTED, strict=True)
@@ -270,7 +289,7 @@ def _with_busy_hosts(residuals: Callable[[Any], list[float]], described: Sequenc
         [value + log(factor) if index == place else value for index, value in enumerate(described)]
         for factor in HOST_FACTORS
     ]
-    return min(starts, key=lambda start: sum(min(abs(error), ROBUST) for error in residuals(start)))
+    return min(starts, key=lambda start: sum(hypot(1, error / ROBUST) for error in residuals(start)))
 
 
 def _derivatives(residuals: Callable[[Any], list[float]], logs: Any) -> Any:

@@ -24,6 +24,11 @@ class ModelFacts:
     input_elements: int = 0
 
     @cached_property
+    def derived(self) -> dict[tuple[object, ...], Any]:
+        """What was worked out of it before, by what it was worked out for: a search comes back to the same parts."""
+        return {}
+
+    @cached_property
     def runs(self) -> tuple[tuple[LayerFacts, int], ...]:
         """Neighbouring layers that differ in nothing but their names: the first of them, and how many."""
         runs: list[tuple[LayerFacts, int]] = []

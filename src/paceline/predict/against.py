@@ -8,12 +8,15 @@ from statistics import mean, median
 from paceline.errors import UserError
 from paceline.layout import MESH
 from paceline.predict.logged import LoggedRun
-from paceline.predict.operations import OperationTimer
-from paceline.predict.prediction import Estimate, Predictor
+from paceline.predict.prediction import ComputeKey, Estimate, Predictor
+from paceline.predict.rank_passes import RankClock
 from paceline.systems.hardware import Hardware
+from paceline.systems.software import AttentionKernel
 
 # Of one number alone there is no order.
 LEAST_RANKED = 3
+# What passes of ranks take, by the kind of attention that runs say they had.
+Clocks = dict[AttentionKernel | None, dict[ComputeKey, RankClock]]
 
 
 @dataclass(frozen=True)
@@ -161,16 +164,31 @@ def compare(runs: Iterable[LoggedRun], hardware: Hardware, refused: dict[str, st
     return Comparison(tuple(rows), reasons)
 
 
-def predictors_of(runs: Iterable[LoggedRun], hardware: Hardware) -> Iterator[tuple[LoggedRun, Predictor]]:
-    """Each run with the predictor of its model; runs of one model share it."""
-    known: dict[int, Predictor] = {}
-    timer = OperationTimer(hardware)
+def predictors_of(
+    runs: Iterable[LoggedRun], hardware: Hardware, clocks: Clocks | None = None
+) -> Iterator[tuple[LoggedRun, Predictor]]:
+    """Each run with the predictor of its model; runs of one model share it, and all share what passes take.
+
+    `clocks` of an earlier call may be given where nothing differs but links, shares and what a step takes beside.
+    """
+    known: dict[tuple[int, AttentionKernel | None], Predictor] = {}
+    clocks = {} if clocks is None else clocks
     for run in runs:
         # The models of a log are kept as long as its runs.
-        place = id(run.model)
+        place = id(run.model), run.attention
         if place not in known:
-            known[place] = Predictor(hardware, run.model, run.spec.samples_per_step, timer=timer)
+            system = _with_attention(hardware, run.attention)
+            shared = clocks.setdefault(run.attention, {})
+            known[place] = Predictor(system, run.model, run.spec.samples_per_step, clocks=shared)
         yield run, known[place]
+
+
+def _with_attention(hardware: Hardware, attention: AttentionKernel | None) -> Hardware:
+    """A system whose software makes attention as a run says that it did."""
+    if attention is None or hardware.software is None or hardware.software.attention == attention:
+        return hardware
+    software = hardware.software.model_copy(update={"attention": attention})
+    return hardware.model_copy(update={"software": software})
 
 
 def nodes_of(run: LoggedRun, hardware: Hardware) -> int:

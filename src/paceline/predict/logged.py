@@ -22,6 +22,7 @@ from paceline.predict.layout_costs import strategies_with_layouts
 from paceline.predict.measured import measured_step
 from paceline.spec import Frozen, Precision, Recompute, Reduction, RunSpec, Scalar
 from paceline.store import Store
+from paceline.systems.software import AttentionKernel
 
 RESULT_SUFFIXES = (".db", ".sqlite")
 MILLISECONDS = 1e-3
@@ -65,6 +66,8 @@ class LogRow(Frozen):
     schedule: str = "1f1b"
     # Megatron-LM gives each stage as many blocks.
     balance: str = "blocks"
+    # What fits better, or what the system's software has, where nothing is said.
+    attention: AttentionKernel | None = None
     source: str = UNNAMED
 
     @model_validator(mode="before")
@@ -133,6 +136,10 @@ class LogRow(Frozen):
         )  # fmt: skip
 
 
+# All that a row may say.
+COLUMNS = (*LogRow.model_fields, "step_ms", "data")
+
+
 @dataclass(frozen=True)
 class LoggedRun:
     """A run that was made, with what its step took."""
@@ -142,6 +149,7 @@ class LoggedRun:
     source: str
     spec: RunSpec
     step_seconds: float
+    attention: AttentionKernel | None = None
 
     @cached_property
     def model(self) -> ModelFacts:
@@ -201,7 +209,7 @@ def _from_rows(path: Path, assumed: dict[str, str]) -> Log:
         name = f"row {number}"
         try:
             row = LogRow.parse({**assumed, **values}, f"{path.name}, {name}")
-            runs.append(LoggedRun(name, row.source, row.spec, row.step_seconds))
+            runs.append(LoggedRun(name, row.source, row.spec, row.step_seconds, row.attention))
             _ = runs[-1].model
         except UserError as error:
             refused[name] = str(error).removeprefix(f"{path.name}, {name}: ")
@@ -217,7 +225,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     reader = csv.DictReader(text.splitlines())
     _check_columns(path, reader.fieldnames or ())
     for row in reader:
-        yield reader.line_num, {name: value.strip() for name, value in row.items() if name and value and value.strip()}
+        cells = {name: str(value or "").strip() for name, value in row.items() if name in COLUMNS}
+        yield reader.line_num, {name: value for name, value in cells.items() if value}
 
 
 def _check_columns(path: Path, columns: Iterable[str]) -> None:
@@ -229,11 +238,10 @@ def _check_columns(path: Path, columns: Iterable[str]) -> None:
         missing.append("step_ms (or step_seconds)")
     if missing:
         raise SpecError(f"log {path} lacks {', '.join(missing)}; its columns are {', '.join(columns) or 'none'}")
-    known = {*fields, "step_ms", "data"}
     # Logs have columns of their own, which say nothing here; one that is nearly a known name is misspelt.
     for name in columns:
-        if name not in known and get_close_matches(name, known, n=1, cutoff=MISSPELT):
-            raise SpecError(f"log {path} has a column {name!r} that is not known; {nearest(name, known)}")
+        if name not in COLUMNS and get_close_matches(name, COLUMNS, n=1, cutoff=MISSPELT):
+            raise SpecError(f"log {path} has a column {name!r} that is not known; {nearest(name, COLUMNS)}")
 
 
 def _from_records(store: Store) -> Log:

@@ -27,6 +27,9 @@ UNMEASURED_TRANSFERS = 0.3
 # Of peak memory beside what is known of a fit: allocators round up and fragment.
 MEMORY_DEVIATION = 0.06
 
+# What a worker's speed depends on, its device aside: framework, precision, execution and optimizer.
+ComputeKey = tuple[str, Precision, Execution, str]
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -149,14 +152,14 @@ class Predictor:
     # Of the samples, as a process holds them.
     data_bytes: float = 0.0
     tokens_per_sample: int | None = None
-    # What operations take on the system; predictors of other models may share it.
+    # What operations take on the system, and passes of ranks; predictors of other models may share them.
     timer: OperationTimer | None = None
+    clocks: dict[ComputeKey, RankClock] = field(default_factory=dict)
     _passes: dict[tuple[int, float], Passes] = field(default_factory=dict)
-    _clocks: dict[int, RankClock] = field(default_factory=dict)
     _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
     _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
-    _compute: dict[tuple[str, Precision, Execution, str], Compute] = field(default_factory=dict)
+    _compute: dict[ComputeKey, Compute] = field(default_factory=dict)
     _passed: dict[tuple[str, float], float] = field(default_factory=dict)
 
     @cached_property
@@ -234,7 +237,7 @@ class Predictor:
 
     def compute(self, framework: str, spec: RunSpec) -> Compute:
         """How fast the system computes in a framework."""
-        key = framework, spec.precision, spec.execution, spec.optimizer.name
+        key = _compute_key(framework, spec)
         if key not in self._compute:
             self._compute[key] = Compute(
                 self.hardware, framework, spec.precision, spec.execution, spec.optimizer, self._timer
@@ -247,12 +250,15 @@ class Predictor:
 
     def _clock(self, spec: RunSpec, chosen: Strategy) -> RankClock | None:
         """Times ranks' own parts of a model on GPUs, unless steps of this very model were measured there."""
-        compute = self.compute(chosen.framework or "torch", spec)
-        if self.hardware.kind == "cpu" or compute.measured_steps(self.digest) is not None:
+        if self.hardware.kind == "cpu":
             return None
-        if id(compute) not in self._clocks:
-            self._clocks[id(compute)] = RankClock(compute)
-        return self._clocks[id(compute)]
+        compute = self.compute(chosen.framework or "torch", spec)
+        if compute.measured_steps(self.digest) is not None:
+            return None
+        key = _compute_key(chosen.framework or "torch", spec)
+        if key not in self.clocks:
+            self.clocks[key] = RankClock(compute)
+        return self.clocks[key]
 
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
@@ -263,7 +269,8 @@ class Predictor:
             passes = clock.passes(RankWork(self.model, samples)) if clock else self.passes(chosen, spec, samples)
             update = self.model.parameters * passes.update_per_parameter
             total = max(passes.total, sum(passes.host_forward) + sum(passes.host_backward))
-            self._singles[key] = total + passes.overhead + update
+            fitted = self.hardware.software.step_seconds if self.hardware.software else 0.0
+            self._singles[key] = total + passes.overhead + fitted + update
         return self._singles[key]
 
     def _transfers(self, chosen: Strategy, spec: RunSpec) -> Costs:
@@ -378,6 +385,10 @@ class Predictor:
         idle = parts.bubble + parts.waiting
         busy = parts.step - idle
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
+
+
+def _compute_key(framework: str, spec: RunSpec) -> ComputeKey:
+    return framework, spec.precision, spec.execution, spec.optimizer.name
 
 
 def _passes_of(footprint: Footprint, spec: RunSpec) -> int:

@@ -27,12 +27,23 @@ PassTimes = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
+class LayerTimes:
+    """Both passes of one layer, and where the device's seconds come from."""
+
+    forward: PassTimes
+    backward: PassTimes
+    sources: tuple[tuple[Source, float], ...]
+
+
+@dataclass(frozen=True)
 class RankClock:
     """Times passes of ranks as one framework makes them; layers that are alike are timed once."""
 
     compute: Compute
     # With the work that they are of, which is known by its place in memory and so must be kept.
     _passes: dict[tuple[int, float, tuple[object, ...]], tuple[RankWork, Passes]] = field(default_factory=dict)
+    _known: dict[tuple[LayerFacts, Pass, Recompute], LayerTimes] = field(default_factory=dict)
+    _losses: dict[float, LayerTimes] = field(default_factory=dict)
 
     def passes(self, work: RankWork) -> Passes:
         """One forward and backward pass of its samples; seconds of device and host apart."""
@@ -46,9 +57,11 @@ class RankClock:
         sources: dict[Source, float] = {}
         forward: list[PassTimes] = []
         backward: list[PassTimes] = []
-        for operations, count in self._operations(work):
-            forward += [self._pass(operations.forward, sources, count)] * count
-            backward += [self._pass(operations.backward, sources, count)] * count
+        for times, count in self._layers(work):
+            forward += [times.forward] * count
+            backward += [times.backward] * count
+            for source, seconds in times.sources:
+                sources[source] = sources.get(source, 0.0) + seconds * count
         if work.last:
             # The loss goes with the last layer.
             for passes in (forward, backward):
@@ -75,38 +88,57 @@ class RankClock:
 
     def _beside(self, updated: float, device: float, host_bound: bool) -> float:
         """Seconds of a step beside its passes and its update."""
-        software = self.compute.hardware.software
-        if software is not None:
-            return software.step_seconds
+        if self.compute.hardware.software is not None:
+            # What a fit says of each step has all of this in it.
+            return 0.0
         if self.compute.framework != "torch":
             return max(0.0, COMPILED_STEP_SECONDS - device)
         return max(0.0, (BESIDE + 1) * self._host - updated) * host_bound
 
-    def _operations(self, work: RankWork) -> list[tuple[LayerOperations, int]]:
+    def _layers(self, work: RankWork) -> list[tuple[LayerTimes, int]]:
         """Of each run of like layers, and of the loss."""
-        compute, samples = self.compute, max(1, round(work.samples))
-        elements, trained, made = work.model.input_elements, not work.model.input_elements, []
+        precision, samples = self.compute.precision, max(1, round(work.samples))
+        if work.cast:
+            precision = CAST.get(precision, precision)
+        elements, trained, layers = work.model.input_elements, not work.model.input_elements, []
         for layer, count in work.model.runs:
-            precision = CAST.get(compute.precision, compute.precision) if work.cast else compute.precision
             first = Pass(samples, precision, elements or layer.output_elements, trained, work.stretches)
             trained, elements = trained or layer.parameters > 0, layer.output_elements
             # What a layer is given differs for the first of its like alone.
-            others = replace(first, input_elements=elements, sends_back=trained)
-            for on, layers in ((first, count),) if first == others else ((first, 1), (others, count - 1)):
-                if layers:
-                    operations = _as_run(layer, on, work.recompute, self._attention, "compiled" in compute.running)
-                    made.append((operations, layers))
+            others, rest = first, count
+            if first.input_elements != elements or first.sends_back != trained:
+                others, rest = Pass(samples, precision, elements, trained, work.stretches), count - 1
+                layers.append((self._layer(layer, first, work.recompute), 1))
+            if rest:
+                layers.append((self._layer(layer, others, work.recompute), rest))
         if work.last:
-            made.append((loss_operations(samples * elements / work.ways, compute.precision), 1))
-        return made
+            layers.append((self._loss(samples * elements / work.ways), 1))
+        return layers
 
-    def _pass(self, operations: Sequence[Operation], sources: dict[Source, float], layers: int) -> PassTimes:
+    def _layer(self, layer: LayerFacts, on: Pass, recompute: Recompute) -> LayerTimes:
+        key = layer, on, recompute
+        if key not in self._known:
+            compiled = "compiled" in self.compute.running
+            self._known[key] = self._times(_as_run(layer, on, recompute, self._attention, compiled))
+        return self._known[key]
+
+    def _loss(self, outputs: float) -> LayerTimes:
+        if outputs not in self._losses:
+            self._losses[outputs] = self._times(loss_operations(outputs, self.compute.precision))
+        return self._losses[outputs]
+
+    def _times(self, operations: LayerOperations) -> LayerTimes:
+        sources: dict[Source, float] = {}
+        both = [self._pass(made, sources) for made in (operations.forward, operations.backward)]
+        return LayerTimes(*both, tuple(sources.items()))
+
+    def _pass(self, operations: Sequence[Operation], sources: dict[Source, float]) -> PassTimes:
         device, count, off = 0.0, 0.0, 0.0
         for operation in operations:
             timed = self._timer.timed(operation)
             seconds = timed.seconds * operation.count
             device, count, off = device + seconds, count + operation.count, off + seconds * timed.deviation
-            sources[timed.source] = sources.get(timed.source, 0.0) + seconds * layers
+            sources[timed.source] = sources.get(timed.source, 0.0) + seconds
         return device, count * self._host, off
 
     @cached_property

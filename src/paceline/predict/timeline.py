@@ -85,6 +85,12 @@ class StepInputs:
         return self.clock.passes(group.work) if self.clock is not None and group.work is not None else None
 
     @property
+    def overhead_seconds(self) -> float:
+        """Of a step, beside passes, transfers and update."""
+        fitted = self.hardware.software.step_seconds if self.hardware.software else 0.0
+        return self.passes.overhead * self.crowding + fitted
+
+    @property
     def hidden_share(self) -> float:
         """Of the transfers of gradients that may hide behind the backward pass."""
         return self.hardware.software.hidden_share if self.hardware.software else 1.0
@@ -156,7 +162,7 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     own = inputs.own_passes(group)
     scale = inputs.scale(group) if own is None else _stretched(own, group, inputs)
     passes = inputs.passes.total * scale
-    beside = inputs.passes.overhead * inputs.crowding + inputs.update_seconds(group)
+    beside = inputs.overhead_seconds + inputs.update_seconds(group)
     beside += inputs.earlier_passes * passes
     blocking = sum(inputs.seconds(message) for message in group.messages if not message.hidden)
     blocking += inputs.software_seconds(group, inputs.model.parameter_bytes * min(1.0, inputs.share(group)))
@@ -247,6 +253,12 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
             for layer in range(place, place + message.layers):
                 of_phase[layer].append((message, each))
     whole = [message for message in hidden if message.layer not in places]
+    if not whole and not any(early) and not any(message.kind == "all-gather" for message in hidden):
+        # Nothing is waited for: gradients leave as layers finish.
+        transfers = [sum(transfer for _, transfer in of_layer) for of_layer in reversed(late)]
+        segments = [seconds * scale for seconds in reversed(inputs.passes.backward)]
+        end, link = overlap(segments, transfers, inputs.hardware.interference.value)
+        return inputs.passes.forward_total * scale + max(end, link), sum(transfers)
     tasks: list[Task] = []
 
     def add(transfers: bool, seconds: float, *after: int) -> int:
@@ -285,9 +297,9 @@ def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInp
     passes, with_exchanges, inputs = _stage_passes(line, stages, within, inputs)
     sends = [max((inputs.cost(m) for m in group.messages if m.kind == "send"), default=0.0) for group in line]
     total = _scheduled(stages, with_exchanges, sends) * rounds
-    alone = _scheduled(stages, passes, [0.0] * len(line)) * rounds
+    alone = min(total, _without_sends(stages, passes) * rounds)
     sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
-    beside = inputs.passes.overhead * inputs.crowding + max(inputs.update_seconds(group) for group in line)
+    beside = inputs.overhead_seconds + max(inputs.update_seconds(group) for group in line)
     busiest = max(range(len(line)), key=lambda worker: sum(passes[worker]))
     compute = sum(passes[busiest]) * count + beside
     exchanged = sum(within[busiest]) * count
@@ -314,6 +326,15 @@ def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Seq
         pipeline_seconds(replace(stages, microbatches=count), passes, sends) for count in (most, most + stages.workers)
     )
     return before + (after - before) * (stages.microbatches - most) / stages.workers
+
+
+def _without_sends(stages: Stages, passes: Sequence[tuple[float, float]]) -> float:
+    """The same if nothing had to be sent."""
+    if stages.schedule != "1f1b":
+        return _scheduled(stages, passes, [0.0] * len(passes))
+    # One micro-batch goes through all stages, and then the slowest makes the others.
+    times = [sum(pair) for pair in passes]
+    return sum(times) + (stages.microbatches - 1) * max(times)
 
 
 def _stage_passes(
@@ -384,7 +405,7 @@ def line_of_workers(workers: Sequence[RankFootprint], stages: Stages) -> list[Ra
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
     """Workers push and pull; a server serves one after another, and the server that keeps most is done last."""
     scale = inputs.scale(worker)
-    compute = inputs.passes.total * scale + inputs.passes.overhead * inputs.crowding
+    compute = inputs.passes.total * scale + inputs.overhead_seconds
     share = max(server.parameter_bytes for server in servers) / (
         sum(server.parameter_bytes for server in servers) or 1.0
     )
@@ -402,7 +423,7 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
         return _unsynchronised(compute + software + words, moved, service, inputs, busy)
     hidden = [message for message in large if message.hidden]
     end, sent = _sending_back(scale, hidden, inputs)
-    pushed = end + inputs.passes.overhead * inputs.crowding - compute
+    pushed = end + inputs.overhead_seconds - compute
     queued = sum(
         max(0.0, inputs.workers * _at_server(message, share, inputs) - inputs.seconds(message)) for message in large
     )
