@@ -13,7 +13,8 @@ from paceline.costs.footprint import BACKWARD_OVER_FORWARD, ModelFacts
 from paceline.costs.layer_operations import model_operations
 from paceline.costs.layers import LayerFacts
 from paceline.predict.operations import OperationTimer, Source, peak_of
-from paceline.predict.steps import StepSeconds, step_seconds
+from paceline.predict.steps import StepSeconds, like_layers, step_seconds
+from paceline.predict.traced import TracedModel
 from paceline.spec import Execution, Optimizer, Precision
 from paceline.systems.hardware import Hardware, LayerRate, StepCurve
 
@@ -110,6 +111,8 @@ class Compute:
     optimizer: Optimizer = USUAL_OPTIMIZER
     # Shared by all that is predicted for one system: what operations take does not depend on the rest.
     timer: OperationTimer | None = None
+    # Of a user's model: its operations as they were traced.
+    traced: TracedModel | None = None
 
     def passes(self, model: ModelFacts, samples: float, digest: str | None = None) -> Passes:
         """Seconds of a local batch: as measured where this model was, else put together from its layers."""
@@ -154,9 +157,12 @@ class Compute:
 
     def _by_operations(self, model: ModelFacts, samples: float) -> Passes:
         """The longer of what the device and the host take; the loss goes with the last layer."""
-        operations = model_operations(model, samples, self.precision, self.optimizer)
         timer = self.timer or OperationTimer(self.hardware)
+        operations = model_operations(model, samples, self.precision, self.optimizer)
         step = step_seconds(operations, timer, self._running)
+        traced = self.traced.at(samples, self.precision, self.optimizer) if self.traced else None
+        if traced is not None:
+            step = like_layers(step_seconds(traced, timer, self._running), step)
         host_bound = step.host_bound
         stretched = step.total / (step.host if host_bound else step.device)
         forward, backward = (
@@ -237,6 +243,6 @@ def _sources(step: StepSeconds, where: str) -> str:
         "grid": f"a grid of operations, measured {where}",
         "data sheet": "the data sheet",
     }
-    most = max(step.sources, key=lambda source: step.sources[source], default="data sheet")
+    most: Source = max(step.sources, key=lambda source: step.sources[source], default="data sheet")
     text = names[most]
     return f"{text}; the host that asks for operations takes longer than the device" if step.host_bound else text

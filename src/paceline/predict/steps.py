@@ -5,7 +5,7 @@ a step takes the longer of both; where it has to wait for a result, both start a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.costs.fusion import fused
 from paceline.costs.operations import LOSS, Operation, StepOperations
@@ -83,6 +83,21 @@ def step_seconds(step: StepOperations, timer: OperationTimer, execution: Executi
     return StepSeconds(
         tuple(forward), tuple(backward), update, beside, sources, sum(max(segment) for segment in segments)
     )
+
+
+def like_layers(step: StepSeconds, other: StepSeconds) -> StepSeconds:
+    """A step with as many layers as another has: its own where they are as many, else shared out as there."""
+    if len(step.forward) == len(other.forward):
+        return step
+    forward, backward = (_shared_out(getattr(step, name), getattr(other, name)) for name in ("forward", "backward"))
+    return replace(step, forward=forward, backward=backward)
+
+
+def _shared_out(parts: Sequence[PassSeconds], like: Sequence[PassSeconds]) -> tuple[PassSeconds, ...]:
+    device, host, off = (sum(getattr(part, name) for part in parts) for name in ("device", "host", "off"))
+    total = sum(part.device for part in like) or 1.0
+    shares = [part.device / total for part in like]
+    return tuple(PassSeconds(device * share, host * share, off * share) for share in shares)
 
 
 def _pass_seconds(

@@ -258,6 +258,8 @@ class Hardware(Frozen):
     calibration: Calibration | None = None
     # Relative speeds of unlike devices, in rank order and over again; none where all are alike.
     speeds: tuple[float, ...] = ()
+    # Of a GPU that is cut: into how many slices, each of which is a device.
+    slices: int | None = None
 
     @classmethod
     def read(cls, values: dict[str, Any], where: str) -> Self:
@@ -268,6 +270,11 @@ class Hardware(Frozen):
     def calibrated(self) -> Calibration:
         """Its calibration, or one in which nothing was measured."""
         return self.calibration or NOT_CALIBRATED
+
+    @property
+    def run_device(self) -> Literal["cpu", "cuda", "cuda-slice"]:
+        """The `device` of runs on it."""
+        return self.kind if self.slices is None else "cuda-slice"
 
     @property
     def measured_elsewhere(self) -> bool:

@@ -47,7 +47,9 @@ class GpuCalibrator:
     def calibrate(self) -> Hardware:
         """A minute or a little more."""
         with gpu_gauging(self.device, self.system, self.slices, self.say, self.most_flops) as gauge:
-            parts = {**self.parts, **({"replay": REPLAY_SECONDS} if self.replay else {})}
+            parts = dict(self.parts)
+            if self.replay:
+                parts["replay"] = REPLAY_SECONDS
             answer = self._measured(gauge.measure(parts, replay=self.replay))
             if not answer.operations and not answer.replayed:
                 reason = next(iter(answer.failures.values()), "nothing was timed")
@@ -99,6 +101,8 @@ class GpuCalibrator:
         fields: dict[str, Any] = {"device": device, "calibration": calibration, "name": LOCAL}
         count = self.slices if share < 1 else len(self.system.gpus)
         fields |= {"node_devices": max(1, count), "about": f"{answer.gpu}, {_count(count, share < 1)}"}
+        if share < 1:
+            fields["slices"] = self.slices
         if links:
             fields["inner"] = link_of(links, source)
         if together is not None and together.interference is not None:

@@ -61,8 +61,8 @@ def _convolution(operation: Operation, device: torch.device) -> Call:
     weights = _random((outputs, inputs // groups, kernel_height, kernel_width), device, kind)
     weights = weights.to(memory_format=torch.channels_last)
     if not operation.backward:
-        return lambda: functional.conv2d(images, weights, None, stride, padding, 1, groups)  # type: ignore[arg-type]
-    made = functional.conv2d(images, weights, None, stride, padding, 1, groups)  # type: ignore[arg-type]
+        return lambda: functional.conv2d(images, weights, None, stride, padding, 1, groups)
+    made = functional.conv2d(images, weights, None, stride, padding, 1, groups)
     gradient = torch.randn_like(made)
     # As many operations as a forward pass are the gradient of weights alone: the first layer's.
     one = operation.flops < 1.5 * 2 * made.numel() * inputs // groups * kernel_height * kernel_width
@@ -169,7 +169,8 @@ def _update(operation: Operation, device: torch.device) -> Call:
     parameters = [torch.nn.Parameter(_random((operation.shape[0] // arrays,), device)) for _ in range(arrays)]
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
-    return make_optimizer(settings, parameters, eager=True).step
+    step: Call = make_optimizer(settings, parameters, eager=True).step
+    return step
 
 
 def _random(shape: tuple[int, ...], device: torch.device, kind: torch.dtype = torch.float32) -> Tensor:

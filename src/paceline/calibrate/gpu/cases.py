@@ -73,6 +73,7 @@ MEMORY_NAMES: dict[str, tuple[float, bool]] = {
     "_fused_rms_norm_backward": (3, True),
 }  # fmt: skip
 CAST = "_to_copy"
+BOTH_WIDTHS: tuple[OperationNumbers, ...] = ("bf16", "fp32")
 PARAMETERS = (10_000, 300_000, 3_000_000, 30_000_000, 300_000_000)
 OPTIMIZERS = ("adam", "sgd")
 
@@ -123,7 +124,7 @@ def memory_cases() -> list[Operation]:
     """Passes over memory, by what PyTorch calls them."""
     return _mixed(
         memory(numbers, elements, arrays_of(name, numbers), name, backward=MEMORY_NAMES[name][1])
-        for name, elements, numbers in crossed(MEMORY_NAMES, ELEMENTS, ("bf16", "fp32"))
+        for name, elements, numbers in crossed(MEMORY_NAMES, ELEMENTS, BOTH_WIDTHS)
     )
 
 
