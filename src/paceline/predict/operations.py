@@ -1,7 +1,8 @@
 """Seconds of an operation on a GPU: as this very one was timed, by a measured grid, or by the data sheet.
 
-A grid is used by how much longer its operations took than peak arithmetic and bandwidth allow: that factor is put
-through the nearest of them, as a plane in the logarithms of their sizes, and multiplies what the peaks allow here.
+A grid is used by how much longer or shorter its operations took than the data sheet with its efficiencies says: a plane
+through the nearest of these factors, over the logarithms of their sizes, gives the factor for what the data sheet says
+here.
 """
 
 from collections.abc import Sequence
@@ -21,8 +22,9 @@ from paceline.systems.operation_times import OperationTimes
 Source = Literal["replayed", "grid", "data sheet"]
 # Relative deviations of single operations, from timing them again and from grids whose points were left out in turn.
 REPLAYED_DEVIATION, GRID_DEVIATION = 0.04, 0.12
-# A plane is put through so many points for each of its slopes and some more; one that is this near weighs most.
-POINTS_PER_SLOPE, POINTS_BESIDE, NEAR = 3, 4, 0.3
+# A plane is put through so many points for each of its slopes and some more; a point weighs the more the nearer it is,
+# to this power of its squared distance, and no more than one that is so near.
+POINTS_PER_SLOPE, POINTS_BESIDE, NEAR, POWER = 2, 4, 0.3, 2
 # Slopes are held near zero where points do not say otherwise.
 RIDGE = 0.02
 # Beyond the points' own factors a plane is followed this far, in logarithms.
@@ -50,7 +52,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Grid:
-    """Points of operations that are alike: logarithms of sizes, and by which factor each exceeds what peaks allow."""
+    """Points of operations that are alike: logarithms of sizes, and of the factor between measured and described."""
 
     places: Floats
     factors: Floats
@@ -64,7 +66,7 @@ class Grid:
         offsets, factors = offsets[nearest], self.factors[nearest]
         if squares[nearest].min() < 1e-9:
             return float(factors[squares[nearest].argmin()]), 0.0
-        weights = 1 / (NEAR**2 + squares[nearest])
+        weights = 1 / (NEAR**2 + squares[nearest]) ** POWER
         columns = np.hstack([np.ones((count, 1)), offsets])
         weighted = columns * weights[:, None]
         normal = columns.T @ weighted
@@ -97,7 +99,7 @@ class OperationTimer:
         grid = self._grid(operation)
         if grid is not None:
             factor, spread = grid.at(place_of(operation))
-            seconds = self.least_seconds(operation) * float(np.exp(factor))
+            seconds = self._described(operation) * float(np.exp(factor))
             return Timed(seconds, "grid", float(np.hypot(GRID_DEVIATION, spread)))
         return Timed(self._described(operation), "data sheet", self.hardware.uncertainty.value)
 
@@ -156,7 +158,7 @@ class OperationTimer:
     def _made(self, key: tuple[object, ...]) -> Grid:
         if key not in self._grids:
             rows = self._tables[key].rows()
-            factors = [log(seconds / self.least_seconds(operation)) for operation, seconds in rows]
+            factors = [log(seconds / self._described(operation)) for operation, seconds in rows]
             places = [place_of(operation) for operation, _ in rows]
             self._grids[key] = Grid(np.array(places, dtype=float), np.array(factors, dtype=float))
         return self._grids[key]
