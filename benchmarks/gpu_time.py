@@ -23,7 +23,7 @@ import torch
 from paceline.calibrate.gpu.calls_gauge import call_of
 from paceline.calibrate.gpu.fit import grid_of
 from paceline.calibrate.gpu.messages import TimedOperation
-from paceline.calibrate.gpu.operations_gauge import device_seconds
+from paceline.calibrate.gpu.operations_gauge import asks_long, device_seconds
 from paceline.calibrate.gpu.replay import distinct_operations
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.costs.layer_operations import model_operations
@@ -83,6 +83,8 @@ GPT = {"size": "124m"}
 IMAGES = {"input_shape": (3, 224, 224), "classes": 1000, "dataset": "synthetic"}
 CASES = (
     Case("gpt", 4, options=GPT), Case("gpt", 16, options=GPT), Case("gpt", 32, options=GPT),
+    Case("gpt", 32, options={**GPT, "vocabulary": 50304}),
+    Case("gpt", 32, options={**GPT, "vocabulary": 50304}, execution="compiled"),
     Case("gpt", 16, options=GPT, precision="tf32"), Case("gpt", 16, options=GPT, execution="compiled"),
     Case("resnet", 32, fields=IMAGES), Case("resnet", 128, fields=IMAGES), Case("resnet", 128, "tf32", fields=IMAGES),
     Case("resnet", 128, execution="compiled", fields=IMAGES), Case("mnist-large", 512, "tf32"),
@@ -154,7 +156,7 @@ def replayed(step: StepOperations, hardware: Hardware, until: float) -> tuple[Ha
         if time.monotonic() > until:
             break
         try:
-            seconds = device_seconds(call_of(operation, device), device, operation.kind == "attention")
+            seconds = device_seconds(call_of(operation, device), device, asks_long(operation))
         except RuntimeError as error:
             print(f"not replayed: {operation}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue

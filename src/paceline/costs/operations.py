@@ -89,7 +89,8 @@ def convolution(
     written = samples * outputs * ((height - 1) // stride + 1) * ((width - 1) // stride + 1)
     inner = inputs // groups * kernel_height * kernel_width
     passes = gradients if backward else 1
-    moved = (read + written + outputs * inner) * NUMBER_BYTES[numbers] * passes
+    # The gradient of the input is one more of its size.
+    moved = (passes * read + written + outputs * inner) * NUMBER_BYTES[numbers]
     return Operation("convolution", numbers, shape, 2.0 * written * inner * passes, moved, backward=backward)
 
 

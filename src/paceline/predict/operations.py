@@ -33,6 +33,8 @@ BEYOND = 0.25
 ODD = 4.0
 MULTIPLE = 8
 # Memory-bound operations without points of their own go by these.
+# Of what these are given and make, the share that their kernels touch: one number of each row.
+READ = {"nll_loss_forward": 0.0, "nll_loss_backward": 0.5}
 STAND_IN, USUAL_UPDATE = "add", "adam"
 OTHER_NUMBERS: dict[OperationNumbers, tuple[OperationNumbers, ...]] = {
     "fp16": ("fp16", "bf16", "tf32", "fp32"), "bf16": ("bf16", "fp16", "tf32", "fp32"),
@@ -188,6 +190,8 @@ def _moved(operation: Operation) -> float:
     """Bytes that are read and written; what an operation in place writes was counted once."""
     if operation.kind == "update":
         return operation.shape[0] * float(UPDATE_BYTES.get(_name(operation), UPDATE_BYTES[USUAL_UPDATE]))
+    if operation.plain_name in READ:
+        return operation.moved_bytes * READ[operation.plain_name]
     in_place = operation.kind == "memory" and operation.plain_name.endswith("_")
     return operation.moved_bytes + in_place * operation.shape[0] * NUMBER_BYTES[operation.numbers]
 
