@@ -114,7 +114,7 @@ def _dense(
     if wide:
         tape.note([*on.cast(rows * inner)], [*on.widen(rows * inner, backward=True)] if sends_back else [])
     back = [product(n, rows, inner, columns, backward=True)] if sends_back else []
-    back += [product(n, columns, inner, rows, backward=True), *on.widen(kernel, backward=True)]
+    back += [product(n, columns, inner, rows, backward=True, sums_rows=True), *on.widen(kernel, backward=True)]
     if bias:
         back += [memory(n, rows * columns, ARRAYS["sum"], "sum", backward=True), *on.widen(columns, backward=True)]
     casts = [*on.cast(kernel), *(on.cast(columns) if bias else ())]

@@ -138,7 +138,7 @@ class OperationTimer:
     @cached_property
     def _tables(self) -> dict[tuple[object, ...], OperationTimes]:
         measured = self.hardware.calibrated.operations
-        return {(times.kind, times.numbers, times.backward, times.name): times for times in measured}
+        return {(times.kind, times.numbers, times.backward, times.sums_rows, times.name): times for times in measured}
 
     @cached_property
     def _grids(self) -> dict[tuple[object, ...], Grid]:
@@ -151,8 +151,8 @@ class OperationTimer:
         )
         for some in names:
             for numbers in OTHER_NUMBERS[operation.numbers]:
-                for backward in (operation.backward, not operation.backward):
-                    key = (operation.kind, numbers, backward, some)
+                for backward, sums_rows in _passes_like(operation):
+                    key = (operation.kind, numbers, backward, sums_rows, some)
                     if key in self._tables:
                         return self._made(key)
         return None
@@ -177,8 +177,14 @@ def peak_of(device: Device, numbers: Precision) -> float:
 def _identity(operation: Operation) -> tuple[object, ...]:
     """What a replayed operation is known by: kernels depend on nothing else."""
     named = operation.kind in ("memory", "update")
-    return (operation.kind, operation.numbers, operation.backward, _name(operation) if named else "", operation.shape,
+    return (operation.kind, operation.numbers, operation.backward, operation.sums_rows,
+            _name(operation) if named else "", operation.shape,
             operation.moved_bytes if named else operation.flops)  # fmt: skip
+
+
+def _passes_like(operation: Operation) -> tuple[tuple[bool, bool], ...]:
+    """Whether backward, and whether over rows: as the operation is, then as those that are most alike."""
+    return (operation.backward, operation.sums_rows), (operation.backward, False), (not operation.backward, False)
 
 
 def _name(operation: Operation) -> str:
@@ -201,7 +207,8 @@ def place_of(operation: Operation) -> tuple[float, ...]:
     shape = operation.shape
     if operation.kind == "product":
         batch, rows, columns, inner = shape
-        odd = ODD if columns % MULTIPLE or inner % MULTIPLE else 0.0
+        # What lies side by side in memory: of gradients of weights, the columns of both factors.
+        odd = ODD if columns % MULTIPLE or (rows if operation.sums_rows else inner) % MULTIPLE else 0.0
         return log2(batch), log2(rows), log2(columns), log2(inner), odd
     if operation.kind == "convolution":
         samples, inputs, height, width, outputs, kernel_height, kernel_width, stride, groups = shape

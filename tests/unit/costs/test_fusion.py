@@ -18,6 +18,11 @@ def test_memory_bound_operations_between_products_become_one_pass() -> None:
     assert together.kind == "memory"
 
 
+def test_products_of_odd_sizes_are_padded() -> None:
+    (padded,) = fused([product("bf16", 4096, 50_257, 768)])
+    assert padded.shape == (1, 4096, 50_264, 768)
+
+
 def test_products_and_what_the_host_waits_for_stay_as_they_are() -> None:
     alone = [
         product("bf16", 8, 8, 8),

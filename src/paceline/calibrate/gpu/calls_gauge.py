@@ -40,8 +40,7 @@ def _product(operation: Operation, device: torch.device) -> Call:
     if batch > 1:
         left, right = _random((batch, rows, inner), device, kind), _random((batch, columns, inner), device, kind)
         return lambda: torch.bmm(left, right.transpose(1, 2))
-    if operation.backward and inner > rows:
-        # The gradient of weights sums over the rows of both.
+    if operation.sums_rows:
         left, right = _random((inner, rows), device, kind), _random((inner, columns), device, kind)
         return lambda: torch.mm(left.t(), right)
     left = _random((rows, inner), device, kind)

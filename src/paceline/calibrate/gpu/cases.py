@@ -94,7 +94,7 @@ def product_cases() -> list[Operation]:
     ]
     # Gradients of weights: rows and columns are features, and what is summed over are the tokens.
     cases += [
-        product(numbers, rows, columns, tokens, backward=True)
+        product(numbers, rows, columns, tokens, backward=True, sums_rows=True)
         for numbers in HALF_AND_TF32
         for (rows, columns), tokens in crossed([*sides, *odd], ROWS[2:])
     ]

@@ -31,7 +31,7 @@ def grid_of(timed: Iterable[TimedOperation]) -> tuple[OperationTimes, ...]:
     groups: dict[tuple[Any, ...], list[tuple[Operation, float]]] = {}
     for row in timed:
         operation = row.operation
-        key = (operation.kind, operation.numbers, operation.backward, operation.plain_name)
+        key = (operation.kind, operation.numbers, operation.backward, operation.sums_rows, operation.plain_name)
         groups.setdefault(key, []).append((operation, _rounded(row.seconds)))
     return tuple(OperationTimes.of_rows(rows) for _, rows in sorted(groups.items()))
 
