@@ -175,14 +175,15 @@ class Compute:
             # An update that the host is slower to ask for than the device to make is beside the passes.
             overhead=max(0.0, step.beside + step.update.host - step.update.device) if host_bound else 0.0,
             update_per_parameter=step.update.device / model.parameters if model.parameters else 0.0,
-            deviation=step.deviation, source=_sources(step, self._where), least=sum(host_forward) + sum(host_backward),
+            deviation=step.deviation, source=_sources(step, self._where),
+            least=max(sum(host_forward) + sum(host_backward), step.least),
             host_forward=host_forward, host_backward=host_backward,
         )  # fmt: skip
 
     @property
     def _running(self) -> Execution:
-        """How its steps run; frameworks that compile whole steps ask for little one by one."""
-        return self.execution if self.framework == "torch" else "compiled+graph"
+        """How its steps run; other frameworks than PyTorch compile theirs."""
+        return self.execution if self.framework == "torch" else "compiled"
 
     def _by_layers(self, model: ModelFacts, samples: float) -> Passes:
         calibration, rates = self.hardware.calibrated, self._rates

@@ -113,14 +113,20 @@ class OperationTimer:
             return moving
         return max(moving, operation.flops / peak_of(device, operation.numbers))
 
+    @cached_property
+    def shortest_seconds(self) -> float:
+        """What an operation takes in which there is next to nothing to compute."""
+        device = self.hardware.device
+        best = max(quantity.value for quantity in device.flops_per_second.values())
+        return device.half_rate_flops.value / (best * device.product_efficiency.value)
+
     def _described(self, operation: Operation) -> float:
         """The slower of computing and of moving numbers, each at the share of its peak that devices reach.
 
         Beside it what every operation takes, however small: by that one of `half_rate_flops` reaches half the rate.
         """
         device = self.hardware.device
-        best = max(quantity.value for quantity in device.flops_per_second.values())
-        fixed = device.half_rate_flops.value / (best * device.product_efficiency.value)
+        fixed = self.shortest_seconds
         moving = _moved(operation) / (device.memory_bytes_per_second.value * device.memory_efficiency.value)
         if operation.kind in ("memory", "update"):
             return moving + fixed
