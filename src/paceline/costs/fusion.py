@@ -11,6 +11,9 @@ from functools import cache
 from paceline.costs.operations import NUMBER_BYTES, Operation
 
 MULTIPLE = 8
+# Sums over all rows read everything once more: gradients of biases, of norms' scales and shifts.
+APART = {"sum", "native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward",
+         "_fused_rms_norm_backward"}  # fmt: skip
 
 
 def fused(operations: Iterable[Operation]) -> tuple[Operation, ...]:
@@ -23,6 +26,9 @@ def _fused(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     made: list[Operation] = []
     run: list[Operation] = []
     for operation in operations:
+        if operation.plain_name in APART:
+            made.append(operation)
+            continue
         if operation.kind == "memory" and not operation.waits and operation.count == 1:
             run.append(operation)
             continue
