@@ -50,6 +50,7 @@ ROUTING, ROUTING_BACK = 12, 10
 # How gradients of queries, keys and values become one.
 JOINED = ("select_backward", "select_backward", "add", "select_backward", "add", "clone")
 IMAGE_KERNEL = 4
+CAST = "_to_copy"
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,16 @@ class Pass:
         """What autocast leaves in single precision: sums, norms, the loss."""
         return "fp32" if self.precision in AUTOCAST else self.numbers
 
-    def cast(self, elements: float) -> Iterator[Operation]:
+    def cast(self, elements: float, *, backward: bool = False) -> Iterator[Operation]:
         """To numbers of two bytes, where passes are made under autocast."""
         if self.precision in AUTOCAST:
             # Four bytes are read and two written.
-            yield memory("bf16", elements, 3, "_to_copy")
+            yield memory("bf16", elements, 3, CAST, backward=backward)
 
-    def cast_back(self, elements: float) -> Iterator[Operation]:
-        """Of a gradient, to the numbers of its parameter."""
-        yield from (replace(operation, backward=True) for operation in self.cast(elements))
+    def widen(self, elements: float, *, backward: bool = False) -> Iterator[Operation]:
+        """Back to numbers of four bytes."""
+        if self.precision in AUTOCAST:
+            yield memory("fp32", elements, 1.5, CAST, backward=backward)
 
 
 @dataclass
@@ -112,11 +114,11 @@ def _dense(
     rows, inner, columns = sizes
     n, kernel = on.numbers, inner * columns
     if wide:
-        tape.note([*on.cast(rows * inner)], [*on.cast_back(rows * inner)] if sends_back else [])
+        tape.note([*on.cast(rows * inner)], [*on.widen(rows * inner, backward=True)] if sends_back else [])
     back = [product(n, rows, inner, columns, backward=True)] if sends_back else []
-    back += [product(n, columns, inner, rows, backward=True), *on.cast_back(kernel)]
+    back += [product(n, columns, inner, rows, backward=True, sums_rows=True), *on.widen(kernel, backward=True)]
     if bias:
-        back += [memory(n, rows * columns, ARRAYS["sum"], "sum", backward=True), *on.cast_back(columns)]
+        back += [memory(n, rows * columns, ARRAYS["sum"], "sum", backward=True), *on.widen(columns, backward=True)]
     casts = [*on.cast(kernel), *(on.cast(columns) if bias else ())]
     tape.note([*casts, product(n, rows, columns, inner)], back)
 
@@ -157,7 +159,7 @@ def _block(layer: LayerFacts, on: Pass) -> LayerOperations:
 def _add(tape: _Tape, on: Pass, elements: int) -> None:
     """What a product has made to what there was; on the way back both gradients meet again before it."""
     added = memory(on.wide, elements, ARRAYS["add"], "add")
-    tape.note([added], [replace(added, backward=True), *on.cast_back(elements)])
+    tape.note([added], [replace(added, backward=True), *on.cast(elements, backward=True)])
 
 
 def _norm(tape: _Tape, on: Pass, elements: int, *, rms: bool) -> None:
@@ -239,20 +241,20 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
         taken, left = _sides(name, kernels, side, made)
         stride = max(1, round(taken / left))
         shape = (on.samples, inputs, taken, taken, outputs, height, width, stride, 1)
-        gradients = 2 if on.sends_back or number else 1
+        gradients, weights = 2 if on.sends_back or number else 1, height * width * inputs * outputs
         tape.note(
-            [*on.cast(math.prod(first)), convolution(on.numbers, shape)],
-            [convolution(on.numbers, shape, backward=True, gradients=gradients), *on.cast_back(math.prod(first))],
+            [*on.cast(weights), convolution(on.numbers, shape)],
+            [convolution(on.numbers, shape, backward=True, gradients=gradients), *on.widen(weights, backward=True)],
         )
         elements = on.samples * outputs * left * left
         if name.removesuffix("kernel") + "scale" in shapes:
-            tape.note([*on.cast(elements)], [*on.cast_back(elements)])
+            tape.note([*on.widen(elements)], [*on.cast(elements, backward=True)])
             _pointwise(tape, on.wide, elements, "native_group_norm", "native_group_norm_backward")
             if name in ("conv3_kernel",) or (name == "conv2_kernel" and "conv3_kernel" not in kernels):
                 _pointwise(tape, on.wide, elements, "add", "add")
             if not name.startswith("skip"):
                 _pointwise(tape, on.wide, elements, "relu", "threshold_backward")
-                tape.note([*on.cast(elements)], [*on.cast_back(elements)])
+                tape.note([*on.cast(elements)], [*on.widen(elements, backward=True)])
         elif "bias" in shapes:
             _pointwise(tape, on.numbers, elements, "add", "sum")
             if "class" in shapes:
@@ -340,16 +342,15 @@ def _small(layer: LayerFacts, on: Pass) -> LayerOperations:
     return tape.operations(layer.name)
 
 
-def loss_operations(outputs: float, precision: Precision) -> LayerOperations:
-    """Cross-entropy over the last layer's outputs, in single precision."""
-    cast = [memory("fp32", outputs, 1.5, "_to_copy")] if precision in AUTOCAST else []
-    small = memory("fp32", 1, 2, "nll_loss_forward")
-    forward = [*cast, memory("fp32", outputs, ARRAYS["_log_softmax"], "_log_softmax"), small]
+def loss_operations(outputs: float, on: Pass) -> LayerOperations:
+    """Cross-entropy over the last layer's outputs: the softmax in their numbers, the rest in single precision."""
+    n = "fp32" if on.numbers == "tf32" else on.numbers
+    softmax = memory(n, outputs, ARRAYS["_log_softmax"], "_log_softmax")
+    gradient = memory(n, outputs, 3, "_log_softmax_backward_data", backward=True)
+    forward = [softmax, *on.widen(outputs), memory("fp32", 1, 2, "nll_loss_forward")]
     backward = [
-        memory("fp32", outputs, 1, "nll_loss_backward", backward=True),
-        memory("fp32", outputs, 3, "_log_softmax_backward_data", backward=True),
-        *(replace(operation, backward=True) for operation in cast),
-    ]
+        memory("fp32", outputs, 2, "nll_loss_backward", backward=True), *on.cast(outputs, backward=True), gradient
+    ]  # fmt: skip
     return LayerOperations(LOSS, tuple(forward), tuple(backward))
 
 
@@ -388,7 +389,7 @@ def model_operations(
         operations = layer_operations(replace(layer, name=""), on)
         layers.append(replace(recomputed(operations, recompute, layer), layer=layer.name))
         elements, trained = layer.output_elements, trained or layer.parameters > 0
-    layers.append(loss_operations(samples * elements, precision))
+    layers.append(loss_operations(samples * elements, Pass(1, precision)))
     name = "momentum" if optimizer.name == "sgd" and optimizer.momentum else optimizer.name
     updates = () if name == "lbfgs" else (update(name, model.parameters),)
     return StepOperations(tuple(layers), updates)

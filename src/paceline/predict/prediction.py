@@ -11,6 +11,7 @@ from paceline.predict.operations import OperationTimer, peak_of
 from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import combined
 from paceline.predict.timeline import Parts, StepInputs, time_step
+from paceline.predict.traced import TracedModel
 from paceline.predict.transfers import IN_PROCESS, Costs
 from paceline.spec import Execution, Precision, RunSpec
 from paceline.strategies import Strategy, strategy
@@ -151,6 +152,8 @@ class Predictor:
     price_per_device_hour: float | None = None
     # Of the samples, as a process holds them.
     data_bytes: float = 0.0
+    # Of a user's model on a GPU: its operations, traced when they are asked for.
+    traced: TracedModel | None = None
     tokens_per_sample: int | None = None
     # What operations take on the system, and passes of ranks; predictors of other models may share them.
     timer: OperationTimer | None = None
@@ -240,7 +243,7 @@ class Predictor:
         key = _compute_key(framework, spec)
         if key not in self._compute:
             self._compute[key] = Compute(
-                self.hardware, framework, spec.precision, spec.execution, spec.optimizer, self._timer
+                self.hardware, framework, spec.precision, spec.execution, spec.optimizer, self._timer, self.traced
             )
         return self._compute[key]
 
@@ -282,13 +285,19 @@ class Predictor:
     def _crowding(self, footprint: Footprint, spec: RunSpec, chosen: Strategy) -> float:
         """Workers of a CPU share its caches, its memory and, where there are more than cores, the cores."""
         if self.hardware.kind != "cpu":
-            return 1.0
+            return self._slices_crowding(spec.workers)
         busy = 1 if footprint.stages and footprint.stages.microbatches == 1 else spec.workers
         cores = self.hardware.node_devices
         shared = 1.0
         if busy > 1 and cores > 1:
             shared += (self._all_busy(chosen) - 1) * (min(busy, cores) - 1) / (cores - 1)
         return shared * max(1.0, busy * spec.cores_per_worker / cores)
+
+    def _slices_crowding(self, workers: int) -> float:
+        """Slices of one GPU share its memory; GPUs share nothing."""
+        slices = self.hardware.slices or 1
+        measured = self.hardware.calibrated.crowding.get(str(slices), 1.0)
+        return 1 + (measured - 1) * (min(workers, slices) - 1) / (slices - 1) if slices > 1 else 1.0
 
     def _all_busy(self, chosen: Strategy) -> float:
         """How much longer computation takes when every core computes: as this model did, or as its kinds of layers.

@@ -15,6 +15,7 @@ from paceline.errors import SpecError, UserError
 from paceline.layout import Layout
 from paceline.plan import complete, refusal, sample_count
 from paceline.predict.prediction import Predictor
+from paceline.predict.traced import TracedModel
 from paceline.runs.probe import probe
 from paceline.spec import DEFAULT_GLOBAL_BATCH, Execution, ModelFile, Optimizer, Precision, Recompute, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
@@ -117,7 +118,9 @@ class Question:
         described, price = self.hardware.price_per_device_hour, self.price_per_device_hour
         return Predictor(
             self.hardware, self.facts, self._samples, described.value if price is None and described else price,
-            data_bytes(self.base), self.tokens_per_sample,
+            data_bytes(self.base),
+            TracedModel(self.base) if self.model is not None and self.hardware.kind == "cuda" else None,
+            self.tokens_per_sample,
         )  # fmt: skip
 
     @property

@@ -93,7 +93,8 @@ def _comparable(record: Record, hardware: Hardware) -> bool:
     chosen = strategies().get(spec.strategy)
     return (
         record.ok and not spec.instrumented and chosen is not None and chosen.family != "fake"
-        and spec.device == hardware.kind and spec.cores_per_worker == 1 and spec.execution == "eager"
+        and spec.device == hardware.run_device and (spec.slices or spec.workers) == (hardware.slices or spec.workers)
+        and ((spec.cores_per_worker == 1 and spec.execution == "eager") or hardware.kind == "cuda")
         and hardware.calibration is not None and record.environment.get("cpu") == hardware.calibration.machine
     )  # fmt: skip
 
