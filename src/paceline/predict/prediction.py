@@ -132,7 +132,7 @@ class Predictor:
     _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
     _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
-    _compute: dict[tuple[str, Precision, Execution, str], Compute] = field(default_factory=dict)
+    _compute: dict[tuple[str, Precision, Execution, str, bool], Compute] = field(default_factory=dict)
     _passed: dict[tuple[str, float], float] = field(default_factory=dict)
 
     @cached_property
@@ -183,18 +183,26 @@ class Predictor:
 
     def passes(self, chosen: Strategy, spec: RunSpec, samples: float) -> Passes:
         """Seconds of computation for a local batch, in the run's framework, precision and execution."""
-        compute = self.compute(chosen.framework or "torch", spec)
+        compute = self.compute(chosen, spec)
         key = id(compute), samples
         if key not in self._passes:
             self._passes[key] = compute.passes(self.model, samples, self.digest)
         return self._passes[key]
 
-    def compute(self, framework: str, spec: RunSpec) -> Compute:
-        """How fast the system computes in a framework."""
-        key = framework, spec.precision, spec.execution, spec.optimizer.name
+    def compute(self, chosen: Strategy, spec: RunSpec) -> Compute:
+        """How fast the system computes in a strategy's framework and numbers."""
+        framework, casts = chosen.framework or "torch", chosen.traits.numbers(spec) == "cast"
+        key = framework, spec.precision, spec.execution, spec.optimizer.name, casts
         if key not in self._compute:
             self._compute[key] = Compute(
-                self.hardware, framework, spec.precision, spec.execution, spec.optimizer, self._timer, self.traced
+                self.hardware,
+                framework,
+                spec.precision,
+                spec.execution,
+                spec.optimizer,
+                self._timer,
+                self.traced,
+                casts,
             )
         return self._compute[key]
 
@@ -205,7 +213,7 @@ class Predictor:
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
         samples = spec.global_batch or spec.local_batch or 1
-        key = id(self.compute(chosen.framework or "torch", spec)), samples
+        key = id(self.compute(chosen, spec)), samples
         if key not in self._singles:
             passes = self.passes(chosen, spec, samples)
             update = self.model.parameters * passes.update_per_parameter

@@ -131,5 +131,6 @@ STRATEGY = Strategy(
         searched=(Search("hsdp_replicas", one_group_per_node),),
         timed_on=("mlp", "transformer"),
         calibrated_like=("torch-ddp", "torch-zero"),
+        numbers=cast_numbers,
     ),
 )
