@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.costs.precision import Numbers, autocast_numbers
 from paceline.layout import Layout
 from paceline.spec import RunSpec, Scalar
 
@@ -92,6 +93,8 @@ class Traits:
     replicas: Callable[[RunSpec], int] = one_replica_per_worker
     # Whether a worker holds a part of each layer, so that activations are put together within a step.
     splits_layers: Callable[[RunSpec], bool] = lambda _spec: False
+    # In what numbers its passes keep their results, and so which operations they ask for.
+    numbers: Callable[[RunSpec], Numbers] = autocast_numbers
     # The algorithm of its collectives: auto, ring or tree.
     collective_algorithm: Callable[[RunSpec], str] = lambda _spec: "auto"
     # Knobs that are worth searching for the best setting.

@@ -83,8 +83,8 @@ class RankWork:
     last: bool = True
     # Over how many ranks the positions of what is not split are divided.
     stretches: int = 1
-    # Whether parameters and inputs are cast as a whole, and not operation by operation.
-    cast: bool = False
+    # Whether parameters and inputs are cast as a whole, where it is otherwise than the strategy does it.
+    cast: bool | None = None
     # Whether its parameters are gathered layer by layer.
     gathers: bool = False
 

@@ -249,7 +249,11 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
         elements = on.samples * outputs * left * left
         if name.removesuffix("kernel") + "scale" in shapes:
             tape.note([*on.widen(elements)], [*on.cast(elements, backward=True)])
+            # Convolutions have channels fastest and CUDA's norms over groups have not: numbers are put in another order
+            # between them, each way.
+            _pointwise(tape, on.wide, elements, "clone", "clone")
             _pointwise(tape, on.wide, elements, "native_group_norm", "native_group_norm_backward")
+            _pointwise(tape, on.numbers, elements, "clone", "clone")
             if name in ("conv3_kernel",) or (name == "conv2_kernel" and "conv3_kernel" not in kernels):
                 _pointwise(tape, on.wide, elements, "add", "add")
             if not name.startswith("skip"):

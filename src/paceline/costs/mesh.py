@@ -166,7 +166,6 @@ def _rank(
             spec.recompute,
             place.stages[-1] == last,
             stretches=layout.tensor,
-            cast=True,
             gathers=layout.holders > 1,
         ),
     )

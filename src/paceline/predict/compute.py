@@ -113,6 +113,8 @@ class Compute:
     timer: OperationTimer | None = None
     # Of a user's model: its operations as they were traced.
     traced: TracedModel | None = None
+    # Whether passes compute in the run's numbers throughout, where autocast would leave norms and sums wide.
+    casts: bool = False
 
     def passes(self, model: ModelFacts, samples: float, digest: str | None = None) -> Passes:
         """Seconds of a local batch: as measured where this model was, else put together from its layers."""
@@ -168,9 +170,11 @@ class Compute:
     def _by_operations(self, model: ModelFacts, samples: float) -> Passes:
         """The longer of what the device and the host take; the loss goes with the last layer."""
         timer = self.timer or OperationTimer(self.hardware)
-        operations = model_operations(model, samples, self.precision, self.optimizer)
+        # Parameters that are cast beforehand ask for the operations of a model that is in these numbers.
+        numbers: Precision = "bf16-pure" if self.casts else self.precision
+        operations = model_operations(model, samples, numbers, self.optimizer)
         step = step_seconds(operations, timer, self.running)
-        traced = self.traced.at(samples, self.precision, self.optimizer) if self.traced else None
+        traced = self.traced.at(samples, numbers, self.optimizer) if self.traced else None
         if traced is not None:
             step = like_layers(step_seconds(traced, timer, self.running), step)
         host_bound = step.host_bound

@@ -28,8 +28,9 @@ UNMEASURED_TRANSFERS = 0.3
 # Of peak memory beside what is known of a fit: allocators round up and fragment.
 MEMORY_DEVIATION = 0.06
 
-# What a worker's speed depends on, its device aside: framework, precision, execution and optimizer.
-ComputeKey = tuple[str, Precision, Execution, str]
+# What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, and whether
+# parameters are cast beforehand.
+ComputeKey = tuple[str, Precision, Execution, str, bool]
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ class Predictor:
 
     def passes(self, chosen: Strategy, spec: RunSpec, samples: float) -> Passes:
         """Seconds of computation for a local batch, in the run's framework, precision and execution."""
-        compute = self.compute(chosen.framework or "torch", spec)
+        compute = self.compute(chosen, spec)
         key = id(compute), samples
         if key not in self._passes:
             self._passes[key] = compute.passes(self.model, samples, self.digest)
@@ -238,12 +239,20 @@ class Predictor:
         clock = self._clock(spec, chosen)
         return clock.passes(work) if clock is not None else self.passes(chosen, spec, work.samples)
 
-    def compute(self, framework: str, spec: RunSpec) -> Compute:
-        """How fast the system computes in a framework."""
-        key = _compute_key(framework, spec)
+    def compute(self, chosen: Strategy, spec: RunSpec) -> Compute:
+        """How fast the system computes in a strategy's framework and numbers."""
+        key = _compute_key(chosen, spec)
         if key not in self._compute:
+            framework, *_, casts = key
             self._compute[key] = Compute(
-                self.hardware, framework, spec.precision, spec.execution, spec.optimizer, self._timer, self.traced
+                self.hardware,
+                framework,
+                spec.precision,
+                spec.execution,
+                spec.optimizer,
+                self._timer,
+                self.traced,
+                casts,
             )
         return self._compute[key]
 
@@ -255,10 +264,10 @@ class Predictor:
         """Times ranks' own parts of a model on GPUs, unless steps of this very model were measured there."""
         if self.hardware.kind == "cpu":
             return None
-        compute = self.compute(chosen.framework or "torch", spec)
+        compute = self.compute(chosen, spec)
         if compute.measured_steps(self.digest) is not None:
             return None
-        key = _compute_key(chosen.framework or "torch", spec)
+        key = _compute_key(chosen, spec)
         if key not in self.clocks:
             self.clocks[key] = RankClock(compute)
         return self.clocks[key]
@@ -266,7 +275,7 @@ class Predictor:
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
         samples = spec.global_batch or spec.local_batch or 1
-        key = id(self.compute(chosen.framework or "torch", spec)), samples
+        key = id(self.compute(chosen, spec)), samples
         if key not in self._singles:
             clock = self._clock(spec, chosen)
             passes = clock.passes(RankWork(self.model, samples)) if clock else self.passes(chosen, spec, samples)
@@ -396,8 +405,9 @@ class Predictor:
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
 
 
-def _compute_key(framework: str, spec: RunSpec) -> ComputeKey:
-    return framework, spec.precision, spec.execution, spec.optimizer.name
+def _compute_key(chosen: Strategy, spec: RunSpec) -> ComputeKey:
+    casts = chosen.traits.numbers(spec) == "cast"
+    return chosen.framework or "torch", spec.precision, spec.execution, spec.optimizer.name, casts
 
 
 def _passes_of(footprint: Footprint, spec: RunSpec) -> int:

@@ -15,8 +15,6 @@ from paceline.predict.steps import BESIDE, HOST_DEVIATION, host_seconds
 from paceline.spec import Precision, Recompute
 from paceline.systems.software import AttentionKernel
 
-# What operations are where FSDP casts parameters and inputs: none of them casts for itself.
-CAST: dict[Precision, Precision] = {"bf16": "bf16-pure"}
 # What FSDP asks for beside each layer and pass: to copy its shard in, to gather, to copy out, to free.
 UNIT_OPERATIONS = 4
 # Where a framework compiles a whole step, the host takes this long to start it: JAX on an H200 made 0.3 to 0.4 ms
@@ -73,7 +71,7 @@ class RankClock:
         asking = 1 + (software.host_share_per_split if software else 0.0) * (work.ways - 1)
         device, host, off = (sum(times[which] for times in (*forward, *backward)) for which in (0, 1, 2))
         # Hooks and copies around each layer that FSDP gathers.
-        unit = UNIT_OPERATIONS * self._host if work.gathers else 0.0
+        unit = UNIT_OPERATIONS * self._host if work.gathers and software is None else 0.0
         host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
         return Passes(
@@ -97,17 +95,21 @@ class RankClock:
 
     def _layers(self, work: RankWork) -> list[tuple[LayerTimes, int]]:
         """Of each run of like layers, and of the loss."""
-        precision, samples = self.compute.precision, max(1, round(work.samples))
-        if work.cast:
-            precision = CAST.get(precision, precision)
+        precision: Precision = self.compute.precision
+        samples = max(1, round(work.samples))
+        fitted = self.compute.hardware.software is not None
+        if self.compute.casts if work.cast is None else work.cast:
+            precision = "bf16-pure"
+        # Programs that were fitted to keep norms whole.
+        stretches = 1 if fitted else work.stretches
         elements, trained, layers = work.model.input_elements, not work.model.input_elements, []
         for layer, count in work.model.runs:
-            first = Pass(samples, precision, elements or layer.output_elements, trained, work.stretches)
+            first = Pass(samples, precision, elements or layer.output_elements, trained, stretches)
             trained, elements = trained or layer.parameters > 0, layer.output_elements
             # What a layer is given differs for the first of its like alone.
             others, rest = first, count
             if first.input_elements != elements or first.sends_back != trained:
-                others, rest = Pass(samples, precision, elements, trained, work.stretches), count - 1
+                others, rest = Pass(samples, precision, elements, trained, stretches), count - 1
                 layers.append((self._layer(layer, first, work.recompute), 1))
             if rest:
                 layers.append((self._layer(layer, others, work.recompute), rest))

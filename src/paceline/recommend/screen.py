@@ -140,7 +140,7 @@ class Screen:
     def _work(self, samples: float) -> RankWork:
         """One pass of all layers, as one value for each number of samples."""
         if samples not in self._works:
-            self._works[samples] = RankWork(self.model, samples, cast=True)
+            self._works[samples] = RankWork(self.model, samples)
         return self._works[samples]
 
     def _run(self, setting: Setting) -> RunSpec:

@@ -8,7 +8,7 @@ import pytest
 from paceline.costs.operations import Operation, attention, convolution, memory, product, update
 from paceline.predict.operations import OperationTimer, peak_of
 from paceline.systems.files import load_hardware, shipped_systems
-from paceline.systems.hardware import Calibration, Hardware
+from paceline.systems.hardware import Calibration, Hardware, Quantity
 from paceline.systems.operation_times import OperationTimes
 
 GPUS = [name for name in shipped_systems() if load_hardware(name).kind == "cuda"]
@@ -29,7 +29,8 @@ def law(operation: Operation) -> float:
 
 @pytest.fixture(scope="module")
 def h200() -> Hardware:
-    return load_hardware("h200-nvlink").model_copy(update={"calibration": None})
+    hardware = load_hardware("h200-nvlink").model_copy(update={"calibration": None})
+    return hardware.model_copy(update={"uncertainty": Quantity(value=0.3, source="of a test")})
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def test_a_step_takes_as_long_as_the_slower_stream() -> None:
 
 
 def test_where_the_host_waits_neither_stream_runs_ahead() -> None:
-    timer = OperationTimer(hardware_with(1e-3))
+    timer = OperationTimer(hardware_with(2e-4))
     waits = memory("bf16", 8, 2, waits=True)
     together = step_seconds(step_of(LARGE, *[SMALL] * 20), timer, "eager")
     apart = step_seconds(step_of(LARGE, LARGE, LARGE, waits, *[SMALL] * 20), timer, "eager")
@@ -65,7 +65,7 @@ def test_passes_of_a_gpu_have_the_hosts_seconds_for_each_layer() -> None:
     assert len(few.forward) == len(few.host_forward) == len(facts.layers) == len(few.backward)
     assert few.total == pytest.approx(sum(few.host_forward) + sum(few.host_backward))
     assert few.least == many.least
-    assert many.total > 5 * many.least
+    assert many.total > 3 * many.least
     assert "takes longer than the device" in few.source and "takes longer" not in many.source
     assert few.deviation != many.deviation
 

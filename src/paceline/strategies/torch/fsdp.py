@@ -66,7 +66,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             optimizer_bytes=optimizer_bytes(spec.optimizer, held, len(arrays), width),
             # Gathered parameters come and go within a step as activations do.
             activation_bytes=kept + gathered * gathered_width,
-            work=RankWork(model, local / spec.accumulation, recompute=spec.recompute, cast=True, gathers=shards > 1),
+            work=RankWork(model, local / spec.accumulation, recompute=spec.recompute, gathers=shards > 1),
         )
         for _ in range(int(knobs["hsdp_replicas"]))
         for ranks, held in shard_runs(arrays, shards)
@@ -140,5 +140,6 @@ STRATEGY = Strategy(
         layout=layout,
         timed_on=("mlp", "transformer"),
         calibrated_like=("torch-ddp", "torch-zero"),
+        numbers=cast_numbers,
     ),
 )

@@ -15,6 +15,7 @@ from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.layouts import ATTENTION, BALANCES, SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
 from paceline.costs.mesh import mesh_footprint
+from paceline.costs.precision import cast_numbers
 from paceline.errors import SpecError
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -117,5 +118,6 @@ STRATEGY = Strategy(
         splits_layers=lambda spec: plan_of(spec).layout.tensor > 1,
         searched=(LAYOUTS,),
         calibrated_like=("torch-fsdp",),
+        numbers=cast_numbers,
     ),
 )
