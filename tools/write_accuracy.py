@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from paceline.contract.context import spec_facts
 from paceline.plan import complete
 from paceline.predict.prediction import Predictor
-from paceline.predict.published_training import training_rows
+from paceline.predict.published.training import training_rows
 from paceline.predict.question import data_bytes
 from paceline.predict.validate import by_cpu
 from paceline.spec import RunSpec

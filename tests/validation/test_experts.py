@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from paceline.predict.published_training import summarise_tables, training_rows
+from paceline.predict.published.training import summarise_tables, training_rows
 from paceline.predict.question import Question
 from paceline.recommend.answer import Answer, recommend
 from paceline.systems.files import load_hardware, shipped_systems

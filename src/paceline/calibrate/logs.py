@@ -14,9 +14,9 @@ from typing import Any
 from paceline.costs.footprint import Footprint
 from paceline.errors import SpecError, UserError
 from paceline.predict.against import Clocks, ComparedRun, Comparison, compare, nodes_of, predictors_of
+from paceline.predict.estimate import NORMAL_90, Estimate
 from paceline.predict.logged import LoggedRun
 from paceline.predict.operations import peak_of
-from paceline.predict.prediction import NORMAL_90, Estimate
 from paceline.strategies import strategy
 from paceline.systems.files import load_hardware, shipped_systems
 from paceline.systems.hardware import Hardware, Quantity

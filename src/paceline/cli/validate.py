@@ -13,8 +13,8 @@ from paceline.cli.terminal import AsJson, Db, StudyName, output, plain_table, pr
 from paceline.errors import SpecError
 from paceline.predict.against import compare
 from paceline.predict.logged import read_log
-from paceline.predict.published import PublishedRow, published_rows, summarise_published
-from paceline.predict.published_training import TrainingRow, summarise_tables, training_rows
+from paceline.predict.published.scaling import PublishedRow, published_rows, summarise_published
+from paceline.predict.published.training import TrainingRow, summarise_tables, training_rows
 from paceline.predict.validate import Row, Summary, summarise, validate_records
 from paceline.store import DEFAULT_PATH, Store
 from paceline.systems.files import load_hardware

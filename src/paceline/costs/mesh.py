@@ -159,16 +159,9 @@ def _rank(
         optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors, width),
         # Gathered parameters come and go within a step as activations do.
         activation_bytes=kept + gathered + buffers,
-        work=RankWork(
-            place.part,
-            plan.stretch_microbatch,
-            layout.tensor,
-            spec.recompute,
-            place.stages[-1] == last,
-            stretches=layout.tensor,
-            gathers=layout.holders > 1,
-        ),
-    )
+        work=RankWork(place.part, plan.stretch_microbatch, layout.tensor, spec.recompute, place.stages[-1] == last,
+                      stretches=layout.tensor, gathers=layout.holders > 1),
+    )  # fmt: skip
 
 
 def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp
 
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, RankWork, optimizer_bytes, training_flops
 from paceline.predict.compute import Compute, Passes, model_digest
+from paceline.predict.estimate import Estimate
 from paceline.predict.memory import beyond_kept, kept_by_allocator
 from paceline.predict.operations import OperationTimer, peak_of
 from paceline.predict.rank_passes import RankClock
@@ -17,8 +17,6 @@ from paceline.spec import Execution, Precision, RunSpec
 from paceline.strategies import Strategy, strategy
 from paceline.systems.hardware import Hardware, MemoryFit, StrategyOverhead
 
-# Two-sided 90 % of a normal distribution.
-NORMAL_90 = 1.645
 # Relative deviation of steps that several workers make together, from the held-out runs of `benchmarks/prediction.py`.
 TOGETHER = 0.05
 # The same where the strategy's software was not timed here.
@@ -31,29 +29,6 @@ MEMORY_DEVIATION = 0.06
 # What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, and whether
 # parameters are cast beforehand.
 ComputeKey = tuple[str, Precision, Execution, str, bool]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value and where the true one is with 90 % confidence."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, value: float, deviation: float) -> "Estimate":
-        """From a relative deviation, which is as likely to halve a value as to double it."""
-        reach = exp(NORMAL_90 * deviation)
-        return cls(value, value / reach, value * reach)
-
-    def inverted(self, over: float) -> "Estimate":
-        """`over` divided by the value: a rate from a time."""
-        return Estimate(over / self.value, over / self.high, over / self.low)
-
-    def times(self, factor: float) -> "Estimate":
-        """The value and its interval, scaled."""
-        return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True)

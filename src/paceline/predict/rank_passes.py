@@ -98,9 +98,10 @@ class RankClock:
         precision: Precision = self.compute.precision
         samples = max(1, round(work.samples))
         fitted = self.compute.hardware.software is not None
-        if self.compute.casts if work.cast is None else work.cast:
+        # Norms of programs that were fitted to are whole.
+        casts = self.compute.casts if work.cast is None else work.cast
+        if casts:
             precision = "bf16-pure"
-        # Programs that were fitted to keep norms whole.
         stretches = 1 if fitted else work.stretches
         elements, trained, layers = work.model.input_elements, not work.model.input_elements, []
         for layer, count in work.model.runs:

@@ -57,7 +57,7 @@ def published_rows() -> list[PublishedRow]:
 
 @cache
 def _file() -> dict[str, Any]:
-    return tomllib.loads((resources.files("paceline.predict") / "published.toml").read_text())
+    return tomllib.loads((resources.files("paceline.predict.published") / "scaling.toml").read_text())
 
 
 def _row(row: dict[str, Any]) -> PublishedRow:

@@ -11,7 +11,8 @@ from statistics import mean
 from typing import Any
 
 from paceline.layout import Layout
-from paceline.predict.prediction import Estimate, Prediction
+from paceline.predict.estimate import Estimate
+from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.spec import Scalar
 from paceline.strategies import strategy
@@ -65,12 +66,12 @@ class TableSummary:
 
 @cache
 def _file() -> dict[str, Any]:
-    return tomllib.loads((resources.files("paceline.predict") / "published_training.toml").read_text())
+    return tomllib.loads((resources.files("paceline.predict.published") / "training.toml").read_text())
 
 
 def training_rows(tables: Sequence[str] = ()) -> Iterator[TrainingRow]:
     """Every published run with its prediction, of all tables or of these."""
-    text = (resources.files("paceline.predict") / "published_training.csv").read_text()
+    text = (resources.files("paceline.predict.published") / "training.csv").read_text()
     for row in csv.DictReader(text.splitlines()):
         if not tables or row["table"] in tables:
             yield _row(row)
