@@ -155,7 +155,7 @@ def fit_log(
             f"log more runs, or hold fewer out"
         )
     kinds: tuple[AttentionKernel, ...] = (attention,) if attention else ("unfused", "fused")
-    fits = []
+    fits: list[tuple[list[float], float, Hardware]] = []
     for kind in kinds:
         say(f"fitting {len(fitted)} runs with {kind} attention")
         start = _started(described, kind, source, assumed or {})

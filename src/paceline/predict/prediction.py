@@ -10,7 +10,8 @@ from paceline.predict.memory import beyond_kept, kept_by_allocator
 from paceline.predict.operations import OperationTimer
 from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import combined
-from paceline.predict.timeline import Parts, StepInputs, time_step
+from paceline.predict.step_inputs import Parts, StepInputs
+from paceline.predict.timeline import time_step
 from paceline.predict.transfers import IN_PROCESS, Costs
 from paceline.spec import Execution, Precision, RunSpec
 from paceline.strategies import Strategy, strategy
