@@ -167,7 +167,7 @@ def fit_log(
     hardware = _with_deviation(_placed(start, values, source), seen_by_others)
     rows = tuple(replace(row, predicted=_interval(row, hardware)) for row in seen_by_others)
     text = _described_fit(source, fitted, held_out, seed, Comparison(rows, {}))
-    hardware = _placed(hardware, values, text)
+    hardware = _placed(hardware, values, f"fitted to {len(fitted)} runs of {source}, see software")
     assert hardware.software is not None
     hardware = hardware.model_copy(update={"software": hardware.software.model_copy(update={"source": text})})
     return FittedLog(
