@@ -15,9 +15,8 @@ def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInpu
     """Micro-batches go forward through the line of workers and their gradients back; passes are those of one."""
     line, rounds = line_of_workers(workers, stages), stages.accumulation
     count = stages.microbatches * rounds
-    within = [within_passes(group, inputs, count) for group in line]
+    within, sends = _exchanges(line, inputs, count)
     passes, with_exchanges, inputs = _stage_passes(line, stages, within, inputs)
-    sends = [max((inputs.cost(m) for m in group.messages if m.kind == "send"), default=0.0) for group in line]
     total = _scheduled(stages, with_exchanges, sends) * rounds
     alone = min(total, _without_sends(stages, passes) * rounds)
     sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
@@ -36,6 +35,19 @@ def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInpu
         compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
         cpu_seconds=stages.replicas * (busy + averaged * len(line)),
     )  # fmt: skip
+
+
+def _exchanges(
+    line: Sequence[RankFootprint], inputs: StepInputs, count: int
+) -> tuple[list[tuple[float, float]], list[float]]:
+    """Of each worker, what its passes wait for, and one of its sends; workers that send the same are alike."""
+    known: dict[int, tuple[tuple[float, float], float]] = {}
+    for group in line:
+        if id(group.messages) not in known:
+            send = max((inputs.cost(message) for message in group.messages if message.kind == "send"), default=0.0)
+            known[id(group.messages)] = within_passes(group, inputs, count), send
+    found = [known[id(group.messages)] for group in line]
+    return [within for within, _ in found], [send for _, send in found]
 
 
 def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:

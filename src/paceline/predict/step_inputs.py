@@ -74,6 +74,15 @@ class StepInputs:
         long = sum(message.count for message in group.messages if message.payload_bytes > LONG_BYTES)
         return self.overhead.waiting_per_message * _message_count(group) + self.overhead.waiting_per_long_message * long
 
+    @property
+    def places(self) -> dict[str, int]:
+        """Of each layer among those of the model, by its name."""
+        key = ("places of layers",)
+        if key not in self.model.derived:
+            self.model.derived[key] = {layer.name: place for place, layer in enumerate(self.model.layers)}
+        found: dict[str, int] = self.model.derived[key]
+        return found
+
     def own_passes(self, group: RankFootprint) -> Passes | None:
         """One pass of the rank's own part of the model; None where only its share of the whole model's is known."""
         return self.clock.passes(group.work) if self.clock is not None and group.work is not None else None

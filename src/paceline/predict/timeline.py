@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from math import ceil, prod
 
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
 from paceline.costs.messages import Message
 from paceline.predict.compute import Passes
-from paceline.predict.simulate import Served, Task, largest_of, overlap, serve, simulate
+from paceline.predict.gathers import LayerTurn, gathered_step
+from paceline.predict.simulate import Served, largest_of, overlap, serve
 from paceline.predict.stages import in_stages, within_passes
 from paceline.predict.step_inputs import Parts, StepInputs
 
@@ -131,50 +133,30 @@ def _arrays(arrays: Sequence[tuple[str, tuple[int, ...]]], parameters: int) -> l
 
 def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
     """Parameters are gathered just before each layer needs them, one layer ahead; gradients are scattered after it."""
-    places = {layer.name: place for place, layer in enumerate(inputs.model.layers)}
-    early: list[list[tuple[Message, float]]] = [[] for _ in places]
-    late: list[list[tuple[Message, float]]] = [[] for _ in places]
+    places = inputs.places
+    early, late, scattered = ([0.0] * len(places) for _ in range(3))
+    before = behind = transfers = 0.0
     for message in hidden:
-        place = places.get(str(message.layer))
-        if place is not None and message.phase != "update":
-            of_phase, each = early if message.phase == "forward" else late, inputs.seconds(message) / message.layers
+        seconds, place = inputs.seconds(message), places.get(str(message.layer))
+        transfers += seconds
+        if place is None and message.phase == "forward":
+            before += seconds
+        elif place is None:
+            behind += seconds
+        elif message.phase != "update":
+            gathered = late if message.kind == "all-gather" else scattered
+            of_layers, each = early if message.phase == "forward" else gathered, seconds / message.layers
             for layer in range(place, place + message.layers):
-                of_phase[layer].append((message, each))
-    whole = [message for message in hidden if message.layer not in places]
-    if not whole and not any(early) and not any(message.kind == "all-gather" for message in hidden):
-        # Nothing is waited for: gradients leave as layers finish.
-        transfers = [sum(transfer for _, transfer in of_layer) for of_layer in reversed(late)]
-        segments = [seconds * scale for seconds in reversed(inputs.passes.backward)]
-        end, link = overlap(segments, transfers, inputs.hardware.interference.value)
-        return inputs.passes.forward_total * scale + max(end, link), sum(transfers)
-    tasks: list[Task] = []
-
-    def add(transfers: bool, seconds: float, *after: int) -> int:
-        tasks.append(Task(0, transfers, seconds, tuple(number for number in after if number >= 0)))
-        return len(tasks) - 1
-
-    before = [add(True, inputs.seconds(message)) for message in whole if message.phase == "forward"]
-    done, earlier = -1, -1
-    for needed, seconds in zip(early, inputs.passes.forward, strict=True):
-        gathered = [add(True, transfer, earlier) for _, transfer in needed]
-        done, earlier = add(False, seconds * scale, *gathered, *before, done), done
-    scattered: list[float] = []
-    for of_layer, seconds in zip(reversed(late), reversed(inputs.passes.backward), strict=True):
-        gathers = [transfer for message, transfer in of_layer if message.kind == "all-gather"]
-        gathered = [add(True, transfer, earlier) for transfer in gathers]
-        # What the layer before has made leaves behind what the next one needs.
-        for transfer in scattered:
-            add(True, transfer, done)
-        done, earlier = add(False, seconds * scale, *gathered, done), done
-        scattered = [transfer for message, transfer in of_layer if message.kind != "all-gather"]
-    for transfer in scattered:
-        add(True, transfer, done)
-    for message in whole:
-        if message.phase == "backward":
-            add(True, inputs.seconds(message), *(() if message.kind == "all-gather" else (done,)))
-    return simulate(tasks, inputs.hardware.interference.value).total, sum(
-        task.seconds for task in tasks if task.transfers
-    )
+                of_layers[layer] += each
+    forward = [seconds * scale for seconds in inputs.passes.forward]
+    backward = [seconds * scale for seconds in inputs.passes.backward]
+    turns = [
+        *zip(early, forward, [0.0] * len(forward), strict=True),
+        *zip(reversed(late), reversed(backward), reversed(scattered), strict=True),
+    ]
+    in_runs = [LayerTurn(*turn, len(list(like))) for turn, like in groupby(turns)]
+    end, link = gathered_step(in_runs, before, inputs.hardware.interference.value)
+    return max(end, link + (max(0.0, end - link) + behind if behind else 0.0)), transfers
 
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
