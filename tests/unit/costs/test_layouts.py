@@ -72,6 +72,16 @@ def test_parameters_are_gathered_once_for_forward_passes_and_again_for_each_back
     assert plan("shard=2,pipeline=2", "zbv", accumulation=4).gathers == (4, 0)
 
 
+def test_stages_of_blocks_want_a_block_each() -> None:
+    spec = RunSpec(strategy="torch-mesh", layout="pipeline=2", workers=2, global_batch=16, steps=1,
+                   workload="mnist-small", knobs={"balance": "blocks"})  # fmt: skip
+    why = why_not_laid_out(complete(spec), strategy("torch-mesh").knob_values(spec), spec_facts)
+    assert why == (
+        "balance=blocks gives each of 2 stages a block of a built-in transformer, and mnist-small has 0; "
+        "leave knob balance out"
+    )
+
+
 def test_stages_may_have_as_many_blocks_each() -> None:
     spec = complete(RunSpec(
         workload="gpt", options={"depth": 8, "width": 64, "heads": 4, "sequence": 16, "vocabulary": 50_000}, steps=1,

@@ -51,7 +51,7 @@ def test_a_device_that_is_fast_enough_waits_for_its_host() -> None:
     asked = passes(slow)
     host = sum(asked.host_forward) + sum(asked.host_backward)
     assert step(spec, slow) == pytest.approx(host, rel=0.06)
-    assert step(spec, fast) < host / 10
+    assert step(spec, fast) < host / 3
 
 
 def test_a_host_that_serves_split_layers_takes_longer_with_each_rank() -> None:
