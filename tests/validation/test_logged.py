@@ -1,9 +1,9 @@
 """Logged steps of Megatron-DeepSpeed on A100s: half of the runs are fitted, and the other half is predicted.
 
-`megatron-a100-sample.csv` has 72 of the measurements that were published with vTrain (Bang et al., "vTrain: A Simulation
-Framework for Evaluating Cost-effective and Compute-optimal Large Language Model Training", MICRO 2024; repository
-VIA-Research/vTrain, `data/`): GPT in half precision, blocks recomputed, unfused attention, 8 GPUs in a node. Where a
-larger file of them lies in `shared/data/measured` of this checkout or beside it, that is used as well.
+`megatron-a100-sample.csv` has 72 of the measurements that were published with vTrain (Bang et al., "vTrain: A
+Simulation Framework for Evaluating Cost-effective and Compute-optimal Large Language Model Training", MICRO 2024;
+repository VIA-Research/vTrain, `data/`): GPT in half precision, blocks recomputed, unfused attention, 8 GPUs in a node.
+Where a larger file of them lies in `shared/data/measured` of this checkout or beside it, that is used as well.
 """
 
 import json

@@ -155,7 +155,7 @@ def fit_log(
             f"log more runs, or hold fewer out"
         )
     kinds: tuple[AttentionKernel, ...] = (attention,) if attention else ("unfused", "fused")
-    fits = []
+    fits: list[tuple[list[float], float, Hardware]] = []
     for kind in kinds:
         say(f"fitting {len(fitted)} runs with {kind} attention")
         start = _started(described, kind, source, assumed or {})
@@ -167,7 +167,7 @@ def fit_log(
     hardware = _with_deviation(_placed(start, values, source), seen_by_others)
     rows = tuple(replace(row, predicted=_interval(row, hardware)) for row in seen_by_others)
     text = _described_fit(source, fitted, held_out, seed, Comparison(rows, {}))
-    hardware = _placed(hardware, values, text)
+    hardware = _placed(hardware, values, f"fitted to {len(fitted)} runs of {source}, see software")
     assert hardware.software is not None
     hardware = hardware.model_copy(update={"software": hardware.software.model_copy(update={"source": text})})
     return FittedLog(

@@ -12,12 +12,12 @@ from paceline.calibrate.calibration import Calibrator
 from paceline.calibrate.gpu.calibrator import USUAL_SECONDS, USUAL_SLICES, GpuCalibrator
 from paceline.calibrate.gpu.messages import Where
 from paceline.calibrate.gpu.replay import replayed_operations
-from paceline.calibrate.logs import fit_log, system_that_fits
+from paceline.calibrate.logs import FITTED, FittedLog, fit_log, system_that_fits
 from paceline.calibrate.merge import merge_systems
-from paceline.cli.logs import parse_assumed, print_fit
 from paceline.cli.options import ModelOptions, command_with, make_option
 from paceline.cli.question import model_fields
-from paceline.cli.terminal import Db, errors, flag, output
+from paceline.cli.terminal import Db, errors, flag, output, plain_table
+from paceline.cli.validate import parse_assumed, print_refused, print_summaries
 from paceline.errors import SpecError, nearest, user_can_choose
 from paceline.plan import refusal
 from paceline.predict.logged import read_log
@@ -115,7 +115,7 @@ def _from_log(options: CalibrateOptions, path: Path) -> None:
         )  # fmt: skip
     fit = replace(fit, refused={**log.refused, **fit.refused})
     _write(fit.hardware.model_copy(update={"name": out.stem}), out)
-    print_fit(fit, described, out)
+    _print_fit(fit, described, out)
 
 
 @contextmanager
@@ -226,3 +226,23 @@ def _print(hardware: Hardware, out: Path) -> None:
     for count, factor in calibration.crowding.items():
         console.print(f"{count} workers at once compute {factor:.2f} times as long as one")
     console.print(f"[dim]written to {escape(str(out))}; other commands in this folder use it by themselves[/]")
+
+
+def _print_fit(fit: FittedLog, described: Hardware, out: Path) -> None:
+    """The numbers before and after, and how well runs are predicted that a fit had not seen."""
+    console = output()
+    table = plain_table("fitted", described.name, "now")
+    for number in FITTED:
+        table.add_row(number.name, f"{number.start(described):.3g}", f"{fit.numbers[number.name]:.3g}")
+    console.print(table)
+    software = fit.hardware.software
+    assert software is not None
+    console.print(f"attention {software.attention}" + (" (fits better)" if fit.attention_chosen else ""))
+    console.print()
+    print_summaries("cross-validated", fit.cross_validated)
+    if fit.held_out is not None:
+        console.print()
+        print_summaries("held out", fit.held_out)
+    print_refused(fit.refused)
+    console.print(f"[dim]{escape(software.source)}[/]", soft_wrap=True)
+    console.print(f"[dim]written to {escape(str(out))}; use it with --system {escape(str(out))}[/]")

@@ -216,6 +216,13 @@ def _why_not_in_turn(plan: MeshPlan) -> str | None:
 
 
 def _why_not_staged(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> str | None:
+    if plan.balance == "blocks" and plan.layout.pipeline > 1:
+        blocks = sum(layer.heads is not None for layer in facts.layers) if facts is not None else 0
+        if blocks < plan.stages:
+            return (
+                f"balance=blocks gives each of {plan.stages} stages a block of a built-in transformer, and "
+                f"{spec.workload} has {blocks}; leave knob balance out"
+            )
     if facts is None or plan.layout.pipeline == 1:
         return None
     most = most_stages([layer.parameters > 0 for layer in facts.layers])

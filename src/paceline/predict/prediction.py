@@ -10,7 +10,8 @@ from paceline.predict.memory import beyond_kept, kept_by_allocator
 from paceline.predict.operations import OperationTimer, peak_of
 from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import combined
-from paceline.predict.timeline import Parts, StepInputs, time_step
+from paceline.predict.step_inputs import Parts, StepInputs
+from paceline.predict.timeline import time_step
 from paceline.predict.traced import TracedModel
 from paceline.predict.transfers import IN_PROCESS, Costs
 from paceline.spec import Execution, Precision, RunSpec
@@ -188,8 +189,9 @@ class Predictor:
             crowding=self._crowding(footprint, spec, chosen), synchronous=chosen.synchronous, workers=spec.workers,
             flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
-            earlier_passes=0 if footprint.stages else microbatches - 1, overhead=self.overhead(chosen),
-            splits_layers=chosen.traits.splits_layers(spec), clock=clock if own else None, filled=self._filled,
+            earlier_passes=0 if footprint.stages and footprint.stages.workers > 1 else microbatches - 1,
+            overhead=self.overhead(chosen), splits_layers=chosen.traits.splits_layers(spec),
+            clock=clock if own else None, filled=self._filled,
         )  # fmt: skip
 
     def _microbatch(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> float:
@@ -318,16 +320,18 @@ class Predictor:
         """Bytes of the rank that holds most: its footprint, its data, and what processes hold beyond them."""
         fit = self._memory_fits.get(chosen.framework or "torch")
         deviation = combined(MEMORY_DEVIATION, fit.residual) if fit else 2 * MEMORY_DEVIATION
-        most = max(self._held(group, fit, chosen, spec, samples) for group in footprint.groups)
+        splits_layers = chosen.traits.splits_layers(spec)
+        most = max(self._held(group, fit, chosen, spec, samples, splits_layers) for group in footprint.groups)
         return Estimate.around(most, deviation)
 
     def _held(
-        self, group: RankFootprint, fit: MemoryFit | None, chosen: Strategy, spec: RunSpec, samples: float
-    ) -> float:
+        self, group: RankFootprint, fit: MemoryFit | None, chosen: Strategy, spec: RunSpec, samples: float,
+        splits_layers: bool,
+    ) -> float:  # fmt: skip
         # A server or a chief has no samples and makes no passes.
         computes = group.role == "worker"
         held, passing = group.held_bytes, self._passing(chosen.framework or "torch", samples) if computes else 0.0
-        whole, splits_layers = self.model.activation_bytes * samples, chosen.traits.splits_layers(spec)
+        whole = self.model.activation_bytes * samples
         if splits_layers:
             passing *= group.activation_bytes / (whole or 1.0)
         if fit is None:

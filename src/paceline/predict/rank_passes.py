@@ -132,8 +132,8 @@ class RankClock:
 
     def _times(self, operations: LayerOperations) -> LayerTimes:
         sources: dict[Source, float] = {}
-        both = [self._pass(made, sources) for made in (operations.forward, operations.backward)]
-        return LayerTimes(*both, tuple(sources.items()))
+        forward, backward = self._pass(operations.forward, sources), self._pass(operations.backward, sources)
+        return LayerTimes(forward, backward, tuple(sources.items()))
 
     def _pass(self, operations: Sequence[Operation], sources: dict[Source, float]) -> PassTimes:
         device, count, off = 0.0, 0.0, 0.0

@@ -1,127 +1,17 @@
 """A strategy's footprint ─► where the seconds of one step go: the tasks of a step, put together and simulated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import groupby
 from math import ceil, prod
 
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
 from paceline.costs.messages import Message
 from paceline.predict.compute import Passes
-from paceline.predict.pipelines import messages_sent, pipeline_seconds
-from paceline.predict.rank_passes import RankClock
-from paceline.predict.simulate import Served, Task, largest_of, overlap, serve, simulate
-from paceline.predict.transfers import Costs
-from paceline.systems.hardware import Hardware, StrategyOverhead
-
-# A socket takes about so much at once (Linux: tcp_wmem starts at 16 kB and grows as it is used); the rest of a message
-# waits for the threads of both ends, which computation keeps from their cores, more than once.
-LONG_BYTES = 100e3
-# After so many micro-batches for each worker of a pipeline, its passes repeat themselves.
-STEADY_ROUNDS = 4
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Seconds of one step: they add up to it. `transfers` is all communication, hidden or not."""
-
-    compute: float
-    exposed: float
-    bubble: float
-    waiting: float
-    transfers: float
-    staleness: float = 0.0
-    # Of all processes together, where cores also move the bytes.
-    cpu_seconds: float = 0.0
-
-    @property
-    def step(self) -> float:
-        """The whole."""
-        return self.compute + self.exposed + self.bubble + self.waiting
-
-
-@dataclass(frozen=True)
-class StepInputs:
-    """What a step is simulated with: the work of one worker, the costs of transfers, and who shares what."""
-
-    hardware: Hardware
-    costs: Costs
-    model: ModelFacts
-    passes: Passes
-    # By which factor computation takes longer because other workers compute too.
-    crowding: float
-    synchronous: bool
-    workers: int
-    # Operations that the passes stand for: a worker that holds a part of each layer has fewer.
-    flops: float
-    state_bytes_per_parameter: float = 0.0
-    # Backward passes before the one that gradients are sent with; each has a forward pass of its own.
-    earlier_passes: int = 0
-    # What the strategy's software takes of a rank, and whether a rank holds a part of each layer.
-    overhead: StrategyOverhead | None = None
-    splits_layers: bool = False
-    # Times a rank's own part of the model, where its operations are known.
-    clock: RankClock | None = None
-    # Pieces of the model's gradients by their sizes, worked out once.
-    filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
-
-    def software_seconds(self, group: RankFootprint, parameter_bytes: float) -> float:
-        """Seconds in which a rank handles its messages and these parameters, beside the sending itself."""
-        if self.overhead is None or self.workers < 2:
-            return 0.0
-        # A rank with parts of layers goes through the software for every operation on them, not for every message.
-        handled = self.model.tensors if self.splits_layers else _message_count(group)
-        per_byte = self.overhead.seconds_per_parameter_byte
-        return per_byte * parameter_bytes + self.overhead.seconds_per_message * handled
-
-    def peer_wakeup_seconds(self, group: RankFootprint) -> float:
-        """Seconds in which a rank waits until the processes at the other ends of its messages wake up."""
-        if self.overhead is None or self.workers < 2:
-            return 0.0
-        long = sum(message.count for message in group.messages if message.payload_bytes > LONG_BYTES)
-        return self.overhead.waiting_per_message * _message_count(group) + self.overhead.waiting_per_long_message * long
-
-    def own_passes(self, group: RankFootprint) -> Passes | None:
-        """One pass of the rank's own part of the model; None where only its share of the whole model's is known."""
-        return self.clock.passes(group.work) if self.clock is not None and group.work is not None else None
-
-    @property
-    def overhead_seconds(self) -> float:
-        """Of a step, beside passes, transfers and update."""
-        fitted = self.hardware.software.step_seconds if self.hardware.software else 0.0
-        return self.passes.overhead * self.crowding + fitted
-
-    @property
-    def hidden_share(self) -> float:
-        """Of the transfers of gradients that may hide behind the backward pass."""
-        return self.hardware.software.hidden_share if self.hardware.software else 1.0
-
-    def share(self, group: RankFootprint) -> float:
-        """The share of the whole model's operations that the rank computes for its samples."""
-        return group.flops / (1 + self.earlier_passes) / self.flops if self.flops else 1.0
-
-    def scale(self, group: RankFootprint) -> float:
-        """What a rank's passes take of the whole model's: by its operations, but no less than launching takes."""
-        least = self.passes.least / self.passes.total if self.passes.total else 0.0
-        return self.crowding * max(self.share(group), least)
-
-    def update_seconds(self, group: RankFootprint) -> float:
-        """Seconds of updating the parameters that a rank has optimizer state for, or all that it holds."""
-        held = group.parameter_bytes / FLOAT_BYTES
-        if self.state_bytes_per_parameter:
-            held = min(held, group.optimizer_bytes / self.state_bytes_per_parameter)
-        return held * self.passes.update_per_parameter * self.crowding
-
-    def cost(self, message: Message) -> float:
-        """Seconds of one such message."""
-        return self.costs.seconds(message.kind, message.payload_bytes, message.ranks, message.apart)
-
-    def seconds(self, message: Message) -> float:
-        """Seconds of all such messages in a step."""
-        return self.cost(message) * message.count
-
-
-def _message_count(group: RankFootprint) -> float:
-    return sum(message.count for message in group.messages)
+from paceline.predict.gathers import LayerTurn, gathered_step
+from paceline.predict.simulate import Served, largest_of, overlap, serve
+from paceline.predict.stages import in_stages, within_passes
+from paceline.predict.step_inputs import Parts, StepInputs
 
 
 def time_step(footprint: Footprint, inputs: StepInputs) -> Parts:
@@ -129,7 +19,7 @@ def time_step(footprint: Footprint, inputs: StepInputs) -> Parts:
     workers = [group for group in footprint.groups if group.role == "worker"]
     servers = [group for group in footprint.groups if group.role == "server"]
     if footprint.stages is not None and footprint.stages.workers > 1:
-        parts = _in_stages(workers, footprint.stages, inputs)
+        parts = in_stages(workers, footprint.stages, inputs)
     elif servers:
         parts = _with_servers(workers[0], servers, inputs)
     else:
@@ -182,7 +72,7 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
 def _stretched(own: Passes, group: RankFootprint, inputs: StepInputs) -> float:
     """By which factor passes take longer because the device waits for its host, which asks for the next meanwhile."""
     host = sum(own.host_forward) + sum(own.host_backward)
-    within = sum(_within_passes(group, inputs, 1 + inputs.earlier_passes))
+    within = sum(within_passes(group, inputs, 1 + inputs.earlier_passes))
     return max(1.0, (host - within) / own.total) if own.total else 1.0
 
 
@@ -243,163 +133,30 @@ def _arrays(arrays: Sequence[tuple[str, tuple[int, ...]]], parameters: int) -> l
 
 def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
     """Parameters are gathered just before each layer needs them, one layer ahead; gradients are scattered after it."""
-    places = {layer.name: place for place, layer in enumerate(inputs.model.layers)}
-    early: list[list[tuple[Message, float]]] = [[] for _ in places]
-    late: list[list[tuple[Message, float]]] = [[] for _ in places]
+    places = inputs.places
+    early, late, scattered = ([0.0] * len(places) for _ in range(3))
+    before = behind = transfers = 0.0
     for message in hidden:
-        place = places.get(str(message.layer))
-        if place is not None and message.phase != "update":
-            of_phase, each = early if message.phase == "forward" else late, inputs.seconds(message) / message.layers
+        seconds, place = inputs.seconds(message), places.get(str(message.layer))
+        transfers += seconds
+        if place is None and message.phase == "forward":
+            before += seconds
+        elif place is None:
+            behind += seconds
+        elif message.phase != "update":
+            gathered = late if message.kind == "all-gather" else scattered
+            of_layers, each = early if message.phase == "forward" else gathered, seconds / message.layers
             for layer in range(place, place + message.layers):
-                of_phase[layer].append((message, each))
-    whole = [message for message in hidden if message.layer not in places]
-    if not whole and not any(early) and not any(message.kind == "all-gather" for message in hidden):
-        # Nothing is waited for: gradients leave as layers finish.
-        transfers = [sum(transfer for _, transfer in of_layer) for of_layer in reversed(late)]
-        segments = [seconds * scale for seconds in reversed(inputs.passes.backward)]
-        end, link = overlap(segments, transfers, inputs.hardware.interference.value)
-        return inputs.passes.forward_total * scale + max(end, link), sum(transfers)
-    tasks: list[Task] = []
-
-    def add(transfers: bool, seconds: float, *after: int) -> int:
-        tasks.append(Task(0, transfers, seconds, tuple(number for number in after if number >= 0)))
-        return len(tasks) - 1
-
-    before = [add(True, inputs.seconds(message)) for message in whole if message.phase == "forward"]
-    done, earlier = -1, -1
-    for needed, seconds in zip(early, inputs.passes.forward, strict=True):
-        gathered = [add(True, transfer, earlier) for _, transfer in needed]
-        done, earlier = add(False, seconds * scale, *gathered, *before, done), done
-    scattered: list[float] = []
-    for of_layer, seconds in zip(reversed(late), reversed(inputs.passes.backward), strict=True):
-        gathers = [transfer for message, transfer in of_layer if message.kind == "all-gather"]
-        gathered = [add(True, transfer, earlier) for transfer in gathers]
-        # What the layer before has made leaves behind what the next one needs.
-        for transfer in scattered:
-            add(True, transfer, done)
-        done, earlier = add(False, seconds * scale, *gathered, done), done
-        scattered = [transfer for message, transfer in of_layer if message.kind != "all-gather"]
-    for transfer in scattered:
-        add(True, transfer, done)
-    for message in whole:
-        if message.phase == "backward":
-            add(True, inputs.seconds(message), *(() if message.kind == "all-gather" else (done,)))
-    return simulate(tasks, inputs.hardware.interference.value).total, sum(
-        task.seconds for task in tasks if task.transfers
-    )
-
-
-def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInputs) -> Parts:
-    """Micro-batches go forward through the line of workers and their gradients back; passes are those of one."""
-    line, rounds = line_of_workers(workers, stages), stages.accumulation
-    count = stages.microbatches * rounds
-    within = [_within_passes(group, inputs, count) for group in line]
-    passes, with_exchanges, inputs = _stage_passes(line, stages, within, inputs)
-    sends = [max((inputs.cost(m) for m in group.messages if m.kind == "send"), default=0.0) for group in line]
-    total = _scheduled(stages, with_exchanges, sends) * rounds
-    alone = min(total, _without_sends(stages, passes) * rounds)
-    sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
-    beside = inputs.overhead_seconds + max(inputs.update_seconds(group) for group in line)
-    busiest = max(range(len(line)), key=lambda worker: sum(passes[worker]))
-    compute = sum(passes[busiest]) * count + beside
-    exchanged = sum(within[busiest]) * count
-    transfers = sending[busiest] + exchanged
-    averaged = inputs.software_seconds(line[busiest], line[busiest].parameter_bytes)
-    averaged += _outside_passes(line[busiest], inputs, passes[busiest])
-    bubble = max(0.0, alone + beside - compute)
-    busy = sum(map(sum, passes)) * count + beside * len(line)
-    busy += sum(sending) * 2 + exchanged * len(line)
-    waiting = inputs.peer_wakeup_seconds(line[busiest])
-    return Parts(
-        compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
-        cpu_seconds=stages.replicas * (busy + averaged * len(line)),
-    )  # fmt: skip
-
-
-def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
-    """Until all micro-batches are done; once the pipeline is full, as many more take as long as the ones before."""
-    few = STEADY_ROUNDS * stages.workers
-    if stages.microbatches <= few + stages.workers:
-        return pipeline_seconds(stages, passes, sends)
-    most = few + (stages.microbatches - few) % stages.workers
-    before, after = (
-        pipeline_seconds(replace(stages, microbatches=count), passes, sends) for count in (most, most + stages.workers)
-    )
-    return before + (after - before) * (stages.microbatches - most) / stages.workers
-
-
-def _without_sends(stages: Stages, passes: Sequence[tuple[float, float]]) -> float:
-    """The same if nothing had to be sent."""
-    if stages.schedule != "1f1b":
-        return _scheduled(stages, passes, [0.0] * len(passes))
-    # One micro-batch goes through all stages, and then the slowest makes the others.
-    times = [sum(pair) for pair in passes]
-    return sum(times) + (stages.microbatches - 1) * max(times)
-
-
-def _stage_passes(
-    line: Sequence[RankFootprint], stages: Stages, within: Sequence[tuple[float, float]], inputs: StepInputs
-) -> tuple[list[tuple[float, float]], list[tuple[float, float]], StepInputs]:
-    """Seconds of each worker's two passes, alone and with exchanges; and inputs with what they are made of."""
-    own = [passes for group in line if (passes := inputs.own_passes(group)) is not None]
-    if len(own) == len(line):
-        # A pass takes no less than its host takes to ask for it.
-        alone, with_exchanges = (
-            [
-                (max(passes.forward_total + forward, sum(passes.host_forward)),
-                 max(passes.backward_total + backward, sum(passes.host_backward)))
-                for passes, (forward, backward) in zip(own, exchanged, strict=True)
-            ]
-            for exchanged in ([(0.0, 0.0)] * len(line), within)
-        )  # fmt: skip
-        return alone, with_exchanges, replace(inputs, passes=own[-1])
-    count = stages.microbatches * stages.accumulation
-    shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]
-    forward, backward = inputs.passes.forward_total * inputs.crowding, inputs.passes.backward_total * inputs.crowding
-    # Launching a part of a layer takes as long as launching all of it.
-    least = inputs.passes.least / inputs.passes.total * stages.split if stages.split > 1 and inputs.passes.total else 0
-    shares = [share * max(1.0, least) for share in shares]
-    alone = [(forward * share, backward * share) for share in shares]
-    with_exchanges = [(f + f_more, b + b_more) for (f, b), (f_more, b_more) in zip(alone, within, strict=True)]
-    return alone, with_exchanges, inputs
-
-
-def _within_passes(group: RankFootprint, inputs: StepInputs, count: int) -> tuple[float, float]:
-    """Seconds that one forward and one backward pass of a rank spend on exchanges that they wait for."""
-    waited = [message for message in group.messages if message.kind != "send" and not message.hidden]
-    forward, backward = (
-        sum(inputs.seconds(message) for message in waited if message.phase == phase) / count
-        for phase in ("forward", "backward")
-    )
-    return forward, backward
-
-
-def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[float, float]) -> float:
-    """Exposed seconds of what comes once in a step.
-
-    Gathered parameters hide behind the first forward pass and gradients, which the last backward pass completes, behind
-    that one; what belongs to the update hides behind nothing.
-    """
-    exposed = sum(
-        inputs.seconds(message) for message in group.messages if message.phase == "update" and message.kind != "send"
-    )
-    for phase, seconds in zip(("forward", "backward"), passes, strict=True):
-        hidden = sum(inputs.seconds(m) for m in group.messages if m.hidden and m.phase == phase)
-        exposed += hidden - inputs.hidden_share * min(hidden, seconds)
-    return exposed
-
-
-def line_of_workers(workers: Sequence[RankFootprint], stages: Stages) -> list[RankFootprint]:
-    """One pipeline's workers in order, each by itself."""
-    line: list[RankFootprint] = []
-    before = 0
-    for group in workers:
-        # Ranks of the first pipeline are `apart` from each other.
-        line += [group] * (-(-(before + group.ranks) // stages.apart) - -(-before // stages.apart))
-        before += group.ranks
-        if len(line) >= stages.workers:
-            break
-    return line[: stages.workers]
+                of_layers[layer] += each
+    forward = [seconds * scale for seconds in inputs.passes.forward]
+    backward = [seconds * scale for seconds in inputs.passes.backward]
+    turns = [
+        *zip(early, forward, [0.0] * len(forward), strict=True),
+        *zip(reversed(late), reversed(backward), reversed(scattered), strict=True),
+    ]
+    in_runs = [LayerTurn(*turn, len(list(like))) for turn, like in groupby(turns)]
+    end, link = gathered_step(in_runs, before, inputs.hardware.interference.value)
+    return max(end, link + (max(0.0, end - link) + behind if behind else 0.0)), transfers
 
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:

@@ -1,4 +1,4 @@
-"""Predictions beside logged runs: summaries, order, and what a choice loses, in numbers that can be followed by hand."""
+"""Predictions beside logged runs: summaries, order, and what a choice loses, in numbers to follow by hand."""
 
 from dataclasses import replace
 from pathlib import Path

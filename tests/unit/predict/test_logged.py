@@ -83,7 +83,7 @@ def test_a_wrong_row_is_left_out_with_its_number_and_reason(tmp_path: Path, row:
 
 
 def test_a_file_without_a_usable_row_or_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="has no run that can be used.*row 2"):
+    with pytest.raises(SpecError, match=r"has no run that can be used.*row 2"):
         log_of(tmp_path, ROW.replace("200.5", "-1"))
     with pytest.raises(SpecError, match=r"absent.csv cannot be read"):
         read_log(tmp_path / "absent.csv")
