@@ -179,6 +179,10 @@ def fit_log(
 Prepared = tuple[LoggedRun, Footprint]
 
 
+# Bytes per second of a link within a node, from which on it is NVLink or the like: PCIe has less.
+FAST_LINK = 1e11
+
+
 def system_that_fits(runs: Sequence[LoggedRun]) -> Hardware:
     """Of the described systems the slowest GPU that can have made all runs, with the most of them in a node."""
     systems = [load_hardware(name) for name in shipped_systems()]
@@ -192,6 +196,9 @@ def system_that_fits(runs: Sequence[LoggedRun]) -> Hardware:
             f"{runs[rates.index(max(rates))].name} computed {max(rates) / TERA:.0f} Tflop/s on each GPU, more than any "
             f"described system can; correct its row, or give --system"
         )
+    if any(run.spec.layout is not None and run.spec.layout.tensor > 1 for run in runs):
+        # Nobody splits layers over a slow link.
+        able = [hardware for hardware in able if hardware.inner.bytes_per_second.value >= FAST_LINK] or able
     slowest = min(peak_of(hardware.device, runs[0].spec.precision) for hardware in able)
     fitting = [hardware for hardware in able if peak_of(hardware.device, runs[0].spec.precision) == slowest]
     return max(fitting, key=lambda hardware: (hardware.node_devices, hardware.inner.bytes_per_second.value))

@@ -26,9 +26,7 @@ UNKNOWN_SOFTWARE = 0.15
 UNMEASURED_TRANSFERS = 0.3
 # Of peak memory beside what is known of a fit: allocators round up and fragment.
 MEMORY_DEVIATION = 0.06
-
-# What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, and whether
-# parameters are cast beforehand.
+# What a worker's speed depends on: framework, precision, execution, optimizer, whether parameters are cast beforehand.
 ComputeKey = tuple[str, Precision, Execution, str, bool]
 
 
@@ -49,10 +47,9 @@ class Prediction:
     price_per_device_hour: float | None = None
     # Of the same global (or local) batch on one worker, where it is known.
     single_step_seconds: float | None = None
-    # Operations of a step that the model itself asks for, and the most that a device makes in a second.
+    # Operations of a step that the model itself asks for, the most that a device makes in a second, tokens of a sample.
     model_flops: float = 0.0
     peak_flops_per_second: float = 0.0
-    # Of a model that is trained on tokens.
     tokens_per_sample: int | None = None
 
     @cached_property
@@ -74,8 +71,7 @@ class Prediction:
     def utilisation(self) -> float:
         """Model FLOP utilisation (MFU): operations that the model asks for, over what its devices could make.
 
-        Counted as PaLM does (Chowdhery et al., 2022, appendix B): six for each parameter and token, and attention in
-        full; what is computed again does not count.
+        As PaLM counts (Chowdhery et al., 2022, appendix B): six for each parameter and token, attention in full.
         """
         most = self.parts.step * self.devices * self.peak_flops_per_second
         return self.model_flops / most if most else 0.0
