@@ -27,8 +27,6 @@ class Search:
     knob: str
     values: Values
     then: tuple["Search", ...] = ()
-    # Settings to try further that depend on the value itself.
-    then_with: Callable[[Scalar], Iterable[dict[str, Scalar]]] = lambda _value: ()
 
     def settings(self, workers: int, hardware: "Hardware", fixed: Mapping[str, Scalar]) -> Iterable[dict[str, Scalar]]:
         """Knobs to predict with; those that the user fixed are left alone."""
@@ -36,9 +34,6 @@ class Search:
             return
         for value in self.values(workers, hardware):
             yield {self.knob: value}
-            for more in self.then_with(value):
-                if not more.keys() & fixed.keys():
-                    yield {self.knob: value, **more}
             for search in self.then:
                 for further in search.settings(workers, hardware, fixed):
                     yield {self.knob: value, **further}
