@@ -42,7 +42,7 @@ def with_host(seconds: float, **software: Any) -> Hardware:
 
 def passes(hardware: Hardware, **work: Any) -> Any:
     model = spec_facts(spec_of("replicate=1"))
-    return RankClock(Compute(hardware, "torch", "bf16")).passes(RankWork(model, 4.0, **work))
+    return RankClock(Compute(hardware, "torch", "bf16", casts=True)).passes(RankWork(model, 4.0, **work))
 
 
 def test_a_device_that_is_fast_enough_waits_for_its_host() -> None:
