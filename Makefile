@@ -53,6 +53,7 @@ format: $(VENV)/all
 docs: $(VENV)/all
 	$(BIN)/python tools/write_docs.py
 	$(BIN)/python tools/write_guide.py
+	$(BIN)/python tools/write_accuracy.py
 
 $(VENV)/all: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) with PyTorch, TensorFlow and JAX (about 3 GB); this takes some minutes, once"

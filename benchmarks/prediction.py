@@ -17,6 +17,7 @@ import tempfile
 import time
 from dataclasses import replace
 from functools import reduce
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 
@@ -28,6 +29,7 @@ from paceline.calibrate.merge import merge_systems
 from paceline.contract.context import spec_facts
 from paceline.costs.footprint import ModelFacts
 from paceline.execute import Listener, execute
+from paceline.layout import all_layouts
 from paceline.plan import Plan, PlannedRun, complete
 from paceline.predict.prediction import Predictor
 from paceline.predict.question import Question
@@ -277,6 +279,34 @@ def speed(console: Console) -> None:
     console.print(f"speed: recommend over 1 to 1,024 workers in {time.process_time() - started:.2f} s (under 2)")
 
 
+def layouts_speed(console: Console) -> None:
+    """All layouts of 64 GPUs with several batches of a pass, kept or recomputed, of a transformer of like blocks."""
+    options = {"depth": 48, "width": 4096, "heads": 32, "sequence": 2048}
+    question = Question(
+        hardware=load_hardware("a100-nvlink"), workload="gpt", options=options, workers=(64,), global_batches=(1024,),
+        strategies=("torch-mesh",), layouts=all_layouts(64), precision="bf16",
+    )  # fmt: skip
+    specs = []
+    for spec in question.specs("torch-mesh"):
+        for parts, again in product((4, 8, 16), ("none", "full")):
+            assert spec.layout is not None
+            piped = spec.layout.pipeline > 1
+            passes = {"knobs": {"microbatches": 4 * parts}} if piped else {"accumulation": parts}
+            one = spec.model_copy(update={**passes, "recompute": again})
+            if question.why_not(one) is None:
+                specs.append(one)
+    predictor, taken = question.predictor, []
+    for _ in range(2):
+        started = time.process_time()
+        for one in specs:
+            predictor.predict(one)
+        taken.append(time.process_time() - started)
+    console.print(
+        f"speed: {len(specs)} layouts and batches of a transformer of 48 blocks on 64 devices: "
+        f"{len(specs) / taken[0]:,.0f} predictions per CPU second at first, {len(specs) / taken[1]:,.0f} again"
+    )
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--quick", action="store_true", help="every third held-out configuration only")
@@ -299,6 +329,7 @@ def main() -> None:
                 if not given.quick:
                     advice(store, hardware, console)
     speed(console)
+    layouts_speed(console)
 
 
 if __name__ == "__main__":

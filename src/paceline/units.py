@@ -6,6 +6,7 @@ import re
 from paceline.errors import UserError
 
 _SECONDS_PER = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_SECONDS_PER_DAY = 86_400
 _RANGE = re.compile(r"^(\d+)\.\.(\d+)$")
 
 
@@ -53,6 +54,20 @@ def format_seconds(seconds: float) -> str:
     if minutes < 100:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def format_days(seconds: float) -> str:
+    """Long times in days, shorter ones as `format_seconds` writes them: `12.3 days`."""
+    days = seconds / _SECONDS_PER_DAY
+    return f"{days:,.3g} days" if days >= 2 else format_seconds(seconds)
+
+
+def format_energy(joules: float) -> str:
+    """As electricity is billed: `1.25 kWh`, `340 MWh`; single joules below a watt-hour."""
+    for unit, size in (("GWh", 3.6e12), ("MWh", 3.6e9), ("kWh", 3.6e6), ("Wh", 3.6e3)):
+        if joules >= size:
+            return f"{joules / size:,.3g} {unit}"
+    return f"{joules:.3g} J"
 
 
 def format_rate(per_second: float) -> str:

@@ -32,7 +32,8 @@ def place(name: str) -> str:
 
 def needs_its_framework(name: str) -> bool:
     """Whether importing it imports a framework."""
-    return (place(name) == "frameworks" and name not in DECLARED) or name == "calibrate.torch_gauge"
+    measures = place(name) == "calibrate" and name.endswith("_gauge")
+    return (place(name) == "frameworks" and name not in DECLARED) or measures
 
 
 def is_declaration(name: str) -> bool:

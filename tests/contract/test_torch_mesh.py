@@ -61,6 +61,7 @@ LAYOUTS = [
     on("tensor=2,pipeline=2", "interleaved", recompute="selective"),
     on("tensor=4", classes=33),
     on("pipeline=4", "gpipe"),
+    on("pipeline=2", soak=True, knobs={"balance": "blocks"}),
     on("shard=2,tensor=2,pipeline=2", **EVERYTHING),
     on("replicate=2,shard=2,tensor=2", soak=True, clip=CLIP),
     on("replicate=2,shard=2,pipeline=2", soak=True, global_batch=32, **EVERYTHING),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.predict.published import published_rows, summarise_published
+from paceline.predict.published.scaling import published_rows, summarise_published
 
 ROWS = {row.name: row for row in published_rows()}
 

@@ -5,6 +5,7 @@ from math import log, sqrt
 from statistics import mean, median
 from typing import TypeVar
 
+from paceline.costs.operations import Operation
 from paceline.spec import Frozen
 from paceline.systems.hardware import (
     Calibration,
@@ -18,6 +19,7 @@ from paceline.systems.hardware import (
     StepCurve,
     StrategyOverhead,
 )
+from paceline.systems.operation_times import OperationTimes
 
 T = TypeVar("T")
 # Fields whose values by framework are seconds, of which the shorter is the less disturbed.
@@ -36,7 +38,7 @@ def merge_systems(old: Hardware, new: Hardware) -> Hardware:
 
 
 def _alike(old: Calibration, new: Calibration) -> bool:
-    return (old.machine, old.frameworks) == (new.machine, new.frameworks)
+    return (old.machine, old.gpu, old.frameworks) == (new.machine, new.gpu, new.frameworks)
 
 
 def _mean(old: Quantity, new: Quantity) -> Quantity:
@@ -60,6 +62,8 @@ def merge_calibrations(old: Calibration, new: Calibration) -> Calibration:
             "memory": _joined(old.memory, new.memory, lambda fit: fit.framework, _mean_memory),
             "collectives": _joined(old.collectives, new.collectives, _transfer, _shorter_transfers),
             "overheads": _joined(old.overheads, new.overheads, lambda overhead: overhead.strategy, _mean_overheads),
+            "operations": _joined(old.operations, new.operations, _operations, _shorter_operations),
+            "replayed": _joined(old.replayed, new.replayed, _operations, _shorter_operations),
             **{name: _least(getattr(old, name), getattr(new, name)) for name in LEAST},
             "repeat_deviation": _deviation(old, new),
         }
@@ -134,6 +138,18 @@ def _step(curve: StepCurve) -> object:
 
 def _transfer(measured: Collective) -> object:
     return measured.transport, measured.kind, measured.ranks
+
+
+def _operations(times: OperationTimes) -> object:
+    return times.kind, times.numbers, times.backward, times.sums_rows, times.name
+
+
+def _shorter_operations(old: OperationTimes, new: OperationTimes) -> OperationTimes:
+    """All operations of both, each with its shorter time."""
+    shorter: dict[Operation, float] = {}
+    for operation, seconds in (*old.rows(), *new.rows()):
+        shorter[operation] = min(seconds, shorter.get(operation, seconds))
+    return OperationTimes.of_rows(list(shorter.items()))
 
 
 def _shorter_steps(old: StepCurve, new: StepCurve) -> StepCurve:

@@ -1,31 +1,42 @@
 """`paceline calibrate`: measures this machine and writes the system file that predictions start from."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 from rich.markup import escape
 
 from paceline.calibrate.calibration import Calibrator
+from paceline.calibrate.gpu.calibrator import USUAL_SECONDS, USUAL_SLICES, GpuCalibrator
+from paceline.calibrate.gpu.messages import Where
+from paceline.calibrate.gpu.replay import replayed_operations
+from paceline.calibrate.logs import FITTED, FittedLog, fit_log, system_that_fits
 from paceline.calibrate.merge import merge_systems
 from paceline.cli.options import ModelOptions, command_with, make_option
 from paceline.cli.question import model_fields
-from paceline.cli.terminal import Db, errors, flag, output
-from paceline.errors import SpecError
+from paceline.cli.terminal import Db, errors, flag, output, plain_table
+from paceline.cli.validate import parse_assumed, print_refused, print_summaries
+from paceline.errors import SpecError, nearest, user_can_choose
 from paceline.plan import refusal
+from paceline.predict.logged import read_log
 from paceline.predict.measured import was_disturbed
 from paceline.predict.question import Question
 from paceline.record import Record
 from paceline.runs.probe import probe
+from paceline.spec import MOST_SLICES
 from paceline.store import DEFAULT_PATH, Store
 from paceline.strategies import strategies
 from paceline.systems.files import LOCAL_FILE, load_hardware, to_toml
 from paceline.systems.hardware import Hardware
 from paceline.systems.local import local_system
-from paceline.units import format_bytes, format_percent, format_seconds
+from paceline.systems.software import AttentionKernel
+from paceline.units import format_bytes, format_percent, format_seconds, parse_whole_numbers
 
 # With more of its runs disturbed than this, a calibration says so.
 MOST_DISTURBED = 1 / 3
+LOG_PANEL = "Logged runs"
 HEADER = (
     "# Written by paceline calibrate. Seconds, bytes, and relative deviations (residual); see docs/cost-model.md.\n\n"
 )
@@ -36,7 +47,31 @@ class CalibrateOptions(ModelOptions):
     """What is measured, and where the results go."""
 
     frameworks: Annotated[str | None, make_option("Of torch, tensorflow, jax; those that are here.", "NAME,...")] = None
-    out: Annotated[Path, make_option("System file to write.", "FILE")] = LOCAL_FILE
+    device: Annotated[str, make_option("cpu, cuda, or cuda-slice: one GPU as several.", "NAME")] = "cpu"
+    slices: Annotated[int, make_option("Of device cuda-slice: how many the GPU is cut into.", "N")] = USUAL_SLICES
+    batch: Annotated[
+        str | None,
+        make_option("On GPUs, with a model: local batches whose operations are timed.", "N,...", "--local-batch"),
+    ] = None
+    seconds: Annotated[float, make_option("On GPUs: for how long at most, about.", "N")] = USUAL_SECONDS
+    log: Annotated[
+        Path | None,
+        make_option("Fit a system to logged runs instead: a CSV or results file.", "FILE", "--from", panel=LOG_PANEL),
+    ] = None
+    hold_out: Annotated[
+        float, make_option("Share of the runs kept out of the fit, to test it with.", "SHARE", panel=LOG_PANEL)
+    ] = 0.0
+    seed: Annotated[int, make_option("Which runs are kept out.", "N", panel=LOG_PANEL)] = 0
+    system: Annotated[
+        str | None,
+        make_option("Description to start from; the slowest that can have made the runs.", "NAME", panel=LOG_PANEL),
+    ] = None
+    attention: Annotated[str | None, make_option("fused or unfused; what fits better.", "NAME", panel=LOG_PANEL)] = None
+    assume: Annotated[
+        list[str] | None,
+        make_option("What rows that do not say so are taken for.", "NAME=VALUE", panel=LOG_PANEL),
+    ] = None
+    out: Annotated[Path | None, make_option("System file to write; with --from, named after the log.", "FILE")] = None
     fresh: Annotated[
         bool, flag("--fresh", "Replace the file; else the less disturbed measurement of both is kept.")
     ] = False
@@ -45,35 +80,99 @@ class CalibrateOptions(ModelOptions):
 
 @command_with(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> None:
-    """Measures this machine's computation and links with a workload, in a minute or two, and writes a system file."""
-    described_machine = load_hardware("cpu-2-cores")
-    question = Question(hardware=described_machine, **model_fields(options))
-    system = local_system()
-    chosen = _frameworks(options.frameworks, question)
-    with Store.open(options.db) as store, errors().status("") as status:
+    """Measures this machine, cores or GPUs, in a minute or two, or fits logged runs, and writes a system file."""
+    if options.log is not None:
+        _from_log(options, options.log)
+        return
+    out = options.out or LOCAL_FILE
+    if options.device not in get_args(Where):
+        raise SpecError(f"--device {options.device!r} is unknown; {nearest(options.device, get_args(Where))}")
+    measured = _cores(options) if options.device == "cpu" else _gpus(options)
+    if out.is_file() and not options.fresh:
+        measured = merge_systems(load_hardware(str(out)), measured)
+    _write(measured, out)
+    _print(measured, out)
+
+
+def _write(hardware: Hardware, out: Path) -> None:
+    with user_can_choose(f"system file {out} cannot be written", "--out"):
+        out.write_text(HEADER + to_toml(hardware.model_dump(mode="json", exclude_none=True)))
+
+
+def _from_log(options: CalibrateOptions, path: Path) -> None:
+    """Fits logged runs."""
+    if not 0 <= options.hold_out < 1:
+        raise SpecError(f"--hold-out {options.hold_out:g} is no share of the runs; use such as 0.5")
+    if options.attention is not None and options.attention not in get_args(AttentionKernel):
+        raise SpecError(f"--attention {options.attention!r} is unknown; choose from fused, unfused")
+    assumed, out = parse_assumed(options.assume), options.out or Path(path.stem).with_suffix(".toml")
+    log = read_log(path, assumed)
+    described = load_hardware(options.system) if options.system else system_that_fits(log.runs)
+    with _progress() as say:
+        fit = fit_log(
+            log.runs, described, source=path.name, hold_out=options.hold_out, seed=options.seed, assumed=assumed,
+            attention=cast("AttentionKernel | None", options.attention), say=say,
+        )  # fmt: skip
+    fit = replace(fit, refused={**log.refused, **fit.refused})
+    _write(fit.hardware.model_copy(update={"name": out.stem}), out)
+    _print_fit(fit, described, out)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    with errors().status("") as status:
 
         def say(text: str) -> None:
             status.update(text)
             if not errors().is_terminal:
                 errors().print(text)
 
-        disturbed: list[bool] = []
+        yield say
+
+
+def _cores(options: CalibrateOptions) -> Hardware:
+    described_machine = load_hardware("cpu-2-cores")
+    question = Question(hardware=described_machine, **model_fields(options))
+    chosen = _frameworks(options.frameworks, question)
+    disturbed: list[bool] = []
+    with Store.open(options.db) as store, _progress() as say:
 
         def keep(record: Record) -> None:
             store.add(record)
             disturbed.append(was_disturbed(record))
 
-        calibrator = Calibrator(system, question.base, question.facts, say, keep, frameworks=chosen)
+        calibrator = Calibrator(local_system(), question.base, question.facts, say, keep, frameworks=chosen)
         measured = calibrator.calibrate(described_machine)
-    if options.out.is_file() and not options.fresh:
-        measured = merge_systems(load_hardware(str(options.out)), measured)
-    options.out.write_text(HEADER + to_toml(measured.model_dump(mode="json", exclude_none=True)))
-    _print(measured, options.out)
     if sum(disturbed) > len(disturbed) * MOST_DISTURBED:
         errors().print(
             f"there was other load on the machine in {sum(disturbed)} of {len(disturbed)} runs, which makes the "
             "calibration less accurate; calibrate again when the machine is idle: the less disturbed is kept"
         )
+    return measured
+
+
+def _gpus(options: CalibrateOptions) -> Hardware:
+    system, device = local_system(), options.device
+    if not system.gpus:
+        raise SpecError(f"--device {device}: this machine has no CUDA device; use --device cpu, or see paceline doctor")
+    if device == "cuda-slice" and system.no_slices:
+        raise SpecError(f"--device {device}: {system.no_slices}; use --device cuda")
+    if options.slices < 1 or options.slices > MOST_SLICES:
+        raise SpecError(f"--slices {options.slices} is not between 1 and {MOST_SLICES}; use such as {USUAL_SLICES}")
+    if "torch" not in system.frameworks:
+        raise SpecError(f"--device {device}: operations are timed in PyTorch, which is not here; pip install torch")
+    replay = []
+    if options.workload is not None or options.model is not None:
+        batches = parse_whole_numbers(options.batch, "--local-batch") if options.batch else None
+        replay = replayed_operations(Question(hardware=load_hardware("h200-nvlink"), **model_fields(options)), batches)
+    with _progress() as say:
+        calibrator = GpuCalibrator(
+            system, device, say, options.slices, replay, seconds=options.seconds,  # type: ignore[arg-type]  # checked
+        )  # fmt: skip
+        measured = calibrator.calibrate()
+    for part, reason in calibrator.failures.items():
+        errors().print(f"[yellow]not measured[/] {escape(part)}: {escape(reason)}")
+    return measured
 
 
 def _frameworks(text: str | None, question: Question) -> list[str]:
@@ -112,6 +211,38 @@ def _print(hardware: Hardware, out: Path) -> None:
             f"{format_seconds(collective.curve.fixed)} and then {rate} "
             f"(residual {format_percent(collective.curve.residual)})"
         )
+    timed, replayed = (
+        sum(len(times.seconds) for times in grid) for grid in (calibration.operations, calibration.replayed)
+    )
+    if timed:
+        device = hardware.device
+        console.print(
+            f"{timed:,} operations and {replayed:,} of the model itself; "
+            f"products reach {format_percent(device.product_efficiency.value)} of the peak, passes over memory "
+            f"{format_percent(device.memory_efficiency.value)} of the bandwidth"
+        )
+        for execution, host in device.host_seconds_per_operation.items():
+            console.print(f"the host takes {format_seconds(host.value)} for an operation, {execution}")
     for count, factor in calibration.crowding.items():
         console.print(f"{count} workers at once compute {factor:.2f} times as long as one")
     console.print(f"[dim]written to {escape(str(out))}; other commands in this folder use it by themselves[/]")
+
+
+def _print_fit(fit: FittedLog, described: Hardware, out: Path) -> None:
+    """The numbers before and after, and how well runs are predicted that a fit had not seen."""
+    console = output()
+    table = plain_table("fitted", described.name, "now")
+    for number in FITTED:
+        table.add_row(number.name, f"{number.start(described):.3g}", f"{fit.numbers[number.name]:.3g}")
+    console.print(table)
+    software = fit.hardware.software
+    assert software is not None
+    console.print(f"attention {software.attention}" + (" (fits better)" if fit.attention_chosen else ""))
+    console.print()
+    print_summaries("cross-validated", fit.cross_validated)
+    if fit.held_out is not None:
+        console.print()
+        print_summaries("held out", fit.held_out)
+    print_refused(fit.refused)
+    console.print(f"[dim]{escape(software.source)}[/]", soft_wrap=True)
+    console.print(f"[dim]written to {escape(str(out))}; use it with --system {escape(str(out))}[/]")

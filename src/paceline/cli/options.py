@@ -84,9 +84,16 @@ class QuestionOptions(ModelOptions):
     samples: Annotated[
         int | None, make_option("Samples of one epoch, if not the data set's own.", "N", panel=MODEL_PANEL)
     ] = None
+    tokens: Annotated[
+        float | None, make_option("Tokens to train on, such as 1e12, in place of samples.", "N", panel=MODEL_PANEL)
+    ] = None
     precision: Annotated[
         str | None,
         make_option("fp32, tf32, bf16, fp16, bf16-pure; bf16 on GPUs that have it.", "NAME", panel=MODEL_PANEL),
+    ] = None
+    execution: Annotated[
+        str | None,
+        make_option("eager, compiled, graph, compiled+graph; tokens on GPUs compiled.", "NAME", panel=MODEL_PANEL),
     ] = None
     strategy: Strategies = None
     knob: Annotated[

@@ -12,17 +12,19 @@ from paceline.cli.question import make_question, print_warnings
 from paceline.cli.terminal import AsJson, Db, output, plain_table, print_json
 from paceline.errors import SpecError, nearest
 from paceline.layout import Layout, all_layouts
-from paceline.predict.prediction import Estimate, Prediction
+from paceline.predict.estimate import Estimate
+from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.spec import Recompute
 from paceline.store import DEFAULT_PATH
 from paceline.study import ALL_LAYOUTS
-from paceline.units import format_about, format_bytes, format_money, format_percent, format_seconds
+from paceline.units import format_about, format_bytes, format_days, format_money, format_percent, format_seconds
 
 # Parts of a step and their headings; a part below `LEAST_SHARE` everywhere has no column.
 PARTS = {"compute": "com-\npute", "exposed": "ex-\nposed", "bubble": "bub-\nble", "waiting": "wait-\ning"}
 LEAST_SHARE = 0.01
 LEAST_WIDTH = 10
+TOKENS = "tokens/s\neach"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,8 @@ def prediction_values(prediction: Prediction) -> dict[str, Any]:
         "layout": spec.layout.text if spec.layout else None, "parts": vars(prediction.parts),
         "step_seconds": ends(prediction.step_seconds),
         "samples_per_second": ends(prediction.samples_per_second), "epoch_seconds": ends(prediction.epoch_seconds),
+        "precision": spec.precision, "utilisation": prediction.utilisation,
+        "tokens_per_second_per_device": ends(prediction.tokens_per_second),
         "speedup": prediction.speedup, "efficiency": prediction.efficiency,
         "memory_bytes": ends(prediction.memory_bytes), "memory_limit_bytes": prediction.memory_limit_bytes,
         "fits": prediction.fits,
@@ -141,16 +145,28 @@ def _step_table(predictions: Sequence[Prediction]) -> Table:
     return table
 
 
+def _has_tokens(predictions: Sequence[Prediction]) -> bool:
+    """Whether tokens and utilisation are worth a column: models of tokens, on GPUs."""
+    return any(each.tokens_per_sample is not None and each.spec.device != "cpu" for each in predictions)
+
+
+def _utilisation_cells(prediction: Prediction) -> tuple[str, str]:
+    """Tokens per second of a device, and the share of its peak."""
+    tokens = prediction.tokens_per_second
+    return format_about(tokens.value) if tokens else "–", format_percent(prediction.utilisation)
+
+
 def _epoch_table(predictions: Sequence[Prediction]) -> Table:
     """A table of the time, memory, energy and cost of an epoch."""
     priced = any(prediction.cost_per_epoch for prediction in predictions)
-    table = _table(
-        predictions, "epoch", "90 %", "memory", "fits", "J per\nepoch", *(["cost per\nepoch"] if priced else [])
-    )
+    tokens = [TOKENS, "MFU"] if _has_tokens(predictions) else []
+    money = ["cost per\nepoch"] if priced else []
+    table = _table(predictions, *tokens, "epoch", "90 %", "memory", "fits", "J per\nepoch", *money)
     for prediction in predictions:
         table.add_row(
-            *_name(prediction), format_seconds(prediction.epoch_seconds.value),
-            _ends(prediction.epoch_seconds, format_seconds),
+            *_name(prediction), *(_utilisation_cells(prediction) if tokens else ()),
+            format_days(prediction.epoch_seconds.value),
+            _ends(prediction.epoch_seconds, format_days),
             format_bytes(prediction.memory_bytes.value), "yes" if prediction.fits else "[red]no[/]",
             format_about(prediction.joules_per_epoch.value),
             *([format_money(prediction.cost_per_epoch.value)] if prediction.cost_per_epoch else []),

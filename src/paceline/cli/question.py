@@ -12,7 +12,7 @@ from paceline.errors import SpecError, nearest
 from paceline.plan import expand_strategies
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
-from paceline.spec import ModelFile, Precision
+from paceline.spec import Execution, ModelFile, Precision
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import LOCAL
 from paceline.units import parse_shape, parse_whole_numbers
@@ -40,6 +40,9 @@ def make_question(options: QuestionOptions) -> Question:
     workers = tuple(parse_whole_numbers(options.workers, "--workers"))
     if min(workers) < 1:
         raise SpecError(f"--workers {options.workers} has a count below 1; write such as 1..8")
+    if options.tokens is not None and (options.tokens < 1 or options.samples is not None):
+        raise SpecError(f"--tokens {options.tokens:g} must be at least 1, and without --samples; write such as 1e12")
+    precisions = [check_precision(name) for name in split_words(options.precision or "")]
     return Question(
         hardware=load_hardware(options.system, options.network),
         **model_fields(options),
@@ -48,20 +51,26 @@ def make_question(options: QuestionOptions) -> Question:
         workers=workers,
         global_batches=_batches(options.global_batch, "--global-batch"),
         local_batches=_batches(options.local_batch, "--local-batch"),
-        precision=check_precision(options.precision),
+        precision=precisions[0] if precisions else None,
+        other_precisions=tuple(precisions[1:]),
+        execution=_execution(options.execution),
         samples=options.samples,
+        tokens=options.tokens,
         price_per_device_hour=options.price,
     )
 
 
-def check_precision(name: str | None) -> Precision | None:
-    """The precision of that name; None is what is usual on the system."""
-    for known in get_args(Precision):
-        if name == known:
-            return cast("Precision", known)
-    if name is not None:
+def check_precision(name: str) -> Precision:
+    """The precision of that name."""
+    if name not in get_args(Precision):
         raise SpecError(f"--precision {name!r} is unknown; {nearest(name, get_args(Precision))}")
-    return None
+    return cast("Precision", name)
+
+
+def _execution(name: str | None) -> Execution | None:
+    if name is not None and name not in get_args(Execution):
+        raise SpecError(f"--execution {name!r} is unknown; {nearest(name, get_args(Execution))}")
+    return cast("Execution | None", name)
 
 
 def print_warnings(question: Question, db: Path) -> None:

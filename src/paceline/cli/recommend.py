@@ -19,6 +19,7 @@ from paceline.plan import DEFAULT_EPOCHS
 from paceline.predict.question import Question
 from paceline.recommend.answer import UNSYNCHRONISED, Answer, Candidate
 from paceline.recommend.answer import recommend as answer_to
+from paceline.recommend.configs import configs, write_config
 from paceline.recommend.objectives import OBJECTIVES
 from paceline.recommend.objectives import objective as known_objective
 from paceline.recommend.reasons import explain
@@ -50,7 +51,8 @@ class RecommendOptions(QuestionOptions):
     db: Db = DEFAULT_PATH
     as_json: AsJson = False
     emit: Annotated[
-        str | None, make_option("script: print a training script for the best; the answer goes to stderr.", "script")
+        str | None,
+        make_option("Print the best as script, torchtitan, accelerate or deepspeed; the answer to stderr.", "KIND"),
     ] = None
 
 
@@ -70,15 +72,37 @@ def recommend(options: RecommendOptions) -> None:
         return
     _print(answer, errors() if options.emit else output())
     if options.emit:
-        typer.echo(_script(answer), nl=False)
+        typer.echo(_script(answer) if options.emit == SCRIPT else _config(answer, options.emit), nl=False)
 
 
 def _check(options: RecommendOptions, question: Question) -> None:
     emit, measure = options.emit, options.measure
-    if emit not in (None, SCRIPT) or (emit and options.as_json):
-        raise SpecError(f"--emit {emit} cannot be done; write --emit script, without --json")
+    if emit is not None and (emit not in (SCRIPT, *configs()) or options.as_json):
+        kinds = ", ".join((SCRIPT, *configs()))
+        raise SpecError(f"--emit {emit} cannot be done; write one of {kinds}, without --json")
     if measure is not None and (measure < 1 or question.hardware.kind != "cpu"):
         raise SpecError(f"--measure {measure} runs here, on cores; give a number of at least 1 and no other --system")
+
+
+def _config(answer: Answer, kind: str) -> str:
+    """The best candidate that such a configuration can express; if there is none, why the pick is none of them."""
+    refused: SpecError | None = None
+    for candidate in answer.ranked:
+        nodes = max(1, -(-candidate.spec.workers // answer.question.hardware.node_devices))
+        try:
+            text = write_config(kind, candidate.spec, nodes, _why(answer, candidate))
+        except SpecError as error:
+            refused = refused or error
+            continue
+        if refused is not None:
+            errors().print(f"[yellow]{escape(str(refused))}; this is the best that it can[/]")
+        return text
+    raise refused or SpecError("there is nothing to write a configuration of; see the reasons above")
+
+
+def _why(answer: Answer, chosen: Candidate) -> str:
+    expected = f"{answer.objective.text(chosen.value.value)} {'measured' if chosen.measured else 'predicted'}"
+    return f"Best for {answer.objective.name} on {answer.question.hardware.name}: {expected}."
 
 
 def _script(answer: Answer) -> str:
@@ -92,8 +116,7 @@ def _script(answer: Answer) -> str:
             f"{chosen.spec.strategy} on {format_count(chosen.spec.workers, 'worker')}[/]"
         )
     spec = _in_an_offered_precision(chosen.spec.model_copy(update={"steps": None, "epochs": DEFAULT_EPOCHS}))
-    expected = f"{answer.objective.text(chosen.value.value)} {'measured' if chosen.measured else 'predicted'}"
-    return write_script(spec, why=f"Best for {answer.objective.name} on {answer.question.hardware.name}: {expected}.")
+    return write_script(spec, why=_why(answer, chosen))
 
 
 def _in_an_offered_precision(spec: RunSpec) -> RunSpec:
@@ -143,7 +166,8 @@ def _print(answer: Answer, console: Console) -> None:
         console.print(f"[yellow]left out[/] {name} {escape(reason)}")
     source = answer.ranked[0].prediction.source if answer.ranked else "nothing"
     console.print(
-        f"[dim]{answer.predictions} configurations predicted, computation from {escape(source)}; "
+        f"[dim]{answer.considered:,} configurations considered and {answer.predictions} predicted, computation from "
+        f"{escape(source)}; "
         f"intervals are 90 %; = ties with the best, * measured, † {UNSYNCHRONISED} or another optimizer[/]"
     )
 
@@ -154,19 +178,21 @@ def _counts(question: Question) -> str:
 
 
 def _table(answer: Answer) -> Table:
-    headers = ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", "effi-\nciency", "memory")
+    tokens = answer.question.tokens_per_sample is not None and answer.question.hardware.kind == "cuda"
+    busy = "MFU" if tokens else "effi-\nciency"
+    headers = ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", busy, "memory")
     table = plain_table("strategy", *headers, least_width=20)
     for candidate in answer.ranked[:SHOWN]:
         spec, goal = candidate.spec, answer.objective
         ends = [_bare(goal.text(value)) for value in (candidate.value.low, candidate.value.high)]
-        efficiency = candidate.prediction.efficiency
+        share = candidate.prediction.utilisation if tokens else candidate.prediction.efficiency
         behind = "=" if candidate.tied else format_percent(candidate.behind)
         table.add_row(
             escape(_name(candidate)), str(spec.workers),
             f"{spec.samples_per_step:,}",
             _bare(goal.text(candidate.best_known)) + ("*" if candidate.measured is not None else ""),
             " – ".join(ends), behind,
-            "–" if efficiency is None else format_percent(efficiency),
+            "–" if share is None else format_percent(share),
             format_bytes(candidate.prediction.memory_bytes.value),
         )  # fmt: skip
     return table

@@ -186,7 +186,8 @@ def _question(options: StrategiesOptions) -> Question:
 
 def _precision(options: StrategiesOptions) -> Precision:
     """As asked, or as usual on the system if the strategy trains in it."""
-    name, asked = _strategy(options), check_precision(options.precision)
+    name = _strategy(options)
+    asked = check_precision(options.precision) if options.precision is not None else None
     offered = strategy(name).needs.precisions
     if asked is not None and asked not in offered:
         raise SpecError(f"{name} does not train in {asked}; it offers {', '.join(offered)}")

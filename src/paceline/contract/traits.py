@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.costs.precision import Numbers, autocast_numbers
+from paceline.layout import Layout
 from paceline.spec import RunSpec, Scalar
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ class Search:
     knob: str
     values: Values
     then: tuple["Search", ...] = ()
-    # Settings to try further that depend on the value itself.
-    then_with: Callable[[Scalar], Iterable[dict[str, Scalar]]] = lambda _value: ()
 
     def settings(self, workers: int, hardware: "Hardware", fixed: Mapping[str, Scalar]) -> Iterable[dict[str, Scalar]]:
         """Knobs to predict with; those that the user fixed are left alone."""
@@ -34,9 +34,6 @@ class Search:
             return
         for value in self.values(workers, hardware):
             yield {self.knob: value}
-            for more in self.then_with(value):
-                if not more.keys() & fixed.keys():
-                    yield {self.knob: value, **more}
             for search in self.then:
                 for further in search.settings(workers, hardware, fixed):
                     yield {self.knob: value, **further}
@@ -91,6 +88,8 @@ class Traits:
     replicas: Callable[[RunSpec], int] = one_replica_per_worker
     # Whether a worker holds a part of each layer, so that activations are put together within a step.
     splits_layers: Callable[[RunSpec], bool] = lambda _spec: False
+    # In what numbers its passes keep their results, and so which operations they ask for.
+    numbers: Callable[[RunSpec], Numbers] = autocast_numbers
     # The algorithm of its collectives: auto, ring or tree.
     collective_algorithm: Callable[[RunSpec], str] = lambda _spec: "auto"
     # Knobs that are worth searching for the best setting.
@@ -101,6 +100,8 @@ class Traits:
     calibrated_like: tuple[str, ...] = ()
     # Knobs with which its workers compute side by side and never exchange anything, where there are such.
     independent_with: Mapping[str, Scalar] | None = None
+    # The layout that it stands for, in the words of composed ones; None where none of them is the same.
+    layout: Callable[[RunSpec], Layout | None] = lambda spec: spec.layout
     # Whether it is its framework's usual way to use several devices, which one worker is weighed against.
     usual_on_several_devices: bool = False
 

@@ -3,13 +3,23 @@
 What runs and what a footprint counts are cut by the same function, so that they agree.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import Literal, cast
 
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages, in_groups, trainer
+from paceline.costs.footprint import (
+    FLOAT_BYTES,
+    Footprint,
+    ModelFacts,
+    RankFootprint,
+    RankWork,
+    Stages,
+    in_groups,
+    trainer,
+)
 from paceline.costs.layers import LayerFacts
 from paceline.costs.messages import Message, exchange
 from paceline.costs.precision import Numbers, autocast_copies
@@ -31,8 +41,8 @@ def cut(costs: Sequence[float], trainable: Sequence[bool], count: int) -> tuple[
     if count > len(costs) - head:
         raise ValueError(f"{format_count(len(costs) - head, 'layer')} cannot be cut into {count} stages")
     joined = [sum(costs[: head + 1]), *costs[head + 1 :]]
-    lightest, _ = _partition(joined, count, max)
-    _, ends = _partition(joined, count, lambda so_far, cost: so_far + cost**2 if cost <= lightest else float("inf"))
+    sums = [0.0, *accumulate(joined)]
+    ends = _most_even(sums, count, _least_heaviest(sums, count))
     edges = [0, *(end + head for end in ends)]
     return tuple(range(edges[stage], edges[stage + 1]) for stage in range(count))
 
@@ -46,32 +56,58 @@ def _head(trainable: Sequence[bool]) -> int:
     return next((index for index, has_parameters in enumerate(trainable) if has_parameters), 0)
 
 
-def _partition(
-    costs: Sequence[float], parts: int, join: Callable[[float, float], float]
-) -> tuple[float, tuple[int, ...]]:
-    """The contiguous parts with the least joined cost: that cost, and where each part ends."""
-    sums = [0.0, *accumulate(costs)]
-    impossible: tuple[float, tuple[int, ...]] = (float("inf"), ())
-    best = [(0.0, impossible[1]), *[impossible] * len(costs)]
-    for part in range(1, parts + 1):
-        best = [
-            min(
-                (
-                    (join(best[start][0], sums[end] - sums[start]), (*best[start][1], end))
-                    for start in range(part - 1, end)
-                ),
-                key=lambda candidate: candidate[0],
-                default=impossible,
-            )
-            for end in range(len(costs) + 1)
-        ]
-    return best[-1]
+def _least_heaviest(sums: Sequence[float], parts: int) -> float:
+    """The least that the heaviest of so many stretches can be: one of all stretches there are."""
+    stretches = sorted({sums[end] - sums[start] for end in range(1, len(sums)) for start in range(end)})
+    return stretches[bisect_left(stretches, True, key=lambda most: _fewest_parts(sums, most) <= parts)]
+
+
+def _fewest_parts(sums: Sequence[float], most: float) -> float:
+    """Into how few stretches layers go of which none is heavier than `most`."""
+    parts, start = 1, 0
+    for end in range(1, len(sums)):
+        if sums[end] - sums[end - 1] > most:
+            return float("inf")
+        if sums[end] - sums[start] > most:
+            parts, start = parts + 1, end - 1
+    return parts
+
+
+def _most_even(sums: Sequence[float], parts: int, most: float) -> list[int]:
+    """Where stretches end of which none is heavier than `most` and the sum of squares is least."""
+    size = len(sums)
+    best = [0.0, *[float("inf")] * (size - 1)]
+    starts: list[list[int]] = []
+    for _ in range(parts):
+        costs, chosen, first = [float("inf")] * size, [0] * size, 0
+        for end in range(1, size):
+            while sums[end] - sums[first] > most:
+                first += 1
+            for start in range(first, end):
+                cost = best[start] + (sums[end] - sums[start]) ** 2
+                if cost < costs[end]:
+                    costs[end], chosen[end] = cost, start
+        best = costs
+        starts.append(chosen)
+    ends = [size - 1]
+    for chosen in reversed(starts[1:]):
+        ends.append(chosen[ends[-1]])
+    return ends[::-1]
 
 
 def cut_by_flops(layers: Sequence[LayerFacts], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
     """Stages with the same counted work, as nearly as the layers allow."""
+    return _stages(layers, tuple(layer.forward_flops for layer in layers), count)
+
+
+def cut_by_blocks(layers: Sequence[LayerFacts], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
+    """Stages with as many blocks each, as Megatron-LM cuts: what stands before and behind them is on the ends."""
+    return _stages(layers, tuple(float(layer.heads is not None) for layer in layers), count)
+
+
+def _stages(layers: Sequence[LayerFacts], costs: tuple[float, ...], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
     trainable = tuple(layer.parameters > 0 for layer in layers)
-    stretches = _cut_once(tuple(layer.forward_flops for layer in layers), trainable, count)
+    stretches = _cut_once(costs, trainable, count)
     return tuple(tuple(layers[index] for index in stretch) for stretch in stretches)
 
 
@@ -201,6 +237,7 @@ def _worker(
         samples=pipeline.samples,
         ranks=1,
         flops=step_flops(held, spec.recompute, pipeline.samples),
+        work=RankWork(held, per_microbatch, last=stage_numbers[-1] == len(stages) - 1),
         activation_bytes=(kept * pipeline.passes_kept(worker) + most_again(held, spec.recompute, numbers))
         * per_microbatch
         + autocast_copies(held.layers, numbers, goes_on=worker > 0)

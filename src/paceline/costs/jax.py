@@ -54,6 +54,7 @@ def worker_footprint(
         spec,
         model,
         messages,
+        samples=samples,
         flops=step_flops(model, spec.recompute, samples) + _attention_again(spec, model) * samples,
         parameter_bytes=held * FLOAT_BYTES,
         # The sum of all passes, and what the pass under way adds to it.

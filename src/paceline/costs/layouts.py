@@ -19,6 +19,9 @@ _ONE_STAGE = ("gpipe", "1f1b")
 V_SHAPED = ("zbv", "dualpipev")
 # Of these, gradients of activations and of weights come in two passes.
 SPLIT_BACKWARD = ("interleaved-zero-bubble", "zbv", "dualpipev")
+# What stages have alike: counted work, measured time, or the number of blocks.
+Balance = Literal["counted", "measured", "blocks"]
+BALANCES: tuple[Balance, ...] = ("counted", "measured", "blocks")
 # How attention sees the keys and values of other ranks' parts of a sequence.
 Attention = Literal["gathered", "ring"]
 ATTENTION: tuple[Attention, ...] = ("gathered", "ring")
@@ -40,6 +43,7 @@ class MeshPlan:
     microbatches: int = 1
     schedule: Schedule = "1f1b"
     stages_per_worker: int = 1
+    balance: Balance = "counted"
     # Of models that are no causal transformer: whether each rank has some output channels of a convolution, or all.
     split_convolutions: bool = True
     # Whether the model's head computes with its table of tokens.
@@ -62,6 +66,7 @@ class MeshPlan:
             microbatches=int(knobs["microbatches"]) or usual,
             schedule=schedule,
             stages_per_worker=stages,
+            balance=cast("Balance", knobs["balance"]),
             split_convolutions=knobs.get("convolutions") != "replicated",
             attention=cast("Attention", knobs["attention"]),
         )
@@ -110,6 +115,15 @@ class MeshPlan:
             return 1, self.accumulation
         return (1 if self.schedule in _ONE_STAGE else self.accumulation), 0
 
+    @property
+    def division(self) -> tuple[object, ...]:
+        """What the parts of a model depend on; the batch and how many copies share it are no part of it."""
+        layout = self.layout
+        return (
+            layout.pipeline, layout.tensor, layout.context, layout.expert, self.stages_per_worker,
+            self.schedule in V_SHAPED, self.balance, self.split_convolutions, self.attention, self.tied,
+        )  # fmt: skip
+
     def holder(self, stage: int) -> int:
         """The place in the pipeline that holds a stage."""
         lap, place = divmod(stage, self.layout.pipeline)
@@ -151,7 +165,7 @@ def why_not_laid_out(spec: RunSpec, knobs: Mapping[str, Scalar], facts_of: Facts
 def _why_not_scheduled(spec: RunSpec, plan: MeshPlan) -> str | None:
     ranks, count = plan.layout.pipeline, plan.microbatches
     if ranks == 1:
-        idle = [name for name in ("schedule", "microbatches", "stages_per_worker") if name in spec.knobs]
+        idle = [name for name in ("schedule", "microbatches", "stages_per_worker", "balance") if name in spec.knobs]
         if idle:
             return (
                 f"knob {idle[0]} is about a pipeline and layout {plan.layout.text} has none; "
@@ -196,6 +210,13 @@ def _why_not_in_turn(plan: MeshPlan) -> str | None:
 
 
 def _why_not_staged(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> str | None:
+    if plan.balance == "blocks" and plan.layout.pipeline > 1:
+        blocks = sum(layer.heads is not None for layer in facts.layers) if facts is not None else 0
+        if blocks < plan.stages:
+            return (
+                f"balance=blocks gives each of {plan.stages} stages a block of a built-in transformer, and "
+                f"{spec.workload} has {blocks}; leave knob balance out"
+            )
     if facts is None or plan.layout.pipeline == 1:
         return None
     most = most_stages([layer.parameters > 0 for layer in facts.layers])
@@ -303,7 +324,11 @@ def _why_not_sequence(layout: Layout, length: int) -> str | None:
 
 def is_causal_transformer(model: ModelFacts) -> bool:
     """Whether every layer is one of a causal transformer's, so that `tensor` divides the sequence too."""
-    return any(layer.heads for layer in model.layers) and all(map(transformer_role, model.layers))
+    key = ("is_causal_transformer",)
+    if key not in model.derived:
+        layers = [layer for layer, _ in model.runs]
+        model.derived[key] = any(layer.heads for layer in layers) and all(map(transformer_role, layers))
+    return bool(model.derived[key])
 
 
 def _why_not_in_ring(spec: RunSpec, plan: MeshPlan, length: int) -> str | None:

@@ -6,21 +6,20 @@ Payloads were compared with those of PyTorch's own dispatcher (`tests/contract/t
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from paceline.costs.cuts import cut_by_flops
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
     ModelFacts,
     RankFootprint,
+    RankWork,
     Stages,
     in_groups,
     optimizer_bytes,
 )
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
-from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, place_of, units_of
+from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, places_of, units_of
 from paceline.costs.messages import (
     Message,
     Phase,
@@ -29,7 +28,7 @@ from paceline.costs.messages import (
     all_to_all,
     during,
     exchange,
-    of_another_layer,
+    of_like_layers,
     scattered_reduction,
 )
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
@@ -60,21 +59,16 @@ class Crossing:
 def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprint:
     """Every rank, in the order of the mesh: pipeline, replicate, shard, context, tensor."""
     layout, plan = plan.layout, replace(plan, tied=any(layer.tied for layer in model.layers))
-    stages = cut_by_flops(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
+    places, stages = places_of(plan, model)
     ranks: list[RankFootprint] = []
-    for number in range(layout.pipeline):
-        place = place_of(plan, number, stages, model.input_elements)
-        crossings = _crossings(spec, plan, number, stages)
-        messages = (
-            *_between_stages(plan, crossings),
-            *_between_split_layers(spec, plan, place),
-            *_layer_by_layer(_between_stretches, spec, plan, place),
-            *_layer_by_layer(_between_experts, spec, plan, place),
-            *_layer_by_layer(_between_shards, spec, plan, place),
-            *_between_copies_of_the_table(spec, plan, place),
-            *_norm_of_gradients(spec, plan, place),
-        )
-        buffers = _buffer_bytes(plan, crossings)
+    messages: tuple[Message, ...] = ()
+    buffers, before = 0.0, None
+    for place in places:
+        # Places in the middle of a pipeline send what the one before them sends.
+        if before is None or not place.alike(before, plan.stages):
+            crossings = _crossings(spec, plan, place, stages)
+            messages, buffers = _messages(spec, plan, place, crossings), _buffer_bytes(plan, crossings)
+        before = place
         shards = [
             _rank(spec, plan, place, messages, count * layout.tensor, held, buffers)
             for count, held in _held_by_ranks(plan, place)
@@ -91,8 +85,29 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
     return in_groups(ranks, turns if layout.pipeline > 1 else None)
 
 
+def _messages(spec: RunSpec, plan: MeshPlan, place: Place, crossings: Sequence[Crossing]) -> tuple[Message, ...]:
+    layout = plan.layout
+    return (
+        *_between_stages(plan, crossings),
+        *(_between_split_layers(spec, plan, place) if layout.tensor > 1 else ()),
+        *(_layer_by_layer(_between_stretches, spec, plan, place) if layout.context > 1 else ()),
+        *(_layer_by_layer(_between_experts, spec, plan, place) if layout.expert > 1 else ()),
+        *_between_shards_once(spec, plan, place),
+        *_between_copies_of_the_table(spec, plan, place),
+        *_norm_of_gradients(spec, plan, place),
+    )
+
+
 def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
     """Ranks in order that hold as much as each other: how many, and numbers in the shard of each."""
+    key = ("held", plan.layout.holders, plan.layout.expert)
+    if key not in place.part.derived:
+        place.part.derived[key] = _held(plan, place)
+    found: list[tuple[int, int]] = place.part.derived[key]
+    return found
+
+
+def _held(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
     layout, arrays = plan.layout, _by_holders(plan, place.part)
     runs = shard_runs(arrays[layout.holders], layout.holders)
     if layout.expert == 1:
@@ -114,36 +129,16 @@ def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
 def _layer_by_layer(
     messages_of: Callable[[RunSpec, MeshPlan, Place], list[Message]], spec: RunSpec, plan: MeshPlan, place: Place
 ) -> list[Message]:
-    """What layers exchange; layers that are alike but for their name, as most are, are worked out once."""
-    first = _first_alike(tuple(zip(place.whole.layers, place.part.layers, strict=True)))
-    distinct = [index for index, like in enumerate(first) if like == index]
-    whole, part = (
-        ModelFacts(tuple(model.layers[index] for index in distinct), model.input_elements)
-        for model in (place.whole, place.part)
-    )
-    made: dict[str | None, list[Message]] = {}
-    for message in messages_of(spec, plan, replace(place, whole=whole, part=part)):
-        made.setdefault(message.layer, []).append(message)
-    names = [layer.name for layer in place.whole.layers]
-    repeated: list[Message] = []
-    for index, like in enumerate(first):
-        messages = made.get(names[like], [])
-        repeated += messages if like == index else of_another_layer(messages, names[like], names[index])
-    return [*repeated, *made.get(None, ())]
-
-
-@lru_cache(maxsize=1024)
-def _first_alike(layers: tuple[tuple[LayerFacts, LayerFacts], ...]) -> tuple[int, ...]:
-    """For each layer and a rank's part of it, the place of the first that differs in nothing but the name."""
-    seen: dict[tuple[LayerFacts, ...], int] = {}
-    nameless = (tuple(replace(facts, name="") for facts in pair) for pair in layers)
-    return tuple(seen.setdefault(pair, index) for index, pair in enumerate(nameless))
+    """What layers exchange; neighbours that are alike but for their names, as most are, are worked out once."""
+    like = place.like
+    messages = messages_of(spec, plan, place.distinct)
+    return [of_like_layers(message, like.get(message.layer, 1)) for message in messages]
 
 
 def _rank(
     spec: RunSpec, plan: MeshPlan, place: Place, messages: tuple[Message, ...], ranks: int, held: int, buffers: float
 ) -> RankFootprint:
-    layout, waiting = plan.layout, plan.passes_kept(place.number)
+    layout, waiting, last = plan.layout, plan.passes_kept(place.number), plan.stages - 1
     width, gathered_width = parameter_width(spec), compute_width(spec)
     whole = [unit.padded for unit in units_of(plan, place.part).values()]
     # A pipeline's stages, a model between the passes of a step, and one that is not divided at all stay gathered and
@@ -164,7 +159,9 @@ def _rank(
         optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors, width),
         # Gathered parameters come and go within a step as activations do.
         activation_bytes=kept + gathered + buffers,
-    )
+        work=RankWork(place.part, plan.stretch_microbatch, layout.tensor, spec.recompute, place.stages[-1] == last,
+                      stretches=layout.tensor, gathers=layout.holders > 1),
+    )  # fmt: skip
 
 
 def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:
@@ -172,7 +169,7 @@ def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:
     return sum(crossing.sent_bytes + crossing.received_bytes for crossing in crossings) * plan.microbatches
 
 
-def _crossings(spec: RunSpec, plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
+def _crossings(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
     """What each stage of a place sends on and is given; neighbours on the same rank send nothing."""
     scale = compute_width(spec) * plan.stretch_microbatch / plan.layout.tensor
 
@@ -181,7 +178,7 @@ def _crossings(spec: RunSpec, plan: MeshPlan, number: int, stages: Sequence[Sequ
             return 0.0
         return stages[before][-1].output_elements * scale
 
-    return [Crossing(stage, crossing_bytes(stage), crossing_bytes(stage - 1)) for stage in plan.held_stages(number)]
+    return [Crossing(stage, crossing_bytes(stage), crossing_bytes(stage - 1)) for stage in place.stages]
 
 
 def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Message]:
@@ -329,6 +326,16 @@ def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) ->
     shard = Array(rows, width).shard(plan.layout.holders, 0) * parameter_width(spec)
     apart = plan.layout.apart("pipeline") * (plan.layout.pipeline - 1)
     return [replace(exchange("gradients of the tied table", shard, shard), apart=apart, content="gradients")]
+
+
+def _between_shards_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
+    """The same for all batches of a layout."""
+    layout = plan.layout
+    key = ("shards", layout.replicate, layout.shard, *plan.gathers, spec.precision, spec.reduction, spec.device)
+    if key not in place.part.derived:
+        place.part.derived[key] = _layer_by_layer(_between_shards, spec, plan, place)
+    found: list[Message] = place.part.derived[key]
+    return found
 
 
 def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:

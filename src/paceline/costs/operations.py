@@ -11,6 +11,16 @@ from typing import Literal
 OperationKind = Literal["product", "convolution", "attention", "memory", "update"]
 # What an operation multiplies with; sums may be wider.
 OperationNumbers = Literal["fp32", "tf32", "bf16", "fp16"]
+NUMBER_BYTES: dict[OperationNumbers, int] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+# Products of a backward pass of attention over those of its forward pass: scores are computed again (Dao et al., 2022).
+ATTENTION_BACKWARD = 2.5
+# Bytes for each parameter that an update reads and writes, by optimizer: the parameter and its state twice, the
+# gradient once, in single precision.
+UPDATE_BYTES = {"adam": 28, "adagrad": 20, "momentum": 20, "sgd": 12}
+
+
+# The name of the last of a step's layers.
+LOSS = "loss"
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,15 @@ class Operation:
     count: float = 1
     # Whether it is part of a backward pass; kernels of gradients are others.
     backward: bool = False
+    # Whether the host waits until it is done before it asks for the next one.
+    waits: bool = False
+    # Of a product: whether it sums over the rows of both factors, as gradients of weights do; kernels are others again.
+    sums_rows: bool = False
+
+    @property
+    def plain_name(self) -> str:
+        """Its name without library and variant: `add` of `aten::add.Tensor`."""
+        return self.name.replace("::", ".").removeprefix("aten.").split(".")[0]
 
 
 @dataclass(frozen=True)
@@ -50,3 +69,74 @@ class StepOperations:
 
     layers: tuple[LayerOperations, ...]
     update: tuple[Operation, ...]
+
+
+def product(
+    numbers: OperationNumbers, rows: int, columns: int, inner: int, *, batch: int = 1, backward: bool = False,
+    sums_rows: bool = False,
+) -> Operation:  # fmt: skip
+    """A product of matrices, or of a batch of them."""
+    moved = batch * (rows * inner + inner * columns + rows * columns) * NUMBER_BYTES[numbers]
+    shape = (batch, rows, columns, inner)
+    flops = 2.0 * batch * rows * columns * inner
+    return Operation("product", numbers, shape, flops, moved, backward=backward, sums_rows=sums_rows)
+
+
+def convolution(
+    numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False, gradients: int = 2
+) -> Operation:
+    """A convolution that pads half its kernel; its backward pass makes so many gradients, of weights and of inputs."""
+    samples, inputs, height, width, outputs, kernel_height, kernel_width, stride, groups = shape
+    read = samples * inputs * height * width
+    written = samples * outputs * ((height - 1) // stride + 1) * ((width - 1) // stride + 1)
+    inner = inputs // groups * kernel_height * kernel_width
+    passes = gradients if backward else 1
+    # The gradient of the input is one more of its size.
+    moved = (passes * read + written + outputs * inner) * NUMBER_BYTES[numbers]
+    return Operation("convolution", numbers, shape, 2.0 * written * inner * passes, moved, backward=backward)
+
+
+def attention(
+    numbers: OperationNumbers, samples: int, heads: tuple[int, int], length: tuple[int, int], width: int, *,
+    causal: bool, backward: bool = False,
+) -> Operation:  # fmt: skip
+    """Attention in one kernel. `heads` are those of queries and of keys, `length` is of queries and of keys."""
+    queries, keys = samples * heads[0] * length[0] * width, samples * heads[1] * length[1] * width
+    flops = 4.0 * samples * heads[0] * length[0] * length[1] * width / (2 if causal else 1)
+    moved = (2 * queries + 2 * keys) * NUMBER_BYTES[numbers]
+    return Operation(
+        "attention", numbers, (samples, *heads, *length, width, int(causal)),
+        flops * (ATTENTION_BACKWARD if backward else 1), moved * (2 if backward else 1), backward=backward,
+    )  # fmt: skip
+
+
+def memory(
+    numbers: OperationNumbers, elements: float, arrays: float, name: str = "", *, backward: bool = False,
+    count: float = 1, waits: bool = False,
+) -> Operation:  # fmt: skip
+    """An operation that reads and writes so many arrays of so many elements, and computes little."""
+    moved = elements * arrays * NUMBER_BYTES[numbers]
+    shape = (max(1, round(elements)),)
+    return Operation("memory", numbers, shape, elements, moved, name=name, backward=backward, count=count, waits=waits)
+
+
+def update(optimizer: str, parameters: float) -> Operation:
+    """The optimizer's, in one kernel for all arrays."""
+    moved = parameters * UPDATE_BYTES[optimizer]
+    return Operation("update", "fp32", (max(1, round(parameters)),), parameters, moved, name=optimizer)
+
+
+def operation_of(
+    kind: OperationKind, numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False,
+    sums_rows: bool = False,
+) -> Operation:  # fmt: skip
+    """The product, convolution or attention of that shape."""
+    if kind == "product":
+        batch, rows, columns, inner = shape
+        return product(numbers, rows, columns, inner, batch=batch, backward=backward, sums_rows=sums_rows)
+    if kind == "convolution":
+        return convolution(numbers, shape, backward=backward)
+    samples, heads, key_heads, queries, keys, width, causal = shape
+    return attention(
+        numbers, samples, (heads, key_heads), (queries, keys), width, causal=bool(causal), backward=backward
+    )

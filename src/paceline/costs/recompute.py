@@ -45,9 +45,13 @@ def activation_bytes(
 
     Where the samples are those of several passes, one pass goes back at a time.
     """
-    kept = recomputed_model(model, recompute, ways).kept_bytes(numbers)
-    again = most_again(model, recompute, numbers, ways)
-    return (kept + again / passes) * samples + autocast_copies(model.layers, numbers)
+    key = ("activations", recompute, ways, numbers)
+    if key not in model.derived:
+        kept = recomputed_model(model, recompute, ways).kept_bytes(numbers)
+        again = most_again(model, recompute, numbers, ways)
+        model.derived[key] = kept, again, autocast_copies(model.layers, numbers)
+    kept_of_all, again, copies = model.derived[key]
+    return float((kept_of_all + again / passes) * samples + copies)
 
 
 def most_again(model: ModelFacts, recompute: Recompute, numbers: Numbers, ways: int = 1) -> int:
@@ -58,5 +62,5 @@ def most_again(model: ModelFacts, recompute: Recompute, numbers: Numbers, ways: 
 
 def step_flops(model: ModelFacts, recompute: Recompute, samples: float) -> float:
     """Forward and backward of a batch, with the blocks' forward once more where all of it is computed again."""
-    again = sum(layer.forward_flops for layer in model.layers if layer.heads) if recompute == "full" else 0
+    again = sum(layer.forward_flops * count for layer, count in model.runs if layer.heads) * (recompute == "full")
     return (model.forward_flops * (1 + BACKWARD_OVER_FORWARD) + again) * samples

@@ -51,7 +51,7 @@ class DataSet:
         have = len(self.train_inputs)
         if train_samples is None or train_samples >= have:
             return self
-        test_samples = max(1, len(self.test_inputs) * train_samples // have)
+        test_samples = test_share(len(self.test_inputs), have, DataRequest(train_samples=train_samples))
         return replace(
             self,
             train_inputs=self.train_inputs[:train_samples],
@@ -69,6 +69,8 @@ class DataSource:
     about: str
     count: Callable[[DataRequest], int]
     load: Callable[[DataRequest], DataSet]
+    # The same of test samples.
+    test_count: Callable[[DataRequest], int]
     # Fetches what `load` needs, once, before any run; data that is shipped or generated needs nothing.
     prepare: Callable[[FetchProgress], None] = lambda _progress: None
     shape: tuple[int, ...] | None = None
@@ -78,3 +80,9 @@ class DataSource:
 def scale_pixels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Bytes (n, height, width) to floats in 0..1 with a channel dimension."""
     return (images.astype(np.float32) / np.float32(255.0))[:, None, :, :]
+
+
+def test_share(test_samples: int, train_samples: int, request: DataRequest) -> int:
+    """Test samples in proportion to the training samples that are asked for."""
+    asked = min(train_samples, request.train_samples or train_samples)
+    return max(1, test_samples * asked // train_samples)

@@ -28,4 +28,5 @@ DATA = DataSource(
     about="the sequences of tokens with 15 % of them masked, to be restored",
     count=tokens.count,
     load=load,
+    test_count=tokens.test_count,
 )

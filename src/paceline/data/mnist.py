@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from paceline.data.base import DataRequest, DataSet, DataSource, FetchProgress, scale_pixels
+from paceline.data.base import DataRequest, DataSet, DataSource, FetchProgress, scale_pixels, test_share
 from paceline.data.download import fetch
 from paceline.errors import DataError
 
@@ -24,7 +24,7 @@ FILES = {
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
-TRAIN_SAMPLES = 60_000
+TRAIN_SAMPLES, TEST_SAMPLES = 60_000, 10_000
 # The idx format: two zero bytes, a type (8 is unsigned byte), the number of dimensions, then their sizes.
 IDX_UNSIGNED_BYTE = 8
 
@@ -96,6 +96,7 @@ DATA = DataSource(
     about="60,000 + 10,000 handwritten digits, 28 x 28",
     count=lambda request: min(TRAIN_SAMPLES, request.train_samples or TRAIN_SAMPLES),
     load=load,
+    test_count=lambda request: test_share(TEST_SAMPLES, TRAIN_SAMPLES, request),
     prepare=prepare,
     shape=(1, 28, 28),
     classes=10,

@@ -9,7 +9,7 @@ from importlib import resources
 
 import numpy as np
 
-from paceline.data.base import DataRequest, DataSet, DataSource, scale_pixels
+from paceline.data.base import DataRequest, DataSet, DataSource, scale_pixels, test_share
 
 TRAIN_SAMPLES, TEST_SAMPLES = 5_000, 1_000
 SIDE = 28
@@ -34,6 +34,7 @@ DATA = DataSource(
     about="5,000 + 1,000 digits of MNIST, class-balanced, ships with Paceline",
     count=lambda request: min(TRAIN_SAMPLES, request.train_samples or TRAIN_SAMPLES),
     load=load,
+    test_count=lambda request: test_share(TEST_SAMPLES, TRAIN_SAMPLES, request),
     shape=(1, SIDE, SIDE),
     classes=10,
 )

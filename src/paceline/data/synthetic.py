@@ -17,7 +17,7 @@ def load(request: DataRequest) -> DataSet:
     """Generates the samples; they depend on the seed alone."""
     generator = np.random.Generator(np.random.PCG64([request.seed, 0x5EED]))
     shape, classes = request.input_shape or DEFAULT_SHAPE, request.classes or DEFAULT_CLASSES
-    train, test = count(request), max(min(classes, MOST_FOR_CLASSES), count(request) // TRAIN_PER_TEST)
+    train, test = count(request), test_count(request)
     # No more patterns than there are samples: of more classes, some share one.
     different = min(classes, train + test)
     patterns = generator.standard_normal((different, *shape), dtype=np.float32)
@@ -32,6 +32,15 @@ def count(request: DataRequest) -> int:
     return request.train_samples or DEFAULT_TRAIN_SAMPLES
 
 
+def test_count(request: DataRequest) -> int:
+    """The number of test samples."""
+    return max(min(request.classes or DEFAULT_CLASSES, MOST_FOR_CLASSES), count(request) // TRAIN_PER_TEST)
+
+
 DATA = DataSource(
-    name="synthetic", about="seeded, learnable images of any shape and class count", count=count, load=load
+    name="synthetic",
+    about="seeded, learnable images of any shape and class count",
+    count=count,
+    load=load,
+    test_count=test_count,
 )

@@ -15,7 +15,7 @@ def load(request: DataRequest) -> DataSet:
     """Inputs are the first `length` tokens of a sequence, targets the same shifted by one."""
     generator = np.random.Generator(np.random.PCG64([request.seed, 0x70CE]))
     length, vocabulary = (request.input_shape or (DEFAULT_LENGTH,))[0], request.classes or DEFAULT_VOCABULARY
-    train, test = count(request), max(1, count(request) // TRAIN_PER_TEST)
+    train, test = count(request), test_count(request)
     followers = generator.integers(0, vocabulary, (vocabulary, SUCCESSORS))
     sequences = np.empty((train + test, length + 1), np.int64)
     sequences[:, 0] = generator.integers(0, vocabulary, train + test)
@@ -31,6 +31,15 @@ def count(request: DataRequest) -> int:
     return request.train_samples or DEFAULT_TRAIN_SAMPLES
 
 
+def test_count(request: DataRequest) -> int:
+    """The number of test sequences."""
+    return max(1, count(request) // TRAIN_PER_TEST)
+
+
 DATA = DataSource(
-    name="tokens", about="seeded token sequences from a Markov chain, for the transformer", count=count, load=load
+    name="tokens",
+    about="seeded token sequences from a Markov chain, for the transformer",
+    count=count,
+    load=load,
+    test_count=test_count,
 )

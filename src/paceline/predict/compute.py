@@ -1,18 +1,26 @@
-"""Seconds that a device computes for each layer of a model: from measured steps, measured layers, or its data sheet."""
+"""Seconds that a device computes for each layer of a model: from measured steps, from layers, or from operations.
+
+Cores are known by their layers, GPUs by their operations.
+"""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
 from paceline.costs.footprint import BACKWARD_OVER_FORWARD, ModelFacts
+from paceline.costs.layer_operations import model_operations
 from paceline.costs.layers import LayerFacts
-from paceline.spec import Precision
+from paceline.predict.operations import OperationTimer, Source, peak_of
+from paceline.predict.steps import like_layers, step_seconds
+from paceline.predict.traced import TracedModel
+from paceline.spec import Execution, Optimizer, Precision
 from paceline.systems.hardware import Hardware, LayerRate, StepCurve
 
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "bf16-pure": 2}
 DIGEST_LENGTH = 12
+USUAL_OPTIMIZER = Optimizer()
 # Arrays that one operation of a framework has as a rule: a kernel and a bias.
 ARRAYS_PER_OPERATION = 2
 # Adam reads the gradient and its two states and the parameter, and writes all but the gradient.
@@ -32,6 +40,10 @@ class Passes:
     source: str
     # Seconds of launching all layers, however little of each there is to compute.
     least: float = 0.0
+    # Seconds that the host takes to ask for each layer's operations of a pass, where the device does not wait for it
+    # within `forward` and `backward`: a micro-batch of a layer takes at least these. Empty where they are not known.
+    host_forward: tuple[float, ...] = ()
+    host_backward: tuple[float, ...] = ()
 
     @cached_property
     def forward_total(self) -> float:
@@ -95,10 +107,20 @@ class Compute:
     hardware: Hardware
     framework: str
     precision: Precision
+    execution: Execution = "eager"
+    optimizer: Optimizer = USUAL_OPTIMIZER
+    # Shared by all that is predicted for one system: what operations take does not depend on the rest.
+    timer: OperationTimer | None = None
+    # Of a user's model: its operations as they were traced.
+    traced: TracedModel | None = None
+    # Whether passes compute in the run's numbers throughout, where autocast would leave norms and sums wide.
+    casts: bool = False
 
     def passes(self, model: ModelFacts, samples: float, digest: str | None = None) -> Passes:
         """Seconds of a local batch: as measured where this model was, else put together from its layers."""
-        by_layer = self._by_layers(model, samples)
+        by_layer = (
+            self._by_layers(model, samples) if self.hardware.kind == "cpu" else self._by_operations(model, samples)
+        )
         curve = self.measured_steps(digest if digest is not None else model_digest(model))
         if curve is None:
             return by_layer
@@ -114,6 +136,16 @@ class Compute:
             source=f"steps of this model, measured {self._where}",
             least=min(by_layer.least, wanted),
         )
+
+    def source_text(self, sources: Mapping[Source, float], host_bound: bool) -> str:
+        """Where the device's seconds come from, and whether they are what counts."""
+        names: dict[Source, str] = {
+            "replayed": f"operations of this model, replayed {self._where}",
+            "grid": f"a grid of operations, measured {self._where}",
+            "data sheet": "numbers fitted to logged runs" if self.hardware.software else "the data sheet",
+        }
+        text = names[max(sources, key=lambda source: sources[source], default="data sheet")]
+        return f"{text}; the host that asks for operations takes longer than the device" if host_bound else text
 
     @property
     def _where(self) -> str:
@@ -134,6 +166,38 @@ class Compute:
         of_framework = {rate.kind: rate for rate in known if rate.framework == self.framework}
         # Layers are timed in PyTorch; those of other frameworks are taken to be as fast, for want of better.
         return of_framework or {rate.kind: rate for rate in known}
+
+    def _by_operations(self, model: ModelFacts, samples: float) -> Passes:
+        """The longer of what the device and the host take; the loss goes with the last layer."""
+        timer = self.timer or OperationTimer(self.hardware)
+        # Parameters that are cast beforehand ask for the operations of a model that is in these numbers.
+        numbers: Precision = "bf16-pure" if self.casts else self.precision
+        operations = model_operations(model, samples, numbers, self.optimizer)
+        step = step_seconds(operations, timer, self.running)
+        traced = self.traced.at(samples, numbers, self.optimizer) if self.traced else None
+        if traced is not None:
+            step = like_layers(step_seconds(traced, timer, self.running), step)
+        host_bound = step.host_bound
+        stretched = step.total / (step.host if host_bound else step.device)
+        forward, backward = (
+            _joined(part.host if host_bound else part.device for part in parts)
+            for parts in (step.forward, step.backward)
+        )
+        host_forward, host_backward = (_joined(part.host for part in parts) for parts in (step.forward, step.backward))
+        return Passes(
+            tuple(seconds * stretched for seconds in forward), tuple(seconds * stretched for seconds in backward),
+            # An update that the host is slower to ask for than the device to make is beside the passes.
+            overhead=max(0.0, step.beside + step.update.host - step.update.device) if host_bound else 0.0,
+            update_per_parameter=step.update.device / model.parameters if model.parameters else 0.0,
+            deviation=step.deviation, source=self.source_text(step.sources, host_bound),
+            least=max(sum(host_forward) + sum(host_backward), step.least),
+            host_forward=host_forward, host_backward=host_backward,
+        )  # fmt: skip
+
+    @property
+    def running(self) -> Execution:
+        """How its steps run; other frameworks than PyTorch compile theirs."""
+        return self.execution if self.framework == "torch" else "compiled"
 
     def _by_layers(self, model: ModelFacts, samples: float) -> Passes:
         calibration, rates = self.hardware.calibrated, self._rates
@@ -171,7 +235,7 @@ class Compute:
     def _described_layer(self, layer: LayerFacts, back: int, elements: int, samples: float) -> tuple[float, float]:
         """The slower of computing and of moving numbers, and no less than launching the kernels takes."""
         device = self.hardware.device
-        rate = self._peak * device.efficiency.value
+        rate = peak_of(device, self.precision) * device.efficiency.value
         moved = samples * elements * BYTES[self.precision] / device.memory_bytes_per_second.value
         operations = max(1, layer.tensors // ARRAYS_PER_OPERATION) if layer.forward_flops else 0
         asking = device.launch_seconds.value * operations
@@ -180,11 +244,8 @@ class Compute:
         backward = max(back * computed, 2 * moved, asking * 2 / (1 + BACKWARD_OVER_FORWARD))
         return forward, backward if back and takes_time(layer) else 0.0
 
-    @cached_property
-    def _peak(self) -> float:
-        """Peak operations per second; a precision that the device does not list runs as the next one that it does."""
-        offered = self.hardware.device.flops_per_second
-        # Devices multiply numbers of two bytes of either kind as fast.
-        halves: Sequence[Precision] = ("bf16",) if BYTES[self.precision] == BYTES["bf16"] else ()
-        order: Sequence[Precision] = (self.precision, *halves, "tf32", "fp32")
-        return next(offered[name].value for name in order if name in offered)
+
+def _joined(seconds: Iterable[float]) -> tuple[float, ...]:
+    """Of layers, with the loss's added to those of the last one."""
+    *layers, last, loss = seconds
+    return (*layers, last + loss)

@@ -10,7 +10,7 @@ from paceline.costs.messages import Content, Message
 from paceline.layout import DIMENSIONS, Layout, all_layouts
 from paceline.predict.pipelines import pipeline_seconds
 from paceline.predict.question import Question
-from paceline.predict.timeline import line_of_workers
+from paceline.predict.stages import line_of_workers
 from paceline.spec import BASELINE, RunSpec
 from paceline.strategies import Strategy, strategies, strategy
 
@@ -45,14 +45,14 @@ class LayoutCost:
     @property
     def sent_by_dimension(self) -> dict[str, float]:
         """The same by the dimension of the mesh along which they go."""
-        return _sums((self._dimension_of(message), message) for message in self.busiest.messages)
+        return _sums((dimension_of(message, self.layout), message) for message in self.busiest.messages)
 
-    def _dimension_of(self, message: Message) -> str:
-        """By how far apart its ranks are, and how many; two of several exchange what crosses between stages."""
-        layout = self.layout
-        near = [name for name in DIMENSIONS if getattr(layout, name) > 1 and layout.apart(name) == message.apart]
-        exactly = [name for name in near if getattr(layout, name) == message.ranks]
-        return next(iter((*exactly, *near)), "others")
+
+def dimension_of(message: Message, layout: Layout) -> str:
+    """By how far apart its ranks are, and how many; two of several exchange what crosses between stages."""
+    near = [name for name in DIMENSIONS if getattr(layout, name) > 1 and layout.apart(name) == message.apart]
+    exactly = [name for name in near if getattr(layout, name) == message.ranks]
+    return next(iter((*exactly, *near)), "others")
 
 
 def _sums(messages: Iterable[tuple[str, Message]]) -> dict[str, float]:

@@ -24,12 +24,12 @@ def pipeline_seconds(stages: Stages, passes: Sequence[tuple[float, float]], send
     ahead: Arrivals = [[None] * count for _ in holders]
     back: Arrivals = [[None] * count for _ in holders]
     places, free, link = [0] * workers, [0.0] * workers, [0.0] * workers
-    left = sum(map(len, schedule))
+    left, times = sum(map(len, schedule)), [_seconds_of(pair, chunks) for pair in passes]
     while left:
         before = left
         for worker, order in enumerate(schedule):
             place, now, sent = places[worker], free[worker], link[worker]
-            seconds = _seconds_of(passes[worker], chunks)
+            seconds = times[worker]
             while place < len(order):
                 kind, stage, microbatch = order[place]
                 takes = seconds[stage > 0][kind]

@@ -2,20 +2,22 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp
 
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, RankWork, optimizer_bytes, training_flops
 from paceline.predict.compute import Compute, Passes, model_digest
+from paceline.predict.estimate import Estimate
 from paceline.predict.memory import beyond_kept, kept_by_allocator
+from paceline.predict.operations import OperationTimer, peak_of
+from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import combined
-from paceline.predict.timeline import Parts, StepInputs, time_step
+from paceline.predict.step_inputs import Parts, StepInputs
+from paceline.predict.timeline import time_step
+from paceline.predict.traced import TracedModel
 from paceline.predict.transfers import IN_PROCESS, Costs
-from paceline.spec import Precision, RunSpec
+from paceline.spec import Execution, Precision, RunSpec
 from paceline.strategies import Strategy, strategy
 from paceline.systems.hardware import Hardware, MemoryFit, StrategyOverhead
 
-# Two-sided 90 % of a normal distribution.
-NORMAL_90 = 1.645
 # Relative deviation of steps that several workers make together, from the held-out runs of `benchmarks/prediction.py`.
 TOGETHER = 0.05
 # The same where the strategy's software was not timed here.
@@ -24,29 +26,8 @@ UNKNOWN_SOFTWARE = 0.15
 UNMEASURED_TRANSFERS = 0.3
 # Of peak memory beside what is known of a fit: allocators round up and fragment.
 MEMORY_DEVIATION = 0.06
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value and where the true one is with 90 % confidence."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, value: float, deviation: float) -> "Estimate":
-        """From a relative deviation, which is as likely to halve a value as to double it."""
-        reach = exp(NORMAL_90 * deviation)
-        return cls(value, value / reach, value * reach)
-
-    def inverted(self, over: float) -> "Estimate":
-        """`over` divided by the value: a rate from a time."""
-        return Estimate(over / self.value, over / self.high, over / self.low)
-
-    def times(self, factor: float) -> "Estimate":
-        """The value and its interval, scaled."""
-        return Estimate(self.value * factor, self.low * factor, self.high * factor)
+# What a worker's speed depends on: framework, precision, execution, optimizer, whether parameters are cast beforehand.
+ComputeKey = tuple[str, Precision, Execution, str, bool]
 
 
 @dataclass(frozen=True)
@@ -66,6 +47,10 @@ class Prediction:
     price_per_device_hour: float | None = None
     # Of the same global (or local) batch on one worker, where it is known.
     single_step_seconds: float | None = None
+    # Operations of a step that the model itself asks for, the most that a device makes in a second, tokens of a sample.
+    model_flops: float = 0.0
+    peak_flops_per_second: float = 0.0
+    tokens_per_sample: int | None = None
 
     @cached_property
     def step_seconds(self) -> Estimate:
@@ -81,6 +66,22 @@ class Prediction:
     def epoch_seconds(self) -> Estimate:
         """Seconds of one pass over the data, start-up aside."""
         return self.step_seconds.times(self.samples_per_epoch / self.spec.samples_per_step)
+
+    @property
+    def utilisation(self) -> float:
+        """Model FLOP utilisation (MFU): operations that the model asks for, over what its devices could make.
+
+        As PaLM counts (Chowdhery et al., 2022, appendix B): six for each parameter and token, attention in full.
+        """
+        most = self.parts.step * self.devices * self.peak_flops_per_second
+        return self.model_flops / most if most else 0.0
+
+    @property
+    def tokens_per_second(self) -> Estimate | None:
+        """Tokens per second of each device; None for models that are not trained on tokens."""
+        if self.tokens_per_sample is None:
+            return None
+        return self.samples_per_second.times(self.tokens_per_sample / self.devices)
 
     @property
     def joules_per_epoch(self) -> Estimate:
@@ -124,11 +125,17 @@ class Predictor:
     price_per_device_hour: float | None = None
     # Of the samples, as a process holds them.
     data_bytes: float = 0.0
-    _passes: dict[tuple[str, Precision, float], Passes] = field(default_factory=dict)
+    # Of a user's model on a GPU: its operations, traced when they are asked for.
+    traced: TracedModel | None = None
+    tokens_per_sample: int | None = None
+    # What operations take on the system, and passes of ranks; predictors of other models may share them.
+    timer: OperationTimer | None = None
+    clocks: dict[ComputeKey, RankClock] = field(default_factory=dict)
+    _passes: dict[tuple[int, float], Passes] = field(default_factory=dict)
     _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
-    _singles: dict[tuple[str | None, Precision, int], float] = field(default_factory=dict)
+    _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
-    _compute: dict[tuple[str, Precision], Compute] = field(default_factory=dict)
+    _compute: dict[ComputeKey, Compute] = field(default_factory=dict)
     _passed: dict[tuple[str, float], float] = field(default_factory=dict)
 
     @cached_property
@@ -149,55 +156,106 @@ class Predictor:
         """The configuration as its strategy's footprint describes it, which is worked out where it is not given."""
         chosen = strategy(spec.strategy)
         footprint = footprint or chosen.footprint(spec, self.model)
-        samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec))
-        stages, microbatches = footprint.stages, _passes_of(footprint, spec)
-        microbatch = samples / microbatches
-        passes = self.passes(chosen, spec.precision, microbatch)
-        costs = self._transfers(chosen, spec)
-        inputs = StepInputs(
-            self.hardware, costs, self.model, passes, crowding=self._crowding(footprint, spec, chosen),
-            synchronous=chosen.synchronous, workers=spec.workers, flops=training_flops(self.model, microbatch),
-            state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
-            earlier_passes=0 if stages else microbatches - 1, overhead=self.overhead(chosen),
-            splits_layers=chosen.traits.splits_layers(spec), filled=self._filled,
-        )  # fmt: skip
+        inputs = self._inputs(spec, chosen, footprint)
         parts = time_step(footprint, inputs)
         return Prediction(
-            spec, parts, deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
-            memory_bytes=self._memory(footprint, chosen, spec, microbatch), memory_limit_bytes=self.memory_limit,
+            spec, parts, deviation=self._deviation(parts, inputs.passes, inputs.costs, spec.workers, chosen),
+            memory_bytes=self._memory(footprint, chosen, spec, self._microbatch(spec, chosen, footprint)),
+            memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
-            samples_per_epoch=self.samples_per_epoch, source=passes.source,
+            samples_per_epoch=self.samples_per_epoch, source=inputs.passes.source,
             price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
+            model_flops=training_flops(self.model, spec.samples_per_step),
+            peak_flops_per_second=peak_of(self.hardware.device, spec.precision),
+            tokens_per_sample=self.tokens_per_sample,
         )  # fmt: skip
+
+    def parts(self, spec: RunSpec, footprint: Footprint) -> Parts:
+        """Where the seconds of a step go, and nothing else of it."""
+        return time_step(footprint, self._inputs(spec, strategy(spec.strategy), footprint))
+
+    def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> StepInputs:
+        microbatch, microbatches = self._microbatch(spec, chosen, footprint), _passes_of(footprint, spec)
+        clock, work = self._clock(spec, chosen), footprint.groups[0].work
+        own = clock.passes(work) if clock is not None and work is not None else None
+        return StepInputs(
+            self.hardware, self._transfers(chosen, spec), self.model,
+            own or self.passes(chosen, spec, microbatch),
+            crowding=self._crowding(footprint, spec, chosen), synchronous=chosen.synchronous, workers=spec.workers,
+            flops=training_flops(self.model, microbatch),
+            state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
+            earlier_passes=0 if footprint.stages and footprint.stages.workers > 1 else microbatches - 1,
+            overhead=self.overhead(chosen), splits_layers=chosen.traits.splits_layers(spec),
+            clock=clock if own else None, filled=self._filled,
+        )  # fmt: skip
+
+    def _microbatch(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> float:
+        """Samples of one forward pass of a worker."""
+        return spec.samples_per_step / max(1, chosen.traits.replicas(spec)) / _passes_of(footprint, spec)
 
     def memory(self, spec: RunSpec, footprint: Footprint) -> tuple[Estimate, float]:
         """Bytes that the rank which holds most needs at its peak, and those that a worker has."""
         chosen = strategy(spec.strategy)
-        samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec)) / _passes_of(footprint, spec)
-        return self._memory(footprint, chosen, spec, samples), self.memory_limit
+        return self._memory(footprint, chosen, spec, self._microbatch(spec, chosen, footprint)), self.memory_limit
 
-    def passes(self, chosen: Strategy, precision: Precision, samples: float) -> Passes:
-        """Seconds of computation for a local batch in a framework."""
-        key = chosen.framework or "torch", precision, samples
+    def passes(self, chosen: Strategy, spec: RunSpec, samples: float) -> Passes:
+        """Seconds of computation for a local batch, in the run's framework, precision and execution."""
+        compute = self.compute(chosen, spec)
+        key = id(compute), samples
         if key not in self._passes:
-            self._passes[key] = self.compute(*key[:2]).passes(self.model, samples, self.digest)
+            self._passes[key] = compute.passes(self.model, samples, self.digest)
         return self._passes[key]
 
-    def compute(self, framework: str, precision: Precision) -> Compute:
-        """How fast the system computes in a framework."""
-        if (framework, precision) not in self._compute:
-            self._compute[framework, precision] = Compute(self.hardware, framework, precision)
-        return self._compute[framework, precision]
+    def rank_passes(self, chosen: Strategy, spec: RunSpec, work: RankWork) -> Passes:
+        """Seconds of a rank's own part of the model where GPUs are timed so, else those of as many samples."""
+        clock = self._clock(spec, chosen)
+        return clock.passes(work) if clock is not None else self.passes(chosen, spec, work.samples)
+
+    def compute(self, chosen: Strategy, spec: RunSpec) -> Compute:
+        """How fast the system computes in a strategy's framework and numbers."""
+        key = _compute_key(chosen, spec)
+        if key not in self._compute:
+            framework, *_, casts = key
+            self._compute[key] = Compute(
+                self.hardware,
+                framework,
+                spec.precision,
+                spec.execution,
+                spec.optimizer,
+                self._timer,
+                self.traced,
+                casts,
+            )
+        return self._compute[key]
+
+    @cached_property
+    def _timer(self) -> OperationTimer:
+        return self.timer or OperationTimer(self.hardware)
+
+    def _clock(self, spec: RunSpec, chosen: Strategy) -> RankClock | None:
+        """Times ranks' own parts of a model on GPUs, unless steps of this very model were measured there."""
+        if self.hardware.kind == "cpu":
+            return None
+        compute = self.compute(chosen, spec)
+        if compute.measured_steps(self.digest) is not None:
+            return None
+        key = _compute_key(chosen, spec)
+        if key not in self.clocks:
+            self.clocks[key] = RankClock(compute)
+        return self.clocks[key]
 
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
         samples = spec.global_batch or spec.local_batch or 1
-        key = chosen.framework, spec.precision, samples
+        key = id(self.compute(chosen, spec)), samples
         if key not in self._singles:
-            passes = self.passes(chosen, spec.precision, samples)
+            clock = self._clock(spec, chosen)
+            passes = clock.passes(RankWork(self.model, samples)) if clock else self.passes(chosen, spec, samples)
             update = self.model.parameters * passes.update_per_parameter
-            self._singles[key] = passes.total + passes.overhead + update
+            total = max(passes.total, sum(passes.host_forward) + sum(passes.host_backward))
+            fitted = self.hardware.software.step_seconds if self.hardware.software else 0.0
+            self._singles[key] = total + passes.overhead + fitted + update
         return self._singles[key]
 
     def _transfers(self, chosen: Strategy, spec: RunSpec) -> Costs:
@@ -209,13 +267,19 @@ class Predictor:
     def _crowding(self, footprint: Footprint, spec: RunSpec, chosen: Strategy) -> float:
         """Workers of a CPU share its caches, its memory and, where there are more than cores, the cores."""
         if self.hardware.kind != "cpu":
-            return 1.0
+            return self._slices_crowding(spec.workers)
         busy = 1 if footprint.stages and footprint.stages.microbatches == 1 else spec.workers
         cores = self.hardware.node_devices
         shared = 1.0
         if busy > 1 and cores > 1:
             shared += (self._all_busy(chosen) - 1) * (min(busy, cores) - 1) / (cores - 1)
         return shared * max(1.0, busy * spec.cores_per_worker / cores)
+
+    def _slices_crowding(self, workers: int) -> float:
+        """Slices of one GPU share its memory; GPUs share nothing."""
+        slices = self.hardware.slices or 1
+        measured = self.hardware.calibrated.crowding.get(str(slices), 1.0)
+        return 1 + (measured - 1) * (min(workers, slices) - 1) / (slices - 1) if slices > 1 else 1.0
 
     def _all_busy(self, chosen: Strategy) -> float:
         """How much longer computation takes when every core computes: as this model did, or as its kinds of layers.
@@ -225,14 +289,18 @@ class Predictor:
         """
         known = self.hardware.calibrated
         measured = known.crowding.get(str(self.hardware.node_devices))
-        if measured is not None and self.compute(chosen.framework or "torch", "fp32").measured_steps(self.digest):
+        single = Compute(self.hardware, chosen.framework or "torch", "fp32")
+        if measured is not None and single.measured_steps(self.digest):
             return measured
         weights = [(layer.forward_flops, known.layer_crowding.get(layer.kind, 1.0)) for layer in self.model.layers]
         total = sum(weight for weight, _ in weights)
         return max(measured or 1.0, sum(weight * factor for weight, factor in weights) / total if total else 1.0)
 
     def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
-        step = parts.step or 1.0
+        step, software = parts.step or 1.0, self.hardware.software
+        if software is not None:
+            one_node = workers <= self.hardware.node_devices
+            return software.deviation if one_node else software.several_nodes_deviation
         foreign_machine = self.hardware.uncertainty.value if self.hardware.measured_elsewhere else 0.0
         computing = passes.deviation * (parts.compute + parts.bubble) / step
         repeats = self.hardware.calibrated.repeat_deviation
@@ -248,16 +316,18 @@ class Predictor:
         """Bytes of the rank that holds most: its footprint, its data, and what processes hold beyond them."""
         fit = self._memory_fits.get(chosen.framework or "torch")
         deviation = combined(MEMORY_DEVIATION, fit.residual) if fit else 2 * MEMORY_DEVIATION
-        most = max(self._held(group, fit, chosen, spec, samples) for group in footprint.groups)
+        splits_layers = chosen.traits.splits_layers(spec)
+        most = max(self._held(group, fit, chosen, spec, samples, splits_layers) for group in footprint.groups)
         return Estimate.around(most, deviation)
 
     def _held(
-        self, group: RankFootprint, fit: MemoryFit | None, chosen: Strategy, spec: RunSpec, samples: float
-    ) -> float:
+        self, group: RankFootprint, fit: MemoryFit | None, chosen: Strategy, spec: RunSpec, samples: float,
+        splits_layers: bool,
+    ) -> float:  # fmt: skip
         # A server or a chief has no samples and makes no passes.
         computes = group.role == "worker"
         held, passing = group.held_bytes, self._passing(chosen.framework or "torch", samples) if computes else 0.0
-        whole, splits_layers = self.model.activation_bytes * samples, chosen.traits.splits_layers(spec)
+        whole = self.model.activation_bytes * samples
         if splits_layers:
             passing *= group.activation_bytes / (whole or 1.0)
         if fit is None:
@@ -308,6 +378,11 @@ class Predictor:
         idle = parts.bubble + parts.waiting
         busy = parts.step - idle
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
+
+
+def _compute_key(chosen: Strategy, spec: RunSpec) -> ComputeKey:
+    casts = chosen.traits.numbers(spec) == "cast"
+    return chosen.framework or "torch", spec.precision, spec.execution, spec.optimizer.name, casts
 
 
 def _passes_of(footprint: Footprint, spec: RunSpec) -> int:

@@ -1,8 +1,9 @@
 """What is asked about: a model, a system, and runs of it that nobody has made ─► specs and a predictor for them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -14,8 +15,9 @@ from paceline.errors import SpecError, UserError
 from paceline.layout import Layout
 from paceline.plan import complete, refusal, sample_count
 from paceline.predict.prediction import Predictor
+from paceline.predict.traced import TracedModel
 from paceline.runs.probe import probe
-from paceline.spec import DEFAULT_GLOBAL_BATCH, ModelFile, Optimizer, Precision, Recompute, RunSpec, Scalar
+from paceline.spec import DEFAULT_GLOBAL_BATCH, Execution, ModelFile, Optimizer, Precision, Recompute, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import Hardware
 from paceline.workloads.own import OWN_DATA
@@ -24,6 +26,15 @@ from paceline.workloads.own import OWN_DATA
 TEST_SHARE = 0.2
 # Of one image: channels, height and width.
 IMAGE_DIMENSIONS = 3
+# Data sets whose samples are sequences of tokens.
+SEQUENCES = ("tokens", "masked-tokens")
+# As torchtitan, nanoGPT and llm-foundry's later recipes train.
+USUAL_EXECUTION: Execution = "compiled"
+# Tokens of a step by the model's parameters, at most: GPT-3's models of up to 0.8, 2.7 and 13 billion (Brown et al.,
+# 2020, table 2.1), Llama 2 70B (Touvron et al., 2023), and Llama 3 405B (Dubey et al., 2024).
+USUAL_TOKENS = (
+    (1e9, 2**19), (5e9, 2**20), (2e10, 2**21), (1e11, 2**22), (float("inf"), 2**24),
+)  # fmt: skip
 # The check that a batch is not larger than the data is about a run; what is asked here may have any data.
 _ENOUGH_COPIES = 1 << 30
 
@@ -49,9 +60,15 @@ class Question:
     global_batches: tuple[int, ...] = ()
     local_batches: tuple[int, ...] = ()
     precision: Precision | None = None
+    # Beside it, where several are to be compared.
+    other_precisions: tuple[Precision, ...] = ()
+    # As usual for such a model on the system, where nothing is said.
+    execution: Execution | None = None
     optimizer: dict[str, Any] = field(default_factory=dict)
     # Of one epoch; the data set's own where nothing is said.
     samples: int | None = None
+    # To train on, in place of samples.
+    tokens: float | None = None
     price_per_device_hour: float | None = None
 
     @cached_property
@@ -62,6 +79,7 @@ class Question:
             "input_shape": self.input_shape, "classes": self.classes, "device": self.hardware.kind,
             "precision": self.precision or usual_precision(self.hardware), "steps": 1,
             "global_batch": DEFAULT_GLOBAL_BATCH, "optimizer": Optimizer(**self.optimizer),
+            "execution": self.execution or "eager",
         }  # fmt: skip
         spec = complete(RunSpec.parse(fields, "the question"))
         if spec.model is not None:
@@ -87,25 +105,61 @@ class Question:
             )
         return self.own_facts.model
 
+    def but_with(self, **fields: Any) -> "Question":
+        """The same model asked about otherwise; what is known of it is not worked out again."""
+        other = replace(self, **fields)
+        known: dict[str, Any] = {name: vars(self)[name] for name in ("own_facts", "facts") if name in vars(self)}
+        vars(other).update(known)
+        return other
+
     @cached_property
     def predictor(self) -> Predictor:
         """The predictor of all runs of the question."""
         described, price = self.hardware.price_per_device_hour, self.price_per_device_hour
         return Predictor(
-            self.hardware, self.facts, self.samples or sample_count(self.base, probe),
-            described.value if price is None and described else price, data_bytes(self.base),
+            self.hardware, self.facts, self._samples, described.value if price is None and described else price,
+            data_bytes(self.base),
+            TracedModel(self.base) if self.model is not None and self.hardware.kind == "cuda" else None,
+            self.tokens_per_sample,
         )  # fmt: skip
+
+    @property
+    def _samples(self) -> int:
+        if self.tokens is not None:
+            if self.tokens_per_sample is None:
+                raise SpecError(f"--tokens is about sequences, and {self.base.workload} has none; use --samples")
+            return max(1, round(self.tokens / self.tokens_per_sample))
+        return self.samples or sample_count(self.base, probe)
+
+    @cached_property
+    def tokens_per_sample(self) -> int | None:
+        """Of a model that is trained on sequences of tokens."""
+        shape = self.base.input_shape
+        return shape[0] if self.base.dataset in SEQUENCES and shape else None
 
     @cached_property
     def batches(self) -> list[tuple[str, int]]:
-        """("global_batch" or "local_batch", size); by default as many as the most workers can share."""
+        """("global_batch" or "local_batch", size); by default as such models are trained."""
         if not self.global_batches and not self.local_batches:
-            size = DEFAULT_GLOBAL_BATCH
-            while size < max(self.workers):
-                size *= 2
-            return [("global_batch", size)]
+            return [("global_batch", self._usual_batch)]
         fixed = [("global_batch", size) for size in self.global_batches]
         return fixed + [("local_batch", size) for size in self.local_batches]
+
+    @property
+    def _usual_batch(self) -> int:
+        """On GPUs as many tokens as models of that size are trained with; else as many samples as workers share."""
+        if self.hardware.kind == "cuda" and self.tokens_per_sample is not None:
+            tokens = next(tokens for most, tokens in USUAL_TOKENS if self.facts.parameters <= most)
+            return 1 << max(0, tokens // self.tokens_per_sample).bit_length() - 1
+        size = DEFAULT_GLOBAL_BATCH
+        while size < max(self.workers):
+            size *= 2
+        return size
+
+    @property
+    def chose_batch(self) -> bool:
+        """Whether the batch is not the user's."""
+        return not self.global_batches and not self.local_batches
 
     def specs(
         self,
@@ -122,14 +176,24 @@ class Question:
             "accumulation": int(values.pop("accumulation", self.accumulation)),
             "recompute": values.pop("recompute", self.recompute),
         }
-        for batch, size in batches or self.batches:
+        for precision, (batch, size) in product((self.base.precision, *self.other_precisions), batches or self.batches):
             fields = {"strategy": name, "knobs": values, "global_batch": None, "local_batch": None, batch: size}
-            spec = complete(self.base.model_copy(update={**fields, **more}))
+            spec = complete(self.base.model_copy(update={**fields, **more, "precision": precision}))
             if layout is not None:
                 chosen = Layout.from_text(str(layout))
-                yield spec.model_copy(update={"workers": chosen.workers, "layout": chosen})
+                yield self.as_usual(spec.model_copy(update={"workers": chosen.workers, "layout": chosen}))
                 continue
-            yield from (spec.model_copy(update=shape) for shape in self._shapes(spec, workers or self.workers))
+            for shape in self._shapes(spec, workers or self.workers):
+                yield self.as_usual(spec.model_copy(update=shape))
+
+    def as_usual(self, spec: RunSpec) -> RunSpec:
+        """The run as people make it where nothing is asked: models of tokens are compiled on GPUs, if they can be."""
+        if self.execution is not None or self.hardware.kind != "cuda" or self.tokens_per_sample is None:
+            return spec
+        if USUAL_EXECUTION not in strategy(spec.strategy).needs.executions:
+            return spec
+        compiled = spec.model_copy(update={"execution": USUAL_EXECUTION})
+        return compiled if self.why_not(compiled) is None else spec
 
     def _shapes(self, spec: RunSpec, workers: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Worker counts, with the layouts of a strategy that takes them."""

@@ -4,12 +4,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
+from math import exp, log
 from statistics import mean, median
 
 from paceline.contract.context import spec_facts
 from paceline.errors import UserError
+from paceline.predict.estimate import NORMAL_90, Estimate
 from paceline.predict.measured import CALIBRATION_STUDY, measured_step, peak_above_framework
-from paceline.predict.prediction import NORMAL_90, Estimate, Prediction, Predictor
+from paceline.predict.prediction import Prediction, Predictor
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import combined
 from paceline.record import Record
@@ -38,6 +40,8 @@ class Row:
     memory_measured: float | None
     held_predicted: tuple[float, float]
     held_measured: tuple[float, float] | None
+    # Where the seconds of computation come from.
+    method: str = ""
 
     @property
     def error(self) -> float:
@@ -70,6 +74,8 @@ class Summary:
     coverage: float
     # Pairs of rows of one model that are predicted in the order in which they were measured.
     order_kept: float | None
+    # The middle of all ratios, minus one: above zero where predictions are too long.
+    bias: float = 0.0
 
 
 def validate_records(records: Iterable[Record], hardware: Hardware, basis: str | None = None) -> list[Row]:
@@ -88,7 +94,8 @@ def _comparable(record: Record, hardware: Hardware) -> bool:
     chosen = strategies().get(spec.strategy)
     return (
         record.ok and not spec.instrumented and chosen is not None and chosen.family != "fake"
-        and spec.device == hardware.kind and spec.cores_per_worker == 1 and spec.execution == "eager"
+        and spec.device == hardware.run_device and (spec.slices or spec.workers) == (hardware.slices or spec.workers)
+        and ((spec.cores_per_worker == 1 and spec.execution == "eager") or hardware.kind == "cuda")
         and hardware.calibration is not None and record.environment.get("cpu") == hardware.calibration.machine
     )  # fmt: skip
 
@@ -115,7 +122,7 @@ def _row(
         records=tuple(record.id for record in group if record.id is not None),
         memory_predicted=prediction.memory_bytes, memory_measured=median(peaks) if peaks else None,
         held_predicted=(heaviest.parameter_bytes, heaviest.optimizer_bytes),
-        held_measured=_held(group[0], heaviest.parameter_bytes),
+        held_measured=_held(group[0], heaviest.parameter_bytes), method=prediction.source,
     )  # fmt: skip
 
 
@@ -151,7 +158,8 @@ def _held(record: Record, parameters: float) -> tuple[float, float] | None:
 def summarise(rows: Sequence[Row]) -> Summary:
     """Mean and worst error, the share inside their intervals, and whether the order is kept."""
     errors = [abs(row.error) for row in rows]
-    return Summary(len(rows), mean(errors), max(errors), mean(row.inside for row in rows), order_kept(rows))
+    bias = exp(mean(log(row.predicted.value / row.measured) for row in rows)) - 1
+    return Summary(len(rows), mean(errors), max(errors), mean(row.inside for row in rows), order_kept(rows), bias)
 
 
 def order_kept(rows: Sequence[Row]) -> float | None:

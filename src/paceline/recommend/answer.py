@@ -1,14 +1,16 @@
 """A question and an objective ─► candidates, predicted and ranked; ties are ties, and what is left out has a reason."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
-from paceline.predict.prediction import Estimate, Prediction
+from paceline.predict.estimate import Estimate
+from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.candidates import pointless_on_one_worker, simplicity, variants, worker_counts
 from paceline.recommend.lighter import predict_fitting
-from paceline.recommend.objectives import Objective, objective
+from paceline.recommend.objectives import PEAK_MEMORY, Objective, objective
+from paceline.recommend.search import search_layouts, searches_layouts
 from paceline.record import Record
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy
@@ -17,6 +19,8 @@ from paceline.strategies import strategy
 TIE = 0.05
 # Synchronous strategies follow one loss curve for one global batch; what others lose, only runs can tell.
 UNSYNCHRONISED = "its steps are not worth those of one worker, and by how much only runs can tell"
+# Layouts of a worker count and a batch that an answer lists.
+LAYOUTS_KEPT = 4
 # Numbers of earlier runs and their samples per second, by configuration.
 Evidence = dict[str, list[tuple[int, float]]]
 ANOTHER_OPTIMIZER = "it trains with an optimizer of its own"
@@ -57,8 +61,11 @@ class Answer:
     ranked: tuple[Candidate, ...]
     excluded: dict[str, str]
     predictions: int
+    # Configurations that were looked at, most of them only counted.
+    considered: int = 0
     pick: Candidate | None = None
     measured_runs: int = 0
+    critical_batch: float | None = None
 
 
 def recommend(
@@ -68,31 +75,94 @@ def recommend(
     wanted = objective(goal)
     question = replace(question, workers=worker_counts(question.workers))
     evidence = _evidence(records)
-    best: dict[tuple[str, int, int], Candidate] = {}
+    kept: list[Candidate] = []
     excluded: dict[str, str] = {}
-    predictions = 0
+    considered = predictions = 0
     for name in question.names():
-        reason = None
-        for spec in _specs(question, name):
-            predicted, why_not = predict_fitting(question, spec)
-            predictions += len(predicted)
-            if why_not is not None and (reason is None or spec.settings.keys() <= question.settings):
-                # The last word is that on the most workers, with the strategy's own settings.
-                reason = f"x{spec.workers}: {why_not}"
-            for prediction in predicted:
-                candidate = _candidate(wanted, prediction, evidence, critical_batch)
-                key = name, spec.workers, spec.samples_per_step
-                if key not in best or wanted.better(candidate.value.value, best[key].value.value):
-                    best[key] = candidate
-        if reason is not None and not any(key[0] == name for key in best):
-            excluded[name] = reason
-    return ranked(Answer(question, wanted, tuple(best.values()), excluded, predictions))
+        looked = _look_for_layouts if searches_layouts(name) else _look
+        found = looked(question, name, wanted)
+        considered, predictions = considered + found.considered, predictions + found.predictions
+        kept += (_candidate(wanted, each, evidence, critical_batch) for each in found.best)
+        if found.why_not is not None and not found.best:
+            excluded[name] = found.why_not
+    kept = _without_doubles(kept)
+    answer = Answer(question, wanted, tuple(kept), excluded, predictions, considered, critical_batch=critical_batch)
+    return ranked(answer)
+
+
+def _without_doubles(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Without composed layouts that are the same as what a plainer strategy of the framework does."""
+    plain = {
+        (strategy(spec.strategy).framework, str(strategy(spec.strategy).traits.layout(spec)), _numbers(spec))
+        for spec in (candidate.spec for candidate in candidates)
+        if spec.layout is None
+    }
+    return [
+        candidate
+        for candidate in candidates
+        if candidate.spec.layout is None
+        or (strategy(candidate.spec.strategy).framework, str(candidate.spec.layout), _numbers(candidate.spec))
+        not in plain
+    ]
+
+
+def _numbers(spec: RunSpec) -> tuple[object, ...]:
+    return spec.samples_per_step, spec.precision, spec.execution, spec.accumulation, spec.recompute
+
+
+@dataclass
+class _Looked:
+    """What came of one strategy."""
+
+    best: list[Prediction] = field(default_factory=list)
+    considered: int = 0
+    predictions: int = 0
+    why_not: str | None = None
+
+
+def _look(question: Question, name: str, wanted: Objective) -> _Looked:
+    """Of each worker count, batch and precision the best setting."""
+    looked, best = _Looked(), dict[tuple[object, ...], Prediction]()
+    for spec in _specs(question, name):
+        predicted, why_not = predict_fitting(question, spec)
+        looked.predictions += len(predicted)
+        looked.considered += max(1, len(predicted))
+        if why_not is not None and (looked.why_not is None or spec.settings.keys() <= question.settings):
+            # The last word is that on the most workers, with the strategy's own settings.
+            looked.why_not = f"x{spec.workers}: {why_not}"
+        for prediction in predicted:
+            key = spec.workers, spec.samples_per_step, spec.precision
+            if key not in best or wanted.better(wanted.of(prediction).value, wanted.of(best[key]).value):
+                best[key] = prediction
+    looked.best = list(best.values())
+    return looked
+
+
+def _look_for_layouts(question: Question, name: str, wanted: Objective) -> _Looked:
+    """Of each worker count, batch and precision the best layouts."""
+    looked, done = _Looked(), set()
+    for spec in _specs(question, name):
+        key = spec.workers, spec.samples_per_step, spec.precision
+        if key in done:
+            continue
+        done.add(key)
+        found = search_layouts(question, spec, by_memory=wanted.metric is PEAK_MEMORY)
+        looked.considered += found.screened
+        looked.predictions += len(found.predictions)
+        if found.why_not is not None:
+            looked.why_not = f"x{spec.workers}: {found.why_not}"
+        in_order = sorted(found.predictions, key=lambda each: wanted.worse_by(wanted.of(each).value, 1.0))
+        looked.best += in_order[:LAYOUTS_KEPT]
+    return looked
 
 
 def _simplicity(candidate: Candidate) -> tuple[float, ...]:
-    """Fewer workers, a plainer family, fewer settings, less to send."""
+    """Fewer workers, a plainer family, fewer dimensions and settings, less to send."""
     spec = candidate.spec
-    return (*simplicity(spec.strategy, spec.workers), len(spec.settings), candidate.prediction.parts.transfers)
+    dimensions = spec.layout.text.count("=") if spec.layout else 0
+    return (
+        *simplicity(spec.strategy, spec.workers), dimensions, len(spec.settings), candidate.prediction.parts.transfers,
+    )  # fmt: skip
 
 
 def _specs(question: Question, name: str) -> Iterator[RunSpec]:
@@ -110,14 +180,22 @@ def ranked(answer: Answer) -> Answer:
     order = sorted(answer.ranked, key=lambda candidate: (candidate.caveat is not None, sign * candidate.best_known))
     if not order:
         return answer
+    tie = tie_of(answer, order[0])
     candidates = []
     for candidate in order:
         behind = wanted.worse_by(candidate.best_known, order[0].best_known)
-        candidates.append(replace(candidate, behind=behind, tied=behind <= TIE))
+        candidates.append(replace(candidate, behind=behind, tied=behind <= tie))
     equals = [candidate for candidate in candidates if candidate.tied and candidate.caveat is None] or candidates[:1]
     pick = min(equals, key=_simplicity)
     others = (candidate for candidate in candidates if candidate is not pick)
     return replace(answer, ranked=(pick, *others), pick=pick)
+
+
+def tie_of(answer: Answer, best: Candidate) -> float:
+    """What is nearer to the best is as good: repeated runs differ so, and data sheets cannot tell more apart."""
+    if best.measured is not None or answer.question.hardware.calibration is not None:
+        return TIE
+    return max(TIE, best.prediction.deviation)
 
 
 def _candidate(

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from paceline.costs.footprint import optimizer_bytes
-from paceline.layout import Layout
 from paceline.predict.question import Question
+from paceline.recommend.search import LAYOUT
 from paceline.spec import Scalar
 from paceline.strategies import Strategy, strategy
 
@@ -31,22 +30,9 @@ def variants(chosen: Strategy, question: Question, workers: int) -> Iterator[dic
     # With its defaults, data parallelism on one worker is no strategy at all.
     if workers > 1 or chosen.family != "data" or len(question.workers) == 1:
         yield {}
-    # Layouts that were asked for are all there are.
-    fixed = {**question.knobs, **({"layout": ""} if question.layouts else {})}
     for search in chosen.traits.searched:
-        for settings in search.settings(workers, question.hardware, fixed):
-            if "layout" not in settings or _may_fit(question, Layout.from_text(str(settings["layout"]))):
-                yield settings
-
-
-def _may_fit(question: Question, layout: Layout) -> bool:
-    """Whether a device could hold its part of parameters, gradients and optimizer state, if only copies repeat them.
-
-    What is left out here need not be counted layer by layer.
-    """
-    facts, settings = question.facts, question.base.optimizer
-    least = 2 * facts.parameter_bytes + optimizer_bytes(settings, facts.parameters, 0)
-    return least * layout.replicate / layout.workers <= question.predictor.memory_limit
+        if search.knob != LAYOUT:
+            yield from search.settings(workers, question.hardware, question.knobs)
 
 
 def simplicity(name: str, workers: int) -> tuple[int, int, int, int]:

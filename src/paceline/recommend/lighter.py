@@ -5,13 +5,10 @@ from collections.abc import Iterator
 from paceline.costs.footprint import Footprint
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
-from paceline.spec import Recompute, RunSpec
+from paceline.recommend.screen import RECOMPUTATION
+from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.units import format_bytes
-
-# From what costs least time to what frees most.
-WAYS_TO_RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-
 
 # Predictions of a run, or of other forms of it; and why it cannot be made as it is, if so.
 Predicted = tuple[list[Prediction], str | None]
@@ -46,11 +43,12 @@ def lighter(question: Question, spec: RunSpec, footprint: Footprint) -> Iterator
     """
     if not _activations_decide(question, footprint):
         return
-    ways = WAYS_TO_RECOMPUTE if _may_change(question, spec, "recompute") else (spec.recompute,)
+    ways = RECOMPUTATION if _may_change(question, spec, "recompute") else (spec.recompute,)
     several = _may_change(question, spec, "accumulation") and footprint.stages is None
     for way in ways:
         for passes in _pass_counts(spec) if several else (spec.accumulation,):
-            tried = spec.model_copy(update={"recompute": way, "accumulation": passes})
+            lighter_run = {"recompute": way, "accumulation": passes, "execution": question.base.execution}
+            tried = question.as_usual(spec.model_copy(update=lighter_run))
             if tried == spec or question.why_not(tried) is not None:
                 continue
             found = _footprint(question, tried)

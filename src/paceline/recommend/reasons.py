@@ -9,10 +9,22 @@ from typing import Any
 
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
-from paceline.recommend.answer import TIE, Answer, Candidate
+from paceline.recommend.answer import TIE, Answer, Candidate, tie_of
+from paceline.recommend.bottleneck import shares_of_step
 from paceline.recommend.dimensions import explain_layout
+from paceline.recommend.outlook import what_would_change, what_would_fit
 from paceline.strategies import strategy, usual_on_several_devices
-from paceline.units import format_bytes, format_count, format_percent, format_rate, format_seconds
+from paceline.units import (
+    format_about,
+    format_bytes,
+    format_count,
+    format_days,
+    format_energy,
+    format_money,
+    format_percent,
+    format_rate,
+    format_seconds,
+)
 
 # A part below this share of a step is not worth a word.
 LEAST_SHARE = 0.02
@@ -21,6 +33,11 @@ DOUBLINGS = 20
 MOST_FACTS = 2
 MOST_TRIED = 3
 BY_TIME = ("throughput", "time-to-accuracy")
+# How many epochs a batch needs, no prediction tells.
+WITHOUT_CRITICAL_BATCH = (
+    "the least time for an epoch, and no more than that: how many epochs a larger batch needs is not known without "
+    "--critical-batch"
+)
 
 
 @cache
@@ -42,11 +59,15 @@ def explain(answer: Answer) -> list[str]:
     """All there is to say about the pick."""
     pick = answer.pick
     if pick is None:
-        return ["Nothing that was asked about can run: see the reasons below."]
+        return ["Nothing that was asked about can run: see the reasons below.", *what_would_fit(answer)]
     sentences = [_first(answer, pick)]
+    sentences += _utilisation(pick.prediction)
+    sentences += _training(answer, pick.prediction)
+    sentences += _batch(answer.question, pick)
     sentences += _ties(answer, pick)
-    sentences += _parts(pick.prediction)
+    sentences += _parts(answer.question, pick.prediction)
     sentences += explain_layout(answer.question, pick.prediction)
+    sentences += what_would_change(answer)
     sentences += _against_one(answer, pick)
     sentences += _against_next(answer, pick)
     sentences += _faster_but(answer, pick)
@@ -62,7 +83,8 @@ def label(configuration: Candidate | Prediction) -> str:
     """A configuration in a few words."""
     spec = configuration.spec
     knobs = "".join(f", {name} {value}" for name, value in spec.settings.items())
-    return f"{spec.strategy} on {format_count(spec.workers, 'worker')}{knobs}"
+    how = "" if spec.execution == "eager" else f", {spec.execution}"
+    return f"{spec.strategy} on {format_count(spec.workers, 'worker')}{knobs}{how}"
 
 
 def _first(answer: Answer, pick: Candidate) -> str:
@@ -71,10 +93,52 @@ def _first(answer: Answer, pick: Candidate) -> str:
     if pick.measured is None:
         low, high = (answer.objective.text(value) for value in (pick.value.low, pick.value.high))
         interval = f" (90 %: {low} to {high})"
+    unknown = answer.objective.name == "time-to-accuracy" and answer.critical_batch is None
+    about = WITHOUT_CRITICAL_BATCH if unknown else f"the {answer.objective.about}"
     return (
         f"Use {label(pick)}, a global batch of {pick.spec.samples_per_step:,}: "
-        f"{answer.objective.text(pick.best_known)} {known}{interval}, the {answer.objective.about}."
+        f"{answer.objective.text(pick.best_known)} {known}{interval}, {about}."
     )
+
+
+def _utilisation(prediction: Prediction) -> Iterator[str]:
+    """Of models that keep a GPU busy: what they reach of its peak, and tokens."""
+    tokens = prediction.tokens_per_second
+    if tokens is not None and prediction.spec.device != "cpu":
+        yield (
+            f"That is {format_about(tokens.value)} tokens/s on each device, {format_percent(prediction.utilisation)} "
+            f"of its peak in {prediction.spec.precision} (MFU), and "
+            f"{format_about(prediction.samples_per_second.value)} samples/s in all."
+        )
+
+
+def _training(answer: Answer, prediction: Prediction) -> Iterator[str]:
+    """Days, energy and money of all the training that was asked about."""
+    question = answer.question
+    if question.tokens is None and question.samples is None:
+        return
+    if question.tokens is None:
+        what = f"{question.samples:,} samples"
+    else:
+        billions = question.tokens / 1e9
+        what = f"{billions:,.4g} billion tokens" if billions >= 1 else f"{question.tokens:,.0f} tokens"
+    seconds, cost = prediction.epoch_seconds, prediction.cost_per_epoch
+    price = f" and {format_money(cost.value)} at {prediction.price_per_device_hour:g} per device-hour" if cost else ""
+    energy = format_energy(prediction.joules_per_epoch.value)
+    yield (
+        f"{what} take {format_days(seconds.value)} (90 %: {format_days(seconds.low)} to "
+        f"{format_days(seconds.high)}), {energy} of the devices{price}."
+    )
+
+
+def _batch(question: Question, pick: Candidate) -> Iterator[str]:
+    """Where the batch comes from, if it is a model's usual one."""
+    if question.chose_batch and question.tokens_per_sample is not None and question.hardware.kind == "cuda":
+        tokens = pick.spec.samples_per_step * question.tokens_per_sample
+        yield (
+            f"The batch is {format_about(tokens / 1e6)} million tokens, as models of this size are trained with "
+            f"(GPT-3, Llama 2 and 3); --global-batch and --local-batch set another."
+        )
 
 
 def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:
@@ -82,21 +146,19 @@ def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:
     if others:
         names = ", ".join(f"{other.spec.strategy} x{other.spec.workers}" for other in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
-        yield f"It ties with {names}{more}: within {format_percent(TIE)}. Of those it is the simplest."
+        best = min(answer.ranked, key=lambda candidate: (candidate.caveat is not None, candidate.behind))
+        near = format_percent(tie_of(answer, best))
+        yield f"It ties with {names}{more}: within {near}. Of those it is the simplest."
         if answer.question.hardware.kind == "cpu" and not answer.measured_runs:
             yield f"--measure {min(MOST_TRIED, len(others) + 1)} would run them here and tell them apart."
 
 
-def _parts(prediction: Prediction) -> Iterator[str]:
-    parts, step = prediction.parts, prediction.parts.step
-    shares = {
-        "communication that nothing hides": parts.exposed, "an idle line of stages": parts.bubble,
-        "waiting for slower ranks or for a core": parts.waiting,
-    }  # fmt: skip
-    large = [f"{format_percent(part / step)} {name}" for name, part in shares.items() if part / step >= LEAST_SHARE]
-    rest = f", {', '.join(large)}" if large else ""
-    yield f"Of a step of {format_seconds(step)}, {format_percent(parts.compute / step)} is computation{rest}."
-    hidden = parts.transfers - parts.exposed
+def _parts(question: Question, prediction: Prediction) -> Iterator[str]:
+    step, shares = prediction.parts.step, shares_of_step(question, prediction)
+    bound = next(iter(shares))
+    large = [f"{format_percent(share)} {name}" for name, share in shares.items() if share >= LEAST_SHARE]
+    yield f"It is bound by {bound}: of a step of {format_seconds(step)}, {', '.join(large)}."
+    hidden = prediction.parts.transfers - prediction.parts.exposed
     if hidden / step >= LEAST_SHARE:
         yield f"{format_seconds(hidden)} of transfer hides behind computation."
 

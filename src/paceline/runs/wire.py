@@ -11,9 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from paceline.contract.context import Process
 from paceline.contract.job import Evaluation
 from paceline.contract.own_facts import OwnFacts
+from paceline.contract.trace import Trace
 from paceline.runs.meters.memory import Resident
 from paceline.spans import Span
 from paceline.spec import RunSpec
+from paceline.systems.gpu_memory import GpuMemory
 
 # The length of a message between a fork server and its client, at most.
 MESSAGE_BYTES = 1 << 16
@@ -136,6 +138,19 @@ class ProbeReply(Message):
 
     facts: OwnFacts | None = None
     error: str | None = None
+
+
+class TraceRequest(Message):
+    """Asks for traces of steps of one worker, on one kind of GPU."""
+
+    specs: tuple[RunSpec, ...]
+    gpu: GpuMemory
+
+
+class TraceReply(Message):
+    """One trace for each step that was asked for, or why there is none."""
+
+    traces: tuple[Trace | str, ...] = ()
 
 
 class ForkRequest(Message):

@@ -3,6 +3,7 @@
 import pytest
 
 from paceline.contract.context import spec_facts
+from paceline.costs.cuts import cut_by_blocks, cut_by_flops
 from paceline.costs.layouts import SCHEDULES, MeshPlan, why_not_laid_out
 from paceline.layout import Layout
 from paceline.plan import complete
@@ -66,3 +67,25 @@ def test_parameters_are_gathered_once_for_forward_passes_and_again_for_each_back
     assert plan("shard=4", accumulation=4).gathers == (1, 4)
     assert plan("shard=2,pipeline=2", accumulation=4).gathers == (1, 0)
     assert plan("shard=2,pipeline=2", "zbv", accumulation=4).gathers == (4, 0)
+
+
+def test_stages_of_blocks_want_a_block_each() -> None:
+    spec = RunSpec(strategy="torch-mesh", layout="pipeline=2", workers=2, global_batch=16, steps=1,
+                   workload="mnist-small", knobs={"balance": "blocks"})  # fmt: skip
+    why = why_not_laid_out(complete(spec), strategy("torch-mesh").knob_values(spec), spec_facts)
+    assert why == (
+        "balance=blocks gives each of 2 stages a block of a built-in transformer, and mnist-small has 0; "
+        "leave knob balance out"
+    )
+
+
+def test_stages_may_have_as_many_blocks_each() -> None:
+    spec = complete(RunSpec(
+        workload="gpt", options={"depth": 8, "width": 64, "heads": 4, "sequence": 16, "vocabulary": 50_000}, steps=1,
+        strategy="torch-mesh", layout="pipeline=4", workers=4, global_batch=16,
+    ))  # fmt: skip
+    layers = spec_facts(spec).layers
+    blocks = [[sum(layer.heads is not None for layer in stage) for stage in cut(layers, 4)]
+              for cut in (cut_by_flops, cut_by_blocks)]  # fmt: skip
+    # The head over many tokens is worth more than all blocks.
+    assert blocks == [[3, 3, 2, 0], [2, 2, 2, 2]]

@@ -9,7 +9,7 @@ import pytest
 from paceline.errors import SpecError
 from paceline.execute import Listener
 from paceline.predict.question import Question
-from paceline.recommend.answer import TIE, recommend, with_measurements
+from paceline.recommend.answer import TIE, recommend, tie_of, with_measurements
 from paceline.recommend.candidates import worker_counts
 from paceline.recommend.objectives import OBJECTIVES, objective
 from paceline.recommend.reasons import break_even, explain, facts_about
@@ -49,7 +49,8 @@ def test_the_ranking_is_by_the_objective_and_ties_are_near_the_best() -> None:
     values = [one.value.value for one in sure]
     assert values == sorted(values, reverse=True)
     for one in sure:
-        assert one.tied == (one.behind <= TIE)
+        assert one.tied == (one.behind <= tie_of(answer, sure[0]))
+    assert tie_of(answer, sure[0]) >= TIE
     assert sure[0].behind == 0
 
 
@@ -83,7 +84,9 @@ def test_what_cannot_run_or_does_not_fit_is_left_out_with_its_reason() -> None:
 def test_nothing_to_recommend_is_said() -> None:
     answer = recommend(question(strategies=("torch-single",), workers=(4,)))
     assert answer.pick is None
-    assert explain(answer) == ["Nothing that was asked about can run: see the reasons below."]
+    said = explain(answer)
+    assert said[0] == "Nothing that was asked about can run: see the reasons below."
+    assert said[1].startswith("What would fit: another strategy (")
 
 
 def test_a_larger_batch_costs_epochs_beyond_the_critical_one() -> None:
@@ -95,6 +98,13 @@ def test_a_larger_batch_costs_epochs_beyond_the_critical_one() -> None:
     plain = {one.spec.samples_per_step: one.value.value for one in free.ranked}
     assert by_batch[64] == pytest.approx(2 * plain[64])
     assert by_batch[4096] == pytest.approx(65 * plain[4096])
+
+
+def test_time_to_accuracy_promises_no_accuracy_without_a_critical_batch() -> None:
+    asked = question(**LARGE, global_batches=(64,), workers=(8,), strategies=("torch-ddp",))
+    plain = explain(recommend(asked, "time-to-accuracy"))[0]
+    assert "least time for an epoch, and no more than that" in plain and "--critical-batch" in plain
+    assert "until the model is good enough" in explain(recommend(asked, "time-to-accuracy", critical_batch=64))[0]
 
 
 def test_what_was_measured_is_ranked_by_what_it_did() -> None:
@@ -171,3 +181,42 @@ def test_a_precision_that_was_asked_for_and_is_not_offered_is_left_out_with_the_
     asked, usual = (recommend(question(strategies=names, precision=kind)) for kind in ("fp16", None))
     assert {one.spec.strategy for one in asked.ranked} == {"torch-single"}
     assert {one.spec.strategy for one in usual.ranked} == set(names)
+
+
+LLAMA = {"workload": "llama", "options": {"size": "8b"}, "hardware": load_hardware("h100-nvlink")}
+
+
+def test_an_answer_about_tokens_has_their_rate_utilisation_days_energy_and_money() -> None:
+    asked = question(**LLAMA, workers=(64,), strategies=("torch-fsdp",), tokens=1e12, price_per_device_hour=2.5)
+    said = " ".join(explain(recommend(asked)))
+    assert "tokens/s on each device" in said and "of its peak in bf16 (MFU)" in said
+    assert "1,000 billion tokens take" in said and "days" in said and "MWh" in said and "at 2.5 per device-hour" in said
+    assert "The batch is 2.1 million tokens" in said
+    assert "It is bound by computation" in said
+
+
+def test_tokens_of_a_model_without_sequences_are_refused() -> None:
+    with pytest.raises(SpecError, match="--tokens is about sequences"):
+        recommend(question(tokens=1e9))
+
+
+def test_the_batch_of_a_model_of_tokens_is_that_of_its_size() -> None:
+    for size, samples in (("1b", 128), ("8b", 256), ("70b", 512), ("405b", 2048)):
+        asked = question(**{**LLAMA, "options": {"size": size}}, workers=(8, 1024))
+        assert asked.batches == [("global_batch", samples)]
+
+
+def test_what_would_change_an_answer_is_said() -> None:
+    slow = load_hardware("h100-nvlink", "10g")
+    asked = question(**{**LLAMA, "hardware": slow}, workers=(64,), strategies=("torch-fsdp",), global_batches=(64,))
+    said = " ".join(explain(recommend(asked)))
+    assert "What would change it: " in said and "a link twice as fast between nodes would make it" in said
+    assert "parameters between workers" in said
+
+
+def test_where_nothing_fits_more_devices_and_larger_ones_are_named() -> None:
+    asked = question(**{**LLAMA, "options": {"size": "70b"}}, workers=(8,), strategies=("torch-fsdp",))
+    nothing = recommend(asked)
+    assert nothing.pick is None
+    said = explain(nothing)[1]
+    assert said.startswith("What would fit: ") and "devices (torch-fsdp x" in said

@@ -7,10 +7,8 @@ import pytest
 
 from paceline.cli.recommend import recommend as command
 from paceline.costs.footprint import Footprint, RankFootprint
-from paceline.layout import Layout
 from paceline.predict.question import Question
 from paceline.recommend.answer import Answer, recommend
-from paceline.recommend.candidates import variants
 from paceline.recommend.dimensions import explain_layout
 from paceline.recommend.lighter import lighter, predict_as_is, predict_fitting
 from paceline.recommend.reasons import explain
@@ -94,20 +92,6 @@ def test_the_dimensions_are_among_the_reasons() -> None:
     assert answer.pick is not None and answer.pick.spec.layout is not None
     named = answer.pick.spec.layout.text.partition(",")[0]
     assert any(sentence.startswith(f"{named}: ") for sentence in explain(answer))
-
-
-def test_layouts_that_cannot_hold_the_parameters_are_not_counted_at_all() -> None:
-    chosen = strategy("torch-mesh")
-    tried = [Layout.from_text(str(settings["layout"])) for settings in variants(chosen, question(HUGE), 1024)
-             if "layout" in settings]  # fmt: skip
-    assert tried
-    # 64 billion parameters with Adam take a terabyte; a device has 80 GB.
-    assert all(layout.replicate <= 64 for layout in tried)
-
-
-def test_layouts_that_were_asked_for_are_all_there_are() -> None:
-    asked = question(SMALL, layouts=(Layout(shard=8), Layout(tensor=8)))
-    assert list(variants(strategy("torch-mesh"), asked, 8)) == [{}]
 
 
 def test_a_script_is_emitted_for_the_layout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,7 +155,7 @@ class TorchJob:
         self._leave = leave or (dist.destroy_process_group if in_group else lambda: None)
         self._precision = set_precision(spec, self.autocasts)
         self._scale = loss_scale(spec, device, self.has_parts and in_group, self.group)
-        self._data = ResidentData.load(context.data, device, spec.memory_format == "channels_last")
+        self._data = self._resident_data()
         self._replica, self._replicas = share or (context.process.index, spec.workers)
         self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)
         if self._needs_closure and self._scale is not None:
@@ -164,6 +164,9 @@ class TorchJob:
         self._losses: list[Tensor | float] = []
         if context.recorder is not None:
             self._instrument(context.recorder)
+
+    def _resident_data(self) -> ResidentData:
+        return ResidentData.load(self._context.data, self._device, self._context.spec.memory_format == "channels_last")
 
     def _instrument(self, recorder: SpanRecorder) -> None:
         from paceline.frameworks.torch.instrumentation import steps
@@ -204,6 +207,11 @@ class TorchJob:
     def order(self) -> Tensor:
         """The samples of each step of this epoch."""
         return self._order
+
+    @property
+    def optimizer_state(self) -> list[dict[str, Any]]:
+        """What the optimizer keeps of each parameter."""
+        return list(self._optimizer.state.values())
 
     @property
     def graphed(self) -> bool:

@@ -18,6 +18,7 @@ from paceline.costs.precision import HALF_BYTES, autocast_numbers, parameter_wid
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import Array, arrays_of
 from paceline.frameworks.torch import declared
+from paceline.layout import Layout
 from paceline.spec import RunSpec
 from paceline.systems import System
 
@@ -203,6 +204,7 @@ STRATEGY: Strategy = Strategy(
         searched=(Search("accumulation", batch_parts),),
         timed_on=("mlp",),
         calibrated_like=("torch-zero", "torch-fsdp"),
+        layout=lambda spec: Layout(replicate=spec.workers),
         usual_on_several_devices=True,
     ),
 )

@@ -10,12 +10,13 @@ from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Search, Traits, one_group_per_node
-from paceline.costs.footprint import Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.footprint import Footprint, ModelFacts, RankWork, in_groups, optimizer_bytes, trainer
 from paceline.costs.messages import Message, all_gather, all_reduce, during, scattered_reduction
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.frameworks.torch import declared
+from paceline.layout import Layout
 from paceline.spec import RunSpec
 from paceline.systems import System
 
@@ -30,6 +31,12 @@ def check(spec: RunSpec, system: System) -> str | None:
     if spec.optimizer.name == "lbfgs":
         return "torch-fsdp divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
     return declared.check_sharding(spec, system) or declared.check_recompute(spec) or declared.check_precision(spec)
+
+
+def layout(spec: RunSpec) -> Layout:
+    """Replicas are the copies of composed layouts."""
+    replicas = int(STRATEGY.knob_values(spec)["hsdp_replicas"])
+    return Layout(replicate=replicas, shard=spec.workers // replicas)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -59,6 +66,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             optimizer_bytes=optimizer_bytes(spec.optimizer, held, len(arrays), width),
             # Gathered parameters come and go within a step as activations do.
             activation_bytes=kept + gathered * gathered_width,
+            work=RankWork(model, local / spec.accumulation, recompute=spec.recompute, gathers=shards > 1),
         )
         for _ in range(int(knobs["hsdp_replicas"]))
         for ranks, held in shard_runs(arrays, shards)
@@ -129,7 +137,9 @@ STRATEGY = Strategy(
     needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS | {"reduction", "offload"}, check=check),
     traits=Traits(
         searched=(Search("hsdp_replicas", one_group_per_node),),
+        layout=layout,
         timed_on=("mlp", "transformer"),
         calibrated_like=("torch-ddp", "torch-zero"),
+        numbers=cast_numbers,
     ),
 )

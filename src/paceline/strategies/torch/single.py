@@ -5,10 +5,12 @@ from dataclasses import replace
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy
+from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts, trainer
 from paceline.costs.precision import autocast_numbers
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.frameworks.torch import declared
+from paceline.layout import Layout
 from paceline.spec import RunSpec
 
 
@@ -53,4 +55,5 @@ STRATEGY = Strategy(
         fixed_workers=1,
         check=declared.check_step,
     ),
+    traits=Traits(layout=lambda _spec: Layout()),
 )

@@ -13,8 +13,9 @@ from paceline.contract.layout_search import LAYOUTS
 from paceline.contract.strategy import Cut, Knob, Strategy
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
-from paceline.costs.layouts import ATTENTION, SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
+from paceline.costs.layouts import ATTENTION, BALANCES, SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
 from paceline.costs.mesh import mesh_footprint
+from paceline.costs.precision import cast_numbers
 from paceline.errors import SpecError
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -25,7 +26,7 @@ KNOBS = (
     Knob("schedule", "1f1b", "order of the micro-batches' passes through the pipeline", SCHEDULES),
     Knob("microbatches", 0, "parts of each pass of the pipeline; 0 is two for each of its ranks"),
     Knob("stages_per_worker", 2, "for the interleaved schedules: stages that each rank holds"),
-    Knob("balance", "counted", "stages of equal counted work, or of equal measured time", ("counted", "measured")),
+    Knob("balance", "counted", "stages of equal counted work, of equal measured time, or of as many blocks", BALANCES),
     Knob("convolutions", "split", "with tensor: each rank has some output channels, or all", ("split", "replicated")),
     Knob(
         "attention",
@@ -117,5 +118,6 @@ STRATEGY = Strategy(
         splits_layers=lambda spec: plan_of(spec).layout.tensor > 1,
         searched=(LAYOUTS,),
         calibrated_like=("torch-fsdp",),
+        numbers=cast_numbers,
     ),
 )

@@ -57,7 +57,7 @@ def published_rows() -> list[PublishedRow]:
 
 @cache
 def _file() -> dict[str, Any]:
-    return tomllib.loads((resources.files("paceline.predict") / "published.toml").read_text())
+    return tomllib.loads((resources.files("paceline.predict.published") / "scaling.toml").read_text())
 
 
 def _row(row: dict[str, Any]) -> PublishedRow:
@@ -96,7 +96,8 @@ def _system(name: str, model: ModelFacts, local_batch: int, single_samples_per_s
         for side in ("inner", "outer")
     }
     plain = base.model_copy(update={"node_devices": table["node_devices"], **links})
-    device = plain.device.model_copy(update={"launch_seconds": Quantity(value=0, source="part of the given rate")})
+    # What hosts take is part of the given rate.
+    device = plain.device.model_copy(update={"host_seconds_per_operation": {}})
     plain = plain.model_copy(update={"device": device})
     alone = RunSpec(local_batch=local_batch, steps=1, device="cuda", dataset="synthetic")
     predicted = Predictor(plain, model, local_batch).predict(alone).samples_per_second.value

@@ -1,0 +1,148 @@
+"""Measures the GPUs of this machine, or slices of the first one ─► a system in numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from paceline.calibrate.gpu.fit import (
+    curves_of,
+    efficiencies,
+    grid_of,
+    host_seconds,
+    link_of,
+    nearest_description,
+)
+from paceline.calibrate.gpu.gauge import GpuGauge, Say, gpu_gauging
+from paceline.calibrate.gpu.messages import GpuAnswer, Part, Where
+from paceline.costs.operations import Operation
+from paceline.errors import UserError
+from paceline.systems.hardware import LOCAL, Calibration, Collective, Hardware, Quantity
+from paceline.systems.local import System
+
+# Seconds that each part may take where there is time enough; less of each where there is not.
+PARTS: dict[Part, float] = {
+    "products": 15.0, "convolutions": 12.0, "attention": 14.0, "memory": 4.0, "updates": 2.0, "host": 16.0,
+    "power": 2.5,
+}  # fmt: skip
+REPLAY_SECONDS = 15.0
+LINK_SECONDS = 7.0
+# Until a process has CUDA, or NCCL has joined several.
+START_SECONDS = 7.0
+USUAL_SECONDS = 90.0
+RANKS = (2, 4, 8)
+USUAL_SLICES = 4
+
+
+@dataclass
+class GpuCalibrator:
+    """What is measured, in order; what fails is told and left out."""
+
+    system: System
+    device: Where
+    say: Say
+    slices: int = USUAL_SLICES
+    # The operations of a model that is given, timed as they are.
+    replay: Sequence[Operation] = ()
+    parts: dict[Part, float] = field(default_factory=lambda: dict(PARTS))
+    # All of it should take no longer than this, replaying aside.
+    seconds: float = USUAL_SECONDS
+    most_flops: float = float("inf")
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def calibrate(self) -> Hardware:
+        """A minute or a little more."""
+        with gpu_gauging(self.device, self.system, self.slices, self.say, self.most_flops) as gauge:
+            parts = {part: seconds * self._haste for part, seconds in self.parts.items()}
+            if self.replay:
+                parts["replay"] = REPLAY_SECONDS
+            answer = self._measured(gauge.measure(parts, replay=self.replay))
+            if not answer.operations and not answer.replayed:
+                reason = next(iter(answer.failures.values()), "nothing was timed")
+                raise UserError(f"calibrating with device {self.device} failed: {reason}; run paceline doctor")
+            links, together = self._with_links(gauge)
+        return self._hardware(answer, links, together)
+
+    @property
+    def _ranks(self) -> list[int]:
+        devices = self.slices if self.device == "cuda-slice" else len(self.system.gpus)
+        return [count for count in RANKS if count <= devices]
+
+    @property
+    def _haste(self) -> float:
+        """The share of their usual time that the parts have."""
+        starting = START_SECONDS * (1 + len(self._ranks))
+        wanted = sum(self.parts.values()) + LINK_SECONDS * len(self._ranks)
+        return min(1.0, max(0.1, (self.seconds - starting) / wanted))
+
+    def _measured(self, answer: GpuAnswer) -> GpuAnswer:
+        self.failures |= answer.failures
+        for part, count in answer.left_out.items():
+            self.failures[part] = f"no time for {count} of its cases"
+        return answer
+
+    def _with_links(self, gauge: GpuGauge) -> tuple[list[Collective], GpuAnswer | None]:
+        """Curves of transfers between as many ranks as there are devices, and the answer of the most ranks."""
+        curves: list[Collective] = []
+        together: GpuAnswer | None = None
+        for ranks in self._ranks:
+            answer = self._measured(gauge.measure({"links": LINK_SECONDS * self._haste}, world=ranks))
+            curves += curves_of(answer.transfers, ranks)
+            together = answer if answer.transfers else together
+        return curves, together
+
+    def _hardware(self, answer: GpuAnswer, links: list[Collective], together: GpuAnswer | None) -> Hardware:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        described, share = nearest_description(answer.gpu), 1 / self.slices if self.device == "cuda-slice" else 1.0
+        source = f"measured by paceline calibrate, {at}"
+        calibration = Calibration(
+            at=at, machine=self.system.cpu, frameworks={"torch": answer.torch}, gpu=answer.gpu,
+            operations=grid_of(answer.operations), replayed=grid_of(answer.replayed), collectives=tuple(links),
+            crowding=_crowding(together, self.slices),
+        )  # fmt: skip
+        device = described.device.model_copy(update={
+            "name": answer.gpu if share == 1 else f"1/{self.slices} of {answer.gpu}",
+            "memory_bytes": Quantity(value=answer.memory_bytes * share, source=source),
+            **_scaled(described, share),
+        })  # fmt: skip
+        device = device.model_copy(update=efficiencies(answer.operations, device, source))
+        device = device.model_copy(update=host_seconds(answer.host, device, source))
+        watts = {"idle_watts": answer.idle_watts, "busy_watts": answer.busy_watts}
+        device = device.model_copy(
+            update={
+                name: Quantity(value=value * share, source=f"{source}, by NVML")
+                for name, value in watts.items()
+                if value
+            }
+        )
+        fields: dict[str, Any] = {"device": device, "calibration": calibration, "name": LOCAL}
+        count = self.slices if share < 1 else len(self.system.gpus)
+        fields |= {"node_devices": max(1, count), "about": f"{answer.gpu}, {_count(count, share < 1)}"}
+        if share < 1:
+            fields["slices"] = self.slices
+        if links:
+            fields["inner"] = link_of(links, source)
+        if together is not None and together.interference is not None:
+            fields["interference"] = Quantity(value=together.interference, source=source)
+        return described.model_copy(update=fields)
+
+
+def _count(count: int, slices: bool) -> str:
+    return f"{count} slices of it" if slices else f"{count} in this machine"
+
+
+def _crowding(together: GpuAnswer | None, slices: int) -> dict[str, float]:
+    """How much longer computation takes when all slices compute, which share the memory's bandwidth."""
+    if together is None or not together.crowding:
+        return {}
+    factors = together.crowding.values()
+    return {str(slices): max(1.0, sum(factors) / len(factors))}
+
+
+def _scaled(described: Hardware, share: float) -> dict[str, Any]:
+    """Peaks of a part of a GPU: its multiprocessors; memory is as fast as for the whole until others use it."""
+    rates = {
+        precision: peak.model_copy(update={"value": peak.value * share})
+        for precision, peak in described.device.flops_per_second.items()
+    }
+    return {"flops_per_second": rates}

@@ -1,0 +1,198 @@
+"""Transfers between GPUs, or slices of one, by NCCL; and what they and other ranks take from computation."""
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from paceline.calibrate.gpu.calls_gauge import Call, call_of
+from paceline.calibrate.gpu.messages import TimedTransfer
+from paceline.calibrate.gpu.operations_gauge import Measuring, device_seconds
+from paceline.costs.operations import memory, product
+from paceline.systems.nccl import BOUNDS, loaded_nccl, slice_link, slice_multiprocessors
+
+PATIENCE = timedelta(seconds=60)
+# 1 kB to 256 MB, four times as much each.
+SIZES = tuple(1 << power for power in range(10, 29, 2))
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "send", "broadcast", "all-to-all")
+REPEAT_SECONDS, REPEATS, ROUNDS = 4e-3, (3, 20), 2
+# What is computed while gradients of this size are averaged.
+HIDDEN_BYTES, HIDDEN_PRODUCT = 64 << 20, (4096, 4096, 4096)
+HIDDEN_ROUNDS, LEAST_PRODUCTS = 4, 4
+CROWDED_ELEMENTS = 1 << 25
+# Newer versions of PyTorch have other names for them.
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def time_links(measuring: Measuring) -> None:
+    """Joins the other ranks and times every kind of transfer by bytes, then both at once with computation."""
+    request, device = measuring.request, measuring.device
+    cuda = device.type == "cuda"
+    if request.device == "cuda-slice":
+        link = slice_link(loaded_nccl(), "auto")
+        for name, value in link.environment(request.rank, slice_multiprocessors()).items():
+            if name not in BOUNDS or name not in os.environ:
+                os.environ[name] = value
+    store = dist.FileStore(str(request.store), request.world)
+    backend = "nccl" if cuda else "gloo"
+    dist.init_process_group(backend, store=store, rank=request.rank, world_size=request.world, timeout=PATIENCE)
+    try:
+        measuring.answer["transfers"] = _transfers(measuring)
+        if cuda:
+            measuring.tell("timing computation beside transfers")
+            measuring.answer["crowding"] = _crowding(device)
+            measuring.answer["interference"] = _interference(device)
+    finally:
+        dist.destroy_process_group()
+
+
+def _transfers(measuring: Measuring) -> list[TimedTransfer]:
+    device, timed, until = measuring.device, [], measuring.until("links")
+    for kind in KINDS:
+        if device.type != "cuda" and kind == "all-to-all":
+            continue
+        for size in SIZES:
+            # All ranks leave at the same time.
+            if not _all_agree(time.monotonic() < until, device):
+                continue
+            measuring.tell(f"timing {kind} of {measuring.request.world}")
+            seconds = _seconds(_transfer(kind, size, device), device)
+            timed.append(TimedTransfer(kind=kind, payload_bytes=size, seconds=seconds))
+    return timed
+
+
+def _all_agree(answer: bool, device: torch.device) -> bool:
+    vote = torch.tensor([int(answer)], device=device)
+    dist.all_reduce(vote, dist.ReduceOp.MIN)
+    return bool(vote.item())
+
+
+def _transfer(kind: str, size: int, device: torch.device) -> Callable[[], Any]:
+    """A call that sends that payload; of gathers and scatters the payload is the whole."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    part = torch.ones(max(1, size // 4 // world), device=device)
+    whole = torch.ones(part.numel() * world, device=device)
+    calls: dict[str, Callable[[], Any]] = {
+        "all-reduce": lambda: dist.all_reduce(whole),
+        "broadcast": lambda: dist.broadcast(whole, 0),
+        "all-gather": lambda: ALL_GATHER(whole, part),
+        "reduce-scatter": lambda: REDUCE_SCATTER(part, whole),
+        "send": lambda: _send(whole, rank),
+    }
+    if kind == "all-to-all":
+        received = torch.empty_like(whole)
+        return lambda: dist.all_to_all_single(received, whole)
+    return calls[kind]
+
+
+def _send(payload: torch.Tensor, rank: int) -> None:
+    """From the first rank to the second; others have nothing to do."""
+    if rank == 0:
+        dist.send(payload, 1)
+    elif rank == 1:
+        dist.recv(payload, 0)
+
+
+def _seconds(transfer: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of one, in a row of several: of all ranks the slowest counts."""
+    transfer()
+    first = _slowest(_row(transfer, 2, device), device)
+    repeats = int(min(REPEATS[1], max(REPEATS[0], REPEAT_SECONDS / max(first, 1e-9))))
+    return min(_slowest(_row(transfer, repeats, device), device) for _ in range(ROUNDS))
+
+
+def _row(transfer: Callable[[], Any], repeats: int, device: torch.device) -> float:
+    _synchronise(device)
+    dist.barrier()
+    _synchronise(device)
+    started = time.perf_counter()
+    for _ in range(repeats):
+        transfer()
+    _synchronise(device)
+    return (time.perf_counter() - started) / repeats
+
+
+def _slowest(seconds: float, device: torch.device) -> float:
+    value = torch.tensor([seconds], dtype=torch.float64, device=device)
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return float(value.item())
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _crowding(device: torch.device) -> dict[str, float]:
+    """How much longer computation takes while all ranks compute: 1 where each has a GPU of its own."""
+    calls = {
+        "product": call_of(product("bf16", *HIDDEN_PRODUCT), device),
+        "memory": call_of(memory("bf16", CROWDED_ELEMENTS, 3, "add"), device),
+    }
+    rank, crowding = dist.get_rank(), {}
+    for name, call in calls.items():
+        alone = 0.0
+        dist.barrier()
+        if rank == 0:
+            alone = _long_seconds(call)
+        dist.barrier()
+        together = _long_seconds(call)
+        crowding[name] = together / alone if alone else 1.0
+    return crowding
+
+
+def _long_seconds(call: Call) -> float:
+    """In a row of many, so that ranks are busy at the same time."""
+    once = device_seconds(call, torch.device("cuda", torch.cuda.current_device()))
+    repeats = max(LEAST_PRODUCTS, int(0.05 / once))
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) / repeats
+
+
+def _interference(device: torch.device) -> float:
+    """Seconds of computation lost in each second in which an all-reduce is under way."""
+    call, payload = call_of(product("bf16", *HIDDEN_PRODUCT), device), torch.ones(HIDDEN_BYTES // 4, device=device)
+
+    def computing(count: int) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(count):
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    def average() -> float:
+        torch.cuda.synchronize()
+        dist.barrier()
+        started = time.perf_counter()
+        dist.all_reduce(payload)
+        torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    average()
+    alone = min(average() for _ in range(HIDDEN_ROUNDS))
+    # As long as the transfers, so that they meet all the while; every rank computes as many.
+    count = torch.tensor([max(LEAST_PRODUCTS, alone * HIDDEN_ROUNDS / (computing(2) / 2))], device=device)
+    dist.all_reduce(count, dist.ReduceOp.MAX)
+    products, lost = int(count.item()), []
+    for _ in range(HIDDEN_ROUNDS):
+        dist.barrier()
+        plain = computing(products)
+        dist.barrier()
+        works = [dist.all_reduce(payload, async_op=True) for _ in range(HIDDEN_ROUNDS)]
+        busy = computing(products)
+        for work in works:
+            work.wait()
+        torch.cuda.synchronize()
+        lost.append(max(0.0, busy - plain) / (HIDDEN_ROUNDS * alone))
+    return sorted(lost)[len(lost) // 2]

@@ -1,0 +1,36 @@
+"""What a look at one whole training step of a model found: what a device is asked to do, and what it holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from paceline.costs.operations import Operation, StepOperations
+from paceline.costs.step_memory import StepMemory
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One step of one worker, as PyTorch makes it on a GPU; layers in the order of the forward pass, the loss last."""
+
+    operations: StepOperations
+    memory: StepMemory
+
+    def repeated(self, layers: Sequence[tuple[str, int]]) -> "Trace":
+        """The step of a deeper model: for each of its layers a name, and the place of the one here that it is like."""
+        names = [*layers, (self.memory.layers[-1].layer, len(self.memory.layers) - 1)]
+        held = tuple(replace(self.memory.layers[place], layer=name) for name, place in names)
+        deeper = replace(self.memory, layers=held)
+        growth = deeper.parameter_bytes / (self.memory.parameter_bytes or 1.0)
+        grown = {name: getattr(self.memory, name) * growth for name in ("state_bytes", "update_bytes")}
+        asked = tuple(replace(self.operations.layers[place], layer=name) for name, place in names)
+        update = tuple(_grown(operation, growth) for operation in self.operations.update)
+        return Trace(StepOperations(asked, update), replace(deeper, **grown))
+
+
+def _grown(operation: Operation, growth: float) -> Operation:
+    """An update of more parameters; what it does for each parameter stays the same."""
+    return replace(
+        operation,
+        shape=tuple(round(size * growth) for size in operation.shape),
+        flops=operation.flops * growth,
+        moved_bytes=operation.moved_bytes * growth,
+    )

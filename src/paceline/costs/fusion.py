@@ -1,0 +1,70 @@
+"""What a compiler makes of operations: those between products, convolutions and attention become one pass over memory.
+
+PyTorch's and XLA's compilers leave products, convolutions and attention to libraries and fuse all that is pointwise or
+a reduction between them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+
+from paceline.costs.operations import NUMBER_BYTES, Operation, memory, product
+
+MULTIPLE = 8
+# Sums over all rows read everything once more: gradients of biases, of norms' scales and shifts.
+APART = {"sum", "native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward",
+         "_fused_rms_norm_backward"}  # fmt: skip
+
+
+def fused(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """The same operations with each run of memory-bound ones as one."""
+    return _fused(tuple(operations))
+
+
+@cache
+def _fused(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    made: list[Operation] = []
+    run: list[Operation] = []
+    for operation in operations:
+        if operation.plain_name in APART:
+            made.append(operation)
+            continue
+        if operation.kind == "memory" and not operation.waits and operation.count == 1:
+            run.append(operation)
+            continue
+        made += [*_as_one(run), _padded(operation)]
+        run = []
+    return (*made, *_as_one(run))
+
+
+def _padded(operation: Operation) -> Operation:
+    """A product whose sides are multiples of eight, which PyTorch's compiler pads others to: their kernels are slow."""
+    if operation.kind != "product" or not any(side % MULTIPLE for side in operation.shape[1:]):
+        return operation
+    batch, *sides = operation.shape
+    return replace(operation, shape=(batch, *(-(-side // MULTIPLE) * MULTIPLE for side in sides)))
+
+
+def _as_one(run: Sequence[Operation]) -> list[Operation]:
+    """One pass: the first one's input is read and the last one's output written, and what others have beside those."""
+    if len(run) < 2:
+        return list(run)
+    arrays = [operation.shape[0] * NUMBER_BYTES[operation.numbers] for operation in run]
+    beside = sum(max(0.0, operation.moved_bytes - 2 * array) for operation, array in zip(run, arrays, strict=True))
+    largest = max(run, key=lambda operation: operation.moved_bytes)
+    moved = min(arrays[0] + arrays[-1] + beside, sum(operation.moved_bytes for operation in run))
+    flops = sum(operation.flops for operation in run)
+    return [replace(largest, moved_bytes=moved, name="", flops=flops)]
+
+
+def unfused(operation: Operation) -> tuple[Operation, ...]:
+    """Attention whose scores go through memory between its products: scaled and masked, a softmax, and back."""
+    samples, heads, _, queries, keys, width, _ = operation.shape
+    n, batch, back = operation.numbers, samples * heads, operation.backward
+    scores = product(n, queries, keys, width, batch=batch, backward=back)
+    values = product(n, queries, width, keys, batch=batch, backward=back)
+    elements = batch * queries * keys
+    streamed = (memory(n, elements, 2, "masked_fill", backward=back),
+                memory(n, elements, 3 if back else 2, "_softmax", backward=back))  # fmt: skip
+    # Each product has two gradients, of as many operations.
+    return (scores, *streamed, values) if not back else (values, values, *streamed, scores, scores)

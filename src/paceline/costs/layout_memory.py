@@ -1,0 +1,221 @@
+"""The peak of a rank of a layout, put together from one traced step of the whole model on one device."""
+
+from dataclasses import dataclass, replace
+
+from paceline.costs.cuts import cut_by_flops
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint
+from paceline.costs.layers import LayerFacts
+from paceline.costs.layouts import MeshPlan
+from paceline.costs.mesh_parts import Place, place_of, units_of
+from paceline.costs.precision import (
+    FLOAT_BYTES,
+    Numbers,
+    autocast_numbers,
+    cast_numbers,
+    compute_width,
+    kept_bytes,
+    parameter_width,
+    reduction_width,
+)
+from paceline.costs.recompute import activation_bytes, recomputed_model
+from paceline.costs.step_memory import LayerMemory, StepMemory
+from paceline.spec import RunSpec
+
+
+def whole_model_peaks(
+    spec: RunSpec, model: ModelFacts, footprint: Footprint, step: StepMemory, buckets: int = 0
+) -> list[float]:
+    """Of each group of ranks that compute all layers, or a part of each.
+
+    What stays is the rank's own; what comes and goes is traced, as much of it as the rank has of all activations.
+    Gradients may have a place of their own, in `buckets` as large as all of them, which stay.
+    """
+    return [_whole_model_peak(spec, model, group, step, buckets) for group in footprint.groups]
+
+
+def _whole_model_peak(spec: RunSpec, model: ModelFacts, group: RankFootprint, step: StepMemory, buckets: int) -> float:
+    counted = activation_bytes(model, spec.recompute, step.samples, numbers=autocast_numbers(spec))
+    share = min(1.0, group.activation_bytes / counted) if counted else 1.0
+    part = group.parameter_bytes / (model.parameters * parameter_width(spec) or 1.0)
+    static = group.parameter_bytes + group.optimizer_bytes + step.buffer_bytes + step.data_bytes + step.workspace_bytes
+    gradients = step.gradient_bytes * part
+    # Beside the gradients themselves: what a compression or a cast needs.
+    static += max(0.0, group.gradient_bytes - group.parameter_bytes)
+    after = gradients + max(step.evaluation_bytes * share, step.update_bytes * part)
+    if buckets:
+        return static + max(buckets * gradients + _beside_gradients(step) * share, after)
+    if spec.accumulation > 1:
+        return static + max(gradients + _beside_gradients(step) * share, after)
+    return static + max(step.passing_bytes * share, after)
+
+
+def _beside_gradients(step: StepMemory) -> float:
+    below, most = 0.0, 0.0
+    for layer in step.layers:
+        most = max(most, below + max(layer.forward_bytes, layer.backward_bytes))
+        below += layer.kept_bytes
+    return most
+
+
+def mesh_peaks(
+    spec: RunSpec,
+    plan: MeshPlan,
+    model: ModelFacts,
+    footprint: Footprint,
+    step: StepMemory,
+    gathers_layers: bool = True,
+) -> list[float]:
+    """Of each group of ranks of a composed layout, in the order of its footprint.
+
+    The step is one micro-batch through the model with its parameters cast; `gathers_layers` is whether layers are
+    gathered one by one and divided again after each pass.
+    """
+    layout, plan = plan.layout, replace(plan, tied=any(layer.tied for layer in model.layers))
+    stages = cut_by_flops(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
+    memory = dict(zip((layer.name for layer in model.layers), step.layers, strict=False))
+    ranks_each = footprint.ranks // layout.pipeline
+    done, groups = 0, list[float]()
+    for group in footprint.groups:
+        number = done // ranks_each
+        place = place_of(plan, number, stages, model.input_elements)
+        groups.append(_peak(spec, plan, place, group, _StageMemory.of(spec, plan, place, memory, step), gathers_layers))
+        done += group.ranks
+    return groups
+
+
+@dataclass(frozen=True)
+class _StageMemory:
+    """A rank's layers as one micro-batch goes through them, the loss with the last."""
+
+    layers: tuple[LayerMemory, ...]
+    step: StepMemory
+    has_loss: bool
+
+    @classmethod
+    def of(
+        cls, spec: RunSpec, plan: MeshPlan, place: Place, memory: dict[str, LayerMemory], step: StepMemory
+    ) -> "_StageMemory":
+        last = plan.stages - 1 in place.stages
+        shares = _kept_shares(spec, plan, place)
+        layers = [_scaled(memory[layer.name], shares[layer.name]) for layer in place.whole.layers]
+        if last:
+            # Logits are in single precision where parameters are cast.
+            logits = place.whole.layers[-1].output_elements * step.samples * FLOAT_BYTES / plan.layout.tensor
+            layers.append(_with_more(_scaled(step.layers[-1], 1 / plan.layout.tensor), _more_logits(plan) * logits))
+        return cls(tuple(layers), step, last)
+
+
+def _more_logits(plan: MeshPlan) -> int:
+    """Arrays as large as the logits that there are beside those of a loss on one device.
+
+    A loss over a split vocabulary makes one more. PyTorch's pipeline keeps the results of the last stage until its
+    backward pass is done, and the stage has one more as the model of their shape.
+    """
+    return int(plan.layout.tensor > 1) + 2 * int(plan.layout.pipeline > 1)
+
+
+def _with_more(layer: LayerMemory, nbytes: float) -> LayerMemory:
+    return replace(layer, forward_bytes=layer.forward_bytes + nbytes, backward_bytes=layer.backward_bytes + nbytes)
+
+
+def _kept_shares(spec: RunSpec, plan: MeshPlan, place: Place) -> dict[str, float]:
+    """How much of what a layer keeps on one device a rank keeps that has a part of it."""
+    numbers, ways = cast_numbers(spec), plan.layout.tensor
+    if ways == plan.layout.context == 1:
+        return {layer.name: 1.0 for layer in place.whole.layers}
+    whole = recomputed_model(place.whole, spec.recompute)
+    part = recomputed_model(place.part, spec.recompute, ways)
+    return {
+        before.name: _kept(after, numbers) / (_kept(before, numbers) or 1.0)
+        for before, after in zip(whole.layers, part.layers, strict=True)
+    }
+
+
+def _kept(layer: LayerFacts, numbers: Numbers) -> float:
+    return float(kept_bytes(layer, numbers))
+
+
+def _scaled(layer: LayerMemory, share: float) -> LayerMemory:
+    names = ("kept_bytes", "forward_bytes", "backward_bytes")
+    return replace(layer, **{name: getattr(layer, name) * share for name in names})
+
+
+def _peak(
+    spec: RunSpec, plan: MeshPlan, place: Place, group: RankFootprint, stage: _StageMemory, gathers_layers: bool
+) -> float:
+    units = units_of(plan, place.part)
+    padded = {unit.layer: 0.0 for unit in units.values()}
+    for unit in units.values():
+        padded[unit.layer] += unit.padded
+    moments = _Moments(spec, plan, place, stage, padded, gathers_layers)
+    step = stage.step
+    static = step.buffer_bytes + step.data_bytes + step.workspace_bytes
+    if not spec.offload:
+        static += group.parameter_bytes + group.optimizer_bytes
+    shards = 0.0 if spec.offload else group.parameter_bytes
+    # An evaluation and an update find the shards of all gradients there.
+    evaluation = shards + step.evaluation_bytes / plan.layout.tensor * (1.0 if stage.has_loss else 0.5)
+    return static + max(moments.most(), evaluation, shards + step.update_bytes)
+
+
+@dataclass(frozen=True)
+class _Moments:
+    spec: RunSpec
+    plan: MeshPlan
+    place: Place
+    stage: _StageMemory
+    # Numbers of each layer's parameters as they travel.
+    padded: dict[str, float]
+    gathers_layers: bool
+
+    def most(self) -> float:
+        """The most in the passes of all micro-batches over what stays."""
+        layers, waiting = self.stage.layers, self.plan.passes_kept(self.place.number)
+        kept_before = (waiting - 1) * sum(layer.kept_bytes for layer in layers)
+        most, below = 0.0, kept_before
+        for number, layer in enumerate(layers):
+            forward = below + layer.forward_bytes + self._gathered(number, forward=True)
+            backward = below + layer.backward_bytes + self._gathered(number, forward=False) + self._gradients(number)
+            most = max(most, forward, backward)
+            below += layer.kept_bytes
+        return most + self._stays()
+
+    @property
+    def _whole(self) -> bool:
+        """Whether parameters stay gathered, and gradients whole, for all of a step."""
+        return self.plan.layout.pipeline > 1 or self.plan.accumulation > 1 or not self.gathers_layers
+
+    @property
+    def _copies(self) -> bool:
+        """Whether gathered parameters are others than those that are held."""
+        return self.plan.layout.holders > 1 or compute_width(self.spec) != parameter_width(self.spec)
+
+    def _stays(self) -> float:
+        if not self._whole:
+            return 0.0
+        numbers = sum(self.padded.values())
+        gathered = numbers * compute_width(self.spec) if self._copies else 0.0
+        several = self.plan.layout.pipeline > 1 or self.plan.accumulation > 1
+        # Gradients of several passes are added up whole, in the numbers in which they are reduced.
+        return gathered + (numbers * reduction_width(self.spec) if several else 0.0)
+
+    def _numbers(self, number: int) -> float:
+        layers = self.stage.layers
+        return self.padded.get(layers[number].layer, 0.0) if 0 <= number < len(layers) else 0.0
+
+    def _gathered(self, number: int, forward: bool) -> float:
+        """The layer's own parameters, and those of the next one, which come meanwhile."""
+        if self._whole or not self._copies:
+            return 0.0
+        following = self._numbers(number + 1 if forward else number - 1)
+        return (self._numbers(number) + following) * compute_width(self.spec)
+
+    def _gradients(self, number: int) -> float:
+        """Shards of the layers behind, and what is just being scattered of the layer and of the one behind it."""
+        if self._whole:
+            return 0.0
+        behind = sum(self._numbers(place) for place in range(number + 1, len(self.stage.layers)))
+        scattered = (self._numbers(number) + self._numbers(number + 1)) * reduction_width(self.spec)
+        if self.plan.layout.holders == 1 and reduction_width(self.spec) == compute_width(self.spec):
+            scattered = 0.0
+        return behind * parameter_width(self.spec) / self.plan.layout.holders + scattered

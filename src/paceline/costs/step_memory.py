@@ -1,0 +1,100 @@
+"""Bytes of a training step, layer by layer, as a trace saw them: what stays, and the most there is at each moment.
+
+From these the peak of any part of the model can be put together, and that of a pass of other samples.
+"""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import accumulate
+from typing import Self
+
+
+@dataclass(frozen=True)
+class LayerMemory:
+    """One layer's bytes in a pass; the loss counts as the last layer."""
+
+    layer: str
+    parameter_bytes: float = 0
+    gradient_bytes: float = 0
+    # What its forward pass leaves for the backward pass.
+    kept_bytes: float = 0
+    # The most in its forward pass, over what stays and what the layers before it keep.
+    forward_bytes: float = 0
+    # The most in its backward pass, over what stays, what the layers before it keep and gradients of those behind it.
+    backward_bytes: float = 0
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """One device's bytes in a step on so many samples, all of the model on it."""
+
+    samples: float
+    layers: tuple[LayerMemory, ...]
+    # Beside the parameters of layers: what is not trained, and what the optimizer keeps.
+    buffer_bytes: float = 0
+    state_bytes: float = 0
+    # The samples, where all of them are on the device.
+    data_bytes: float = 0
+    # What libraries take once and never give back.
+    workspace_bytes: float = 0
+    # The most in the update and in an evaluation, over what stays and all gradients.
+    update_bytes: float = 0
+    evaluation_bytes: float = 0
+
+    @cached_property
+    def parameter_bytes(self) -> float:
+        """Of all layers."""
+        return sum(layer.parameter_bytes for layer in self.layers)
+
+    @cached_property
+    def gradient_bytes(self) -> float:
+        """Of all layers."""
+        return sum(layer.gradient_bytes for layer in self.layers)
+
+    @cached_property
+    def kept_bytes(self) -> float:
+        """What the forward pass leaves for the backward pass."""
+        return sum(layer.kept_bytes for layer in self.layers)
+
+    @cached_property
+    def static_bytes(self) -> float:
+        """What is there before a step and after it."""
+        state = self.buffer_bytes + self.state_bytes
+        return self.parameter_bytes + state + self.data_bytes + self.workspace_bytes
+
+    @cached_property
+    def passing_bytes(self) -> float:
+        """The most in both passes over what stays."""
+        below = [0.0, *accumulate(layer.kept_bytes for layer in self.layers)]
+        above = [self.gradient_bytes - done for done in accumulate(layer.gradient_bytes for layer in self.layers)]
+        moments = [
+            kept + max(layer.forward_bytes, layer.backward_bytes + gradients)
+            for layer, kept, gradients in zip(self.layers, below, above, strict=False)
+        ]
+        return max(moments, default=0.0)
+
+    def peak_bytes(self, accumulation: int = 1, evaluates: bool = True) -> float:
+        """The most at one time; of several passes, all but the first find every gradient there already."""
+        passing = self.passing_bytes
+        if accumulation > 1:
+            below = [0.0, *accumulate(layer.kept_bytes for layer in self.layers)]
+            beside = (kept + max(layer.forward_bytes, layer.backward_bytes) for layer, kept in zip(self.layers, below))
+            passing = max(passing, self.gradient_bytes + max(beside))
+        after = self.gradient_bytes + max(self.update_bytes, self.evaluation_bytes if evaluates else 0.0)
+        return self.static_bytes + max(passing, after)
+
+    def towards(self, other: Self, samples: float) -> Self:
+        """The same step on other samples: all bytes on a straight line through both steps."""
+        share = (samples - self.samples) / (other.samples - self.samples)
+        layers = tuple(_between(a, b, share) for a, b in zip(self.layers, other.layers, strict=True))
+        return type(self)(**{**_values(self, other, share), "samples": samples, "layers": layers})
+
+
+def _between(first: LayerMemory, second: LayerMemory, share: float) -> LayerMemory:
+    return LayerMemory(**{"layer": first.layer, **_values(first, second, share)})
+
+
+def _values(first: object, second: object, share: float) -> dict[str, float]:
+    names = [field.name for field in fields(first) if field.name not in ("layer", "layers")]  # type: ignore[arg-type]
+    pairs = {name: (getattr(first, name), getattr(second, name)) for name in names}
+    return {name: max(0.0, a + (b - a) * share) if name != "samples" else a for name, (a, b) in pairs.items()}

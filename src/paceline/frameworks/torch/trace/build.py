@@ -1,0 +1,106 @@
+"""The run's model and data without their numbers: shapes and types on the meta device, in no time and no memory."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paceline.contract.context import Context, data_request, spec_layers
+from paceline.data import DataSet, data_source
+from paceline.errors import ModelError
+from paceline.frameworks.torch.model import build_module
+from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData
+from paceline.workloads.base import Layers
+from paceline.workloads.layers import Shape
+from paceline.workloads.own import OWN_DATA, build_own
+
+META = torch.device("meta")
+
+
+def build_on_meta(context: Context, layers: Layers, shape: Shape) -> nn.Module:
+    """The model as the run would put it on its device: of these layers, or the user's own."""
+    channels_last = context.spec.memory_format == "channels_last"
+    if context.own is None:
+        with META:
+            module: nn.Module = build_module(layers, shape, channels_last)
+    else:
+        module = without_numbers(_build_own(context))
+    return module.to(META, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+
+
+def _build_own(context: Context) -> nn.Module:
+    """Built without numbers; a model whose code looks at them is built as it is."""
+    assert context.own is not None
+    try:
+        with META:
+            module = build_own(context.own)
+    except ModelError:
+        module = build_own(context.own)
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"{context.own.label} returned {type(module).__name__}; only a torch.nn.Module can be traced")
+    return module
+
+
+def without_numbers(module: nn.Module) -> nn.Module:
+    """Puts all tensors of a module on the meta device; weights that modules share stay shared."""
+    moved: dict[int, Any] = {}
+
+    def meta(tensor: Tensor) -> Any:
+        if id(tensor) not in moved:
+            bare = torch.empty_like(tensor, device=META, requires_grad=False)
+            is_parameter = isinstance(tensor, nn.Parameter)
+            # The tensor itself is kept, so that none other gets its number.
+            moved[id(tensor)] = nn.Parameter(bare, tensor.requires_grad) if is_parameter else bare, tensor
+        return moved[id(tensor)][0]
+
+    for child in module.modules():
+        for held in (child._parameters, child._buffers, vars(child)):
+            for name, value in list(held.items()):
+                if isinstance(value, Tensor) and value.device != META:
+                    held[name] = meta(value)
+    return module
+
+
+def resident_on_meta(context: Context, shape: Shape) -> ResidentData:
+    """The data set as it would be on the device."""
+    spec = context.spec
+    if spec.dataset == OWN_DATA:
+        data = context.data
+        counts = len(data.train_inputs), len(data.test_inputs)
+    else:
+        source = data_source(str(spec.dataset))
+        request = data_request(spec)
+        data = _one_sample(context, shape)
+        counts = source.count(request), source.test_count(request)
+    permuted = spec.memory_format == "channels_last" and data.train_inputs.ndim == IMAGE_DIMENSIONS
+
+    def put(array: np.ndarray, count: int) -> Tensor:
+        kind = torch.from_numpy(array[:1]).dtype
+        return torch.empty((count, *array.shape[1:]), dtype=kind, device=META)
+
+    def images(array: np.ndarray, count: int) -> Tensor:
+        return put(array.transpose(0, 2, 3, 1) if permuted else array, count)
+
+    train, test = ((images(data.train_inputs, count), put(data.train_targets, count)) for count in counts)
+    return ResidentData(train, test, permuted, data.evaluation_batch)
+
+
+def _one_sample(context: Context, shape: Shape) -> DataSet:
+    """A data set of one sample; images of a known shape are not loaded for that."""
+    spec, source = context.spec, data_source(str(context.spec.dataset))
+    if source.shape is None:
+        return source.load(data_request(spec.model_copy(update={"train_samples": 1})))
+    image, label = np.zeros((1, *shape), np.float32), np.zeros(1, np.int64)
+    return DataSet(image, label, image, label, spec.classes or source.classes)
+
+
+def layers_of(context: Context) -> tuple[Layers, Shape]:
+    """A built-in model's layers and the shape of a sample; no layers of a user's own."""
+    if context.own is None:
+        return spec_layers(context.spec)
+    if context.spec.dataset == OWN_DATA:
+        return (), context.data.input_shape
+    source = data_source(str(context.spec.dataset))
+    shape = context.spec.input_shape or source.shape
+    return (), shape or _one_sample(context, ()).input_shape

@@ -1,0 +1,105 @@
+"""One call of PyTorch's dispatcher ─► an `Operation`: its kind, its numbers, its shape, its work and its bytes."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.costs.operations import Operation, OperationKind, OperationNumbers
+
+_NUMBERS: dict[torch.dtype, OperationNumbers] = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+}
+# A gradient of attention multiplies five matrices where the forward pass multiplies two (Dao et al., 2022).
+ATTENTION_BACKWARD = 2.5
+# Adding, as part of a multiplication, counts as an operation.
+MULTIPLY_ADD = 2
+# Products by where their two factors are among the arguments.
+_PRODUCTS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
+
+
+def operation_of(
+    func: Any, args: Any, read: list[Tensor], made: list[Tensor], backward: bool, update: bool, tf32: bool
+) -> Operation | None:
+    """The operation; None where nothing is computed, such as for another view of the same numbers."""
+    name: str = func._schema.name
+    if not name.startswith("aten::") or _only_views(func, read, made):
+        return None
+    moved = float(sum(_bytes(tensor) for tensor in _distinct([*read, *made])))
+    short = name.removeprefix("aten::")
+    if update:
+        numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else made))
+        return Operation("update", "fp32", (numbers,), float(numbers), moved, short)
+    kind, shape, flops = _work(name, args, read, made)
+    sums_rows = kind == "product" and backward and _is_transposed(args[_PRODUCTS[name]])
+    numbers_of = _numbers(kind, read, made, tf32)
+    return Operation(kind, numbers_of, shape, flops, moved, short, backward=backward, sums_rows=sums_rows)
+
+
+def _is_transposed(factor: Tensor) -> bool:
+    """Whether the rows of a matrix lie side by side: it is the other way round in memory."""
+    return factor.ndim == 2 and factor.stride(0) == 1 and factor.shape[0] > 1
+
+
+def _work(name: str, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
+    if name in _PRODUCTS:
+        first, second = args[_PRODUCTS[name]], args[_PRODUCTS[name] + 1]
+        batch = first.shape[0] if first.ndim == 3 else 1
+        shape = (batch, first.shape[-2], second.shape[-1], first.shape[-1])
+        return "product", shape, float(MULTIPLY_ADD * math.prod(shape))
+    if name in ("aten::convolution", "aten::convolution_backward"):
+        return _convolution(name, args, made)
+    if "scaled_dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
+        return _attention(args, "backward" in name)
+    numbers = max((tensor.numel() for tensor in (*read, *made)), default=0)
+    return "memory", (numbers,), float(numbers)
+
+
+def _convolution(name: str, args: Any, made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
+    back = name.endswith("backward")
+    # (gradient, input, weight, ...) or (input, weight, ...); then stride, and near the end groups.
+    data, weight = args[1:3] if back else args[0:2]
+    result = args[0] if back else made[0]
+    groups, stride = (args[9], args[4]) if back else (args[8], args[3])
+    two = (1, 1, *data.shape[2:])[-2:], (1, 1, *weight.shape[2:])[-2:]
+    shape = (data.shape[0], data.shape[1], *two[0], result.shape[1], *two[1], stride[-1], groups)
+    flops = float(MULTIPLY_ADD * result.numel() * math.prod(weight.shape[1:]))
+    return "convolution", shape, flops * (sum(args[-1][:2]) if back else 1)
+
+
+def _attention(args: Any, back: bool) -> tuple[OperationKind, tuple[int, ...], float]:
+    queries, keys, values = args[1:4] if back else args[0:3]
+    causal = next((value for value in reversed(args) if value is True), False)
+    samples, heads, length, width = queries.shape
+    shape = (samples, heads, keys.shape[1], length, keys.shape[2], width, int(causal))
+    scores = samples * heads * length * keys.shape[2]
+    flops = MULTIPLY_ADD * scores * (width + values.shape[-1]) / (2 if causal else 1)
+    return "attention", shape, flops * (ATTENTION_BACKWARD if back else 1)
+
+
+def _numbers(kind: OperationKind, read: list[Tensor], made: list[Tensor], tf32: bool) -> OperationNumbers:
+    for tensor in (*made, *read):
+        if tensor.dtype in _NUMBERS:
+            numbers = _NUMBERS[tensor.dtype]
+            multiplies = kind in ("product", "convolution")
+            return "tf32" if numbers == "fp32" and tf32 and multiplies else numbers
+    return "fp32"
+
+
+def _only_views(func: Any, read: list[Tensor], made: list[Tensor]) -> bool:
+    if func._schema.is_mutable:
+        return False
+    inputs = {tensor.untyped_storage()._cdata for tensor in read}
+    return bool(made) and all(tensor.untyped_storage()._cdata in inputs for tensor in made)
+
+
+def _distinct(tensors: list[Tensor]) -> list[Tensor]:
+    return list({(tensor.untyped_storage()._cdata, tensor.storage_offset()): tensor for tensor in tensors}.values())
+
+
+def _bytes(tensor: Tensor) -> int:
+    """As they are in memory: a tensor that is spread over more places is read once."""
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())

@@ -1,0 +1,240 @@
+"""Seconds of an operation on a GPU: as this very one was timed, by a measured grid, or by the data sheet.
+
+A grid is used by how much longer or shorter its operations took than the data sheet with its efficiencies says: a plane
+through the nearest of these factors, over the logarithms of their sizes, gives the factor for what the data sheet says
+here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import log, log2
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.costs.operations import NUMBER_BYTES, UPDATE_BYTES, Operation, OperationKind, OperationNumbers
+from paceline.spec import Precision
+from paceline.systems.hardware import Device, Hardware
+from paceline.systems.operation_times import OperationTimes
+
+Source = Literal["replayed", "grid", "data sheet"]
+# Relative deviations of single operations, from timing them again and from grids whose points were left out in turn.
+REPLAYED_DEVIATION, GRID_DEVIATION = 0.04, 0.12
+# Of large operations on the data sheet's word: what is left of the errors of 111 published training runs (`paceline
+# validate`). Large is what takes ten times as long as the part that every operation takes.
+DESCRIBED_DEVIATIONS: dict[OperationKind, float] = {"product": 0.05, "attention": 0.05, "memory": 0.12, "update": 0.12}
+LARGE = 10
+# A plane is put through so many points for each of its slopes and some more; a point weighs the more the nearer it is,
+# to this power of its squared distance, and no more than one that is so near.
+POINTS_PER_SLOPE, POINTS_BESIDE, NEAR, POWER = 2, 4, 0.3, 2
+# Slopes are held near zero where points do not say otherwise.
+RIDGE = 0.02
+# Beyond the points' own factors a plane is followed this far, in logarithms.
+BEYOND = 0.25
+# What a size that is no multiple of eight counts as, in logarithms: kernels for them are others.
+ODD = 4.0
+MULTIPLE = 8
+# Memory-bound operations without points of their own go by these.
+# Of what these are given and make, the share that their kernels touch: one number of each row.
+READ = {"nll_loss_forward": 0.0, "nll_loss_backward": 0.5}
+STAND_IN, USUAL_UPDATE = "add", "adam"
+OTHER_NUMBERS: dict[OperationNumbers, tuple[OperationNumbers, ...]] = {
+    "fp16": ("fp16", "bf16", "tf32", "fp32"), "bf16": ("bf16", "fp16", "tf32", "fp32"),
+    "tf32": ("tf32", "fp32", "bf16"), "fp32": ("fp32", "tf32", "bf16"),
+}  # fmt: skip
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of one operation, where they come from, and how far they may be off, relatively."""
+
+    seconds: float
+    source: Source
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Points of operations that are alike: logarithms of sizes, and of the factor between measured and described."""
+
+    places: Floats
+    factors: Floats
+
+    def at(self, place: Sequence[float]) -> tuple[float, float]:
+        """The factor there, as a logarithm, and how far the points nearby lie from their plane."""
+        offsets = self.places - np.asarray(place)
+        squares = np.einsum("ij,ij->i", offsets, offsets)
+        count = min(len(squares), POINTS_PER_SLOPE * offsets.shape[1] + POINTS_BESIDE)
+        nearest = np.argpartition(squares, count - 1)[:count]
+        offsets, factors = offsets[nearest], self.factors[nearest]
+        if squares[nearest].min() < 1e-9:
+            return float(factors[squares[nearest].argmin()]), 0.0
+        weights = 1 / (NEAR**2 + squares[nearest]) ** POWER
+        columns = np.hstack([np.ones((count, 1)), offsets])
+        weighted = columns * weights[:, None]
+        normal = columns.T @ weighted
+        normal[np.diag_indices_from(normal)] += RIDGE * weights.sum() * np.array([0.0, *[1.0] * offsets.shape[1]])
+        plane = np.linalg.solve(normal, weighted.T @ factors)
+        errors = factors - columns @ plane
+        spread = float(np.sqrt((weights * errors**2).sum() / weights.sum()))
+        value = min(float(factors.max()) + BEYOND, max(float(factors.min()) - BEYOND, float(plane[0])))
+        return value, spread
+
+
+@dataclass(frozen=True)
+class OperationTimer:
+    """How long a system's device takes for operations; each is worked out once."""
+
+    hardware: Hardware
+    _known: dict[Operation, Timed] = field(default_factory=dict)
+
+    def timed(self, operation: Operation) -> Timed:
+        """One such operation, whatever its count."""
+        found = self._known.get(operation)
+        if found is None:
+            found = self._known[operation] = self._timed(operation)
+        return found
+
+    def _timed(self, operation: Operation) -> Timed:
+        replayed = self._replayed.get(_identity(operation))
+        if replayed is not None:
+            return Timed(replayed, "replayed", REPLAYED_DEVIATION)
+        grid = self._grid(operation)
+        if grid is not None:
+            factor, spread = grid.at(place_of(operation))
+            seconds = self._described(operation) * float(np.exp(factor))
+            return Timed(seconds, "grid", float(np.hypot(GRID_DEVIATION, spread)))
+        return Timed(self._described(operation), "data sheet", self._described_deviation(operation))
+
+    def _described_deviation(self, operation: Operation) -> float:
+        """Large operations take what a data sheet says more surely than small ones."""
+        device = self.hardware.device
+        seconds = LARGE * device.half_rate_flops.value / max(each.value for each in device.flops_per_second.values())
+        large = self.least_seconds(operation) >= seconds
+        usual = self.hardware.uncertainty.value
+        return min(usual, DESCRIBED_DEVIATIONS.get(operation.kind, usual)) if large else usual
+
+    def least_seconds(self, operation: Operation) -> float:
+        """What peak arithmetic and bandwidth allow."""
+        device = self.hardware.device
+        moving = _moved(operation) / device.memory_bytes_per_second.value
+        if operation.kind in ("memory", "update"):
+            return moving
+        return max(moving, operation.flops / peak_of(device, operation.numbers))
+
+    @cached_property
+    def shortest_seconds(self) -> float:
+        """What an operation takes in which there is next to nothing to compute."""
+        device = self.hardware.device
+        best = max(quantity.value for quantity in device.flops_per_second.values())
+        return device.half_rate_flops.value / (best * device.product_efficiency.value)
+
+    def _described(self, operation: Operation) -> float:
+        """The slower of computing and of moving numbers, each at the share of its peak that devices reach.
+
+        Beside it what every operation takes, however small: by that one of `half_rate_flops` reaches half the rate.
+        """
+        device = self.hardware.device
+        fixed = self.shortest_seconds
+        moving = _moved(operation) / (device.memory_bytes_per_second.value * device.memory_efficiency.value)
+        if operation.kind in ("memory", "update"):
+            return moving + fixed
+        share = device.attention_efficiency if operation.kind == "attention" else device.product_efficiency
+        rate = peak_of(device, operation.numbers) * share.value
+        return max(moving, operation.flops / rate) + fixed
+
+    @cached_property
+    def _replayed(self) -> dict[tuple[object, ...], float]:
+        return {
+            _identity(operation): seconds
+            for times in self.hardware.calibrated.replayed
+            for operation, seconds in times.rows()
+        }
+
+    @cached_property
+    def _tables(self) -> dict[tuple[object, ...], OperationTimes]:
+        measured = self.hardware.calibrated.operations
+        return {(times.kind, times.numbers, times.backward, times.sums_rows, times.name): times for times in measured}
+
+    @cached_property
+    def _grids(self) -> dict[tuple[object, ...], Grid]:
+        return {}
+
+    def _grid(self, operation: Operation) -> Grid | None:
+        """The points of its kind, numbers and pass, or of those that are most alike."""
+        names = {"memory": (_name(operation), STAND_IN), "update": (_name(operation), USUAL_UPDATE)}.get(
+            operation.kind, ("",)
+        )
+        for some in names:
+            for numbers in OTHER_NUMBERS[operation.numbers]:
+                for backward, sums_rows in _passes_like(operation):
+                    key = (operation.kind, numbers, backward, sums_rows, some)
+                    if key in self._tables:
+                        return self._made(key)
+        return None
+
+    def _made(self, key: tuple[object, ...]) -> Grid:
+        if key not in self._grids:
+            rows = self._tables[key].rows()
+            factors = [log(seconds / self._described(operation)) for operation, seconds in rows]
+            places = [place_of(operation) for operation, _ in rows]
+            self._grids[key] = Grid(np.array(places, dtype=float), np.array(factors, dtype=float))
+        return self._grids[key]
+
+
+def peak_of(device: Device, numbers: Precision) -> float:
+    """Peak operations per second; numbers that the device does not list are multiplied as the next that it does."""
+    offered = device.flops_per_second
+    halves: tuple[Precision, ...] = ("bf16", "fp16") if numbers in ("bf16", "fp16", "bf16-pure") else ()
+    order: tuple[Precision, ...] = (numbers, *halves, "tf32", "fp32")
+    return next(offered[name].value for name in order if name in offered)
+
+
+def _identity(operation: Operation) -> tuple[object, ...]:
+    """What a replayed operation is known by: kernels depend on nothing else."""
+    named = operation.kind in ("memory", "update")
+    return (operation.kind, operation.numbers, operation.backward, operation.sums_rows,
+            _name(operation) if named else "", operation.shape,
+            operation.moved_bytes if named else operation.flops)  # fmt: skip
+
+
+def _passes_like(operation: Operation) -> tuple[tuple[bool, bool], ...]:
+    """Whether backward, and whether over rows: as the operation is, then as those that are most alike."""
+    return (operation.backward, operation.sums_rows), (operation.backward, False), (not operation.backward, False)
+
+
+def _name(operation: Operation) -> str:
+    """What a memory-bound operation or an update goes by: `add` of `add_`, `adam` of `_fused_adam_`."""
+    return operation.plain_name.removesuffix("_").removeprefix("_fused_" if operation.kind == "update" else "")
+
+
+def _moved(operation: Operation) -> float:
+    """Bytes that are read and written; what an operation in place writes was counted once."""
+    if operation.kind == "update":
+        return operation.shape[0] * float(UPDATE_BYTES.get(_name(operation), UPDATE_BYTES[USUAL_UPDATE]))
+    if operation.plain_name in READ:
+        return operation.moved_bytes * READ[operation.plain_name]
+    in_place = operation.kind == "memory" and operation.plain_name.endswith("_")
+    return operation.moved_bytes + in_place * operation.shape[0] * NUMBER_BYTES[operation.numbers]
+
+
+def place_of(operation: Operation) -> tuple[float, ...]:
+    """Where an operation is among those of its kind: logarithms of what its speed depends on."""
+    shape = operation.shape
+    if operation.kind == "product":
+        batch, rows, columns, inner = shape
+        # What lies side by side in memory: of gradients of weights, the columns of both factors.
+        odd = ODD if columns % MULTIPLE or (rows if operation.sums_rows else inner) % MULTIPLE else 0.0
+        return log2(batch), log2(rows), log2(columns), log2(inner), odd
+    if operation.kind == "convolution":
+        samples, inputs, height, width, outputs, kernel_height, kernel_width, stride, groups = shape
+        pixels = samples * height * width / stride**2
+        area = kernel_height * kernel_width
+        return log2(pixels), log2(inputs / groups), log2(outputs), log2(area), log2(stride), 2 * log2(groups)
+    if operation.kind == "attention":
+        samples, heads, key_heads, queries, keys, width, causal = shape
+        return log2(samples * heads), log2(queries), log2(keys), log2(width), 2.0 * causal, log2(heads / key_heads)
+    return (log2(max(1.0, _moved(operation))),)

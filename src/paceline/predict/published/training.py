@@ -1,0 +1,150 @@
+"""Training rates that others published, beside what is predicted for the same runs: tokens per second of a device."""
+
+import csv
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from math import exp, log
+from statistics import mean
+from typing import Any
+
+from paceline.layout import Layout
+from paceline.predict.estimate import Estimate
+from paceline.predict.prediction import Prediction
+from paceline.predict.question import Question
+from paceline.spec import Scalar
+from paceline.strategies import strategy
+from paceline.systems.files import load_hardware
+from paceline.systems.hardware import Device, Quantity
+
+# Rows of torchtitan recompute every second product of a block: half of what `full` does beyond `selective`.
+HALF = "half"
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """One published rate and its prediction, in tokens per second of a device."""
+
+    table: str
+    name: str
+    source: str
+    method: str
+    published: float
+    predicted: Estimate
+    # Whether a number that predictions use was chosen by this row.
+    used: bool
+    # Why the run is not quite what was predicted; shown, and not counted.
+    caveat: str | None = None
+
+    @property
+    def error(self) -> float:
+        """Relative; above zero where the prediction is too fast."""
+        return self.predicted.value / self.published - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published rate lies in the predicted interval."""
+        return self.predicted.low <= self.published <= self.predicted.high
+
+
+@dataclass(frozen=True)
+class TableSummary:
+    """Rows of one table that were predicted by one method."""
+
+    table: str
+    method: str
+    rows: int
+    mean_error: float
+    worst_error: float
+    # The middle of all ratios, minus one: above zero where predictions are too fast.
+    bias: float
+    coverage: float
+    used: bool
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return tomllib.loads((resources.files("paceline.predict.published") / "training.toml").read_text())
+
+
+def training_rows(tables: Sequence[str] = ()) -> Iterator[TrainingRow]:
+    """Every published run with its prediction, of all tables or of these."""
+    text = (resources.files("paceline.predict.published") / "training.csv").read_text()
+    for row in csv.DictReader(text.splitlines()):
+        if not tables or row["table"] in tables:
+            yield _row(row)
+
+
+def _row(row: dict[str, str]) -> TrainingRow:
+    table, layout = _file()["tables"][row["table"]], Layout.from_text(row["layout"])
+    ways = ("selective", "full") if row["recompute"] == HALF else (row["recompute"],)
+    predictions = [_predict(row, layout, way) for way in ways]
+    rates = [prediction.tokens_per_second for prediction in predictions]
+    # The middle of two steps is that of their seconds.
+    value = len(rates) / sum(1 / rate.value for rate in rates if rate is not None)
+    predicted = Estimate.around(value, max(prediction.deviation for prediction in predictions))
+    name = f"{row['model']}, {int(row['sequence']):,} tokens, {row['layout']}, {row['local_batch']} each"
+    more = "".join(f", {each}" for each in (row["recompute"], row["execution"]) if each not in ("none", "eager"))
+    return TrainingRow(
+        row["table"], name + more, table["source"], predictions[0].source,
+        float(row["tokens_per_second_per_device"]), predicted, table.get("used", False), table.get("caveat"),
+    )  # fmt: skip
+
+
+def _predict(row: dict[str, str], layout: Layout, recompute: str) -> Prediction:
+    question = _question(row["table"], row["model"], int(row["sequence"]), row["system"])
+    batch = int(row["local_batch"]) * layout.data_ranks
+    name = row["strategy"]
+    takes_layout = "layout" in strategy(name).needs.heeds
+    knobs: dict[str, Scalar] = {"accumulation": int(row["accumulation"])}
+    knobs |= {"layout": layout.text} if takes_layout else {}
+    if layout.pipeline > 1:
+        knobs["microbatches"] = knobs.pop("accumulation")
+    (spec,) = question.specs(name, {**knobs, "recompute": recompute}, (layout.workers,), [("global_batch", batch)])
+    spec = spec.model_copy(update={"execution": row["execution"]})
+    footprint = strategy(name).footprint(spec, question.facts)
+    software = _file()["tables"][row["table"]]
+    if software.get("autocast", False):
+        groups = (replace(group, work=replace(group.work, cast=False)) for group in footprint.groups if group.work)
+        footprint = replace(footprint, groups=tuple(groups))
+    prediction = question.predictor.predict(spec, footprint)
+    if row["execution"] != "eager" or "eager_norm_bytes" not in software:
+        return prediction
+    more = _norm_seconds(question, software["eager_norm_bytes"]["value"], prediction)
+    return replace(prediction, parts=replace(prediction.parts, compute=prediction.parts.compute + more))
+
+
+def _norm_seconds(question: Question, bytes_each: float, prediction: Prediction) -> float:
+    """What RMS norms take that are several kernels: so many bytes more of each number that goes through one."""
+    blocks = [layer for layer in question.facts.layers if layer.heads]
+    numbers = (2 * len(blocks) + 1) * blocks[0].output_elements * prediction.spec.samples_per_step / prediction.devices
+    device = question.hardware.device
+    return numbers * bytes_each / (device.memory_bytes_per_second.value * device.memory_efficiency.value)
+
+
+@cache
+def _question(table: str, model: str, sequence: int, system: str) -> Question:
+    """The model on the system, with what the table's software reaches where it is not that of today."""
+    hardware, options = load_hardware(system), dict(_file()["models"][model])
+    efficiencies = {name: Quantity.model_validate(value) for name, value in _file()["tables"][table].items()
+                    if name in Device.model_fields}  # fmt: skip
+    hardware = hardware.model_copy(update={"device": hardware.device.model_copy(update=efficiencies)})
+    options.pop("source")
+    return Question(hardware, workload=options.pop("workload"), options={**options, "sequence": sequence})
+
+
+def summarise_tables(rows: Sequence[TrainingRow]) -> list[TableSummary]:
+    """By table and method."""
+    groups: dict[tuple[str, str], list[TrainingRow]] = {}
+    for row in rows:
+        groups.setdefault((row.table, row.method), []).append(row)
+    return [
+        TableSummary(
+            table, method, len(group), mean(abs(row.error) for row in group), max(abs(row.error) for row in group),
+            exp(mean(log(row.predicted.value / row.published) for row in group)) - 1,
+            mean(row.inside for row in group), group[0].used,
+        )
+        for (table, method), group in groups.items()
+    ]  # fmt: skip

@@ -1,0 +1,136 @@
+"""Operations of a step ─► seconds of its layers on two streams: the device's, and the host's that asks for them.
+
+A device starts no operation before the host has asked for it. The host runs ahead where it is the faster one, so that
+a step takes the longer of both; where it has to wait for a result, both start again together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from paceline.costs.fusion import fused
+from paceline.costs.operations import LOSS, Operation, StepOperations
+from paceline.predict.operations import OperationTimer, Source
+from paceline.spec import Execution
+
+# Of what the host takes: the same step took from 24 to 33 ms within minutes on one machine.
+HOST_DEVIATION = 0.2
+# Operations of a step beside its layers: samples and targets are picked, gradients forgotten, the update asked for.
+BESIDE = 6
+
+
+@dataclass(frozen=True)
+class PassSeconds:
+    """One pass of one layer: seconds of the device, of the host, and how far the device's may be off.
+
+    `least` is what the device would take if there were next to nothing to compute in each operation.
+    """
+
+    device: float
+    host: float
+    off: float
+    least: float
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """A step's layers, both passes of each, the loss with the last one; the update; and where the seconds come from."""
+
+    forward: tuple[PassSeconds, ...]
+    backward: tuple[PassSeconds, ...]
+    update: PassSeconds
+    # Beside layers, of the host.
+    beside: float
+    # Of the device's seconds, by source.
+    sources: dict[Source, float]
+    # Longest of both streams, with waits.
+    total: float
+
+    @property
+    def device(self) -> float:
+        """Of all that the device does."""
+        return sum(part.device for part in (*self.forward, *self.backward, self.update))
+
+    @property
+    def host(self) -> float:
+        """Of all that the host asks for."""
+        return sum(part.host for part in (*self.forward, *self.backward, self.update)) + self.beside
+
+    @property
+    def least(self) -> float:
+        """Of the device for both passes, however little there is to compute."""
+        return sum(part.least for part in (*self.forward, *self.backward))
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the device waits for the host more than the other way round."""
+        return self.host > self.device
+
+    @property
+    def deviation(self) -> float:
+        """Relative, of whichever stream the step takes as long as."""
+        if self.host_bound:
+            return HOST_DEVIATION
+        off = sum(part.off for part in (*self.forward, *self.backward, self.update))
+        return off / self.device if self.device else 0.0
+
+
+def step_seconds(step: StepOperations, timer: OperationTimer, execution: Execution) -> StepSeconds:
+    """Seconds of every layer of a step that runs so."""
+    sources: dict[Source, float] = {}
+    segments = [[0.0, 0.0]]
+
+    def of_pass(operations: Sequence[Operation], compiled: bool = True) -> PassSeconds:
+        made = fused(operations) if compiled and "compiled" in execution else operations
+        return _pass_seconds(made, timer, execution, sources, segments)
+
+    # The loss is beside the model that is compiled.
+    forward = [of_pass(layer.forward, layer.layer != LOSS) for layer in step.layers]
+    backward = [of_pass(layer.backward, layer.layer != LOSS) for layer in reversed(step.layers)][::-1]
+    update = of_pass(step.update)
+    beside = BESIDE * host_seconds(timer, execution)
+    segments[-1][1] += beside
+    return StepSeconds(
+        tuple(forward), tuple(backward), update, beside, sources, sum(max(segment) for segment in segments)
+    )
+
+
+def like_layers(step: StepSeconds, other: StepSeconds) -> StepSeconds:
+    """A step with as many layers as another has: its own where they are as many, else shared out as there."""
+    if len(step.forward) == len(other.forward):
+        return step
+    forward, backward = (_shared_out(getattr(step, name), getattr(other, name)) for name in ("forward", "backward"))
+    return replace(step, forward=forward, backward=backward)
+
+
+def _shared_out(parts: Sequence[PassSeconds], like: Sequence[PassSeconds]) -> tuple[PassSeconds, ...]:
+    sums = [sum(getattr(part, field.name) for part in parts) for field in fields(PassSeconds)]
+    total = sum(part.device for part in like) or 1.0
+    shares = [part.device / total for part in like]
+    return tuple(PassSeconds(*(value * share for value in sums)) for share in shares)
+
+
+def _pass_seconds(
+    operations: Sequence[Operation], timer: OperationTimer, execution: Execution, sources: dict[Source, float],
+    segments: list[list[float]],
+) -> PassSeconds:  # fmt: skip
+    each_host = host_seconds(timer, execution)
+    device, host, off, least = 0.0, 0.0, 0.0, 0.0
+    for operation in operations:
+        timed = timer.timed(operation)
+        seconds, asking = timed.seconds * operation.count, each_host * operation.count
+        sources[timed.source] = sources.get(timed.source, 0.0) + seconds
+        device, host, off = device + seconds, host + asking, off + seconds * timed.deviation
+        least += min(timed.seconds, timer.shortest_seconds) * operation.count
+        segments[-1][0] += seconds
+        segments[-1][1] += asking
+        if operation.waits:
+            segments.append([0.0, 0.0])
+    return PassSeconds(device, host, off, least)
+
+
+def host_seconds(timer: OperationTimer, execution: Execution) -> float:
+    """What the host takes to ask for one operation."""
+    known = timer.hardware.device.host_seconds_per_operation
+    name: Execution = "graph" if "graph" in execution else execution
+    found = known.get(name) or known.get("eager")
+    return found.value if found else 0.0

@@ -1,0 +1,217 @@
+"""Layouts of a strategy that takes one, with micro-batches, recomputation and schedule ─► the best of them, predicted.
+
+Every combination is screened by counted bytes and seconds. Those that a device could hold are predicted in the order of
+their screened seconds, until what is left cannot be among the best.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from paceline.layout import Layout
+from paceline.predict.prediction import Prediction
+from paceline.predict.question import Question
+from paceline.recommend.lighter import predict_as_is
+from paceline.recommend.screen import RECOMPUTATION, Screen, Setting
+from paceline.spec import Execution, Recompute, RunSpec, Scalar
+from paceline.strategies import strategy
+from paceline.units import format_bytes
+
+# The field by which a strategy says that its layouts are worth searching.
+LAYOUT = "layout"
+# Sequences from this length on are divided over devices: torchtitan's from 32,768 tokens on, Llama 3's from 131,072.
+LONG_SEQUENCE = 32_768
+# Stages that a rank of a pipeline may hold: one, or two and four that take turns (Narayanan et al., 2021).
+STAGES_PER_WORKER = (1, 2, 4)
+# Micro-batches for each rank of a pipeline that leave it idle for little of a round.
+FULL_ROUND = 8
+# Screened bytes leave out small buffers and what allocators keep; a prediction says what really fits.
+MEMORY_TOLERANCE = 0.95
+# What a prediction may be below its screened seconds, for want of knowing better what hides.
+SECONDS_TOLERANCE = 0.15
+# Layouts that are predicted at least and at most, of a worker count and a batch.
+FEWEST_PREDICTED, MOST_PREDICTED = 6, 24
+
+
+@dataclass
+class Found:
+    """What a search came to."""
+
+    predictions: list[Prediction] = field(default_factory=list)
+    screened: int = 0
+    # Why nothing fits or can be run, where that is so.
+    why_not: str | None = None
+
+
+def searches_layouts(name: str) -> bool:
+    """Whether a strategy declares that its layouts are worth searching."""
+    return any(search.knob == LAYOUT for search in strategy(name).traits.searched)
+
+
+def search_layouts(question: Question, spec: RunSpec, by_memory: bool = False) -> Found:
+    """The best settings for the workers and the batch of `spec`; `by_memory` wants the fewest bytes."""
+    found, screen = Found(), Screen(question.predictor, spec)
+    limit = question.predictor.memory_limit - question.hardware.device.reserved_bytes.value
+    fitting: list[tuple[float, int, Setting]] = []
+    least = float("inf")
+    for setting in _settings(question, spec):
+        found.screened += 1
+        held = screen.held_bytes(setting)
+        least = min(least, held)
+        if held * MEMORY_TOLERANCE <= limit:
+            fitting.append((held if by_memory else screen.step_seconds(setting), found.screened, setting))
+    if not found.screened:
+        found.why_not = _why_none(question, spec)
+    elif not fitting:
+        found.why_not = f"a worker would hold {format_bytes(least)} at the least and has {format_bytes(limit)}"
+    _predict_best(question, spec, sorted(fitting), found)
+    return found
+
+
+def _predict_best(question: Question, spec: RunSpec, order: list[tuple[float, int, Setting]], found: Found) -> None:
+    """Predicts in order; the first setting that fits stands for all that divide the model's work alike."""
+    done: set[tuple[int, ...]] = set()
+    best = float("inf")
+    tried = 0
+    for value, _, setting in order:
+        enough = len(found.predictions) >= FEWEST_PREDICTED and value * (1 - SECONDS_TOLERANCE) > best
+        if enough or tried >= MOST_PREDICTED:
+            break
+        layout = setting.layout
+        work = layout.tensor, layout.pipeline, layout.context, layout.expert
+        if work in done:
+            continue
+        tried += 1
+        predictions, why_not = predict_as_is(question, run_of(spec, setting))
+        found.why_not = found.why_not or why_not
+        for prediction in predictions:
+            done.add(work)
+            found.predictions.append(prediction)
+            best = min(best, prediction.parts.step)
+
+
+def run_of(spec: RunSpec, setting: Setting) -> RunSpec:
+    """The run with a setting."""
+    layout, knobs = setting.layout, dict(spec.knobs)
+    fields: dict[str, object] = {
+        "layout": layout, "workers": layout.workers, "recompute": setting.recompute, "execution": setting.execution,
+    }  # fmt: skip
+    if layout.pipeline > 1:
+        knobs["microbatches"] = setting.passes // setting.rounds
+        fields["accumulation"] = setting.rounds
+        if setting.stages_per_worker > 1:
+            knobs |= {"schedule": "interleaved", "stages_per_worker": setting.stages_per_worker}
+    else:
+        fields["accumulation"] = setting.passes
+    return spec.model_copy(update={**fields, "knobs": knobs})
+
+
+def _settings(question: Question, spec: RunSpec) -> Iterator[Setting]:
+    """Every combination that the model and the batch allow and the question leaves open."""
+    ways: tuple[Recompute, ...] = (spec.recompute,) if "recompute" in question.settings else RECOMPUTATION
+    for layout, executions in _layouts(question, spec, ways):
+        samples, rest = divmod(spec.samples_per_step, layout.data_ranks)
+        if rest or not samples:
+            continue
+        for passes in _passes(question, layout, samples):
+            for stages, rounds in product(_stages(question, layout, passes), _rounds(question, layout, passes)):
+                for way, execution in executions.items():
+                    yield Setting(layout, samples, passes, way, stages, execution, rounds)
+
+
+Executions = dict[Recompute, Execution]
+
+
+def _layouts(question: Question, spec: RunSpec, ways: Sequence[Recompute]) -> Iterator[tuple[Layout, Executions]]:
+    """Those that the model can be divided by, each with how its steps run by what is recomputed."""
+    if question.layouts:
+        asked = [layout for layout in question.layouts if layout.workers == spec.workers]
+    else:
+        search = next(each for each in strategy(spec.strategy).traits.searched if each.knob == LAYOUT)
+        texts = search.values(spec.workers, question.hardware)
+        asked = [Layout(shard=spec.workers), *(Layout.from_text(str(text)) for text in texts)]
+        asked = [layout for each in asked if _is_sensible(question, each) for layout in _with_experts(question, each)]
+    known: dict[tuple[int, ...], Executions] = {}
+    for layout in asked:
+        # What a model refuses does not depend on how its copies and shards are divided.
+        key = layout.tensor, layout.pipeline, layout.context, layout.expert, layout.holders % layout.expert
+        if key not in known:
+            known[key] = _executions(question, spec, layout, ways)
+        if known[key]:
+            yield layout, known[key]
+
+
+def _is_sensible(question: Question, layout: Layout) -> bool:
+    return layout.context == 1 or question.facts.input_elements >= LONG_SEQUENCE
+
+
+def _with_experts(question: Question, layout: Layout) -> Iterator[Layout]:
+    """The layout, and with experts dealt over as many of its shards as divide them, within a node."""
+    yield layout
+    experts = max(layer.experts for layer in question.facts.layers)
+    ways = 2
+    while ways <= min(experts, layout.holders, question.hardware.node_devices):
+        if experts % ways == 0 and layout.holders % ways == 0:
+            yield layout.model_copy(update={"expert": ways})
+        ways *= 2
+
+
+def _executions(question: Question, spec: RunSpec, layout: Layout, ways: Sequence[Recompute]) -> Executions:
+    """How steps run with such a layout; nothing where the model cannot be divided so, seen by a batch that divides."""
+    samples = layout.data_ranks * layout.pipeline * 2
+    fields = {"layout": layout, "workers": layout.workers, "global_batch": samples, "local_batch": None, "knobs": {},
+              "execution": question.base.execution}  # fmt: skip
+    runs = [spec.model_copy(update={**fields, "recompute": way}) for way in ways]
+    return {run.recompute: question.as_usual(run).execution for run in runs if question.why_not(run) is None}
+
+
+def _passes(question: Question, layout: Layout, samples: int) -> Iterator[int]:
+    """Numbers of passes, each twice the one before, down to one sample in each."""
+    fixed = _fixed(question, "microbatches" if layout.pipeline > 1 else "accumulation")
+    if fixed is not None:
+        yield from [fixed] if samples % fixed == 0 else []
+        return
+    passes = 1
+    while passes <= samples:
+        if samples % passes == 0 and passes >= layout.pipeline:
+            yield passes
+        passes *= 2
+
+
+def _rounds(question: Question, layout: Layout, passes: int) -> list[int]:
+    """One round of all passes, or several, of which each has enough to fill the pipeline; buffers are for one."""
+    if layout.pipeline == 1 or _fixed(question, "microbatches") is not None:
+        return [1]
+    each = FULL_ROUND * layout.pipeline
+    return [1, *([passes // each] if passes > each and passes % each == 0 else [])]
+
+
+def _stages(question: Question, layout: Layout, passes: int) -> Iterator[int]:
+    """Stages of each rank; those of an interleaved schedule come in rounds of as many passes as there are ranks."""
+    if layout.pipeline == 1:
+        yield 1
+        return
+    asked = _fixed(question, "stages_per_worker")
+    schedule = question.knobs.get("schedule")
+    layers = len(question.facts.layers)
+    for stages in STAGES_PER_WORKER if asked is None else (asked,):
+        interleaved = stages > 1
+        if schedule not in (None, "interleaved" if interleaved else "1f1b"):
+            continue
+        if not interleaved or (passes % layout.pipeline == 0 and layout.pipeline * stages < layers):
+            yield stages
+
+
+def _fixed(question: Question, name: str) -> int | None:
+    value: Scalar | None = question.knobs.get(name)
+    if name == "accumulation" and question.accumulation > 1:
+        value = question.accumulation
+    return int(value) if value else None
+
+
+def _why_none(question: Question, spec: RunSpec) -> str:
+    for layout in question.layouts or (Layout(shard=spec.workers),):
+        if (reason := question.why_not(run_of(spec, Setting(layout, 1, 1, spec.recompute)))) is not None:
+            return reason
+    batch = spec.samples_per_step
+    return f"no layout of {spec.workers} devices divides a batch of {batch}; use a batch with more factors of two"

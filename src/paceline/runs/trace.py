@@ -1,0 +1,157 @@
+"""One training step of a model, followed operation by operation without a GPU, in a process of its own.
+
+`python -m paceline.runs.trace` is that process: runs in, traces or reasons out, as JSON. What a trace depends on is its
+identity, under which it is kept in memory and on disk.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+import paceline
+from paceline.contract.trace import Trace
+from paceline.errors import ModelError, UserError
+from paceline.runs.processes import die_with
+from paceline.runs.wire import TraceReply, TraceRequest
+from paceline.spec import BASELINE, KEY_LENGTH, RunSpec
+from paceline.strategies import strategy
+from paceline.systems.gpu_memory import GpuMemory
+from paceline.systems.local import framework_version
+
+PATIENCE_SECONDS = 120.0
+# What decides a trace, beside the samples of a pass.
+_FIELDS = {
+    "workload", "model", "options", "dataset", "train_samples", "input_shape", "classes", "seed", "optimizer",
+    "recompute", "clip", "precision", "memory_format",
+}  # fmt: skip
+# Code whose change may change a trace.
+_CODE = ("frameworks/torch", "workloads", "data", "costs")
+_TRACE = TypeAdapter(Trace | str)
+_known: dict[str, Trace | str] = {}
+
+
+def can_trace() -> bool:
+    """Whether PyTorch is installed."""
+    return framework_version("torch") is not None
+
+
+def traced(spec: RunSpec, samples: int | None = None, gpu: GpuMemory | None = None) -> Trace:
+    """One pass of a worker of this run, over its own samples or so many, and an update, as on one GPU.
+
+    Raises `ModelError` with the reason where the model cannot be traced.
+    """
+    trace = traced_all([one_step(spec, samples)], gpu or GpuMemory())[0]
+    if isinstance(trace, str):
+        raise ModelError(trace)
+    return trace
+
+
+def one_step(spec: RunSpec, samples: int | None = None) -> RunSpec:
+    """The run that makes one pass of this one's worker on a single GPU."""
+    if samples is None:
+        replicas = max(1, strategy(spec.strategy).traits.replicas(spec))
+        samples = max(1, spec.samples_per_step // replicas // spec.accumulation)
+    kept = {name: getattr(spec, name) for name in _FIELDS}
+    return RunSpec(strategy=BASELINE, device="cuda", steps=1, global_batch=samples, **kept)
+
+
+def traced_all(steps: Sequence[RunSpec], gpu: GpuMemory) -> list[Trace | str]:
+    """A trace of each step, or why there is none; those that are not known yet are made in one process."""
+    names = [_identity(step, gpu) for step in steps]
+    for name in names:
+        if name not in _known and (trace := _stored(name)) is not None:
+            _known[name] = trace
+    missing = {name: step for name, step in zip(names, steps, strict=True) if name not in _known}
+    if missing:
+        for name, trace in zip(missing, _in_new_process(tuple(missing.values()), gpu), strict=True):
+            _known[name] = trace
+            _store(name, trace)
+    return [_known[name] for name in names]
+
+
+def _in_new_process(steps: tuple[RunSpec, ...], gpu: GpuMemory) -> Sequence[Trace | str]:
+    request = TraceRequest(specs=steps, gpu=gpu)
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-P", "-m", "paceline.runs.trace"],
+            input=f"{os.getpid()}\n{request.model_dump_json()}".encode(),
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return [f"its step could not be followed within {PATIENCE_SECONDS:g} s"] * len(steps)
+    last = answer.stdout.decode(errors="replace").rstrip().rpartition("\n")[2]
+    try:
+        return TraceReply.model_validate_json(last).traces
+    except ValidationError:
+        tail = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        return [f"following its step ended the process (exit code {answer.returncode}): {tail}"] * len(steps)
+
+
+def _identity(step: RunSpec, gpu: GpuMemory) -> str:
+    fields = step.model_dump(mode="json", include={*_FIELDS, "global_batch"})
+    if step.model is not None:
+        fields["model"] = [step.model.digest, step.model.function]
+    text = json.dumps([fields, gpu.model_dump(), framework_version("torch"), _code_digest()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+@cache
+def _code_digest() -> str:
+    digest, package = hashlib.sha256(), Path(paceline.__file__).parent
+    for folder in _CODE:
+        for file in sorted((package / folder).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "paceline" / "traces"
+
+
+def _stored(name: str) -> Trace | str | None:
+    try:
+        return _TRACE.validate_json((_folder() / f"{name}.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _store(name: str, trace: Trace | str) -> None:
+    """Only where it can be written; a reason is not kept, because it may be gone the next time."""
+    if isinstance(trace, str):
+        return
+    try:
+        _folder().mkdir(parents=True, exist_ok=True)
+        file = _folder() / f"{name}.{os.getpid()}"
+        file.write_bytes(_TRACE.dump_json(trace))
+        file.rename(_folder() / f"{name}.json")
+    except OSError:
+        return
+
+
+def _trace_or_reason(spec: RunSpec, gpu: GpuMemory) -> Trace | str:
+    from paceline.frameworks.torch.trace.step import trace_step
+
+    try:
+        return trace_step(spec, gpu)
+    except UserError as error:
+        return str(error)
+    except Exception as error:  # what a model raises on tensors without numbers can be anything
+        return f"its step needs real numbers ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+
+
+if __name__ == "__main__":
+    die_with(int(sys.stdin.readline()))
+    asked = TraceRequest.model_validate_json(sys.stdin.read())
+    reply = TraceReply(traces=tuple(_trace_or_reason(spec, asked.gpu) for spec in asked.specs))
+    print("\n" + reply.model_dump_json(), flush=True)  # noqa: T201 - this is how the answer travels
+    os._exit(0)

@@ -1,0 +1,103 @@
+"""A rank's own part of a model on a GPU: what it computes, what its host takes, what is sent beside."""
+
+from typing import Any
+
+import pytest
+
+from paceline.contract.context import spec_facts
+from paceline.costs.footprint import RankWork
+from paceline.costs.fusion import unfused
+from paceline.costs.operations import attention
+from paceline.plan import complete
+from paceline.predict.compute import Compute
+from paceline.predict.prediction import Predictor
+from paceline.predict.rank_passes import RankClock
+from paceline.spec import RunSpec
+from paceline.strategies import strategy
+from paceline.systems.files import load_hardware
+from paceline.systems.hardware import Hardware, Quantity
+from paceline.systems.software import Software
+
+A100 = load_hardware("a100-nvlink")
+MODEL = {
+    "workload": "gpt", "options": {"depth": 8, "width": 2048, "heads": 16, "sequence": 1024}, "steps": 1,
+    "device": "cuda", "precision": "bf16", "strategy": "torch-mesh", "global_batch": 32,
+}  # fmt: skip
+
+
+def spec_of(layout: str, **fields: Any) -> RunSpec:
+    return complete(RunSpec.parse({**MODEL, "layout": layout, **fields}, "a rank"))
+
+
+def step(spec: RunSpec, hardware: Hardware = A100) -> float:
+    return Predictor(hardware, spec_facts(spec), 1).predict(spec).parts.step
+
+
+def with_host(seconds: float, **software: Any) -> Hardware:
+    asking = {"eager": Quantity(value=seconds, source="made up for a test")}
+    device = A100.device.model_copy(update={"host_seconds_per_operation": asking})
+    fitted = Software(source="made up for a test", **software)
+    return A100.model_copy(update={"device": device, "software": fitted})
+
+
+def passes(hardware: Hardware, **work: Any) -> Any:
+    model = spec_facts(spec_of("replicate=1"))
+    return RankClock(Compute(hardware, "torch", "bf16", casts=True)).passes(RankWork(model, 4.0, **work))
+
+
+def test_a_device_that_is_fast_enough_waits_for_its_host() -> None:
+    fast, slow = (with_host(seconds) for seconds in (1e-9, 1e-3))
+    spec = spec_of("replicate=8")
+    asked = passes(slow)
+    host = sum(asked.host_forward) + sum(asked.host_backward)
+    assert step(spec, slow) == pytest.approx(host, rel=0.06)
+    assert step(spec, fast) < host / 3
+
+
+def test_a_host_that_serves_split_layers_takes_longer_with_each_rank() -> None:
+    alone, split = (passes(with_host(1e-5, host_share_per_split=0.05), ways=ways) for ways in (1, 5))
+    assert sum(split.host_forward) == pytest.approx(1.2 * sum(alone.host_forward))
+
+
+def test_recomputed_blocks_make_the_backward_pass_longer_by_their_forward_pass() -> None:
+    kept, again = (passes(A100, recompute=how) for how in ("none", "full"))
+    blocks = kept.forward[1:-2]
+    assert again.backward_total - kept.backward_total == pytest.approx(sum(blocks))
+    assert again.forward == kept.forward
+
+
+def test_the_last_stage_has_the_head_and_the_loss() -> None:
+    spec = spec_of("pipeline=2", knobs={"balance": "blocks", "microbatches": 8})
+    first, last = strategy("torch-mesh").footprint(spec, spec_facts(spec)).groups
+    assert first.work is not None and last.work is not None
+    assert (first.work.last, last.work.last) == (False, True)
+    assert [sum(layer.heads is not None for layer in group.work.model.layers) for group in (first, last)] == [4, 4]
+    clock = RankClock(Compute(A100, "torch", "bf16"))
+    assert clock.passes(last.work).total > 1.1 * clock.passes(first.work).total
+
+
+def test_scores_that_go_through_memory_take_longer_as_sequences_grow() -> None:
+    one = attention("bf16", 2, (16, 16), (1024, 1024), 64, causal=True)
+    kernels = unfused(one)
+    assert [operation.kind for operation in kernels] == ["product", "memory", "memory", "product"]
+    assert sum(operation.flops for operation in kernels if operation.kind == "product") == 2 * one.flops
+    fused, through_memory = (passes(with_host(1e-9, attention=kind)).total for kind in ("fused", "unfused"))
+    assert through_memory > 1.05 * fused
+
+
+def test_gradients_that_nothing_hides_are_exposed_whole() -> None:
+    spec = spec_of("replicate=8")
+    hidden, shown = (
+        Predictor(with_host(1e-9, hidden_share=share), spec_facts(spec), 1).predict(spec).parts for share in (1.0, 0.0)
+    )
+    assert shown.exposed == pytest.approx(shown.transfers)
+    assert hidden.exposed < hidden.transfers / 2
+
+
+def test_a_fitted_system_gives_the_deviation_of_its_fit() -> None:
+    hardware = with_host(1e-5, deviation=0.1, several_nodes_deviation=0.2)
+    facts = spec_facts(spec_of("replicate=8"))
+    found = [
+        Predictor(hardware, facts, 1).predict(spec_of(layout)).deviation for layout in ("replicate=8", "replicate=16")
+    ]
+    assert found == [0.1, 0.2]

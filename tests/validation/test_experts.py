@@ -1,0 +1,73 @@
+"""Advice lands where experts did, and rates are those that they published, none of which is behind ours."""
+
+from typing import Any
+
+import pytest
+
+from paceline.predict.published.training import summarise_tables, training_rows
+from paceline.predict.question import Question
+from paceline.recommend.answer import Answer, recommend
+from paceline.systems.files import load_hardware, shipped_systems
+
+TORCHTITAN = "h100-96gb-nvlink"
+ROWS = list(training_rows())
+
+
+def ask(system: str, workload: str, workers: int, **fields: Any) -> Answer:
+    return recommend(Question(load_hardware(system), workload=workload, workers=(workers,), **fields))
+
+
+def test_torchtitans_bf16_rates_are_foreseen_within_a_fifth() -> None:
+    rows = [row for row in ROWS if row.table == "torchtitan bf16"]
+    assert len(rows) == 4
+    assert all(abs(row.error) <= 0.20 for row in rows)
+
+
+def test_no_rate_of_torchtitans_h100s_is_behind_a_number_of_ours() -> None:
+    for name in shipped_systems():
+        device = load_hardware(name).device
+        for quantity in (device.efficiency, device.product_efficiency, device.attention_efficiency):
+            assert "llama3_h100" not in quantity.source, name
+
+
+@pytest.mark.parametrize(
+    "total", [each for each in summarise_tables(ROWS) if each.rows >= 30], ids=lambda total: total.table
+)
+def test_intervals_of_large_tables_have_the_truth_about_as_often_as_they_say(total: Any) -> None:
+    assert 0.80 <= total.coverage <= 0.97
+    assert total.mean_error <= 0.10 and abs(total.bias) <= 0.10
+
+
+def test_every_table_and_model_has_its_source() -> None:
+    assert all(len(row.source) > 20 for row in ROWS)
+    assert len(ROWS) > 110
+
+
+@pytest.mark.parametrize(("workers", "batch"), [(8, 16), (128, 256)])
+def test_llama_8b_is_divided_by_fsdp(workers: int, batch: int) -> None:
+    answer = ask(TORCHTITAN, "llama", workers, options={"size": "8b"}, global_batches=(batch,))
+    assert answer.pick is not None and answer.pick.spec.strategy == "torch-fsdp"
+
+
+def test_llama_405b_on_512_gpus_has_a_pipeline() -> None:
+    answer = ask("h100-nvlink", "llama", 512, options={"size": "405b"})
+    layouts = [candidate.spec.layout for candidate in answer.ranked]
+    assert layouts and layouts[0] is not None and layouts[0].pipeline > 1
+
+
+def test_gpt2_on_eight_gpus_is_data_parallel() -> None:
+    answer = ask("8xa100-nvlink", "gpt", 8)
+    assert answer.pick is not None and answer.pick.spec.strategy == "torch-ddp"
+    assert answer.pick.prediction.tokens_per_sample == 1024
+
+
+def test_utilisation_is_counted_as_palm_counts_it() -> None:
+    answer = ask(TORCHTITAN, "llama", 8, options={"size": "8b"}, global_batches=(16,), strategies=("torch-fsdp",))
+    assert answer.pick is not None
+    prediction = answer.pick.prediction
+    # 6 N + 12 L H Q T of Llama 3.1 8B without its table of tokens, at 8,192 tokens.
+    per_token = 6 * (8_030_261_248 - 128_256 * 4096) + 12 * 32 * 4096 * 8192
+    assert prediction.model_flops / (16 * 8192) == pytest.approx(per_token, rel=0.01)
+    rate = prediction.tokens_per_second
+    assert rate is not None
+    assert prediction.utilisation == pytest.approx(rate.value * per_token / 884e12, rel=0.01)
