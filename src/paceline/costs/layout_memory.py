@@ -43,22 +43,19 @@ def _whole_model_peak(spec: RunSpec, model: ModelFacts, group: RankFootprint, st
     static += max(0.0, group.gradient_bytes - group.parameter_bytes)
     after = gradients + max(step.evaluation_bytes * share, step.update_bytes * part)
     if buckets:
-        return static + max(buckets * gradients + _beside_gradients(step) * share, after)
+        return static + max(buckets * gradients + step.passing_beside_gradients * share, after)
     if spec.accumulation > 1:
-        return static + max(gradients + _beside_gradients(step) * share, after)
+        return static + max(gradients + step.passing_beside_gradients * share, after)
     return static + max(step.passing_bytes * share, after)
 
 
-def _beside_gradients(step: StepMemory) -> float:
-    below, most = 0.0, 0.0
-    for layer in step.layers:
-        most = max(most, below + max(layer.forward_bytes, layer.backward_bytes))
-        below += layer.kept_bytes
-    return most
-
-
 def mesh_peaks(
-    spec: RunSpec, plan: MeshPlan, model: ModelFacts, footprint: Footprint, step: StepMemory, gathers_layers: bool = True
+    spec: RunSpec,
+    plan: MeshPlan,
+    model: ModelFacts,
+    footprint: Footprint,
+    step: StepMemory,
+    gathers_layers: bool = True,
 ) -> list[float]:
     """Of each group of ranks of a composed layout, in the order of its footprint.
 

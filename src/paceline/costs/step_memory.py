@@ -5,7 +5,6 @@ From these the peak of any part of the model can be put together, and that of a 
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import accumulate
 from typing import Self
 
 
@@ -65,22 +64,28 @@ class StepMemory:
     @cached_property
     def passing_bytes(self) -> float:
         """The most in both passes over what stays."""
-        below = [0.0, *accumulate(layer.kept_bytes for layer in self.layers)]
-        above = [self.gradient_bytes - done for done in accumulate(layer.gradient_bytes for layer in self.layers)]
-        moments = [
-            kept + max(layer.forward_bytes, layer.backward_bytes + gradients)
-            for layer, kept, gradients in zip(self.layers, below, above, strict=False)
-        ]
-        return max(moments, default=0.0)
+        most, below, left = 0.0, 0.0, self.gradient_bytes
+        for layer in self.layers:
+            left -= layer.gradient_bytes
+            most = max(most, below + layer.forward_bytes, below + layer.backward_bytes + left)
+            below += layer.kept_bytes
+        return most
 
-    def peak_bytes(self, accumulation: int = 1, evaluates: bool = True) -> float:
+    @cached_property
+    def passing_beside_gradients(self) -> float:
+        """The same where all gradients are there already, and count as what stays."""
+        most, below = 0.0, 0.0
+        for layer in self.layers:
+            most = max(most, below + layer.forward_bytes, below + layer.backward_bytes)
+            below += layer.kept_bytes
+        return most
+
+    def peak_bytes(self, accumulation: int = 1) -> float:
         """The most at one time; of several passes, all but the first find every gradient there already."""
         passing = self.passing_bytes
         if accumulation > 1:
-            below = [0.0, *accumulate(layer.kept_bytes for layer in self.layers)]
-            beside = (kept + max(layer.forward_bytes, layer.backward_bytes) for layer, kept in zip(self.layers, below))
-            passing = max(passing, self.gradient_bytes + max(beside))
-        after = self.gradient_bytes + max(self.update_bytes, self.evaluation_bytes if evaluates else 0.0)
+            passing = max(passing, self.gradient_bytes + self.passing_beside_gradients)
+        after = self.gradient_bytes + max(self.update_bytes, self.evaluation_bytes)
         return self.static_bytes + max(passing, after)
 
     def towards(self, other: Self, samples: float) -> Self:

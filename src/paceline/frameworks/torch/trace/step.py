@@ -108,7 +108,9 @@ def layer_ends(module: nn.Module, layers: Layers, shape: Shape) -> list[tuple[st
 class _Tracing:
     """Runs the steps with hooks on the layers, and puts the numbers together."""
 
-    def __init__(self, recorder: Recorder, module: nn.Module, job: TracedJob, ends: list[tuple[str, nn.Module]]) -> None:
+    def __init__(
+        self, recorder: Recorder, module: nn.Module, job: TracedJob, ends: list[tuple[str, nn.Module]]
+    ) -> None:
         self._recorder, self._module, self._job = recorder, module, job
         self._names: list[str] = []
         for name, end in ends:
@@ -145,7 +147,9 @@ class _Tracing:
     def _operations(self) -> StepOperations:
         moments = self._recorder.moments
         layers = tuple(
-            LayerOperations(name, *(tuple(_moment(moments, phase, place).operations) for phase in ("forward", "backward")))
+            LayerOperations(
+                name, *(tuple(_moment(moments, phase, place).operations) for phase in ("forward", "backward"))
+            )
             for place, name in enumerate((*self._names, LOSS))
         )
         return StepOperations(layers, tuple(_moment(moments, "update", 0).operations))
@@ -161,7 +165,9 @@ class _Tracing:
             parameters = owned.get(place, [])
             own_gradients = _rounded(parameter.grad for parameter in parameters)
             left -= own_gradients
-            forward, backward = (_moment(recorder.moments, phase, place).peak_bytes for phase in ("forward", "backward"))
+            forward, backward = (
+                _moment(recorder.moments, phase, place).peak_bytes for phase in ("forward", "backward")
+            )
             layers.append(
                 LayerMemory(
                     name, _rounded(parameters), own_gradients, recorder.kept.get(place, 0),
@@ -170,10 +176,16 @@ class _Tracing:
             )  # fmt: skip
             kept += recorder.kept.get(place, 0)
         held = sum(layer.parameter_bytes for layer in layers)
-        state = _rounded(tensor for each in job.optimizer_state for tensor in each.values() if isinstance(tensor, Tensor))
+        state = _rounded(
+            tensor for each in job.optimizer_state for tensor in each.values() if isinstance(tensor, Tensor)
+        )
         data_bytes = _rounded(resident)
         products = [
-            any(operation.kind == "product" for place in range(len(layers)) for operation in _moment(recorder.moments, phase, place).operations)
+            any(
+                operation.kind == "product"
+                for place in range(len(layers))
+                for operation in _moment(recorder.moments, phase, place).operations
+            )
             for phase in ("forward", "backward")
         ]
         return StepMemory(
