@@ -2,8 +2,8 @@
 
 python benchmarks/gpu_memory.py [--seconds 140] [--only NAME,...] [--trace-only] > peaks.jsonl
 
-Each configuration is run for three steps and an evaluation by Paceline's own job, in a process of its own, and traced in
-another one that does not see the GPU. One JSON line for each, and one with the errors of all. The models at the end of
+Each configuration is run for three steps and an evaluation by Paceline's own job, in a process of its own, and traced
+in another one that does not see the GPU. One JSON line for each, and one with the errors of all. The models at the end of
 this file are written for this benchmark: nothing in the trace was made with an eye on them.
 """
 
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -56,7 +57,9 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "workload": "llama", "options": {"width": 768, "depth": 6, "heads": 12, "kv_heads": 4}, **TEXT,
         "precision": "bf16-pure", "global_batch": 24,
     },
-    "bert tf32": {"workload": "bert", "options": {"depth": 4}, "train_samples": 64, "precision": "tf32", "global_batch": 16},
+    "bert tf32": {
+        "workload": "bert", "options": {"depth": 4}, "train_samples": 64, "precision": "tf32", "global_batch": 16,
+    },
     "vit bf16": {"workload": "vit", "options": {"depth": 6}, **IMAGES, "precision": "bf16", "global_batch": 64},
     "resnet bf16 sgd": {"workload": "resnet", **IMAGES, "precision": "bf16", "global_batch": 96, "optimizer": SGD},
     "resnet tf32": {"workload": "resnet", "options": {"depth": 18}, **IMAGES, "precision": "tf32", "global_batch": 64},
@@ -167,10 +170,10 @@ def main() -> None:
             row = {"name": name, "traced": traced, "measured": measured}
             if isinstance(measured, float) and isinstance(traced, dict):
                 row["error"] = errors[name] = traced["bytes"] / measured - 1
-            print(json.dumps(row), flush=True)  # noqa: T201 - the result
+            print(json.dumps(row), flush=True)
     if errors:
         sizes = [abs(error) for error in errors.values()]
-        print(json.dumps({"mean": mean(sizes), "worst": max(sizes), "count": len(sizes)}), flush=True)  # noqa: T201
+        print(json.dumps({"mean": mean(sizes), "worst": max(sizes), "count": len(sizes)}), flush=True)
 
 
 class Residual(nn.Module):
@@ -192,7 +195,7 @@ class Residual(nn.Module):
 def convnet() -> nn.Module:
     """A residual network with batch norms and dropout."""
     widths = (64, 64, 128, 256, 512)
-    blocks = [Residual(a, b, 1 if place == 0 else 2) for place, (a, b) in enumerate(zip(widths, widths[1:]))]  # noqa: B905
+    blocks = [Residual(a, b, 1 if place == 0 else 2) for place, (a, b) in enumerate(pairwise(widths))]
     stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3), nn.BatchNorm2d(64), nn.SiLU(), nn.AvgPool2d(2))
     return nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.3), nn.Linear(512, 100))
 

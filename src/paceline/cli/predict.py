@@ -12,7 +12,8 @@ from paceline.cli.question import make_question, print_warnings
 from paceline.cli.terminal import AsJson, Db, output, plain_table, print_json
 from paceline.errors import SpecError, nearest
 from paceline.layout import Layout, all_layouts
-from paceline.predict.prediction import Estimate, Prediction
+from paceline.predict.estimate import Estimate
+from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.spec import Recompute
 from paceline.store import DEFAULT_PATH

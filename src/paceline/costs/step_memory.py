@@ -3,9 +3,9 @@
 From these the peak of any part of the model can be put together, and that of a pass of other samples.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Self
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -88,18 +88,18 @@ class StepMemory:
         after = self.gradient_bytes + max(self.update_bytes, self.evaluation_bytes)
         return self.static_bytes + max(passing, after)
 
-    def towards(self, other: Self, samples: float) -> Self:
+    def towards(self, other: "StepMemory", samples: float) -> "StepMemory":
         """The same step on other samples: all bytes on a straight line through both steps."""
         share = (samples - self.samples) / (other.samples - self.samples)
-        layers = tuple(_between(a, b, share) for a, b in zip(self.layers, other.layers, strict=True))
-        return type(self)(**{**_values(self, other, share), "samples": samples, "layers": layers})
+        layers = tuple(
+            replace(first, **_on_line(first, second, share))
+            for first, second in zip(self.layers, other.layers, strict=True)
+        )
+        return replace(self, **{**_on_line(self, other, share), "samples": samples, "layers": layers})
 
 
-def _between(first: LayerMemory, second: LayerMemory, share: float) -> LayerMemory:
-    return LayerMemory(**{"layer": first.layer, **_values(first, second, share)})
-
-
-def _values(first: object, second: object, share: float) -> dict[str, float]:
-    names = [field.name for field in fields(first) if field.name not in ("layer", "layers")]  # type: ignore[arg-type]
+def _on_line(first: LayerMemory | StepMemory, second: LayerMemory | StepMemory, share: float) -> dict[str, Any]:
+    """All fields that are bytes, which are never below zero."""
+    names = [field.name for field in fields(first) if field.name.endswith("_bytes")]
     pairs = {name: (getattr(first, name), getattr(second, name)) for name in names}
-    return {name: max(0.0, a + (b - a) * share) if name != "samples" else a for name, (a, b) in pairs.items()}
+    return {name: max(0.0, a + (b - a) * share) for name, (a, b) in pairs.items()}

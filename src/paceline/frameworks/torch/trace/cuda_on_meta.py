@@ -207,8 +207,8 @@ def _attend(
 
 def _let_autocast_be_asked_for() -> None:
     """`torch.autocast("cuda")` switches itself off where there is no GPU."""
-    torch.cuda.amp.common.amp_definitely_not_available = lambda: False  # type: ignore[attr-defined]
-    torch.cuda.is_bf16_supported = lambda *_, **__: True  # type: ignore[assignment]
+    torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+    torch.cuda.is_bf16_supported = lambda *_, **__: True
     forget = torch.clear_autocast_cache
 
     def clear() -> None:
@@ -235,7 +235,7 @@ def _let_checkpoints_cast() -> None:
     """Activations that are computed again are computed under the autocast of the first time, for the device cuda."""
     from torch.utils import checkpoint
 
-    checkpoint._infer_device_type = lambda *_: "cuda"  # type: ignore[assignment]
+    checkpoint._infer_device_type = lambda *_: "cuda"
 
 
 def scalar_of(tensor: Tensor) -> Any:

@@ -33,9 +33,9 @@ ENOUGH_ALIKE = 3
 class TracedJob(TorchJob):
     """The usual training loop on data without numbers, which says where in a step it is."""
 
-    def __init__(self, recorder: Recorder, data: ResidentData, *parts: Any) -> None:
+    def __init__(self, recorder: Recorder, data: ResidentData, context: Context, module: nn.Module) -> None:
         self._recorder, self._meta_data = recorder, data
-        super().__init__(*parts, compiled=False)
+        super().__init__(context, module, META, optimizer_for(context, module), compiled=False)
 
     def _resident_data(self) -> ResidentData:
         return self._meta_data
@@ -70,7 +70,7 @@ def trace_step(spec: RunSpec, gpu: GpuMemory) -> Trace:
         data = resident_on_meta(context, shape)
         compute_in_half(spec, module)
         recompute(context, module)
-        job = TracedJob(recorder, data, context, module, META, optimizer_for(context, module))
+        job = TracedJob(recorder, data, context, module)
         trace = _Tracing(recorder, module, job, layer_ends(module, layers, shape)).trace(spec, gpu, data)
     names = [name for name, _, _ in named_layers(whole, shape)]
     return trace.repeated(list(zip(names, places, strict=True))) if len(whole) > len(layers) else trace
