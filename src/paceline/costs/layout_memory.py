@@ -1,5 +1,6 @@
 """The peak of a rank of a layout, put together from one traced step of the whole model on one device."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paceline.costs.cuts import cut_by_flops
@@ -70,9 +71,22 @@ def mesh_peaks(
     for group in footprint.groups:
         number = done // ranks_each
         place = place_of(plan, number, stages, model.input_elements)
-        groups.append(_peak(spec, plan, place, group, _StageMemory.of(spec, plan, place, memory, step), gathers_layers))
+        stage = _StageMemory.of(spec, plan, place, memory, step)
+        received = _received_bytes(spec, plan, place, stages)
+        groups.append(received + _peak(spec, plan, place, group, stage, gathers_layers))
         done += group.ranks
     return groups
+
+
+def _received_bytes(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequence[Sequence[LayerFacts]]) -> float:
+    """PyTorch has room for every micro-batch that a stage receives."""
+    received = [
+        stages[stage - 1][-1].output_elements
+        for stage in place.stages
+        if stage and plan.holder(stage - 1) != plan.holder(stage)
+    ]
+    width = compute_width(spec) * plan.stretch_microbatch / plan.layout.tensor
+    return sum(received) * width * plan.microbatches
 
 
 @dataclass(frozen=True)
@@ -81,7 +95,12 @@ class _StageMemory:
 
     layers: tuple[LayerMemory, ...]
     step: StepMemory
-    has_loss: bool
+
+    @property
+    def forward_share(self) -> float:
+        """The most in a forward pass of a layer here, of that of any layer of the model."""
+        here, anywhere = (max(layer.forward_bytes for layer in layers) for layers in (self.layers, self.step.layers))
+        return min(1.0, here / (anywhere or 1.0))
 
     @classmethod
     def of(
@@ -94,7 +113,7 @@ class _StageMemory:
             # Logits are in single precision where parameters are cast.
             logits = place.whole.layers[-1].output_elements * step.samples * FLOAT_BYTES / plan.layout.tensor
             layers.append(_with_more(_scaled(step.layers[-1], 1 / plan.layout.tensor), _more_logits(plan) * logits))
-        return cls(tuple(layers), step, last)
+        return cls(tuple(layers), step)
 
 
 def _more_logits(plan: MeshPlan) -> int:
@@ -146,8 +165,8 @@ def _peak(
         static += group.parameter_bytes + group.optimizer_bytes
     shards = 0.0 if spec.offload else group.parameter_bytes
     # An evaluation and an update find the shards of all gradients there.
-    evaluation = shards + step.evaluation_bytes / plan.layout.tensor * (1.0 if stage.has_loss else 0.5)
-    return static + max(moments.most(), evaluation, shards + step.update_bytes)
+    evaluation = step.evaluation_bytes / plan.layout.tensor * stage.forward_share
+    return static + max(moments.most(), shards + evaluation, shards + step.update_bytes)
 
 
 @dataclass(frozen=True)

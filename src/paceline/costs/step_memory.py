@@ -3,6 +3,7 @@
 From these the peak of any part of the model can be put together, and that of a pass of other samples.
 """
 
+import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -39,6 +40,9 @@ class StepMemory:
     # The most in the update and in an evaluation, over what stays and all gradients.
     update_bytes: float = 0
     evaluation_bytes: float = 0
+    # Samples that are evaluated at once, and all that there are.
+    evaluation_samples: int = 1
+    test_samples: int = 1
 
     @cached_property
     def parameter_bytes(self) -> float:
@@ -87,6 +91,11 @@ class StepMemory:
             passing = max(passing, self.gradient_bytes + self.passing_beside_gradients)
         after = self.gradient_bytes + max(self.update_bytes, self.evaluation_bytes)
         return self.static_bytes + max(passing, after)
+
+    def evaluated_by(self, replicas: int) -> "StepMemory":
+        """The same where the samples to evaluate are divided over so many workers."""
+        share = min(self.evaluation_samples, math.ceil(self.test_samples / replicas)) / self.evaluation_samples
+        return replace(self, evaluation_bytes=self.evaluation_bytes * share)
 
     def towards(self, other: "StepMemory", samples: float) -> "StepMemory":
         """The same step on other samples: all bytes on a straight line through both steps."""

@@ -46,7 +46,8 @@ class TracedPeaks:
         if len(first.layers) != len(self.model.layers) + 1:
             return "its layers are not those that were counted"
         step = first.towards(second, peaks.samples(spec) if peaks.samples else samples)
-        held = max(peaks.of(spec, self.model, footprint, _with_graph(spec, step)))
+        step = _with_graph(spec, step.evaluated_by(chosen.traits.replicas(spec)))
+        held = max(peaks.of(spec, self.model, footprint, step))
         return Estimate.around(held, self._deviation(spec, chosen, traces[0]))
 
     def _traces(self, spec: RunSpec, casts: bool) -> Sequence[Trace] | str:

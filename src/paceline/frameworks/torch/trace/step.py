@@ -40,11 +40,17 @@ class TracedJob(TorchJob):
     def _resident_data(self) -> ResidentData:
         return self._meta_data
 
-    def evaluate_once(self) -> None:
-        """The largest of the batches that the test set is evaluated in."""
+    @property
+    def evaluation_samples(self) -> tuple[int, int]:
+        """Of the largest of the batches that the test set is evaluated in, and of all of them."""
         total = len(self._meta_data.test[1])
-        most = math.ceil(total / math.ceil(total / self._meta_data.evaluation_batch))
-        self._data = replace(self._meta_data, test=tuple(tensor[:most] for tensor in self._meta_data.test))
+        return math.ceil(total / math.ceil(total / self._meta_data.evaluation_batch)), total
+
+    def evaluate_once(self) -> None:
+        """One of those batches."""
+        most, _ = self.evaluation_samples
+        inputs, targets = self._meta_data.test
+        self._data = replace(self._meta_data, test=(inputs[:most], targets[:most]))
         self.evaluate()
 
     def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
@@ -188,12 +194,14 @@ class _Tracing:
             )
             for phase in ("forward", "backward")
         ]
+        evaluated, tested = job.evaluation_samples
         return StepMemory(
             samples=spec.samples_per_step, layers=tuple(layers),
             buffer_bytes=static - held - state - data_bytes, state_bytes=state, data_bytes=data_bytes,
             workspace_bytes=sum(products) * gpu.product_workspace_bytes,
             update_bytes=max(0.0, _moment(recorder.moments, "update", 0).peak_bytes - static - gradients),
             evaluation_bytes=max(0.0, _moment(recorder.moments, "evaluation", 0).peak_bytes - static - gradients),
+            evaluation_samples=evaluated, test_samples=tested,
         )  # fmt: skip
 
     def _parameters_by_place(self) -> dict[int, list[nn.Parameter]]:
