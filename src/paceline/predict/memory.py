@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
+from paceline.costs.precision import compute_width
 from paceline.predict.estimate import Estimate
 from paceline.predict.simulate import combined
 from paceline.predict.traced_memory import TracedPeaks
@@ -25,20 +26,25 @@ TRACED_MARGIN = 0.02
 LOSS_ARRAYS = 2
 
 
-def beyond_kept(model: ModelFacts, samples: float, scratch: Mapping[str, LayerScratch]) -> float:
+def beyond_kept(
+    model: ModelFacts, samples: float, scratch: Mapping[str, LayerScratch], width: int = FLOAT_BYTES
+) -> float:
     """Bytes of the peak of both passes minus all gradients and kept activations; may be negative."""
-    return peak_of_passes(model, samples, scratch) - all_kept(model, samples)
+    return peak_of_passes(model, samples, scratch, width) - all_kept(model, samples, width)
 
 
-def all_kept(model: ModelFacts, samples: float) -> float:
-    """Bytes of every gradient and of everything that stays for the backward pass."""
-    return model.parameter_bytes + model.activation_bytes * samples
+def all_kept(model: ModelFacts, samples: float, width: int = FLOAT_BYTES) -> float:
+    """Bytes of every gradient and of everything that stays for the backward pass, in numbers of so many bytes."""
+    return model.parameter_bytes + model.activation_bytes * samples * width / FLOAT_BYTES
 
 
-def peak_of_passes(model: ModelFacts, samples: float, scratch: Mapping[str, LayerScratch]) -> float:
+def peak_of_passes(
+    model: ModelFacts, samples: float, scratch: Mapping[str, LayerScratch], width: int = FLOAT_BYTES
+) -> float:
     """Bytes beside parameters, optimizer state and data, at the worst moment of both passes."""
-    batch_bytes = samples * FLOAT_BYTES
-    peak = (model.activation_bytes + LOSS_ARRAYS * model.layers[-1].output_elements * FLOAT_BYTES) * samples
+    batch_bytes = samples * width
+    losses = LOSS_ARRAYS * model.layers[-1].output_elements * samples * FLOAT_BYTES
+    peak = model.activation_bytes * samples * width / FLOAT_BYTES + losses
     kept_below, input_elements = model.input_elements * batch_bytes, model.input_elements
     gradients = model.parameter_bytes
     for layer in model.layers:
@@ -99,7 +105,7 @@ class MemoryPredictor:
     # Of the samples, as a process on cores holds them.
     data_bytes: float
     overhead_of: Callable[[Strategy], StrategyOverhead | None]
-    _passed: dict[tuple[str, float], float] = field(default_factory=dict)
+    _passed: dict[tuple[str, float, int], float] = field(default_factory=dict)
 
     @cached_property
     def limit_bytes(self) -> float:
@@ -128,8 +134,10 @@ class MemoryPredictor:
     ) -> float:
         # A server or a chief has no samples and makes no passes.
         computes = group.role == "worker"
-        held, passing = group.held_bytes, self._passing(chosen.framework or "torch", samples) if computes else 0.0
-        whole, splits_layers = self.model.activation_bytes * samples, chosen.traits.splits_layers(spec)
+        held, width = group.held_bytes, compute_width(spec)
+        passing = self._passing(chosen.framework or "torch", samples, width) if computes else 0.0
+        whole = self.model.activation_bytes * samples * width / FLOAT_BYTES
+        splits_layers = chosen.traits.splits_layers(spec)
         if splits_layers:
             passing *= group.activation_bytes / (whole or 1.0)
         if fit is None:
@@ -161,10 +169,10 @@ class MemoryPredictor:
     def _fits(self) -> dict[str, MemoryFit]:
         return {fit.framework: fit for fit in self.hardware.calibrated.memory}
 
-    def _passing(self, framework: str, samples: float) -> float:
+    def _passing(self, framework: str, samples: float, width: int) -> float:
         """What the passes of a local batch hold at their peak, over all gradients and all that is kept."""
-        if (framework, samples) not in self._passed:
+        if (framework, samples, width) not in self._passed:
             fit = self._fits.get(framework)
             scratch = {rates.kind: rates for rates in fit.scratch} if fit else {}
-            self._passed[framework, samples] = beyond_kept(self.model, samples, scratch)
-        return self._passed[framework, samples]
+            self._passed[framework, samples, width] = beyond_kept(self.model, samples, scratch, width)
+        return self._passed[framework, samples, width]

@@ -48,6 +48,8 @@ _HALVES = (torch.bfloat16, torch.float16)
 # Cast weights by the number of the tensor they were cast from, which is kept so that none other gets its number.
 _cast_weights: dict[int, tuple[Tensor, Tensor]] = {}
 _kept_alive: list[Any] = []
+# Counts by the number of their tensor, and what they add up to.
+_counted: dict[int, tuple[Tensor, int]] = {}
 
 
 @contextmanager
@@ -65,6 +67,7 @@ def _register(half: Attention, single: Attention) -> None:
     _let_autocast_be_asked_for()
     _let_optimizers_take_meta()
     _let_checkpoints_cast()
+    _let_counts_be_listed()
     library = torch.library.Library("aten", "IMPL")
     _kept_alive.append(library)
     warnings.filterwarnings("ignore", message="Warning only once for all operators")
@@ -243,6 +246,26 @@ def scalar_of(tensor: Tensor) -> Any:
     if tensor.dtype == torch.bool:
         return False
     return 0.0 if tensor.is_floating_point() else 0
+
+
+def counts_of(numbers: Tensor, classes: int) -> Tensor:
+    """What counting each class among numbers gives; code that asks how many there are is told as many of each."""
+    counts = torch.empty(classes, dtype=torch.int64, device=numbers.device)
+    _counted[id(counts)] = counts, numbers.numel()
+    return counts
+
+
+def _let_counts_be_listed() -> None:
+    listed = torch.Tensor.tolist
+
+    def tolist(tensor: Tensor) -> Any:
+        if tensor.device.type != "meta":
+            return listed(tensor)
+        _, total = _counted.get(id(tensor), (tensor, 0))
+        share, rest = divmod(total, max(1, tensor.numel()))
+        return [share + (place < rest) for place in range(tensor.numel())]
+
+    torch.Tensor.tolist = tolist
 
 
 def in_channels_last(made: Any, inputs: Iterable[Any]) -> Any:
