@@ -192,9 +192,14 @@ class _Moments:
         return most + self._stays()
 
     @property
-    def _whole(self) -> bool:
-        """Whether parameters stay gathered, and gradients whole, for all of a step."""
-        return self.plan.layout.pipeline > 1 or self.plan.accumulation > 1 or not self.gathers_layers
+    def _several(self) -> bool:
+        """Whether gradients of several passes are added up whole."""
+        return self.plan.layout.pipeline > 1 or self.plan.accumulation > 1
+
+    @property
+    def _stay_gathered(self) -> bool:
+        """Whether parameters stay gathered for all of a step."""
+        return self._several or not self.gathers_layers
 
     @property
     def _copies(self) -> bool:
@@ -202,13 +207,10 @@ class _Moments:
         return self.plan.layout.holders > 1 or compute_width(self.spec) != parameter_width(self.spec)
 
     def _stays(self) -> float:
-        if not self._whole:
-            return 0.0
         numbers = sum(self.padded.values())
-        gathered = numbers * compute_width(self.spec) if self._copies else 0.0
-        several = self.plan.layout.pipeline > 1 or self.plan.accumulation > 1
-        # Gradients of several passes are added up whole, in the numbers in which they are reduced.
-        return gathered + (numbers * reduction_width(self.spec) if several else 0.0)
+        gathered = numbers * compute_width(self.spec) if self._stay_gathered and self._copies else 0.0
+        # Gradients of several passes are in the numbers in which they are reduced.
+        return gathered + (numbers * reduction_width(self.spec) if self._several else 0.0)
 
     def _numbers(self, number: int) -> float:
         layers = self.stage.layers
@@ -216,14 +218,14 @@ class _Moments:
 
     def _gathered(self, number: int, forward: bool) -> float:
         """The layer's own parameters, and those of the next one, which come meanwhile."""
-        if self._whole or not self._copies:
+        if self._stay_gathered or not self._copies:
             return 0.0
         following = self._numbers(number + 1 if forward else number - 1)
         return (self._numbers(number) + following) * compute_width(self.spec)
 
     def _gradients(self, number: int) -> float:
         """Shards of the layers behind, and what is just being scattered of the layer and of the one behind it."""
-        if self._whole:
+        if self._several:
             return 0.0
         behind = sum(self._numbers(place) for place in range(number + 1, len(self.stage.layers)))
         scattered = (self._numbers(number) + self._numbers(number + 1)) * reduction_width(self.spec)
