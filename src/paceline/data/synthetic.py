@@ -38,6 +38,9 @@ def test_count(request: DataRequest) -> int:
 
 
 DATA = DataSource(
-    name="synthetic", about="seeded, learnable images of any shape and class count", count=count, load=load,
+    name="synthetic",
+    about="seeded, learnable images of any shape and class count",
+    count=count,
+    load=load,
     test_count=test_count,
 )

@@ -37,6 +37,9 @@ def test_count(request: DataRequest) -> int:
 
 
 DATA = DataSource(
-    name="tokens", about="seeded token sequences from a Markov chain, for the transformer", count=count, load=load,
+    name="tokens",
+    about="seeded token sequences from a Markov chain, for the transformer",
+    count=count,
+    load=load,
     test_count=test_count,
 )

@@ -8,8 +8,9 @@ from statistics import mean, median
 
 from paceline.contract.context import spec_facts
 from paceline.errors import UserError
+from paceline.predict.estimate import NORMAL_90, Estimate
 from paceline.predict.measured import CALIBRATION_STUDY, measured_step, peak_above_framework
-from paceline.predict.prediction import NORMAL_90, Estimate, Prediction, Predictor
+from paceline.predict.prediction import Prediction, Predictor
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import combined
 from paceline.record import Record

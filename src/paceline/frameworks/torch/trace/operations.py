@@ -102,4 +102,4 @@ def _distinct(tensors: list[Tensor]) -> list[Tensor]:
 
 def _bytes(tensor: Tensor) -> int:
     """As they are in memory: a tensor that is spread over more places is read once."""
-    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+    return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
