@@ -9,7 +9,7 @@ from paceline.costs.footprint import ModelFacts, RankFootprint
 from paceline.predict.measured import MeasuredStep, peak_above_framework
 from paceline.predict.prediction import Prediction, Predictor
 from paceline.predict.question import data_bytes
-from paceline.predict.timeline import Parts
+from paceline.predict.step_inputs import Parts
 from paceline.record import Record
 from paceline.spec import RunSpec
 from paceline.strategies import strategy

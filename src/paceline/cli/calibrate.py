@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, cast, get_args
 
 from rich.markup import escape
 
@@ -12,12 +12,15 @@ from paceline.calibrate.calibration import Calibrator
 from paceline.calibrate.gpu.calibrator import USUAL_SECONDS, USUAL_SLICES, GpuCalibrator
 from paceline.calibrate.gpu.messages import Where
 from paceline.calibrate.gpu.replay import replayed_operations
+from paceline.calibrate.logs import FITTED, FittedLog, fit_log, system_that_fits
 from paceline.calibrate.merge import merge_systems
 from paceline.cli.options import ModelOptions, command_with, make_option
 from paceline.cli.question import model_fields
-from paceline.cli.terminal import Db, errors, flag, output
-from paceline.errors import SpecError, nearest
+from paceline.cli.terminal import Db, errors, flag, output, plain_table
+from paceline.cli.validate import parse_assumed, print_refused, print_summaries
+from paceline.errors import SpecError, nearest, user_can_choose
 from paceline.plan import refusal
+from paceline.predict.logged import read_log
 from paceline.predict.measured import was_disturbed
 from paceline.predict.question import Question
 from paceline.record import Record
@@ -28,10 +31,12 @@ from paceline.strategies import strategies
 from paceline.systems.files import LOCAL_FILE, load_hardware, to_toml
 from paceline.systems.hardware import Hardware
 from paceline.systems.local import local_system
+from paceline.systems.software import AttentionKernel
 from paceline.units import format_bytes, format_percent, format_seconds, parse_whole_numbers
 
 # With more of its runs disturbed than this, a calibration says so.
 MOST_DISTURBED = 1 / 3
+LOG_PANEL = "Logged runs"
 HEADER = (
     "# Written by paceline calibrate. Seconds, bytes, and relative deviations (residual); see docs/cost-model.md.\n\n"
 )
@@ -49,7 +54,24 @@ class CalibrateOptions(ModelOptions):
         make_option("On GPUs, with a model: local batches whose operations are timed.", "N,...", "--local-batch"),
     ] = None
     seconds: Annotated[float, make_option("On GPUs: for how long at most, about.", "N")] = USUAL_SECONDS
-    out: Annotated[Path, make_option("System file to write.", "FILE")] = LOCAL_FILE
+    log: Annotated[
+        Path | None,
+        make_option("Fit a system to logged runs instead: a CSV or results file.", "FILE", "--from", panel=LOG_PANEL),
+    ] = None
+    hold_out: Annotated[
+        float, make_option("Share of the runs kept out of the fit, to test it with.", "SHARE", panel=LOG_PANEL)
+    ] = 0.0
+    seed: Annotated[int, make_option("Which runs are kept out.", "N", panel=LOG_PANEL)] = 0
+    system: Annotated[
+        str | None,
+        make_option("Description to start from; the slowest that can have made the runs.", "NAME", panel=LOG_PANEL),
+    ] = None
+    attention: Annotated[str | None, make_option("fused or unfused; what fits better.", "NAME", panel=LOG_PANEL)] = None
+    assume: Annotated[
+        list[str] | None,
+        make_option("What rows that do not say so are taken for.", "NAME=VALUE", panel=LOG_PANEL),
+    ] = None
+    out: Annotated[Path | None, make_option("System file to write; with --from, named after the log.", "FILE")] = None
     fresh: Annotated[
         bool, flag("--fresh", "Replace the file; else the less disturbed measurement of both is kept.")
     ] = False
@@ -58,14 +80,42 @@ class CalibrateOptions(ModelOptions):
 
 @command_with(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> None:
-    """Measures this machine's computation and links, cores or GPUs, in a minute or two, and writes a system file."""
+    """Measures this machine, cores or GPUs, in a minute or two, or fits logged runs, and writes a system file."""
+    if options.log is not None:
+        _from_log(options, options.log)
+        return
+    out = options.out or LOCAL_FILE
     if options.device not in get_args(Where):
         raise SpecError(f"--device {options.device!r} is unknown; {nearest(options.device, get_args(Where))}")
     measured = _cores(options) if options.device == "cpu" else _gpus(options)
-    if options.out.is_file() and not options.fresh:
-        measured = merge_systems(load_hardware(str(options.out)), measured)
-    options.out.write_text(HEADER + to_toml(measured.model_dump(mode="json", exclude_none=True)))
-    _print(measured, options.out)
+    if out.is_file() and not options.fresh:
+        measured = merge_systems(load_hardware(str(out)), measured)
+    _write(measured, out)
+    _print(measured, out)
+
+
+def _write(hardware: Hardware, out: Path) -> None:
+    with user_can_choose(f"system file {out} cannot be written", "--out"):
+        out.write_text(HEADER + to_toml(hardware.model_dump(mode="json", exclude_none=True)))
+
+
+def _from_log(options: CalibrateOptions, path: Path) -> None:
+    """Fits logged runs."""
+    if not 0 <= options.hold_out < 1:
+        raise SpecError(f"--hold-out {options.hold_out:g} is no share of the runs; use such as 0.5")
+    if options.attention is not None and options.attention not in get_args(AttentionKernel):
+        raise SpecError(f"--attention {options.attention!r} is unknown; choose from fused, unfused")
+    assumed, out = parse_assumed(options.assume), options.out or Path(path.stem).with_suffix(".toml")
+    log = read_log(path, assumed)
+    described = load_hardware(options.system) if options.system else system_that_fits(log.runs)
+    with _progress() as say:
+        fit = fit_log(
+            log.runs, described, source=path.name, hold_out=options.hold_out, seed=options.seed, assumed=assumed,
+            attention=cast("AttentionKernel | None", options.attention), say=say,
+        )  # fmt: skip
+    fit = replace(fit, refused={**log.refused, **fit.refused})
+    _write(fit.hardware.model_copy(update={"name": out.stem}), out)
+    _print_fit(fit, described, out)
 
 
 @contextmanager
@@ -176,3 +226,23 @@ def _print(hardware: Hardware, out: Path) -> None:
     for count, factor in calibration.crowding.items():
         console.print(f"{count} workers at once compute {factor:.2f} times as long as one")
     console.print(f"[dim]written to {escape(str(out))}; other commands in this folder use it by themselves[/]")
+
+
+def _print_fit(fit: FittedLog, described: Hardware, out: Path) -> None:
+    """The numbers before and after, and how well runs are predicted that a fit had not seen."""
+    console = output()
+    table = plain_table("fitted", described.name, "now")
+    for number in FITTED:
+        table.add_row(number.name, f"{number.start(described):.3g}", f"{fit.numbers[number.name]:.3g}")
+    console.print(table)
+    software = fit.hardware.software
+    assert software is not None
+    console.print(f"attention {software.attention}" + (" (fits better)" if fit.attention_chosen else ""))
+    console.print()
+    print_summaries("cross-validated", fit.cross_validated)
+    if fit.held_out is not None:
+        console.print()
+        print_summaries("held out", fit.held_out)
+    print_refused(fit.refused)
+    console.print(f"[dim]{escape(software.source)}[/]", soft_wrap=True)
+    console.print(f"[dim]written to {escape(str(out))}; use it with --system {escape(str(out))}[/]")

@@ -54,6 +54,8 @@ class Progress(Listener):
         parts += [f"{plan.done} already stored"] if plan.done else []
         parts += [f"{len(plan.skipped)} skipped"] if plan.skipped else []
         self._console.print(f"{escape(plan.study)}: {', '.join(parts)}")
+        for note in plan.notes:
+            self._console.print(escape(note))
 
     def fetching(self, name: str, done_bytes: int, total_bytes: int) -> None:
         """Shows a download."""
@@ -122,6 +124,8 @@ def print_plan(plan: Plan) -> None:
     for (name, reason), workers in _skipped(plan).items():
         counts_text = ", ".join(f"x{count}" for count in workers)
         output().print(f"[yellow]skipped[/] {name} {counts_text}: {escape(reason)}")
+    for note in plan.notes:
+        output().print(escape(note))
     for text in dict.fromkeys(spec.shrunk.text for spec in specs.values() if spec.shrunk):
         output().print(f"shrunk to {escape(text)}")
     stored = f", {plan.done} already stored" if plan.done else ""

@@ -1,28 +1,46 @@
 """`paceline validate`: predictions beside what was measured here and what others published."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
 
 from rich.markup import escape
 
-from paceline.cli.options import Network, System
+from paceline.cli.options import Network, System, make_option
 from paceline.cli.terminal import AsJson, Db, StudyName, output, plain_table, print_json
+from paceline.errors import SpecError
+from paceline.predict.against import ChoiceLoss, ComparedRun, Comparison, ErrorSummary, compare
+from paceline.predict.logged import read_log
 from paceline.predict.published import PublishedRow, published_rows, summarise_published
 from paceline.predict.validate import Row, Summary, summarise, validate_records
 from paceline.store import DEFAULT_PATH, Store
 from paceline.systems.files import load_hardware
+from paceline.systems.hardware import Hardware
 from paceline.units import format_percent, format_seconds
+
+# Of runs that could not be used, and of the worst predicted ones, so many are shown; JSON has all.
+SHOWN = 5
 
 
 def validate(
     study: StudyName = None,
     system: System = None,
     network: Network = None,
+    against: Annotated[
+        Path | None, make_option("Compare with logged runs instead: a CSV or results file.", "FILE")
+    ] = None,
+    assume: Annotated[
+        list[str] | None, make_option("What rows that do not say so are taken for.", "NAME=VALUE")
+    ] = None,
     db: Db = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
-    """Holds predictions against the runs in the results file and against published numbers, row by row."""
+    """Holds predictions against the runs in the results file and published numbers, or against logged runs."""
     hardware = load_hardware(system, network)
+    if against is not None:
+        _against(against, hardware, parse_assumed(assume), as_json)
+        return
     rows: list[Row] = []
     if db.is_file():
         with Store.open_existing(db) as store:
@@ -33,6 +51,20 @@ def validate(
         return
     _print_measured(rows, calibrated=hardware.calibration is not None and not hardware.measured_elsewhere)
     _print_published(published)
+
+
+def _against(path: Path, hardware: Hardware, assumed: dict[str, str], as_json: bool) -> None:
+    """Rows that do not say how they were run are taken for what the rows were that the system was fitted to."""
+    known = hardware.software.assumed if hardware.software else {}
+    log = read_log(path, {**known, **assumed})
+    comparison = compare(log.runs, hardware, log.refused)
+    if not comparison.rows:
+        reason = next(iter(comparison.refused.values()))
+        raise SpecError(f"no run of {path} can be predicted for {hardware.name}: {reason}")
+    if as_json:
+        print_json(comparison_values(comparison))
+    else:
+        print_comparison(comparison, f"{path.name} for {hardware.name}")
 
 
 def _values(rows: Sequence[Row], published: Sequence[PublishedRow]) -> dict[str, object]:
@@ -104,3 +136,102 @@ def _print_published(rows: Sequence[PublishedRow]) -> None:
         f"{total.worst_error:.1%}, order kept in {format_percent(total.order_kept)} of pairs"
     )
     console.print("[dim]what one device does is taken from the source; ‡ the source leaves open what was trained[/]")
+
+
+def parse_assumed(words: Sequence[str] | None) -> dict[str, str]:
+    """`--assume recompute=none` as names and values."""
+    assumed = {}
+    for word in words or ():
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if not name or not equals or not value:
+            raise SpecError(f"--assume {word!r} is not understood; write such as recompute=none")
+        assumed[name] = value
+    return assumed
+
+
+def print_comparison(comparison: Comparison, where: str) -> None:
+    """Errors by kind of run, the order, what a choice by prediction loses, and the worst."""
+    console = output()
+    print_summaries(where, comparison)
+    console.print()
+    if comparison.rank_correlation is not None:
+        console.print(f"rank correlation within model and GPU count: {comparison.rank_correlation:.2f}")
+    for rule, loss in _losses(comparison).items():
+        if loss is not None:
+            console.print(
+                f"choosing {rule}: {format_percent(loss.mean_loss)} longer than the best logged layout on average, "
+                f"{format_percent(loss.worst_loss)} at worst, of {loss.groups} models, GPU counts and global batches"
+            )
+    worst = sorted(comparison.rows, key=lambda row: -abs(row.error))[:SHOWN]
+    table = plain_table("worst", "predicted", "logged", "error")
+    for row in worst:
+        table.add_row(
+            escape(_run_name(row)), format_seconds(row.predicted.value), format_seconds(row.run.step_seconds),
+            f"{row.error:+.0%}",
+        )  # fmt: skip
+    console.print(table)
+    print_refused(comparison.refused)
+
+
+def _losses(comparison: Comparison) -> dict[str, ChoiceLoss | None]:
+    return {
+        "the layout that is predicted best": comparison.loss_of_predicted,
+        "data parallel with the largest micro-batch": comparison.loss_of_data_parallel,
+    }
+
+
+def print_summaries(title: str, comparison: Comparison) -> None:
+    """A line for all, for runs within a node and over several, for each kind of layout and each source."""
+    table = plain_table(title, "runs", "mean\nerror", "median", "bias", "worst", "in 90 %\ninterval")
+    for name, summary in _kinds(comparison).items():
+        table.add_row(
+            escape(name), str(summary.runs), f"{summary.mean_error:.1%}", f"{summary.median_error:.1%}",
+            f"{summary.bias:+.1%}", f"{summary.worst_error:.0%}", format_percent(summary.coverage),
+        )  # fmt: skip
+    output().print(table)
+
+
+def _kinds(comparison: Comparison) -> dict[str, ErrorSummary]:
+    kinds = {"all": comparison.total, **comparison.by_nodes, **comparison.by_layout}
+    return {**kinds, **comparison.by_source} if len(comparison.by_source) > 1 else kinds
+
+
+def print_refused(refused: Mapping[str, str]) -> None:
+    """Runs that could not be used, with the reasons of the first few."""
+    for name, reason in list(refused.items())[:SHOWN]:
+        output().print(f"[yellow]left out[/] {escape(name)}: {escape(reason)}", soft_wrap=True)
+    if len(refused) > SHOWN:
+        output().print(f"[yellow]left out[/] {len(refused) - SHOWN} more; --json of validate has all")
+
+
+def _run_name(row: ComparedRun) -> str:
+    spec = row.run.spec
+    sizes = "x".join(str(spec.options[name]) for name in ("depth", "width") if name in spec.options)
+    return f"{row.run.name}: {spec.workload} {sizes} {spec.spread_over} batch {spec.samples_per_step}"
+
+
+def comparison_values(comparison: Comparison) -> dict[str, object]:
+    """The same for other programs."""
+    losses = {"predicted": comparison.loss_of_predicted, "data_parallel": comparison.loss_of_data_parallel}
+    return {
+        "total": asdict(comparison.total),
+        **{
+            kind: {name: asdict(summary) for name, summary in summaries.items()}
+            for kind, summaries in (
+                ("by_nodes", comparison.by_nodes), ("by_layout", comparison.by_layout),
+                ("by_source", comparison.by_source),
+            )
+        },
+        "rank_correlation": comparison.rank_correlation,
+        "choice_loss": {name: asdict(loss) if loss else None for name, loss in losses.items()},
+        "rows": [
+            {"name": row.run.name, "source": row.run.source, "workload": row.run.spec.workload,
+             "options": row.run.spec.options, "layout": row.run.spec.layout.text if row.run.spec.layout else None,
+             "gpus": row.run.spec.workers, "global_batch": row.run.spec.samples_per_step,
+             "micro_batch": row.run.microbatch, "logged_seconds": row.run.step_seconds,
+             "predicted_seconds": row.predicted.value, "low": row.predicted.low, "high": row.predicted.high,
+             "error": row.error, "inside": row.inside}
+            for row in comparison.rows
+        ],
+        "refused": dict(comparison.refused),
+    }  # fmt: skip

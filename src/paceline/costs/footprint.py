@@ -1,7 +1,7 @@
 """What one step computes, sends and holds on each rank: pure numbers, the bridge from a strategy to predictions."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +9,7 @@ from paceline.costs import precision
 from paceline.costs.layers import LayerFacts
 from paceline.costs.messages import Message
 from paceline.costs.precision import HALF_BYTES, Numbers, autocast_copies, kept_bytes, parameter_width
-from paceline.spec import Optimizer, RunSpec
+from paceline.spec import Optimizer, Recompute, RunSpec
 
 FLOAT_BYTES = precision.FLOAT_BYTES
 # A backward pass computes gradients for inputs and for weights: about twice the forward's work.
@@ -22,6 +22,22 @@ class ModelFacts:
 
     layers: tuple[LayerFacts, ...]
     input_elements: int = 0
+
+    @cached_property
+    def derived(self) -> dict[tuple[object, ...], Any]:
+        """What was worked out of it before, by what it was worked out for: a search comes back to the same parts."""
+        return {}
+
+    @cached_property
+    def runs(self) -> tuple[tuple[LayerFacts, int], ...]:
+        """Neighbouring layers that differ in nothing but their names: the first of them, and how many."""
+        runs: list[tuple[LayerFacts, int]] = []
+        for layer in self.layers:
+            if runs and replace(runs[-1][0], name=layer.name) == layer:
+                runs[-1] = runs[-1][0], runs[-1][1] + 1
+            else:
+                runs.append((layer, 1))
+        return tuple(runs)
 
     @cached_property
     def parameters(self) -> int:
@@ -55,6 +71,19 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
+class RankWork:
+    """What a rank computes in one pass: its part of the model, and its samples in whole sequences' worth."""
+
+    model: ModelFacts
+    samples: float
+    # Over how many ranks its layers are split.
+    ways: int = 1
+    recompute: Recompute = "none"
+    # Whether the loss is its own.
+    last: bool = True
+
+
+@dataclass(frozen=True)
 class RankFootprint:
     """One step of `ranks` processes that do the same."""
 
@@ -66,6 +95,8 @@ class RankFootprint:
     gradient_bytes: float = 0
     optimizer_bytes: float = 0
     activation_bytes: float = 0
+    # What one of its passes computes, where that is a part of the model or of its operations.
+    work: RankWork | None = field(default=None, compare=False)
 
     @property
     def sent_bytes(self) -> float:
@@ -169,5 +200,6 @@ def trainer(
         "gradient_bytes": model.parameters * width,
         "optimizer_bytes": optimizer_bytes(spec.optimizer, model.parameters, model.tensors, width),
         "activation_bytes": model.kept_bytes(numbers) * samples + autocast_copies(model.layers, numbers),
+        "work": RankWork(model, samples / spec.accumulation, recompute=spec.recompute),
     }
     return RankFootprint("worker", messages=messages, **usual | fields)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from paceline.costs.operations import NUMBER_BYTES, Operation
+from paceline.costs.operations import NUMBER_BYTES, Operation, memory, product
 
 MULTIPLE = 8
 # Sums over all rows read everything once more: gradients of biases, of norms' scales and shifts.
@@ -55,3 +55,16 @@ def _as_one(run: Sequence[Operation]) -> list[Operation]:
     moved = min(arrays[0] + arrays[-1] + beside, sum(operation.moved_bytes for operation in run))
     flops = sum(operation.flops for operation in run)
     return [replace(largest, moved_bytes=moved, name="", flops=flops)]
+
+
+def unfused(operation: Operation) -> tuple[Operation, ...]:
+    """Attention whose scores go through memory between its products: scaled and masked, a softmax, and back."""
+    samples, heads, _, queries, keys, width, _ = operation.shape
+    n, batch, back = operation.numbers, samples * heads, operation.backward
+    scores = product(n, queries, keys, width, batch=batch, backward=back)
+    values = product(n, queries, width, keys, batch=batch, backward=back)
+    elements = batch * queries * keys
+    streamed = (memory(n, elements, 2, "masked_fill", backward=back),
+                memory(n, elements, 3 if back else 2, "_softmax", backward=back))  # fmt: skip
+    # Each product has two gradients, of as many operations.
+    return (scores, *streamed, values) if not back else (values, values, *streamed, scores, scores)

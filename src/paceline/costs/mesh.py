@@ -6,21 +6,20 @@ Payloads were compared with those of PyTorch's own dispatcher (`tests/contract/t
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from paceline.costs.cuts import cut_by_flops
 from paceline.costs.footprint import (
     FLOAT_BYTES,
     Footprint,
     ModelFacts,
     RankFootprint,
+    RankWork,
     Stages,
     in_groups,
     optimizer_bytes,
 )
 from paceline.costs.layers import LayerFacts
-from paceline.costs.layouts import MeshPlan, transformer_role
-from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, place_of, units_of
+from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
+from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, places_of, units_of
 from paceline.costs.messages import (
     Message,
     Phase,
@@ -29,11 +28,12 @@ from paceline.costs.messages import (
     all_to_all,
     during,
     exchange,
-    of_another_layer,
+    of_like_layers,
     scattered_reduction,
 )
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
+from paceline.costs.splits import tensor_messages
 from paceline.costs.torch import Array, shard_runs
 from paceline.spec import RunSpec
 
@@ -58,22 +58,17 @@ class Crossing:
 
 def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprint:
     """Every rank, in the order of the mesh: pipeline, replicate, shard, context, tensor."""
-    layout, plan = plan.layout, replace(plan, tied=any(layer.tied for layer in model.layers))
-    stages = cut_by_flops(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
+    layout, plan = plan.layout, plan.settled(spec.device, model)
+    places, stages = places_of(plan, model)
     ranks: list[RankFootprint] = []
-    for number in range(layout.pipeline):
-        place = place_of(plan, number, stages, model.input_elements)
-        crossings = _crossings(spec, plan, number, stages)
-        messages = (
-            *_between_stages(plan, crossings),
-            *_layer_by_layer(_between_parts, spec, plan, place),
-            *_layer_by_layer(_between_stretches, spec, plan, place),
-            *_layer_by_layer(_between_experts, spec, plan, place),
-            *_layer_by_layer(_between_shards, spec, plan, place),
-            *_between_copies_of_the_table(spec, plan, place),
-            *_norm_of_gradients(spec, plan, place),
-        )
-        buffers = _buffer_bytes(plan, crossings)
+    messages: tuple[Message, ...] = ()
+    buffers, before = 0.0, None
+    for place in places:
+        # Places in the middle of a pipeline send what the one before them sends.
+        if before is None or not place.alike(before, plan.stages):
+            crossings = _crossings(spec, plan, place, stages)
+            messages, buffers = _messages(spec, plan, place, crossings), _buffer_bytes(plan, crossings)
+        before = place
         shards = [
             _rank(spec, plan, place, messages, count * layout.tensor, held, buffers)
             for count, held in _held_by_ranks(plan, place)
@@ -90,8 +85,29 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
     return in_groups(ranks, turns if layout.pipeline > 1 else None)
 
 
+def _messages(spec: RunSpec, plan: MeshPlan, place: Place, crossings: Sequence[Crossing]) -> tuple[Message, ...]:
+    layout = plan.layout
+    return (
+        *_between_stages(plan, crossings),
+        *(_between_split_layers(spec, plan, place) if layout.tensor > 1 else ()),
+        *(_layer_by_layer(_between_stretches, spec, plan, place) if layout.context > 1 else ()),
+        *(_layer_by_layer(_between_experts, spec, plan, place) if layout.expert > 1 else ()),
+        *_between_shards_once(spec, plan, place),
+        *_between_copies_of_the_table(spec, plan, place),
+        *_norm_of_gradients(spec, plan, place),
+    )
+
+
 def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
     """Ranks in order that hold as much as each other: how many, and numbers in the shard of each."""
+    key = ("held", plan.layout.holders, plan.layout.expert)
+    if key not in place.part.derived:
+        place.part.derived[key] = _held(plan, place)
+    found: list[tuple[int, int]] = place.part.derived[key]
+    return found
+
+
+def _held(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
     layout, arrays = plan.layout, _by_holders(plan, place.part)
     runs = shard_runs(arrays[layout.holders], layout.holders)
     if layout.expert == 1:
@@ -113,39 +129,21 @@ def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
 def _layer_by_layer(
     messages_of: Callable[[RunSpec, MeshPlan, Place], list[Message]], spec: RunSpec, plan: MeshPlan, place: Place
 ) -> list[Message]:
-    """What layers exchange; layers that are alike but for their name, as most are, are worked out once."""
-    first = _first_alike(place.whole.layers)
-    distinct = [index for index, like in enumerate(first) if like == index]
-    whole, part = (
-        ModelFacts(tuple(model.layers[index] for index in distinct), model.input_elements)
-        for model in (place.whole, place.part)
-    )
-    made: dict[str | None, list[Message]] = {}
-    for message in messages_of(spec, plan, replace(place, whole=whole, part=part)):
-        made.setdefault(message.layer, []).append(message)
-    names = [layer.name for layer in place.whole.layers]
-    repeated: list[Message] = []
-    for index, like in enumerate(first):
-        messages = made.get(names[like], [])
-        repeated += messages if like == index else of_another_layer(messages, names[like], names[index])
-    return [*repeated, *made.get(None, ())]
-
-
-@lru_cache(maxsize=1024)
-def _first_alike(layers: tuple[LayerFacts, ...]) -> tuple[int, ...]:
-    """For each layer, the place of the first one that differs from it in nothing but its name."""
-    seen: dict[LayerFacts, int] = {}
-    return tuple(seen.setdefault(replace(layer, name=""), index) for index, layer in enumerate(layers))
+    """What layers exchange; neighbours that are alike but for their names, as most are, are worked out once."""
+    like = place.like
+    messages = messages_of(spec, plan, place.distinct)
+    return [of_like_layers(message, like.get(message.layer, 1)) for message in messages]
 
 
 def _rank(
     spec: RunSpec, plan: MeshPlan, place: Place, messages: tuple[Message, ...], ranks: int, held: int, buffers: float
 ) -> RankFootprint:
-    layout, waiting = plan.layout, plan.passes_kept(place.number)
+    layout, waiting, last = plan.layout, plan.passes_kept(place.number), plan.stages - 1
     width, gathered_width = parameter_width(spec), compute_width(spec)
     whole = [unit.padded for unit in units_of(plan, place.part).values()]
-    # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
-    stays = layout.pipeline > 1 or plan.accumulation > 1
+    # A pipeline's stages, a model between the passes of a step, and one that is not divided at all stay gathered and
+    # keep whole gradients.
+    stays = layout.pipeline > 1 or plan.accumulation > 1 or layout.holders * layout.replicate == 1
     beside = sum(whole) if stays else max(whole, default=0)
     samples = plan.stretch_microbatch * waiting
     kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor, cast_numbers(spec), waiting)
@@ -161,6 +159,7 @@ def _rank(
         optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors, width),
         # Gathered parameters come and go within a step as activations do.
         activation_bytes=kept + gathered + buffers,
+        work=RankWork(place.part, plan.stretch_microbatch, layout.tensor, spec.recompute, place.stages[-1] == last),
     )
 
 
@@ -169,7 +168,7 @@ def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:
     return sum(crossing.sent_bytes + crossing.received_bytes for crossing in crossings) * plan.microbatches
 
 
-def _crossings(spec: RunSpec, plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
+def _crossings(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
     """What each stage of a place sends on and is given; neighbours on the same rank send nothing."""
     scale = compute_width(spec) * plan.stretch_microbatch / plan.layout.tensor
 
@@ -178,7 +177,7 @@ def _crossings(spec: RunSpec, plan: MeshPlan, number: int, stages: Sequence[Sequ
             return 0.0
         return stages[before][-1].output_elements * scale
 
-    return [Crossing(stage, crossing_bytes(stage), crossing_bytes(stage - 1)) for stage in plan.held_stages(number)]
+    return [Crossing(stage, crossing_bytes(stage), crossing_bytes(stage - 1)) for stage in place.stages]
 
 
 def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Message]:
@@ -192,6 +191,15 @@ def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Messa
                 exchange(f"gradients of stage {crossing.stage}", received, sent, plan.passes),
             ]
     return [replace(message, apart=plan.layout.apart("pipeline")) for message in messages]
+
+
+def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
+    """What `tensor` costs: of causal transformers with the sequence divided, of other models with whole activations."""
+    if plan.layout.tensor == 1 or plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
+        return _layer_by_layer(_between_parts, spec, plan, place)
+    splits = plan.splits(place.whole)
+    messages = tensor_messages(spec, splits, plan.layout.tensor, plan.microbatch, width=compute_width(spec))
+    return [replace(message, count=message.count * plan.passes) for message in messages]
 
 
 def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -249,6 +257,9 @@ def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
         if layer.heads:
             payload = keys_and_values(layer) / layout.tensor * compute_width(spec) * plan.microbatch
             where = {"layer": layer.name, "apart": layout.apart("context")}
+            if plan.attention == "ring":
+                messages += _round_the_ring(spec, plan, layer)
+                continue
             gathered = all_gather(f"keys and values for {layer.name}", payload, layout.context)
             scattered = scattered_reduction(
                 spec, f"gradients of keys and values of {layer.name}", payload, layout.context
@@ -257,6 +268,29 @@ def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
             messages += during(gathered, "backward", count=again * plan.passes, **where) if again else ()
             messages += during(scattered, "backward", count=plan.passes, **where)
     return messages
+
+
+def _round_the_ring(spec: RunSpec, plan: MeshPlan, layer: LayerFacts) -> list[Message]:
+    """A rank's keys and values visit all others in both passes; their gradients go with them, and home at the end."""
+    ranks, numbers = plan.layout.context, keys_and_values(layer) / plan.layout.tensor * plan.stretch_microbatch
+    # What selective recomputation keeps of a block are the results of attention, not what was sent for them.
+    again = int(spec.recompute != "none")
+
+    def turns(name: str, width: float, count: int, phase: Phase) -> tuple[Message, ...]:
+        payload = numbers * width
+        message = Message(f"{name} round for {layer.name}", "all-to-all", payload, payload, payload, ranks=ranks)
+        # Only the attention of the same block hides it, which is too little to count on.
+        return during(
+            (message,), phase, count=count * plan.passes, layer=layer.name, apart=plan.layout.apart("context")
+        )
+
+    width, hops = compute_width(spec), ranks - 1
+    return [
+        *turns("keys and values sent", width, hops, "forward"),
+        *turns("keys and values sent", width, hops * (1 + again), "backward"),
+        # Added up in single precision on their way.
+        *turns("gradients of keys and values sent", FLOAT_BYTES, ranks, "backward"),
+    ]
 
 
 def _between_experts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -293,6 +327,16 @@ def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) ->
     return [replace(exchange("gradients of the tied table", shard, shard), apart=apart, content="gradients")]
 
 
+def _between_shards_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
+    """The same for all batches of a layout."""
+    layout = plan.layout
+    key = ("shards", layout.replicate, layout.shard, *plan.gathers, spec.precision, spec.reduction, spec.device)
+    if key not in place.part.derived:
+        place.part.derived[key] = _layer_by_layer(_between_shards, spec, plan, place)
+    found: list[Message] = place.part.derived[key]
+    return found
+
+
 def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
     """Parameters gathered, gradients scattered over the shards and summed over the copies, layer by layer."""
     layout = plan.layout
@@ -324,9 +368,11 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
         name.startswith(EXPERTS) for layer in place.part.layers for name, _ in layer.arrays if layout.expert > 1
     )
     arrays = place.part.tensors - copies - dealt
+    parts, channels = _split_arrays(plan, place, arrays)
     sizes = [
         ("shards", arrays, layout.holders, layout.apart("context")),
-        ("parts", arrays, layout.tensor, 1),
+        ("parts", parts, layout.tensor, 1),
+        ("parts of convolutions", int(channels), layout.tensor, 1),
         ("shards of experts", dealt, layout.holders // layout.expert, layout.apart("context") * layout.expert),
         ("experts", int(layout.expert > 1), layout.expert, layout.apart("context")),
         ("the pipeline", 1, layout.pipeline, layout.apart("pipeline")),
@@ -339,3 +385,12 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
             all_reduce(f"norm of gradients over {name}", count * FLOAT_BYTES, ranks), "update", apart=apart
         )
     ]
+
+
+def _split_arrays(plan: MeshPlan, place: Place, arrays: int) -> tuple[int, bool]:
+    """Of so many arrays, those that PyTorch knows as parts over `tensor`; and whether convolutions are split beside."""
+    if plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
+        return arrays, False
+    splits = plan.splits(place.whole)
+    known = sum(split.divided_arrays for split in splits if split.part != "channels")
+    return known, any(split.part == "channels" for split in splits)

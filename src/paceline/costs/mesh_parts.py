@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
+from paceline.costs.cuts import cut_by_blocks, cut_by_flops
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
-from paceline.costs.layouts import MeshPlan, transformer_role
+from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
+from paceline.costs.splits import worker_model
 from paceline.costs.torch import Array, arrays_of
 
 # Arrays of a layer that are whole on every rank: each has its part of their gradient.
@@ -30,6 +32,58 @@ class Place:
     whole: ModelFacts
     part: ModelFacts
 
+    def alike(self, other: "Place", stages: int) -> bool:
+        """Whether neither has an end of the pipeline and their layers differ in nothing but names."""
+        ends = {0, stages - 1} & {*self.stages, *other.stages}
+        return not ends and len(self.stages) == len(other.stages) and self._nameless == other._nameless
+
+    @cached_property
+    def _nameless(self) -> tuple[tuple[LayerFacts, int], ...]:
+        return tuple((replace(self.part.layers[start], name=""), count) for start, count in self.runs)
+
+    @cached_property
+    def distinct(self) -> "Place":
+        """The same with the first of each run of like layers alone."""
+        whole, part = (
+            ModelFacts(tuple(model.layers[start] for start, _ in self.runs), model.input_elements)
+            for model in (self.whole, self.part)
+        )
+        return replace(self, whole=whole, part=part)
+
+    @cached_property
+    def like(self) -> dict[str | None, int]:
+        """How many layers each of those stands for, by its name."""
+        return {self.whole.layers[start].name: count for start, count in self.runs}
+
+    @cached_property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Neighbouring layers that are alike, whole and in part: the place of the first of them, and how many."""
+        runs, pairs = list[tuple[int, int]](), list(zip(self.whole.layers, self.part.layers, strict=True))
+        for place, pair in enumerate(pairs):
+            start = runs[-1][0] if runs else 0
+            if place and all(map(_alike, pairs[start], pair)):
+                runs[-1] = start, runs[-1][1] + 1
+            else:
+                runs.append((place, 1))
+        return tuple(runs)
+
+
+def _alike(layer: LayerFacts, other: LayerFacts) -> bool:
+    """Whether two layers differ in nothing but their names."""
+    return replace(layer, name=other.name) == other
+
+
+def places_of(plan: MeshPlan, model: ModelFacts) -> tuple[tuple[Place, ...], Sequence[Sequence[LayerFacts]]]:
+    """All places in the pipeline, and the layers of each stage; of like divisions of a model the same ones."""
+    key = ("places", *plan.division)
+    if key not in model.derived:
+        cut = cut_by_blocks if plan.balance == "blocks" else cut_by_flops
+        stages = cut(model.layers, plan.stages) if plan.layout.pipeline > 1 else (model.layers,)
+        places = tuple(place_of(plan, number, stages, model.input_elements) for number in range(plan.layout.pipeline))
+        model.derived[key] = places, stages
+    found: tuple[tuple[Place, ...], Sequence[Sequence[LayerFacts]]] = model.derived[key]
+    return found
+
 
 def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int) -> Place:
     """A place in the pipeline, with a rank's part of what is there."""
@@ -39,8 +93,11 @@ def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]
     read = input_elements if held[0] == 0 else 0
     if plan.layout.pipeline > 1:
         layers = tuple(_with_copy(layer) for layer in layers)
+    whole = ModelFacts(layers, read)
+    if plan.layout.tensor > 1 and not is_causal_transformer(whole) and plan.layout.pipeline == 1:
+        return Place(number, held, whole, worker_model(plan.splits(whole), plan.layout.tensor))
     part = tuple(_with_all_keys(_split(_dealt(layer, plan), plan.layout.tensor), plan) for layer in layers)
-    return Place(number, held, ModelFacts(layers, read), ModelFacts(part, read))
+    return Place(number, held, whole, ModelFacts(part, read))
 
 
 def _with_copy(layer: LayerFacts) -> LayerFacts:
@@ -63,8 +120,8 @@ def _dealt(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
 
 
 def _with_all_keys(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
-    """Keys and values of all stretches are gathered beside a rank's own; counts are of a whole sequence."""
-    if plan.layout.context == 1 or not layer.heads:
+    """Gathered keys and values of all stretches are kept beside a rank's own; counts are of a whole sequence."""
+    if plan.layout.context == 1 or not layer.heads or plan.attention == "ring":
         return layer
     gathered = keys_and_values(layer) * plan.layout.context // plan.layout.tensor
     return replace(layer, kept_elements=layer.kept + gathered, product_elements=layer.product_elements + gathered)
@@ -123,7 +180,7 @@ class Unit:
     arrays: list[Array]
     holders: int
 
-    @property
+    @cached_property
     def padded(self) -> int:
         """Numbers that travel."""
         return sum(array.padded(self.holders) for array in self.arrays)
@@ -131,6 +188,14 @@ class Unit:
 
 def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
     """By name: each layer, and its experts apart where they are dealt."""
+    key = ("units", plan.layout.holders, plan.layout.expert)
+    if key not in model.derived:
+        model.derived[key] = _units(plan, model)
+    found: dict[str, Unit] = model.derived[key]
+    return found
+
+
+def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
     units: dict[str, Unit] = {}
     for layer in model.layers:
         dealt = tuple(array for array in layer.arrays if array[0].startswith(EXPERTS) and plan.layout.expert > 1)

@@ -31,6 +31,8 @@ class Message:
     hidden: bool = False
     # The layer whose passes need it or make it; none where it is about the model as a whole.
     layer: str | None = None
+    # Neighbouring layers from that one on that have as many each; `count` is of all of them.
+    layers: int = 1
     # Where it is cut into pieces that leave as the backward pass fills them: most bytes of a piece, and of the first.
     piece_bytes: float | None = None
     first_piece_bytes: float | None = None
@@ -95,13 +97,9 @@ def during(messages: Iterable[Message], phase: Phase, **fields: Any) -> tuple[Me
     return tuple(_with(message, changed) for message in messages)
 
 
-def of_another_layer(messages: Iterable[Message], before: str, after: str) -> list[Message]:
-    """The same messages of a layer that is alike; their names end with that of the layer, or of an array of it."""
-    renamed = []
-    for message in messages:
-        head, _, tail = message.name.rpartition(before)
-        renamed.append(_with(message, {"layer": after, "name": f"{head}{after}{tail}"}))
-    return renamed
+def of_like_layers(message: Message, layers: int) -> Message:
+    """The same message of each of so many neighbouring layers that are alike, as one."""
+    return _with(message, {"layers": layers, "count": message.count * layers}) if layers > 1 else message
 
 
 def _with(message: Message, changed: dict[str, Any]) -> Message:

@@ -45,13 +45,17 @@ def activation_bytes(
 
     Where the samples are those of several passes, one pass goes back at a time.
     """
-    kept = recomputed_model(model, recompute, ways)
-    pairs = zip(model.layers, kept.layers, strict=True)
-    again = max((kept_bytes(before, numbers) - kept_bytes(after, numbers) for before, after in pairs), default=0)
-    return (kept.kept_bytes(numbers) + max(0, again) / passes) * samples + autocast_copies(model.layers, numbers)
+    key = ("activations", recompute, ways, numbers)
+    if key not in model.derived:
+        kept = recomputed_model(model, recompute, ways)
+        pairs = zip(model.layers, kept.layers, strict=True)
+        again = max((kept_bytes(before, numbers) - kept_bytes(after, numbers) for before, after in pairs), default=0)
+        model.derived[key] = kept.kept_bytes(numbers), max(0, again), autocast_copies(model.layers, numbers)
+    kept_of_all, again, copies = model.derived[key]
+    return float((kept_of_all + again / passes) * samples + copies)
 
 
 def step_flops(model: ModelFacts, recompute: Recompute, samples: float) -> float:
     """Forward and backward of a batch, with the blocks' forward once more where all of it is computed again."""
-    again = sum(layer.forward_flops for layer in model.layers if layer.heads) if recompute == "full" else 0
+    again = sum(layer.forward_flops * count for layer, count in model.runs if layer.heads) * (recompute == "full")
     return (model.forward_flops * (1 + BACKWARD_OVER_FORWARD) + again) * samples

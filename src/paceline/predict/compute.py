@@ -4,7 +4,7 @@ Cores are known by their layers, GPUs by their operations.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -13,7 +13,7 @@ from paceline.costs.footprint import BACKWARD_OVER_FORWARD, ModelFacts
 from paceline.costs.layer_operations import model_operations
 from paceline.costs.layers import LayerFacts
 from paceline.predict.operations import OperationTimer, Source, peak_of
-from paceline.predict.steps import StepSeconds, like_layers, step_seconds
+from paceline.predict.steps import like_layers, step_seconds
 from paceline.predict.traced import TracedModel
 from paceline.spec import Execution, Optimizer, Precision
 from paceline.systems.hardware import Hardware, LayerRate, StepCurve
@@ -137,6 +137,16 @@ class Compute:
             least=min(by_layer.least, wanted),
         )
 
+    def source_text(self, sources: Mapping[Source, float], host_bound: bool) -> str:
+        """Where the device's seconds come from, and whether they are what counts."""
+        names: dict[Source, str] = {
+            "replayed": f"operations of this model, replayed {self._where}",
+            "grid": f"a grid of operations, measured {self._where}",
+            "data sheet": "numbers fitted to logged runs" if self.hardware.software else "the data sheet",
+        }
+        text = names[max(sources, key=lambda source: sources[source], default="data sheet")]
+        return f"{text}; the host that asks for operations takes longer than the device" if host_bound else text
+
     @property
     def _where(self) -> str:
         return "on such a machine" if self.hardware.measured_elsewhere else "here"
@@ -160,13 +170,11 @@ class Compute:
     def _by_operations(self, model: ModelFacts, samples: float) -> Passes:
         """The longer of what the device and the host take; the loss goes with the last layer."""
         timer = self.timer or OperationTimer(self.hardware)
-        # Parameters that are cast beforehand ask for the operations of a model that is in these numbers.
-        numbers: Precision = "bf16-pure" if self.casts else self.precision
-        operations = model_operations(model, samples, numbers, self.optimizer)
-        step = step_seconds(operations, timer, self._running)
-        traced = self.traced.at(samples, numbers, self.optimizer) if self.traced else None
+        operations = model_operations(model, samples, self.numbers, self.optimizer)
+        step = step_seconds(operations, timer, self.running)
+        traced = self.traced.at(samples, self.numbers, self.optimizer) if self.traced else None
         if traced is not None:
-            step = like_layers(step_seconds(traced, timer, self._running), step)
+            step = like_layers(step_seconds(traced, timer, self.running), step)
         host_bound = step.host_bound
         stretched = step.total / (step.host if host_bound else step.device)
         forward, backward = (
@@ -179,15 +187,20 @@ class Compute:
             # An update that the host is slower to ask for than the device to make is beside the passes.
             overhead=max(0.0, step.beside + step.update.host - step.update.device) if host_bound else 0.0,
             update_per_parameter=step.update.device / model.parameters if model.parameters else 0.0,
-            deviation=step.deviation, source=_sources(step, self._where),
+            deviation=step.deviation, source=self.source_text(step.sources, host_bound),
             least=max(sum(host_forward) + sum(host_backward), step.least),
             host_forward=host_forward, host_backward=host_backward,
         )  # fmt: skip
 
     @property
-    def _running(self) -> Execution:
+    def running(self) -> Execution:
         """How its steps run; other frameworks than PyTorch compile theirs."""
         return self.execution if self.framework == "torch" else "compiled"
+
+    @property
+    def numbers(self) -> Precision:
+        """Parameters that are cast beforehand ask for the operations of a model that is in these numbers."""
+        return "bf16-pure" if self.casts else self.precision
 
     def _by_layers(self, model: ModelFacts, samples: float) -> Passes:
         calibration, rates = self.hardware.calibrated, self._rates
@@ -239,15 +252,3 @@ def _joined(seconds: Iterable[float]) -> tuple[float, ...]:
     """Of layers, with the loss's added to those of the last one."""
     *layers, last, loss = seconds
     return (*layers, last + loss)
-
-
-def _sources(step: StepSeconds, where: str) -> str:
-    """Where the device's seconds come from, and whether they are what counts."""
-    names: dict[Source, str] = {
-        "replayed": f"operations of this model, replayed {where}",
-        "grid": f"a grid of operations, measured {where}",
-        "data sheet": "the data sheet",
-    }
-    most: Source = max(step.sources, key=lambda source: step.sources[source], default="data sheet")
-    text = names[most]
-    return f"{text}; the host that asks for operations takes longer than the device" if step.host_bound else text

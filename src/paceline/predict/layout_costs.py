@@ -10,7 +10,7 @@ from paceline.costs.messages import Content, Message
 from paceline.layout import DIMENSIONS, Layout, all_layouts
 from paceline.predict.pipelines import pipeline_seconds
 from paceline.predict.question import Question
-from paceline.predict.timeline import line_of_workers
+from paceline.predict.stages import line_of_workers
 from paceline.spec import BASELINE, RunSpec
 from paceline.strategies import Strategy, strategies, strategy
 

@@ -3,13 +3,15 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from paceline.costs.footprint import Footprint, ModelFacts, optimizer_bytes, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, RankWork, optimizer_bytes, training_flops
 from paceline.predict.compute import Compute, Passes, model_digest
 from paceline.predict.estimate import Estimate
 from paceline.predict.memory import MemoryNeed, MemoryPredictor
 from paceline.predict.operations import OperationTimer
+from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import combined
-from paceline.predict.timeline import Parts, StepInputs, time_step
+from paceline.predict.step_inputs import Parts, StepInputs
+from paceline.predict.timeline import time_step
 from paceline.predict.traced import TracedModel
 from paceline.predict.transfers import IN_PROCESS, Costs
 from paceline.spec import Execution, Precision, RunSpec
@@ -22,6 +24,9 @@ TOGETHER = 0.05
 UNKNOWN_SOFTWARE = 0.15
 # Of transfers over a transport that was not measured.
 UNMEASURED_TRANSFERS = 0.3
+
+# What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, and whether it casts.
+ComputeKey = tuple[str, Precision, Execution, str, bool]
 
 
 @dataclass(frozen=True)
@@ -106,11 +111,14 @@ class Predictor:
     data_bytes: float = 0.0
     # Of a user's model on a GPU: its operations, traced when they are asked for.
     traced: TracedModel | None = None
+    # What operations take on the system, and passes of ranks; predictors of other models may share them.
+    timer: OperationTimer | None = None
+    clocks: dict[ComputeKey, RankClock] = field(default_factory=dict)
     _passes: dict[tuple[int, float], Passes] = field(default_factory=dict)
     _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
     _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
-    _compute: dict[tuple[str, Precision, Execution, str, bool], Compute] = field(default_factory=dict)
+    _compute: dict[ComputeKey, Compute] = field(default_factory=dict)
 
     @cached_property
     def _overheads(self) -> dict[str, StrategyOverhead]:
@@ -130,27 +138,39 @@ class Predictor:
         """The configuration as its strategy's footprint describes it, which is worked out where it is not given."""
         chosen = strategy(spec.strategy)
         footprint = footprint or chosen.footprint(spec, self.model)
-        samples = spec.samples_per_step / max(1, chosen.traits.replicas(spec))
-        stages, microbatches = footprint.stages, _passes_of(footprint, spec)
-        microbatch = samples / microbatches
-        passes = self.passes(chosen, spec, microbatch)
-        costs = self._transfers(chosen, spec)
-        inputs = StepInputs(
-            self.hardware, costs, self.model, passes, crowding=self._crowding(footprint, spec, chosen),
-            synchronous=chosen.synchronous, workers=spec.workers, flops=training_flops(self.model, microbatch),
-            state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
-            earlier_passes=0 if stages else microbatches - 1, overhead=self.overhead(chosen),
-            splits_layers=chosen.traits.splits_layers(spec), filled=self._filled,
-        )  # fmt: skip
+        inputs = self._inputs(spec, chosen, footprint)
         parts = time_step(footprint, inputs)
         return Prediction(
-            spec, parts, deviation=self._deviation(parts, passes, costs, spec.workers, chosen),
-            memory=self._memory.need(spec, footprint, microbatch), memory_limit_bytes=self.memory_limit,
+            spec, parts, deviation=self._deviation(parts, inputs.passes, inputs.costs, spec.workers, chosen),
+            memory=self._memory.need(spec, footprint, self._microbatch(spec, chosen, footprint)),
+            memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
-            samples_per_epoch=self.samples_per_epoch, source=passes.source,
+            samples_per_epoch=self.samples_per_epoch, source=inputs.passes.source,
             price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
         )  # fmt: skip
+
+    def parts(self, spec: RunSpec, footprint: Footprint) -> Parts:
+        """Where the seconds of a step go, and nothing else of it."""
+        return time_step(footprint, self._inputs(spec, strategy(spec.strategy), footprint))
+
+    def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> StepInputs:
+        microbatch, microbatches = self._microbatch(spec, chosen, footprint), _passes_of(footprint, spec)
+        clock, work = self._clock(spec, chosen), footprint.groups[0].work
+        own = clock.passes(work) if clock is not None and work is not None else None
+        return StepInputs(
+            self.hardware, self._transfers(chosen, spec), self.model,
+            own or self.passes(chosen, spec, microbatch),
+            crowding=self._crowding(footprint, spec, chosen), synchronous=chosen.synchronous, workers=spec.workers,
+            flops=training_flops(self.model, microbatch),
+            state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
+            earlier_passes=0 if footprint.stages else microbatches - 1, overhead=self.overhead(chosen),
+            splits_layers=chosen.traits.splits_layers(spec), clock=clock if own else None, filled=self._filled,
+        )  # fmt: skip
+
+    def _microbatch(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> float:
+        """Samples of one forward pass of a worker."""
+        return spec.samples_per_step / max(1, chosen.traits.replicas(spec)) / _passes_of(footprint, spec)
 
     def memory(self, spec: RunSpec, footprint: Footprint) -> tuple[Estimate, float]:
         """Bytes that the rank which holds most needs at its peak, and the most that would fit a worker."""
@@ -177,33 +197,40 @@ class Predictor:
 
     def compute(self, chosen: Strategy, spec: RunSpec) -> Compute:
         """How fast the system computes in a strategy's framework and numbers."""
-        framework, casts = chosen.framework or "torch", chosen.traits.numbers(spec) == "cast"
-        key = framework, spec.precision, spec.execution, spec.optimizer.name, casts
+        key = _compute_key(chosen, spec)
         if key not in self._compute:
             self._compute[key] = Compute(
-                self.hardware,
-                framework,
-                spec.precision,
-                spec.execution,
-                spec.optimizer,
-                self._timer,
-                self.traced,
-                casts,
+                self.hardware, key[0], spec.precision, spec.execution, spec.optimizer, self._timer, self.traced, key[-1]
             )
         return self._compute[key]
 
     @cached_property
     def _timer(self) -> OperationTimer:
-        return OperationTimer(self.hardware)
+        return self.timer or OperationTimer(self.hardware)
+
+    def _clock(self, spec: RunSpec, chosen: Strategy) -> RankClock | None:
+        """Times ranks' own parts of a model on GPUs, unless its steps were measured there or its operations traced."""
+        if self.hardware.kind == "cpu" or self.traced is not None:
+            return None
+        compute = self.compute(chosen, spec)
+        if compute.measured_steps(self.digest) is not None:
+            return None
+        key = _compute_key(chosen, spec)
+        if key not in self.clocks:
+            self.clocks[key] = RankClock(compute)
+        return self.clocks[key]
 
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
         samples = spec.global_batch or spec.local_batch or 1
         key = id(self.compute(chosen, spec)), samples
         if key not in self._singles:
-            passes = self.passes(chosen, spec, samples)
+            clock = self._clock(spec, chosen)
+            passes = clock.passes(RankWork(self.model, samples)) if clock else self.passes(chosen, spec, samples)
             update = self.model.parameters * passes.update_per_parameter
-            self._singles[key] = passes.total + passes.overhead + update
+            total = max(passes.total, sum(passes.host_forward) + sum(passes.host_backward))
+            fitted = self.hardware.software.step_seconds if self.hardware.software else 0.0
+            self._singles[key] = total + passes.overhead + fitted + update
         return self._singles[key]
 
     def _transfers(self, chosen: Strategy, spec: RunSpec) -> Costs:
@@ -245,7 +272,10 @@ class Predictor:
         return max(measured or 1.0, sum(weight * factor for weight, factor in weights) / total if total else 1.0)
 
     def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
-        step = parts.step or 1.0
+        step, software = parts.step or 1.0, self.hardware.software
+        if software is not None:
+            one_node = workers <= self.hardware.node_devices
+            return software.deviation if one_node else software.several_nodes_deviation
         foreign_machine = self.hardware.uncertainty.value if self.hardware.measured_elsewhere else 0.0
         computing = passes.deviation * (parts.compute + parts.bubble) / step
         repeats = self.hardware.calibrated.repeat_deviation
@@ -262,6 +292,11 @@ class Predictor:
         idle = parts.bubble + parts.waiting
         busy = parts.step - idle
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
+
+
+def _compute_key(chosen: Strategy, spec: RunSpec) -> ComputeKey:
+    casts = chosen.traits.numbers(spec) == "cast"
+    return chosen.framework or "torch", spec.precision, spec.execution, spec.optimizer.name, casts
 
 
 def _passes_of(footprint: Footprint, spec: RunSpec) -> int:

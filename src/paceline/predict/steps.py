@@ -87,7 +87,7 @@ def step_seconds(step: StepOperations, timer: OperationTimer, execution: Executi
     forward = [of_pass(layer.forward, layer.layer != LOSS) for layer in step.layers]
     backward = [of_pass(layer.backward, layer.layer != LOSS) for layer in reversed(step.layers)][::-1]
     update = of_pass(step.update)
-    beside = BESIDE * _host_seconds(timer, execution)
+    beside = BESIDE * host_seconds(timer, execution)
     segments[-1][1] += beside
     return StepSeconds(
         tuple(forward), tuple(backward), update, beside, sources, sum(max(segment) for segment in segments)
@@ -113,7 +113,7 @@ def _pass_seconds(
     operations: Sequence[Operation], timer: OperationTimer, execution: Execution, sources: dict[Source, float],
     segments: list[list[float]],
 ) -> PassSeconds:  # fmt: skip
-    each_host = _host_seconds(timer, execution)
+    each_host = host_seconds(timer, execution)
     device, host, off, least = 0.0, 0.0, 0.0, 0.0
     for operation in operations:
         timed = timer.timed(operation)
@@ -128,7 +128,8 @@ def _pass_seconds(
     return PassSeconds(device, host, off, least)
 
 
-def _host_seconds(timer: OperationTimer, execution: Execution) -> float:
+def host_seconds(timer: OperationTimer, execution: Execution) -> float:
+    """What the host takes to ask for one operation."""
     known = timer.hardware.device.host_seconds_per_operation
     name: Execution = "graph" if "graph" in execution else execution
     found = known.get(name) or known.get("eager")

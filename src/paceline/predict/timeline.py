@@ -1,107 +1,15 @@
 """A strategy's footprint ─► where the seconds of one step go: the tasks of a step, put together and simulated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil, prod
 
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
 from paceline.costs.messages import Message
 from paceline.predict.compute import Passes
-from paceline.predict.pipelines import messages_sent, pipeline_seconds
 from paceline.predict.simulate import Served, Task, largest_of, overlap, serve, simulate
-from paceline.predict.transfers import Costs
-from paceline.systems.hardware import Hardware, StrategyOverhead
-
-# A socket takes about so much at once (Linux: tcp_wmem starts at 16 kB and grows as it is used); the rest of a message
-# waits for the threads of both ends, which computation keeps from their cores, more than once.
-LONG_BYTES = 100e3
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Seconds of one step: they add up to it. `transfers` is all communication, hidden or not."""
-
-    compute: float
-    exposed: float
-    bubble: float
-    waiting: float
-    transfers: float
-    staleness: float = 0.0
-    # Of all processes together, where cores also move the bytes.
-    cpu_seconds: float = 0.0
-
-    @property
-    def step(self) -> float:
-        """The whole."""
-        return self.compute + self.exposed + self.bubble + self.waiting
-
-
-@dataclass(frozen=True)
-class StepInputs:
-    """What a step is simulated with: the work of one worker, the costs of transfers, and who shares what."""
-
-    hardware: Hardware
-    costs: Costs
-    model: ModelFacts
-    passes: Passes
-    # By which factor computation takes longer because other workers compute too.
-    crowding: float
-    synchronous: bool
-    workers: int
-    # Operations that the passes stand for: a worker that holds a part of each layer has fewer.
-    flops: float
-    state_bytes_per_parameter: float = 0.0
-    # Backward passes before the one that gradients are sent with; each has a forward pass of its own.
-    earlier_passes: int = 0
-    # What the strategy's software takes of a rank, and whether a rank holds a part of each layer.
-    overhead: StrategyOverhead | None = None
-    splits_layers: bool = False
-    # Pieces of the model's gradients by their sizes, worked out once.
-    filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
-
-    def software_seconds(self, group: RankFootprint, parameter_bytes: float) -> float:
-        """Seconds in which a rank handles its messages and these parameters, beside the sending itself."""
-        if self.overhead is None or self.workers < 2:
-            return 0.0
-        # A rank with parts of layers goes through the software for every operation on them, not for every message.
-        handled = self.model.tensors if self.splits_layers else _message_count(group)
-        per_byte = self.overhead.seconds_per_parameter_byte
-        return per_byte * parameter_bytes + self.overhead.seconds_per_message * handled
-
-    def peer_wakeup_seconds(self, group: RankFootprint) -> float:
-        """Seconds in which a rank waits until the processes at the other ends of its messages wake up."""
-        if self.overhead is None or self.workers < 2:
-            return 0.0
-        long = sum(message.count for message in group.messages if message.payload_bytes > LONG_BYTES)
-        return self.overhead.waiting_per_message * _message_count(group) + self.overhead.waiting_per_long_message * long
-
-    def share(self, group: RankFootprint) -> float:
-        """The share of the whole model's operations that the rank computes for its samples."""
-        return group.flops / (1 + self.earlier_passes) / self.flops if self.flops else 1.0
-
-    def scale(self, group: RankFootprint) -> float:
-        """What a rank's passes take of the whole model's: by its operations, but no less than launching takes."""
-        least = self.passes.least / self.passes.total if self.passes.total else 0.0
-        return self.crowding * max(self.share(group), least)
-
-    def update_seconds(self, group: RankFootprint) -> float:
-        """Seconds of updating the parameters that a rank has optimizer state for, or all that it holds."""
-        held = group.parameter_bytes / FLOAT_BYTES
-        if self.state_bytes_per_parameter:
-            held = min(held, group.optimizer_bytes / self.state_bytes_per_parameter)
-        return held * self.passes.update_per_parameter * self.crowding
-
-    def cost(self, message: Message) -> float:
-        """Seconds of one such message."""
-        return self.costs.seconds(message.kind, message.payload_bytes, message.ranks, message.apart)
-
-    def seconds(self, message: Message) -> float:
-        """Seconds of all such messages in a step."""
-        return self.cost(message) * message.count
-
-
-def _message_count(group: RankFootprint) -> float:
-    return sum(message.count for message in group.messages)
+from paceline.predict.stages import in_stages, within_passes
+from paceline.predict.step_inputs import Parts, StepInputs
 
 
 def time_step(footprint: Footprint, inputs: StepInputs) -> Parts:
@@ -109,7 +17,7 @@ def time_step(footprint: Footprint, inputs: StepInputs) -> Parts:
     workers = [group for group in footprint.groups if group.role == "worker"]
     servers = [group for group in footprint.groups if group.role == "server"]
     if footprint.stages is not None and footprint.stages.workers > 1:
-        parts = _in_stages(workers, footprint.stages, inputs)
+        parts = in_stages(workers, footprint.stages, inputs)
     elif servers:
         parts = _with_servers(workers[0], servers, inputs)
     else:
@@ -139,9 +47,10 @@ def _with_stragglers(parts: Parts, inputs: StepInputs) -> Parts:
 
 def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     """Workers that do the same on their own share of the batch."""
-    scale = inputs.scale(group)
+    own = inputs.own_passes(group)
+    scale = inputs.scale(group) if own is None else _stretched(own, group, inputs)
     passes = inputs.passes.total * scale
-    beside = inputs.passes.overhead * inputs.crowding + inputs.update_seconds(group)
+    beside = inputs.overhead_seconds + inputs.update_seconds(group)
     beside += inputs.earlier_passes * passes
     blocking = sum(inputs.seconds(message) for message in group.messages if not message.hidden)
     blocking += inputs.software_seconds(group, inputs.model.parameter_bytes * min(1.0, inputs.share(group)))
@@ -150,11 +59,19 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     sent = _gathering if any(message.layer is not None for message in hidden) else _sending_back
     span, transfers = sent(scale, hidden, inputs)
     # What hidden transfers take from the computation counts as exposed: it would not be there without them.
-    exposed = blocking + max(0.0, span + beside - compute)
+    hidden_share = inputs.hidden_share
+    exposed = blocking + hidden_share * max(0.0, span + beside - compute) + (1 - hidden_share) * transfers
     moved = blocking + transfers
     return Parts(
         compute, exposed, 0.0, inputs.peer_wakeup_seconds(group), moved, cpu_seconds=inputs.workers * (compute + moved)
     )
+
+
+def _stretched(own: Passes, group: RankFootprint, inputs: StepInputs) -> float:
+    """By which factor passes take longer because the device waits for its host, which asks for the next meanwhile."""
+    host = sum(own.host_forward) + sum(own.host_backward)
+    within = sum(within_passes(group, inputs, 1 + inputs.earlier_passes))
+    return max(1.0, (host - within) / own.total) if own.total else 1.0
 
 
 def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
@@ -214,14 +131,22 @@ def _arrays(arrays: Sequence[tuple[str, tuple[int, ...]]], parameters: int) -> l
 
 def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
     """Parameters are gathered just before each layer needs them, one layer ahead; gradients are scattered after it."""
-    names = [layer.name for layer in inputs.model.layers]
-    early: dict[str | None, list[Message]] = {name: [] for name in names}
-    late: dict[str | None, list[Message]] = {name: [] for name in names}
+    places = {layer.name: place for place, layer in enumerate(inputs.model.layers)}
+    early: list[list[tuple[Message, float]]] = [[] for _ in places]
+    late: list[list[tuple[Message, float]]] = [[] for _ in places]
     for message in hidden:
-        of_layer = {"forward": early, "backward": late}.get(message.phase, {}).get(message.layer)
-        if of_layer is not None:
-            of_layer.append(message)
-    whole = [message for message in hidden if message.layer not in early]
+        place = places.get(str(message.layer))
+        if place is not None and message.phase != "update":
+            of_phase, each = early if message.phase == "forward" else late, inputs.seconds(message) / message.layers
+            for layer in range(place, place + message.layers):
+                of_phase[layer].append((message, each))
+    whole = [message for message in hidden if message.layer not in places]
+    if not whole and not any(early) and not any(message.kind == "all-gather" for message in hidden):
+        # Nothing is waited for: gradients leave as layers finish.
+        transfers = [sum(transfer for _, transfer in of_layer) for of_layer in reversed(late)]
+        segments = [seconds * scale for seconds in reversed(inputs.passes.backward)]
+        end, link = overlap(segments, transfers, inputs.hardware.interference.value)
+        return inputs.passes.forward_total * scale + max(end, link), sum(transfers)
     tasks: list[Task] = []
 
     def add(transfers: bool, seconds: float, *after: int) -> int:
@@ -230,20 +155,20 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
 
     before = [add(True, inputs.seconds(message)) for message in whole if message.phase == "forward"]
     done, earlier = -1, -1
-    for name, seconds in zip(names, inputs.passes.forward, strict=True):
-        gathered = [add(True, inputs.seconds(message), earlier) for message in early[name]]
+    for needed, seconds in zip(early, inputs.passes.forward, strict=True):
+        gathered = [add(True, transfer, earlier) for _, transfer in needed]
         done, earlier = add(False, seconds * scale, *gathered, *before, done), done
-    scattered: list[Message] = []
-    for name, seconds in zip(reversed(names), reversed(inputs.passes.backward), strict=True):
-        gathers = [message for message in late[name] if message.kind == "all-gather"]
-        gathered = [add(True, inputs.seconds(message), earlier) for message in gathers]
+    scattered: list[float] = []
+    for of_layer, seconds in zip(reversed(late), reversed(inputs.passes.backward), strict=True):
+        gathers = [transfer for message, transfer in of_layer if message.kind == "all-gather"]
+        gathered = [add(True, transfer, earlier) for transfer in gathers]
         # What the layer before has made leaves behind what the next one needs.
-        for message in scattered:
-            add(True, inputs.seconds(message), done)
+        for transfer in scattered:
+            add(True, transfer, done)
         done, earlier = add(False, seconds * scale, *gathered, done), done
-        scattered = [message for message in late[name] if message.kind != "all-gather"]
-    for message in scattered:
-        add(True, inputs.seconds(message), done)
+        scattered = [transfer for message, transfer in of_layer if message.kind != "all-gather"]
+    for transfer in scattered:
+        add(True, transfer, done)
     for message in whole:
         if message.phase == "backward":
             add(True, inputs.seconds(message), *(() if message.kind == "all-gather" else (done,)))
@@ -252,81 +177,10 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
     )
 
 
-def _in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInputs) -> Parts:
-    """Micro-batches go forward through the line of workers and their gradients back; passes are those of one."""
-    line, rounds = line_of_workers(workers, stages), stages.accumulation
-    count = stages.microbatches * rounds
-    shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]
-    forward, backward = inputs.passes.forward_total * inputs.crowding, inputs.passes.backward_total * inputs.crowding
-    # Launching a part of a layer takes as long as launching all of it.
-    least = inputs.passes.least / inputs.passes.total * stages.split if stages.split > 1 and inputs.passes.total else 0
-    shares = [share * max(1.0, least) for share in shares]
-    passes = [(forward * share, backward * share) for share in shares]
-    within = [_within_passes(group, inputs, count) for group in line]
-    sends = [max((inputs.cost(m) for m in group.messages if m.kind == "send"), default=0.0) for group in line]
-    with_exchanges = [(f + f_more, b + b_more) for (f, b), (f_more, b_more) in zip(passes, within, strict=True)]
-    total = pipeline_seconds(stages, with_exchanges, sends) * rounds
-    alone = pipeline_seconds(stages, passes, [0.0] * len(line)) * rounds
-    sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
-    beside = inputs.passes.overhead * inputs.crowding + max(inputs.update_seconds(group) for group in line)
-    busiest = max(range(len(line)), key=lambda worker: shares[worker])
-    compute = sum(passes[busiest]) * count + beside
-    exchanged = sum(within[busiest]) * count
-    transfers = sending[busiest] + exchanged
-    averaged = inputs.software_seconds(line[busiest], line[busiest].parameter_bytes)
-    averaged += _outside_passes(line[busiest], inputs, passes[busiest])
-    bubble = max(0.0, alone + beside - compute)
-    busy = sum(map(sum, passes)) * count + beside * len(line)
-    busy += sum(sending) * 2 + exchanged * len(line)
-    waiting = inputs.peer_wakeup_seconds(line[busiest])
-    return Parts(
-        compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
-        cpu_seconds=stages.replicas * (busy + averaged * len(line)),
-    )  # fmt: skip
-
-
-def _within_passes(group: RankFootprint, inputs: StepInputs, count: int) -> tuple[float, float]:
-    """Seconds that one forward and one backward pass of a rank spend on exchanges that they wait for."""
-    waited = [message for message in group.messages if message.kind != "send" and not message.hidden]
-    forward, backward = (
-        sum(inputs.seconds(message) for message in waited if message.phase == phase) / count
-        for phase in ("forward", "backward")
-    )
-    return forward, backward
-
-
-def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[float, float]) -> float:
-    """Exposed seconds of what comes once in a step.
-
-    Gathered parameters hide behind the first forward pass and gradients, which the last backward pass completes, behind
-    that one; what belongs to the update hides behind nothing.
-    """
-    exposed = sum(
-        inputs.seconds(message) for message in group.messages if message.phase == "update" and message.kind != "send"
-    )
-    for phase, seconds in zip(("forward", "backward"), passes, strict=True):
-        hidden = sum(inputs.seconds(m) for m in group.messages if m.hidden and m.phase == phase)
-        exposed += max(0.0, hidden - seconds)
-    return exposed
-
-
-def line_of_workers(workers: Sequence[RankFootprint], stages: Stages) -> list[RankFootprint]:
-    """One pipeline's workers in order, each by itself."""
-    line: list[RankFootprint] = []
-    before = 0
-    for group in workers:
-        # Ranks of the first pipeline are `apart` from each other.
-        line += [group] * (-(-(before + group.ranks) // stages.apart) - -(-before // stages.apart))
-        before += group.ranks
-        if len(line) >= stages.workers:
-            break
-    return line[: stages.workers]
-
-
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
     """Workers push and pull; a server serves one after another, and the server that keeps most is done last."""
     scale = inputs.scale(worker)
-    compute = inputs.passes.total * scale + inputs.passes.overhead * inputs.crowding
+    compute = inputs.passes.total * scale + inputs.overhead_seconds
     share = max(server.parameter_bytes for server in servers) / (
         sum(server.parameter_bytes for server in servers) or 1.0
     )
@@ -344,7 +198,7 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
         return _unsynchronised(compute + software + words, moved, service, inputs, busy)
     hidden = [message for message in large if message.hidden]
     end, sent = _sending_back(scale, hidden, inputs)
-    pushed = end + inputs.passes.overhead * inputs.crowding - compute
+    pushed = end + inputs.overhead_seconds - compute
     queued = sum(
         max(0.0, inputs.workers * _at_server(message, share, inputs) - inputs.seconds(message)) for message in large
     )

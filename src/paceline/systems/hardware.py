@@ -16,6 +16,7 @@ from paceline.spec import Execution, Frozen, Precision
 from paceline.systems.gpu_memory import GpuMemory
 from paceline.systems.local import FRAMEWORKS, Gpu, System
 from paceline.systems.operation_times import OperationTimes
+from paceline.systems.software import Software
 
 Kind = Literal["cpu", "cuda"]
 # Fields that files of earlier versions have and nothing is predicted from.
@@ -263,6 +264,8 @@ class Hardware(Frozen):
     speeds: tuple[float, ...] = ()
     # Of a GPU that is cut: into how many slices, each of which is a device.
     slices: int | None = None
+    # How the programs of logged runs take their steps, where it was fitted to some.
+    software: Software | None = None
 
     @classmethod
     def read(cls, values: dict[str, Any], where: str) -> Self:

@@ -14,6 +14,7 @@ from paceline.spec import RunSpec
 from paceline.strategies import strategy
 
 KEPT, OVER = 1000.0, 300.0
+KNOBS = {"schedule": "1f1b", "microbatches": 0, "stages_per_worker": 1, "balance": "counted", "attention": "auto"}
 
 
 def spec_of(name: str, **fields: Any) -> RunSpec:
@@ -35,7 +36,7 @@ def peaks(spec: RunSpec, **more: Any) -> tuple[list[float], ModelFacts, Footprin
     chosen = strategy(spec.strategy)
     footprint = chosen.footprint(spec, facts)
     step = step_of(facts, 2)
-    plan = MeshPlan.of(spec, {"schedule": "1f1b", "microbatches": 0, "stages_per_worker": 1})
+    plan = MeshPlan.of(spec, KNOBS)
     return mesh_peaks(spec, plan, facts, footprint, step, **more), facts, footprint, step
 
 

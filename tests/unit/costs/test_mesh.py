@@ -1,11 +1,13 @@
 """What ranks of a layout compute, send and hold, in numbers that can be followed by hand."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from paceline.contract.context import spec_facts
-from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint
 from paceline.costs.recompute import activation_bytes
 from paceline.layout import all_layouts
 from paceline.plan import complete
@@ -40,7 +42,17 @@ def test_all_ranks_together_hold_each_parameter_once_per_copy(layout: str) -> No
 def test_shards_hold_what_torch_fsdp_holds_and_send_what_it_sends() -> None:
     footprint, facts = counted("shard=4")
     spec = complete(RunSpec.parse({"strategy": "torch-fsdp", "workers": 4, **MODEL}, "fsdp"))
-    assert footprint.groups == strategy("torch-fsdp").footprint(spec, facts).groups
+    (mesh,), (fsdp,) = footprint.groups, strategy("torch-fsdp").footprint(spec, facts).groups
+    assert replace(mesh, messages=()) == replace(fsdp, messages=())
+    assert _bytes_by_kind(mesh) == _bytes_by_kind(fsdp)
+
+
+def _bytes_by_kind(group: RankFootprint) -> Counter[tuple[str, str, float]]:
+    """Messages of each kind and size in each part of a step; those of like layers may be listed together or not."""
+    sizes: Counter[tuple[str, str, float]] = Counter()
+    for message in group.messages:
+        sizes[message.kind, message.phase, message.payload_bytes] += round(message.count)
+    return sizes
 
 
 def test_copies_send_their_gradients_once_around() -> None:
@@ -84,17 +96,17 @@ def test_a_pipeline_computes_one_pass_again_at_a_time() -> None:
     assert many.groups[0].activation_bytes < few.groups[0].activation_bytes
 
 
-def test_messages_of_equal_layers_have_the_names_of_their_own() -> None:
-    footprint, facts = counted("shard=2,tensor=2", options={**MODEL["options"], "depth": 4})
-    messages = footprint.groups[0].messages
-    blocks = [layer.name for layer in facts.layers if layer.heads]
-    assert len(blocks) == 4
-    by_layer = [[message for message in messages if message.layer == name] for name in blocks]
-    assert len({len(of_layer) for of_layer in by_layer}) == 1
-    for name, of_layer in zip(blocks, by_layer, strict=True):
-        assert of_layer and all(name in message.name for message in of_layer)
-        others = set(blocks) - {name}
-        assert not any(other in message.name for other in others for message in of_layer)
+def test_messages_of_equal_layers_are_counted_together() -> None:
+    (shallow, _), (deep, facts) = (
+        counted("shard=2,tensor=2", options={**MODEL["options"], "depth": depth}) for depth in (1, 4)
+    )
+    first = next(layer.name for layer in facts.layers if layer.heads)
+    once, four_times = (
+        [message for message in footprint.groups[0].messages if message.layer == first] for footprint in (shallow, deep)
+    )
+    assert [message.name for message in once] == [message.name for message in four_times]
+    assert {message.layers for message in four_times} == {4}
+    assert [4 * message.count for message in once] == [message.count for message in four_times]
 
 
 def test_full_recomputation_gathers_the_sequence_again_and_selective_does_not() -> None:

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
@@ -23,6 +23,8 @@ class Segment:
 
     children: tuple[tuple[str, nn.Module], ...]
     flops: float | None = None
+    # Whether it is a block of a transformer; None for a child of a user's model, which may be.
+    is_block: bool | None = None
 
     @property
     def module(self) -> nn.Sequential:
@@ -44,9 +46,12 @@ def segments_of(context: Context, module: nn.Sequential) -> list[Segment]:
         # What works in place on its input must have that input made beside it, not received.
         joins = name not in facts if facts else getattr(child, "inplace", False)
         if joins and segments:
-            segments[-1] = Segment((*segments[-1].children, (name, child)), segments[-1].flops)
+            segments[-1] = replace(segments[-1], children=(*segments[-1].children, (name, child)))
+        elif facts:
+            is_block = facts[name].heads is not None
+            segments.append(Segment(((name, child),), facts[name].forward_flops, is_block))
         else:
-            segments.append(Segment(((name, child),), facts[name].forward_flops if facts else None))
+            segments.append(Segment(((name, child),)))
     return segments
 
 
@@ -61,8 +66,10 @@ def flattened_sequence(module: nn.Module, prefix: str = "") -> list[tuple[str, n
 
 
 def costs_of(segments: Sequence[Segment], inputs: Tensor, balance: str, device: torch.device) -> list[float]:
-    """Counted by every process alike, or measured by the first one for all."""
-    if balance == "counted":
+    """Counted by every process alike, or measured by the first one for all; of a built-in model's blocks, one each."""
+    if balance == "blocks" and any(segment.is_block for segment in segments):
+        return [float(bool(segment.is_block)) for segment in segments]
+    if balance != "measured":
         return _counted(segments, inputs[:TRIAL_SAMPLES])
     measured = [_timed(segments, inputs, device) if dist.get_rank() == 0 else []]
     dist.broadcast_object_list(measured, src=0, device=device)

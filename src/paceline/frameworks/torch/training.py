@@ -244,11 +244,14 @@ class TorchJob:
     def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
         """Adds the gradients of one of several equal parts of the batch, and gives its share of the mean loss."""
         with self._precision():
-            loss = self._loss(self._model(inputs), targets)
+            loss = self._loss_of(inputs, targets)
             if passes > 1:
                 loss = loss / passes
         (loss if self._scale is None else loss * self._scale.factor).backward()
         return loss.detach()
+
+    def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self._loss(self._model(inputs), targets)
 
     def _sending(self, last: bool) -> AbstractContextManager[Any]:
         """Around a pass of several; gradients are sent in the last of them."""

@@ -40,12 +40,13 @@ def emit(spec: RunSpec, *, file_name: str = FILE_NAME, why: str = "", probe: Pro
 
     A run that no machine could make, or that the script could not carry out as asked, is a `UserError`.
     """
-    script, whole = script_of(spec.strategy), complete(spec)
+    whole = complete(spec)
+    script = script_of(whole.strategy)
     _check(whole, script, probe)
     source = Source(whole)
     values = {
         **values_of(source, script, file_name, why),
-        **_OF_FRAMEWORK[strategy(spec.strategy).framework](source),
+        **_OF_FRAMEWORK[strategy(whole.strategy).framework](source),
         **script.values(source),
     }
     return without_unused_imports(_templates().get_template(f"{script.name}.py.j2").render(values))

@@ -14,7 +14,7 @@ from paceline.contract.strategy import Cut, Knob, Strategy
 from paceline.contract.traits import Peaks, Traits
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.layout_memory import mesh_peaks
-from paceline.costs.layouts import SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
+from paceline.costs.layouts import ATTENTION, BALANCES, SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
 from paceline.costs.mesh import mesh_footprint
 from paceline.costs.precision import cast_numbers
 from paceline.errors import SpecError
@@ -27,6 +27,14 @@ KNOBS = (
     Knob("schedule", "1f1b", "order of the micro-batches' passes through the pipeline", SCHEDULES),
     Knob("microbatches", 0, "parts of each pass of the pipeline; 0 is two for each of its ranks"),
     Knob("stages_per_worker", 2, "for the interleaved schedules: stages that each rank holds"),
+    Knob("balance", "counted", "stages of equal counted work, of equal measured time, or of as many blocks", BALANCES),
+    Knob("convolutions", "split", "with tensor: each rank has some output channels, or all", ("split", "replicated")),
+    Knob(
+        "attention",
+        "auto",
+        "over context: keys and values gathered, or sent round in a ring; auto is ring on GPUs",
+        ATTENTION,
+    ),
 )
 
 
@@ -86,7 +94,7 @@ def open_job(context: Context) -> Job:
     """Keeps what falls to the process of the mesh."""
     from paceline.strategies.torch.mesh.job import open_mesh
 
-    return open_mesh(context, plan_of(context.spec))
+    return open_mesh(context, plan_of(context.spec), str(STRATEGY.knob_values(context.spec)["balance"]))
 
 
 STRATEGY = Strategy(

@@ -1,0 +1,158 @@
+"""Seconds of a rank's own part of a model on a GPU: what its device computes, and what its host takes to ask for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+
+from paceline.costs.footprint import RankWork
+from paceline.costs.fusion import fused, unfused
+from paceline.costs.layer_operations import Pass, layer_operations, loss_operations, recomputed
+from paceline.costs.layers import LayerFacts
+from paceline.costs.operations import LayerOperations, Operation, update
+from paceline.predict.compute import Compute, Passes
+from paceline.predict.operations import OperationTimer, Source
+from paceline.predict.steps import BESIDE, HOST_DEVIATION, host_seconds
+from paceline.spec import Recompute
+from paceline.systems.software import AttentionKernel
+
+# Seconds of the device, those of the host, and the device's by how far off they may be.
+PassTimes = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Both passes of one layer, and where the device's seconds come from."""
+
+    forward: PassTimes
+    backward: PassTimes
+    sources: tuple[tuple[Source, float], ...]
+
+
+@dataclass(frozen=True)
+class RankClock:
+    """Times passes of ranks as one framework makes them; layers that are alike are timed once."""
+
+    compute: Compute
+    # With the work that they are of, which is known by its place in memory and so must be kept.
+    _passes: dict[tuple[int, float, int, str, bool], tuple[RankWork, Passes]] = field(default_factory=dict)
+    _known: dict[tuple[LayerFacts, Pass, Recompute], LayerTimes] = field(default_factory=dict)
+    _losses: dict[float, LayerTimes] = field(default_factory=dict)
+
+    def passes(self, work: RankWork) -> Passes:
+        """One forward and backward pass of its samples; seconds of device and host apart."""
+        key = id(work.model), work.samples, work.ways, work.recompute, work.last
+        if key not in self._passes:
+            self._passes[key] = work, self._timed(work)
+        return self._passes[key][1]
+
+    def _timed(self, work: RankWork) -> Passes:
+        sources: dict[Source, float] = {}
+        forward: list[PassTimes] = []
+        backward: list[PassTimes] = []
+        for times, count in self._layers(work):
+            forward += [times.forward] * count
+            backward += [times.backward] * count
+            for source, seconds in times.sources:
+                sources[source] = sources.get(source, 0.0) + seconds * count
+        if work.last:
+            # The loss goes with the last layer.
+            for passes in (forward, backward):
+                (last, loss), passes[-2:] = passes[-2:], []
+                passes.append((last[0] + loss[0], last[1] + loss[1], last[2] + loss[2]))
+        # Passes of less than a sample, as of stretches of a sequence, are in proportion.
+        part = work.samples / max(1, round(work.samples))
+        software, parameters = self.compute.hardware.software, work.model.parameters
+        asking = 1 + (software.host_share_per_split if software else 0.0) * (work.ways - 1)
+        device, host, off = (sum(times[which] for times in (*forward, *backward)) for which in (0, 1, 2))
+        host_bound = host * asking > device * part
+        updated = self._timer.timed(update(self._optimizer, parameters)).seconds
+        return Passes(
+            tuple(times[0] * part for times in forward), tuple(times[0] * part for times in backward),
+            # What a fit says of each step has all of this in it.
+            overhead=0.0 if software else max(0.0, (BESIDE + 1) * self._host - updated) * host_bound,
+            update_per_parameter=updated / parameters if parameters else 0.0,
+            deviation=HOST_DEVIATION if host_bound else off / (device or 1.0),
+            source=self.compute.source_text(sources, host_bound),
+            host_forward=tuple(times[1] * asking for times in forward),
+            host_backward=tuple(times[1] * asking for times in backward),
+        )  # fmt: skip
+
+    def _layers(self, work: RankWork) -> list[tuple[LayerTimes, int]]:
+        """Of each run of like layers, and of the loss."""
+        precision, samples = self.compute.numbers, max(1, round(work.samples))
+        elements, trained, layers = work.model.input_elements, not work.model.input_elements, []
+        for layer, count in work.model.runs:
+            first = Pass(samples, precision, elements or layer.output_elements, trained)
+            trained, elements = trained or layer.parameters > 0, layer.output_elements
+            # What a layer is given differs for the first of its like alone.
+            others, rest = first, count
+            if first.input_elements != elements or first.sends_back != trained:
+                others, rest = Pass(samples, precision, elements, trained), count - 1
+                layers.append((self._layer(layer, first, work.recompute), 1))
+            if rest:
+                layers.append((self._layer(layer, others, work.recompute), rest))
+        if work.last:
+            layers.append((self._loss(samples * elements / work.ways), 1))
+        return layers
+
+    def _layer(self, layer: LayerFacts, on: Pass, recompute: Recompute) -> LayerTimes:
+        key = layer, on, recompute
+        if key not in self._known:
+            compiled = "compiled" in self.compute.running
+            self._known[key] = self._times(_as_run(layer, on, recompute, self._attention, compiled))
+        return self._known[key]
+
+    def _loss(self, outputs: float) -> LayerTimes:
+        if outputs not in self._losses:
+            self._losses[outputs] = self._times(loss_operations(outputs, Pass(1, self.compute.numbers)))
+        return self._losses[outputs]
+
+    def _times(self, operations: LayerOperations) -> LayerTimes:
+        sources: dict[Source, float] = {}
+        forward, backward = self._pass(operations.forward, sources), self._pass(operations.backward, sources)
+        return LayerTimes(forward, backward, tuple(sources.items()))
+
+    def _pass(self, operations: Sequence[Operation], sources: dict[Source, float]) -> PassTimes:
+        device, count, off = 0.0, 0.0, 0.0
+        for operation in operations:
+            timed = self._timer.timed(operation)
+            seconds = timed.seconds * operation.count
+            device, count, off = device + seconds, count + operation.count, off + seconds * timed.deviation
+            sources[timed.source] = sources.get(timed.source, 0.0) + seconds
+        return device, count * self._host, off
+
+    @cached_property
+    def _timer(self) -> OperationTimer:
+        return self.compute.timer or OperationTimer(self.compute.hardware)
+
+    @cached_property
+    def _host(self) -> float:
+        return host_seconds(self._timer, self.compute.running)
+
+    @cached_property
+    def _attention(self) -> AttentionKernel:
+        return self.compute.hardware.software.attention if self.compute.hardware.software else "fused"
+
+    @cached_property
+    def _optimizer(self) -> str:
+        settings = self.compute.optimizer
+        names = {"sgd": "momentum" if settings.momentum else "sgd", "lbfgs": "sgd"}
+        return names.get(settings.name, settings.name)
+
+
+@lru_cache(maxsize=8192)
+def _as_run(
+    layer: LayerFacts, on: Pass, recompute: Recompute, attention: AttentionKernel, compiled: bool
+) -> LayerOperations:
+    """Both passes of a layer with what is recomputed, as attention is made and as a compiler leaves them."""
+    operations = recomputed(layer_operations(replace(layer, name=""), on), recompute, layer)
+    passes = [operations.forward, operations.backward]
+    if attention == "unfused":
+        passes = [tuple(each for operation in made for each in _kernels(operation)) for made in passes]
+    if compiled:
+        passes = [fused(made) for made in passes]
+    return LayerOperations(layer.name, *passes)
+
+
+def _kernels(operation: Operation) -> tuple[Operation, ...]:
+    return unfused(operation) if operation.kind == "attention" else (operation,)

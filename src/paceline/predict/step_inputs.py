@@ -1,0 +1,118 @@
+"""What a step is simulated with, and what comes of it: the seconds of its parts."""
+
+from dataclasses import dataclass, field
+
+from paceline.costs.footprint import FLOAT_BYTES, ModelFacts, RankFootprint
+from paceline.costs.messages import Message
+from paceline.predict.compute import Passes
+from paceline.predict.rank_passes import RankClock
+from paceline.predict.transfers import Costs
+from paceline.systems.hardware import Hardware, StrategyOverhead
+
+# A socket takes about so much at once (Linux: tcp_wmem starts at 16 kB and grows as it is used); the rest of a message
+# waits for the threads of both ends, which computation keeps from their cores, more than once.
+LONG_BYTES = 100e3
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Seconds of one step: they add up to it. `transfers` is all communication, hidden or not."""
+
+    compute: float
+    exposed: float
+    bubble: float
+    waiting: float
+    transfers: float
+    staleness: float = 0.0
+    # Of all processes together, where cores also move the bytes.
+    cpu_seconds: float = 0.0
+
+    @property
+    def step(self) -> float:
+        """The whole."""
+        return self.compute + self.exposed + self.bubble + self.waiting
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What a step is simulated with: the work of one worker, the costs of transfers, and who shares what."""
+
+    hardware: Hardware
+    costs: Costs
+    model: ModelFacts
+    passes: Passes
+    # By which factor computation takes longer because other workers compute too.
+    crowding: float
+    synchronous: bool
+    workers: int
+    # Operations that the passes stand for: a worker that holds a part of each layer has fewer.
+    flops: float
+    state_bytes_per_parameter: float = 0.0
+    # Backward passes before the one that gradients are sent with; each has a forward pass of its own.
+    earlier_passes: int = 0
+    # What the strategy's software takes of a rank, and whether a rank holds a part of each layer.
+    overhead: StrategyOverhead | None = None
+    splits_layers: bool = False
+    # Times a rank's own part of the model, where its operations are known.
+    clock: RankClock | None = None
+    # Pieces of the model's gradients by their sizes, worked out once.
+    filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
+
+    def software_seconds(self, group: RankFootprint, parameter_bytes: float) -> float:
+        """Seconds in which a rank handles its messages and these parameters, beside the sending itself."""
+        if self.overhead is None or self.workers < 2:
+            return 0.0
+        # A rank with parts of layers goes through the software for every operation on them, not for every message.
+        handled = self.model.tensors if self.splits_layers else _message_count(group)
+        per_byte = self.overhead.seconds_per_parameter_byte
+        return per_byte * parameter_bytes + self.overhead.seconds_per_message * handled
+
+    def peer_wakeup_seconds(self, group: RankFootprint) -> float:
+        """Seconds in which a rank waits until the processes at the other ends of its messages wake up."""
+        if self.overhead is None or self.workers < 2:
+            return 0.0
+        long = sum(message.count for message in group.messages if message.payload_bytes > LONG_BYTES)
+        return self.overhead.waiting_per_message * _message_count(group) + self.overhead.waiting_per_long_message * long
+
+    def own_passes(self, group: RankFootprint) -> Passes | None:
+        """One pass of the rank's own part of the model; None where only its share of the whole model's is known."""
+        return self.clock.passes(group.work) if self.clock is not None and group.work is not None else None
+
+    @property
+    def overhead_seconds(self) -> float:
+        """Of a step, beside passes, transfers and update."""
+        fitted = self.hardware.software.step_seconds if self.hardware.software else 0.0
+        return self.passes.overhead * self.crowding + fitted
+
+    @property
+    def hidden_share(self) -> float:
+        """Of the transfers of gradients that may hide behind the backward pass."""
+        return self.hardware.software.hidden_share if self.hardware.software else 1.0
+
+    def share(self, group: RankFootprint) -> float:
+        """The share of the whole model's operations that the rank computes for its samples."""
+        return group.flops / (1 + self.earlier_passes) / self.flops if self.flops else 1.0
+
+    def scale(self, group: RankFootprint) -> float:
+        """What a rank's passes take of the whole model's: by its operations, but no less than launching takes."""
+        least = self.passes.least / self.passes.total if self.passes.total else 0.0
+        return self.crowding * max(self.share(group), least)
+
+    def update_seconds(self, group: RankFootprint) -> float:
+        """Seconds of updating the parameters that a rank has optimizer state for, or all that it holds."""
+        held = group.parameter_bytes / FLOAT_BYTES
+        if self.state_bytes_per_parameter:
+            held = min(held, group.optimizer_bytes / self.state_bytes_per_parameter)
+        return held * self.passes.update_per_parameter * self.crowding
+
+    def cost(self, message: Message) -> float:
+        """Seconds of one such message."""
+        return self.costs.seconds(message.kind, message.payload_bytes, message.ranks, message.apart)
+
+    def seconds(self, message: Message) -> float:
+        """Seconds of all such messages in a step."""
+        return self.cost(message) * message.count
+
+
+def _message_count(group: RankFootprint) -> float:
+    return sum(message.count for message in group.messages)
