@@ -37,6 +37,7 @@ ARRAYS = {
     "add": 3, "mul": 3, "gelu": 2, "gelu_backward": 3, "relu": 2, "threshold_backward": 3, "silu": 2,
     "silu_backward": 3, "native_layer_norm": 2, "native_layer_norm_backward": 3, "_fused_rms_norm": 2,
     "_fused_rms_norm_backward": 3, "native_group_norm": 2, "native_group_norm_backward": 3, "sum": 1, "clone": 2,
+    "contiguous": 2,
     "_log_softmax": 2, "_log_softmax_backward_data": 3, "embedding": 2, "embedding_dense_backward": 3, "cat": 2,
     "neg": 2, "copy_": 2, "max_pool2d_with_indices": 2, "max_pool2d_with_indices_backward": 3,
     "select_backward": 4 / 3, "mean": 1, "div": 2,
@@ -248,9 +249,9 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
             tape.note([*on.widen(elements)], [*on.cast(elements, backward=True)])
             # Convolutions have channels fastest and CUDA's norms over groups have not: numbers are put in another order
             # between them, each way.
-            _pointwise(tape, on.wide, elements, "clone", "clone")
+            _pointwise(tape, on.wide, elements, "contiguous", "contiguous")
             _pointwise(tape, on.wide, elements, "native_group_norm", "native_group_norm_backward")
-            _pointwise(tape, on.numbers, elements, "clone", "clone")
+            _pointwise(tape, on.numbers, elements, "contiguous", "contiguous")
             if name in ("conv3_kernel",) or (name == "conv2_kernel" and "conv3_kernel" not in kernels):
                 _pointwise(tape, on.wide, elements, "add", "add")
             if not name.startswith("skip"):

@@ -60,6 +60,13 @@ class Passes:
         """Seconds of both passes of all layers."""
         return self.forward_total + self.backward_total
 
+    def crowded(self, factor: float) -> "Passes":
+        """The same where other workers slow the device down by a factor; not the host, which is each worker's own."""
+        if factor == 1:
+            return self
+        forward, backward = (tuple(seconds * factor for seconds in passes) for passes in (self.forward, self.backward))
+        return replace(self, forward=forward, backward=backward)
+
     @cached_property
     def backward_done(self) -> list[float]:
         """The share of the backward pass that is done after each layer, from the last one on."""

@@ -157,14 +157,16 @@ class Predictor:
     def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> StepInputs:
         microbatch, microbatches = self._microbatch(spec, chosen, footprint), _passes_of(footprint, spec)
         clock, work = self._clock(spec, chosen), footprint.groups[0].work
-        own = clock.passes(work) if clock is not None and work is not None else None
+        crowding = self._crowding(footprint, spec, chosen)
+        own = clock.passes(work).crowded(crowding) if clock is not None and work is not None else None
         return StepInputs(
             self.hardware, self._transfers(chosen, spec), self.model,
             own or self.passes(chosen, spec, microbatch),
-            crowding=self._crowding(footprint, spec, chosen), synchronous=chosen.synchronous, workers=spec.workers,
+            crowding=crowding, synchronous=chosen.synchronous, workers=spec.workers,
             flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
-            earlier_passes=0 if footprint.stages else microbatches - 1, overhead=self.overhead(chosen),
+            # A pipeline of one worker makes all its passes by itself.
+            earlier_passes=0 if footprint.stages and footprint.stages.workers > 1 else microbatches - 1, overhead=self.overhead(chosen),
             splits_layers=chosen.traits.splits_layers(spec), clock=clock if own else None, filled=self._filled,
         )  # fmt: skip
 
