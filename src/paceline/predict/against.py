@@ -7,8 +7,9 @@ from statistics import mean, median
 
 from paceline.errors import UserError
 from paceline.layout import MESH
+from paceline.predict.estimate import Estimate
 from paceline.predict.logged import LoggedRun
-from paceline.predict.prediction import ComputeKey, Estimate, Predictor
+from paceline.predict.prediction import ComputeKey, Predictor
 from paceline.predict.rank_passes import RankClock
 from paceline.systems.hardware import Hardware
 from paceline.systems.software import AttentionKernel

@@ -166,7 +166,8 @@ class Predictor:
             flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
             # A pipeline of one worker makes all its passes by itself.
-            earlier_passes=0 if footprint.stages and footprint.stages.workers > 1 else microbatches - 1, overhead=self.overhead(chosen),
+            earlier_passes=0 if footprint.stages and footprint.stages.workers > 1 else microbatches - 1,
+            overhead=self.overhead(chosen),
             splits_layers=chosen.traits.splits_layers(spec), clock=clock if own else None, filled=self._filled,
         )  # fmt: skip
 

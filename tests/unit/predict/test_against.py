@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from paceline.predict.against import ComparedRun, Comparison, compare
+from paceline.predict.estimate import Estimate
 from paceline.predict.logged import LoggedRun, read_log
-from paceline.predict.prediction import Estimate
 from paceline.systems.files import load_hardware
 
 COLUMNS = "gpus,global_batch,micro_batch,width,heads,depth,sequence,tensor,data,pipeline,step_seconds\n"

@@ -146,7 +146,7 @@ def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype
     if name == "max_pool2d_with_indices":
         return lambda: functional.max_pool2d(images, 2)
     if name == "contiguous":
-        return images.contiguous
+        return lambda: images.contiguous(memory_format=torch.contiguous_format)
     aten, samples, pixels = torch.ops.aten, shape[0], SIDE * SIDE
     # A batch norm keeps its parameters wide.
     ones = torch.ones(NORM_GROUPS, device=device, dtype=torch.float32 if "batch" in name else kind)

@@ -41,7 +41,7 @@ def operation_of(
 
 def _is_transposed(factor: Tensor) -> bool:
     """Whether the rows of a matrix lie side by side: it is the other way round in memory."""
-    return factor.ndim == 2 and factor.stride(0) == 1 and factor.shape[0] > 1
+    return bool(factor.ndim == 2 and factor.stride(0) == 1 and factor.shape[0] > 1)
 
 
 def _work(name: str, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
