@@ -105,6 +105,7 @@ CASES = (
 def measured(spec: RunSpec) -> dict[str, float]:
     """Seconds of a step, of the host that asks for it, and of the device where it sleeps until all is asked for."""
     job = strategy(SINGLE).open_job(Context(spec, Process(0, 1, "worker", 0, ()), Rendezvous("", 0)))
+    torch.cuda.reset_peak_memory_stats()
     job.start_epoch(0)
     job.step(0, SETTLING)
     job.wait()
@@ -138,7 +139,7 @@ def operations_of(spec: RunSpec, traced: bool) -> StepOperations | None:
 
 def trace_all(specs: list[RunSpec]) -> None:
     """Traces are kept: several processes make all of them beforehand."""
-    steps = list(dict.fromkeys(one_step(spec) for spec in specs))
+    steps = list({step.model_dump_json(): step for step in map(one_step, specs)}.values())
     with ThreadPoolExecutor(TRACERS) as pool:
         list(pool.map(lambda some: traced_all(some, GpuMemory()), [steps[first::TRACERS] for first in range(TRACERS)]))
 

@@ -187,10 +187,13 @@ def system_that_fits(runs: Sequence[LoggedRun]) -> Hardware:
     """Of the described systems the slowest GPU that can have made all runs, with the most of them in a node."""
     systems = [load_hardware(name) for name in shipped_systems()]
     rates = [_flops_per_second(run) for run in runs]
-    able = [
+    fast_enough = [
         hardware for hardware in systems
         if hardware.kind == "cuda" and max(rates) <= peak_of(hardware.device, runs[0].spec.precision)
     ]  # fmt: skip
+    held = max(strategy(run.spec.strategy).footprint(run.spec, run.model).heaviest.held_bytes for run in runs)
+    # What a program holds may be less than is counted here, so that memory decides only between systems.
+    able = [hardware for hardware in fast_enough if held <= hardware.device.memory_bytes.value] or fast_enough
     if not able:
         raise SpecError(
             f"{runs[rates.index(max(rates))].name} computed {max(rates) / TERA:.0f} Tflop/s on each GPU, more than any "

@@ -108,6 +108,7 @@ def prediction_values(prediction: Prediction) -> dict[str, Any]:
         "tokens_per_second_per_device": ends(prediction.tokens_per_second),
         "speedup": prediction.speedup, "efficiency": prediction.efficiency,
         "memory_bytes": ends(prediction.memory_bytes), "memory_limit_bytes": prediction.memory_limit_bytes,
+        "memory_method": prediction.memory.method, "memory_reason": prediction.memory.reason,
         "fits": prediction.fits,
         "joules_per_epoch": ends(prediction.joules_per_epoch), "cost_per_epoch": ends(prediction.cost_per_epoch),
         "source": prediction.source, "kind": "predicted",
@@ -125,10 +126,18 @@ def _print(question: Question, predictions: Sequence[Prediction], refused: dict[
     console.print()
     console.print(_epoch_table(predictions))
     console.print(f"[dim]computation from {escape(predictions[0].source)}; {escape(hardware.about)}[/]")
+    console.print(f"[dim]{escape(_memory_text(predictions))}[/]")
     if not all(prediction.fits for prediction in predictions):
         console.print(f"[red]no[/]: a worker has {format_bytes(predictions[0].memory_limit_bytes)}")
     for name, reason in refused.items():
         console.print(f"[yellow]left out[/] {escape(name)}: {escape(reason)}")
+
+
+def _memory_text(predictions: Sequence[Prediction]) -> str:
+    """How the peaks of memory were found out."""
+    reasons = {prediction.memory.reason: None for prediction in predictions if prediction.memory.reason}
+    methods = {prediction.memory.method: None for prediction in predictions}
+    return f"memory {' and '.join(methods)}" + "".join(f"; not traced: {reason}" for reason in reasons)
 
 
 def _step_table(predictions: Sequence[Prediction]) -> Table:

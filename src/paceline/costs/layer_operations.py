@@ -37,6 +37,7 @@ ARRAYS = {
     "add": 3, "mul": 3, "gelu": 2, "gelu_backward": 3, "relu": 2, "threshold_backward": 3, "silu": 2,
     "silu_backward": 3, "native_layer_norm": 2, "native_layer_norm_backward": 3, "_fused_rms_norm": 2,
     "_fused_rms_norm_backward": 3, "native_group_norm": 2, "native_group_norm_backward": 3, "sum": 1, "clone": 2,
+    "contiguous": 2,
     "_log_softmax": 2, "_log_softmax_backward_data": 3, "embedding": 2, "embedding_dense_backward": 3, "cat": 2,
     "neg": 2, "copy_": 2, "max_pool2d_with_indices": 2, "max_pool2d_with_indices_backward": 3,
     "select_backward": 4 / 3, "mean": 1, "div": 2,
@@ -51,6 +52,8 @@ ROUTING, ROUTING_BACK = 12, 10
 JOINED = ("select_backward", "select_backward", "add", "select_backward", "add", "clone")
 IMAGE_KERNEL = 4
 CAST = "_to_copy"
+# Operations that arrays explain and those that are counted differ by biases and roundings.
+ROUGHLY = 0.1
 
 
 @dataclass(frozen=True)
@@ -251,9 +254,9 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
             tape.note([*on.widen(elements)], [*on.cast(elements, backward=True)])
             # Convolutions have channels fastest and CUDA's norms over groups have not: numbers are put in another order
             # between them, each way.
-            _pointwise(tape, on.wide, elements, "clone", "clone")
+            _pointwise(tape, on.wide, elements, "contiguous", "contiguous")
             _pointwise(tape, on.wide, elements, "native_group_norm", "native_group_norm_backward")
-            _pointwise(tape, on.numbers, elements, "clone", "clone")
+            _pointwise(tape, on.numbers, elements, "contiguous", "contiguous")
             if name in ("conv3_kernel",) or (name == "conv2_kernel" and "conv3_kernel" not in kernels):
                 _pointwise(tape, on.wide, elements, "add", "add")
             if not name.startswith("skip"):
@@ -282,18 +285,21 @@ def _side(pixels: float) -> int:
 
 
 def _product_layer(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """A dense layer or a head; one that is tied computes with another layer's table."""
+    """A dense layer or a head, or a worker's part of one; a tied head computes with another layer's table."""
     shapes, tape = dict(layer.arrays), _Tape([], [])
-    kernel = (layer.tied[1], layer.tied[0]) if layer.tied else shapes.get("kernel", ())
-    rows = layer.output_elements // kernel[1] if len(kernel) == 2 else 0
-    if (
-        rows * 2 * math.prod(kernel) != layer.forward_flops
-        and abs(rows * 2 * math.prod(kernel) - layer.forward_flops) > 0.1 * layer.forward_flops
-    ):
+    inner, columns = (layer.tied[1], layer.tied[0]) if layer.tied else shapes["kernel"]
+    rows = layer.output_elements // columns
+    if layer.tied:
+        # The first of the workers has the largest part of the table.
+        columns = -(-columns // max(1, round(2 * rows * inner * columns / max(1, layer.forward_flops))))
+    else:
+        # A part of the kernel makes a part of the output.
+        rows = min(rows, round(layer.forward_flops / (2 * inner * columns)))
+    if abs(2 * rows * inner * columns - layer.forward_flops) > ROUGHLY * layer.forward_flops:
         return _counted(layer, on)
     # Behind a norm numbers are wide; behind other products they are not.
-    sizes = (on.samples * rows, kernel[0], kernel[1])
-    _dense(tape, on, sizes, bias="bias" in shapes, sends_back=on.sends_back, wide=layer.tied is not None)
+    sizes, wide = (on.samples * rows, inner, columns), layer.tied is not None
+    _dense(tape, on, sizes, bias="bias" in shapes, sends_back=on.sends_back, wide=wide)
     return tape.operations(layer.name)
 
 

@@ -53,6 +53,11 @@ class Operation:
         """Its name without library and variant: `add` of `aten::add.Tensor`."""
         return self.name.replace("::", ".").removeprefix("aten.").split(".")[0]
 
+    @property
+    def update_name(self) -> str:
+        """Of an update: the optimizer, `adam` of `_fused_adam_`."""
+        return self.plain_name.removesuffix("_").removeprefix("_fused_")
+
 
 @dataclass(frozen=True)
 class LayerOperations:

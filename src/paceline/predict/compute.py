@@ -60,6 +60,13 @@ class Passes:
         """Seconds of both passes of all layers."""
         return self.forward_total + self.backward_total
 
+    def crowded(self, factor: float) -> "Passes":
+        """The same where other workers slow the device down by a factor; not the host, which is each worker's own."""
+        if factor == 1:
+            return self
+        forward, backward = (tuple(seconds * factor for seconds in passes) for passes in (self.forward, self.backward))
+        return replace(self, forward=forward, backward=backward)
+
     @cached_property
     def backward_done(self) -> list[float]:
         """The share of the backward pass that is done after each layer, from the last one on."""
@@ -170,11 +177,9 @@ class Compute:
     def _by_operations(self, model: ModelFacts, samples: float) -> Passes:
         """The longer of what the device and the host take; the loss goes with the last layer."""
         timer = self.timer or OperationTimer(self.hardware)
-        # Parameters that are cast beforehand ask for the operations of a model that is in these numbers.
-        numbers: Precision = "bf16-pure" if self.casts else self.precision
-        operations = model_operations(model, samples, numbers, self.optimizer)
+        operations = model_operations(model, samples, self.numbers, self.optimizer)
         step = step_seconds(operations, timer, self.running)
-        traced = self.traced.at(samples, numbers, self.optimizer) if self.traced else None
+        traced = self.traced.at(samples, self.numbers, self.optimizer) if self.traced else None
         if traced is not None:
             step = like_layers(step_seconds(traced, timer, self.running), step)
         host_bound = step.host_bound
@@ -198,6 +203,11 @@ class Compute:
     def running(self) -> Execution:
         """How its steps run; other frameworks than PyTorch compile theirs."""
         return self.execution if self.framework == "torch" else "compiled"
+
+    @property
+    def numbers(self) -> Precision:
+        """Parameters that are cast beforehand ask for the operations of a model that is in these numbers."""
+        return "bf16-pure" if self.casts else self.precision
 
     def _by_layers(self, model: ModelFacts, samples: float) -> Passes:
         calibration, rates = self.hardware.calibrated, self._rates

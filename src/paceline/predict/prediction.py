@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, RankWork, optimizer_bytes, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, RankWork, optimizer_bytes, training_flops
 from paceline.predict.compute import Compute, Passes, model_digest
 from paceline.predict.estimate import Estimate
-from paceline.predict.memory import beyond_kept, kept_by_allocator
+from paceline.predict.memory import MemoryNeed, MemoryPredictor
 from paceline.predict.operations import OperationTimer, peak_of
 from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import combined
@@ -16,7 +16,7 @@ from paceline.predict.traced import TracedModel
 from paceline.predict.transfers import IN_PROCESS, Costs
 from paceline.spec import Execution, Precision, RunSpec
 from paceline.strategies import Strategy, strategy
-from paceline.systems.hardware import Hardware, MemoryFit, StrategyOverhead
+from paceline.systems.hardware import Hardware, StrategyOverhead
 
 # Relative deviation of steps that several workers make together, from the held-out runs of `benchmarks/prediction.py`.
 TOGETHER = 0.05
@@ -24,9 +24,7 @@ TOGETHER = 0.05
 UNKNOWN_SOFTWARE = 0.15
 # Of transfers over a transport that was not measured.
 UNMEASURED_TRANSFERS = 0.3
-# Of peak memory beside what is known of a fit: allocators round up and fragment.
-MEMORY_DEVIATION = 0.06
-# What a worker's speed depends on: framework, precision, execution, optimizer, whether parameters are cast beforehand.
+# What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, and whether it casts.
 ComputeKey = tuple[str, Precision, Execution, str, bool]
 
 
@@ -37,7 +35,7 @@ class Prediction:
     spec: RunSpec
     parts: Parts
     deviation: float
-    memory_bytes: Estimate
+    memory: MemoryNeed
     memory_limit_bytes: float
     joules_per_step: float
     devices: int
@@ -110,9 +108,14 @@ class Prediction:
         return None if self.speedup is None else self.speedup / self.spec.workers
 
     @property
+    def memory_bytes(self) -> Estimate:
+        """Bytes of the rank that holds most, at its peak."""
+        return self.memory.peak_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether a worker has the memory for the peak."""
-        return self.memory_bytes.value <= self.memory_limit_bytes
+        return self.memory.fits(self.memory_limit_bytes)
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,6 @@ class Predictor:
     _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
     _compute: dict[ComputeKey, Compute] = field(default_factory=dict)
-    _passed: dict[tuple[str, float], float] = field(default_factory=dict)
 
     @cached_property
     def _overheads(self) -> dict[str, StrategyOverhead]:
@@ -160,7 +162,7 @@ class Predictor:
         parts = time_step(footprint, inputs)
         return Prediction(
             spec, parts, deviation=self._deviation(parts, inputs.passes, inputs.costs, spec.workers, chosen),
-            memory_bytes=self._memory(footprint, chosen, spec, self._microbatch(spec, chosen, footprint)),
+            memory=self._memory.need(spec, footprint, self._microbatch(spec, chosen, footprint)),
             memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
@@ -178,16 +180,18 @@ class Predictor:
     def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> StepInputs:
         microbatch, microbatches = self._microbatch(spec, chosen, footprint), _passes_of(footprint, spec)
         clock, work = self._clock(spec, chosen), footprint.groups[0].work
-        own = clock.passes(work) if clock is not None and work is not None else None
+        crowding = self._crowding(footprint, spec, chosen)
+        own = clock.passes(work).crowded(crowding) if clock is not None and work is not None else None
         return StepInputs(
             self.hardware, self._transfers(chosen, spec), self.model,
             own or self.passes(chosen, spec, microbatch),
-            crowding=self._crowding(footprint, spec, chosen), synchronous=chosen.synchronous, workers=spec.workers,
+            crowding=crowding, synchronous=chosen.synchronous, workers=spec.workers,
             flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
+            # A pipeline of one worker makes all its passes by itself.
             earlier_passes=0 if footprint.stages and footprint.stages.workers > 1 else microbatches - 1,
-            overhead=self.overhead(chosen), splits_layers=chosen.traits.splits_layers(spec),
-            clock=clock if own else None, filled=self._filled,
+            overhead=self.overhead(chosen),
+            splits_layers=chosen.traits.splits_layers(spec), clock=clock if own else None, filled=self._filled,
         )  # fmt: skip
 
     def _microbatch(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> float:
@@ -195,9 +199,19 @@ class Predictor:
         return spec.samples_per_step / max(1, chosen.traits.replicas(spec)) / _passes_of(footprint, spec)
 
     def memory(self, spec: RunSpec, footprint: Footprint) -> tuple[Estimate, float]:
-        """Bytes that the rank which holds most needs at its peak, and those that a worker has."""
-        chosen = strategy(spec.strategy)
-        return self._memory(footprint, chosen, spec, self._microbatch(spec, chosen, footprint)), self.memory_limit
+        """Bytes that the rank which holds most needs at its peak, and the most that would fit a worker."""
+        samples = spec.samples_per_step / max(1, strategy(spec.strategy).traits.replicas(spec))
+        need = self._memory.need(spec, footprint, samples / _passes_of(footprint, spec))
+        return need.peak_bytes, need.most_that_fits(self.memory_limit)
+
+    @cached_property
+    def _memory(self) -> MemoryPredictor:
+        return MemoryPredictor(self.hardware, self.model, self.digest, self.data_bytes, self.overhead)
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes that a worker has."""
+        return self._memory.limit_bytes
 
     def passes(self, chosen: Strategy, spec: RunSpec, samples: float) -> Passes:
         """Seconds of computation for a local batch, in the run's framework, precision and execution."""
@@ -216,16 +230,8 @@ class Predictor:
         """How fast the system computes in a strategy's framework and numbers."""
         key = _compute_key(chosen, spec)
         if key not in self._compute:
-            framework, *_, casts = key
             self._compute[key] = Compute(
-                self.hardware,
-                framework,
-                spec.precision,
-                spec.execution,
-                spec.optimizer,
-                self._timer,
-                self.traced,
-                casts,
+                self.hardware, key[0], spec.precision, spec.execution, spec.optimizer, self._timer, self.traced, key[-1]
             )
         return self._compute[key]
 
@@ -234,8 +240,8 @@ class Predictor:
         return self.timer or OperationTimer(self.hardware)
 
     def _clock(self, spec: RunSpec, chosen: Strategy) -> RankClock | None:
-        """Times ranks' own parts of a model on GPUs, unless steps of this very model were measured there."""
-        if self.hardware.kind == "cpu":
+        """Times ranks' own parts of a model on GPUs, unless its steps were measured there or its operations traced."""
+        if self.hardware.kind == "cpu" or self.traced is not None:
             return None
         compute = self.compute(chosen, spec)
         if compute.measured_steps(self.digest) is not None:
@@ -311,67 +317,6 @@ class Predictor:
         together = TOGETHER if known_software else UNKNOWN_SOFTWARE
         moving = (UNMEASURED_TRANSFERS if known is None else known) * parts.exposed / step
         return combined(computing, moving, repeats, together, foreign_machine)
-
-    def _memory(self, footprint: Footprint, chosen: Strategy, spec: RunSpec, samples: float) -> Estimate:
-        """Bytes of the rank that holds most: its footprint, its data, and what processes hold beyond them."""
-        fit = self._memory_fits.get(chosen.framework or "torch")
-        deviation = combined(MEMORY_DEVIATION, fit.residual) if fit else 2 * MEMORY_DEVIATION
-        splits_layers = chosen.traits.splits_layers(spec)
-        most = max(self._held(group, fit, chosen, spec, samples, splits_layers) for group in footprint.groups)
-        return Estimate.around(most, deviation)
-
-    def _held(
-        self, group: RankFootprint, fit: MemoryFit | None, chosen: Strategy, spec: RunSpec, samples: float,
-        splits_layers: bool,
-    ) -> float:  # fmt: skip
-        # A server or a chief has no samples and makes no passes.
-        computes = group.role == "worker"
-        held, passing = group.held_bytes, self._passing(chosen.framework or "torch", samples) if computes else 0.0
-        whole = self.model.activation_bytes * samples
-        if splits_layers:
-            passing *= group.activation_bytes / (whole or 1.0)
-        if fit is None:
-            return held + max(0.0, passing) + self.hardware.device.reserved_bytes.value
-        if computes and fit.points is not None and fit.digest == self.digest and not splits_layers:
-            slack = kept_by_allocator(fit.points, samples)
-        else:
-            # Results of layers that are split are put together for a moment.
-            kept = whole if splits_layers else group.activation_bytes
-            slack = fit.base_bytes + fit.slack * (group.gradient_bytes + kept + passing)
-        beyond, overhead = passing, self.overhead(chosen)
-        if overhead and spec.workers > 1:
-            beyond = self._buffered(group, passing, overhead)
-        return held + beyond + slack + (self.data_bytes if computes else 0.0)
-
-    def _buffered(self, group: RankFootprint, passing: float, overhead: StrategyOverhead) -> float:
-        """Bytes of passes for a moment and of the strategy's buffers: as measured with this model, or by its size."""
-        buffers = overhead.held_per_parameter_byte * self.model.parameter_bytes
-        grown = overhead.held_per_activation_byte.get(self.digest)
-        if grown is not None:
-            return overhead.held_bytes + passing + buffers + grown * group.activation_bytes
-        # What is filled while activations are freed takes their place.
-        sent_back = all(message.phase == "backward" for message in group.messages)
-        if group.role == "worker" and sent_back:
-            return overhead.held_bytes + max(passing, buffers - group.activation_bytes)
-        return overhead.held_bytes + passing + buffers
-
-    @cached_property
-    def _memory_fits(self) -> dict[str, MemoryFit]:
-        return {fit.framework: fit for fit in self.hardware.calibrated.memory}
-
-    def _passing(self, framework: str, samples: float) -> float:
-        """What the passes of a local batch hold at their peak, over all gradients and all that is kept."""
-        if (framework, samples) not in self._passed:
-            fit = self._memory_fits.get(framework)
-            scratch = {rates.kind: rates for rates in fit.scratch} if fit else {}
-            self._passed[framework, samples] = beyond_kept(self.model, samples, scratch)
-        return self._passed[framework, samples]
-
-    @cached_property
-    def memory_limit(self) -> float:
-        """Bytes that a worker has; on a CPU the workers of a machine share its memory evenly."""
-        shared = self.hardware.node_devices if self.hardware.kind == "cpu" else 1
-        return self.hardware.device.memory_bytes.value / shared
 
     def _joules(self, parts: Parts, footprint: Footprint) -> float:
         device = self.hardware.device

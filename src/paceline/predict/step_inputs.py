@@ -85,7 +85,9 @@ class StepInputs:
 
     def own_passes(self, group: RankFootprint) -> Passes | None:
         """One pass of the rank's own part of the model; None where only its share of the whole model's is known."""
-        return self.clock.passes(group.work) if self.clock is not None and group.work is not None else None
+        if self.clock is None or group.work is None:
+            return None
+        return self.clock.passes(group.work).crowded(self.crowding)
 
     @property
     def overhead_seconds(self) -> float:

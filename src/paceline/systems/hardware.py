@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from paceline.spec import Execution, Frozen, Precision
+from paceline.systems.gpu_memory import GpuMemory
 from paceline.systems.local import FRAMEWORKS, Gpu, System
 from paceline.systems.operation_times import OperationTimes
 from paceline.systems.software import Software
@@ -79,6 +80,8 @@ class Device(Frozen):
     idle_watts: Quantity
     # Held before the first tensor is there: driver, kernels, buffers of the collectives.
     reserved_bytes: Quantity
+    # Of GPUs: what libraries take beside tensors, and which kernels they choose.
+    memory_behaviour: GpuMemory = GpuMemory()
 
 
 class Curve(Frozen):

@@ -1,5 +1,6 @@
 """Operations of built-in layers: as many as the layers count, divided and repeated as runs divide and repeat them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,14 @@ def test_a_workers_part_of_a_split_block_has_its_share_of_the_products() -> None
     # Norms and sums are whole on every worker.
     norms = [one.shape for one in split.forward if one.name == "native_layer_norm"]
     assert norms == [one.shape for one in whole.forward if one.name == "native_layer_norm"]
+
+
+def test_a_part_of_a_tied_head_is_a_product_with_the_largest_part_of_the_table() -> None:
+    model = facts_of("gpt")
+    head = replace(model.layers[-1], forward_flops=model.layers[-1].forward_flops // 2)
+    made = layer_operations(head, Pass(4, "bf16", 1024 * 768, True))
+    assert [one.shape for one in made.forward if one.kind == "product"] == [(1, 4096, 25_129, 768)]
+    assert [one.shape for one in made.backward if one.sums_rows] == [(1, 25_129, 768, 4096)]
 
 
 def test_what_is_recomputed_comes_first_in_the_backward_pass() -> None:

@@ -1,6 +1,7 @@
 """An operation ─► a call of PyTorch that makes the device do it, on tensors of its own."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.calibrate.gpu.cases import CAST, MEMORY_NAMES, arrays_of
-from paceline.costs.operations import Operation, OperationNumbers
+from paceline.costs.operations import UPDATE_BYTES, Operation, OperationNumbers
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.spec import Optimizer
 
@@ -144,6 +145,8 @@ def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype
     images = _random(shape, device, kind).to(memory_format=torch.channels_last)
     if name == "max_pool2d_with_indices":
         return lambda: functional.max_pool2d(images, 2)
+    if name == "contiguous":
+        return lambda: images.contiguous(memory_format=torch.contiguous_format)
     aten, samples, pixels = torch.ops.aten, shape[0], SIDE * SIDE
     # A batch norm keeps its parameters wide.
     ones = torch.ones(NORM_GROUPS, device=device, dtype=torch.float32 if "batch" in name else kind)
@@ -163,9 +166,12 @@ def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype
 
 
 def _update(operation: Operation, device: torch.device) -> Call:
-    arrays = min(ARRAYS, operation.shape[0])
-    settings = Optimizer(name="sgd" if operation.name == "momentum" else operation.name)  # type: ignore[arg-type]
-    if operation.name == "momentum":
+    name, arrays = operation.update_name, min(ARRAYS, operation.shape[0])
+    if name not in UPDATE_BYTES:
+        # A pass over the optimizer's own numbers, such as its counts of steps.
+        return _memory(replace(operation, kind="memory", name=""), device)
+    settings = Optimizer(name="sgd" if name == "momentum" else name)  # type: ignore[arg-type]
+    if name == "momentum":
         settings = settings.model_copy(update={"momentum": 0.9})
     parameters = [torch.nn.Parameter(_random((operation.shape[0] // arrays,), device)) for _ in range(arrays)]
     for parameter in parameters:

@@ -74,7 +74,7 @@ MEMORY_NAMES: dict[str, tuple[float, bool]] = {
     "native_layer_norm_backward": (3, True), "_to_copy": (3, False), "_log_softmax": (2, False),
     "_log_softmax_backward_data": (3, True), "sum": (1, True), "native_group_norm": (2, False),
     "native_group_norm_backward": (3, True), "native_batch_norm": (2, False), "native_batch_norm_backward": (3, True),
-    "max_pool2d_with_indices": (2, False), "clone": (2, False), "_fused_rms_norm": (2, False),
+    "max_pool2d_with_indices": (2, False), "clone": (2, False), "contiguous": (2, False), "_fused_rms_norm": (2, False),
     "_fused_rms_norm_backward": (3, True),
 }  # fmt: skip
 CAST = "_to_copy"
@@ -116,12 +116,14 @@ def attention_cases() -> list[Operation]:
     """Attention of short and long sequences, causal or not; both passes of a shape together, the most usual first."""
     few = [(samples, heads, heads, length, width) for samples, heads, length, width in ATTENTIONS]
     more = [(samples, heads, heads, length, width) for samples, heads, length, width in MORE_ATTENTIONS]
-    shapes: list[tuple[OperationNumbers, bool, tuple[int, ...]]] = []
+    # Kernels for four bytes need no plan.
+    shapes: list[tuple[OperationNumbers, bool, tuple[int, ...]]] = [
+        ("tf32", causal, shape) for shape in [*few, *more] for causal in (False, True)
+    ]
     for shape in [*few, *SHARED_HEADS]:
         # Long ones are causal and short ones are not, as a rule.
         shapes += [("bf16", shape[3] > SHORT, shape)]
     shapes += [("bf16", shape[3] <= SHORT, shape) for shape in few[:3]]
-    shapes += [("tf32", causal, shape) for shape in [*few, *more] for causal in (False, True)]
     return [
         attention(numbers, samples, (heads, key_heads), (length, length), width, causal=causal, backward=backward)
         for numbers, causal, (samples, heads, key_heads, length, width) in shapes

@@ -24,6 +24,8 @@ DIGITS = 4
 # Products below this are small: of a third of a millisecond on the fastest GPUs.
 SMALL_FLOPS = 1e11
 LARGE_BYTES = 256e6
+# Passes over memory that do little else; norms and the like reach less, and have points of their own.
+PLAIN_PASSES = ("add", "mul", "clone", "relu")
 
 
 def grid_of(timed: Iterable[TimedOperation]) -> tuple[OperationTimes, ...]:
@@ -53,7 +55,7 @@ def efficiencies(timed: Sequence[TimedOperation], device: Device, source: str) -
         beyond = [row.seconds * most - row.operation.flops for row in products if row.operation.flops < SMALL_FLOPS]
         if beyond:
             fields["half_rate_flops"] = Quantity(value=_rounded(max(0.0, median(beyond))), source=source)
-    passes = [row for row in timed if row.operation.kind == "memory" and row.operation.moved_bytes > LARGE_BYTES]
+    passes = [row for row in timed if row.operation.name in PLAIN_PASSES and row.operation.moved_bytes > LARGE_BYTES]
     if passes:
         reached = median(row.operation.moved_bytes / row.seconds for row in passes)
         share = min(1.0, reached / device.memory_bytes_per_second.value)

@@ -41,7 +41,7 @@ def operation_of(
 
 def _is_transposed(factor: Tensor) -> bool:
     """Whether the rows of a matrix lie side by side: it is the other way round in memory."""
-    return factor.ndim == 2 and factor.stride(0) == 1 and factor.shape[0] > 1
+    return bool(factor.ndim == 2 and factor.stride(0) == 1 and factor.shape[0] > 1)
 
 
 def _work(name: str, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
@@ -102,4 +102,4 @@ def _distinct(tensors: list[Tensor]) -> list[Tensor]:
 
 def _bytes(tensor: Tensor) -> int:
     """As they are in memory: a tensor that is spread over more places is read once."""
-    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+    return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
