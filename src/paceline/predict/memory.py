@@ -123,7 +123,9 @@ class MemoryPredictor:
         peak = self._traced.peak(spec, chosen, footprint, samples)
         if isinstance(peak, Estimate):
             reserved = self.hardware.device.reserved_bytes.value
-            return MemoryNeed(peak, "traced", margin=TRACED_MARGIN, reserved_bytes=reserved)
+            # What may be needed beyond, must fit.
+            margin = max(TRACED_MARGIN, peak.high / peak.value - 1)
+            return MemoryNeed(peak, "traced", margin=margin, reserved_bytes=reserved)
         fit = self._fits.get(chosen.framework or "torch")
         deviation = combined(COUNTED_DEVIATION, fit.residual) if fit else 2 * COUNTED_DEVIATION
         most = max(self._held(group, fit, chosen, spec, samples) for group in footprint.groups)
