@@ -13,10 +13,11 @@ from typer.models import ArgumentInfo, OptionInfo
 from paceline.cli.app import COMMANDS
 from paceline.figures import figures
 from paceline.strategies import strategies
-from paceline.typical import WORKERS, typical_cost
+from paceline.typical import FIELD_VALUES, WORKERS, field_refusals, typical_cost
 
 ROOT = Path(__file__).parents[1]
 STRATEGIES = "<!-- strategies -->", "<!-- /strategies -->"
+FIELDS = "<!-- fields -->", "<!-- /fields -->"
 FIGURES = "<!-- figures -->", "<!-- /figures -->"
 
 
@@ -86,6 +87,22 @@ def strategy_table() -> str:
     return "\n".join(lines)
 
 
+def field_table() -> str:
+    """What each strategy takes of the fields that some refuse, on the device that takes most; a dash where nothing."""
+    lines = [
+        f"| strategy | {' | '.join(f'`{field}`' for field in FIELD_VALUES)} |",
+        "|---|" + "---|" * len(FIELD_VALUES),
+    ]
+    for chosen in strategies().values():
+        device = "cuda" if "cuda" in chosen.needs.devices else "cpu"
+        taken: dict[str, list[str]] = {field: [] for field in FIELD_VALUES}
+        for field, value, reason in field_refusals(chosen, device):
+            if reason is None:
+                taken[field].append(str(value) if isinstance(value, str) else "yes")
+        lines.append(f"| `{chosen.name}` | {' | '.join(', '.join(values) or '–' for values in taken.values())} |")
+    return "\n".join(lines)
+
+
 def figure_table() -> str:
     """Every figure in the order of a report, its question and when it is drawn."""
     lines = ["| figure | question | drawn |", "|---|---|---|"]
@@ -105,6 +122,7 @@ if __name__ == "__main__":
     (ROOT / "docs/cli.md").write_text(cli_reference())
     for name, marks, table in (
         ("strategies.md", STRATEGIES, strategy_table()),
+        ("strategies.md", FIELDS, field_table()),
         ("figures.md", FIGURES, figure_table()),
     ):
         page = ROOT / "docs" / name

@@ -22,8 +22,8 @@ GUIDE = ROOT / "docs" / "choosing-a-strategy.md"
 RECORDED = ROOT / "tests" / "validation" / "recorded.json"
 # Strategies that are in question on GPUs, one of each kind.
 KINDS = (
-    "torch-single", "torch-ddp", "torch-zero", "torch-fsdp", "torch-tensor", "torch-pipeline", "torch-ddp-tensor",
-    "torch-ddp-pipeline", "torch-fsdp-tensor", "torch-mesh", "torch-ps-sync",
+    "torch-single", "torch-ddp", "torch-zero", "torch-fsdp", "torch-tensor", "torch-pipeline", "torch-mesh",
+    "torch-ps-sync",
 )  # fmt: skip
 # Of MNIST, and of a text model as it is usually trained.
 DIGITS, DIGIT_CLASSES = (1, 28, 28), 10

@@ -16,7 +16,7 @@ from paceline.record import Record, Status
 from paceline.runs.launch import launch, schedule
 from paceline.runs.starters import fork_servers
 from paceline.spec import RunSpec
-from paceline.strategies import strategy
+from paceline.strategies import strategy, strategy_of_stored
 from paceline.systems import local_system
 
 # Steps of a short run, of which the first are slow and are left out. Where so many would take longer than
@@ -177,9 +177,10 @@ def _median_pace(paces: Sequence[Pace]) -> Pace:
 def _shared_imports(plan: Plan, records: Iterable[Record]) -> list[float]:
     """Seconds of each import that several runs share, which is not in the wall clock of those runs."""
     took = {
-        strategy(record.spec.strategy).framework: record.startup.import_seconds
+        stored.framework: record.startup.import_seconds
         for record in records
         if record.startup is not None and record.startup.forked
+        if (stored := strategy_of_stored(record.spec.strategy)) is not None
     }
     runs = Counter(strategy(run.spec.strategy).framework for run in plan.to_run)
     return [took[name] for name, count in runs.items() if count > 1 and name in took]

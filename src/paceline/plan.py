@@ -16,6 +16,7 @@ from paceline.errors import SpecError, UserError, nearest
 from paceline.layout import Layout
 from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
+from paceline.strategies.former import FORMER_KNOBS, by_present_name
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import Workload, workload
@@ -51,6 +52,8 @@ class Plan:
     skipped: tuple[PlannedRun, ...]
     done: int
     keys: tuple[str, ...]
+    # What is run otherwise than it was asked for, in words.
+    notes: tuple[str, ...] = ()
 
 
 Probe = Callable[[RunSpec], OwnFacts]
@@ -61,7 +64,8 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
 
     With `breakdown`, each configuration is run once more at the end, instrumented: apart from the runs that are timed.
     """
-    specs = {spec.key(): spec for spec in map(complete, study.specs())}
+    asked = [(spec, complete(spec)) for spec in study.specs()]
+    specs = {spec.key(): spec for _, spec in asked}
     instrumented = {}
     if breakdown:
         copies = [spec.model_copy(update={"instrumented": True}) for spec in specs.values()]
@@ -76,7 +80,12 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
     finished += sum((key, 0) in done for key in instrumented)
     to_run += [PlannedRun(spec, 0) for key, spec in instrumented.items() if (key, 0) not in done]
     skipped = tuple(PlannedRun(specs[key], 0, reason) for key, reason in reasons.items())
-    return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented))
+    notes = dict.fromkeys(
+        f"{before.strategy} x{before.workers} is run as {after.spread_over}"
+        for before, after in asked
+        if before.strategy != after.strategy
+    )
+    return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented), tuple(notes))
 
 
 def expand_strategies(names: list[str]) -> list[str]:
@@ -103,7 +112,11 @@ def missing_defaults(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def complete(spec: RunSpec) -> RunSpec:
-    """The run with its data set named, knobs and options in canonical form: equal runs then have equal keys."""
+    """The run by its strategy's present name, with its data set named, knobs and options in canonical form.
+
+    Equal runs then have equal keys.
+    """
+    spec = by_present_name(spec)
     chosen = strategy(spec.strategy)
     fields: dict[str, Any] = {"knobs": canonical_knobs(chosen, spec.knobs)}
     if "layout" in chosen.needs.heeds and spec.layout is None:
@@ -168,7 +181,7 @@ def canonical_knobs(chosen: Strategy, knobs: dict[str, Scalar]) -> dict[str, Sca
     kept: dict[str, Scalar] = {}
     for name, value in knobs.items():
         if name not in known:
-            everywhere = {knob.name for other in strategies().values() for knob in other.knobs}
+            everywhere = {knob.name for other in strategies().values() for knob in other.knobs} | FORMER_KNOBS
             if name not in everywhere:
                 raise SpecError(f"no strategy has a knob {name!r}; {nearest(name, everywhere)}")
             continue
@@ -283,8 +296,9 @@ def _unheeded(spec: RunSpec, chosen: Strategy) -> str | None:
     defaults = RunSpec.model_fields
     for name, reason in HEEDED_BY_SOME.items():
         if getattr(spec, name) != defaults[name].default and name not in chosen.needs.heeds:
-            heeding = ", ".join(other.name for other in strategies().values() if name in other.needs.heeds)
-            return f"{chosen.name} {reason}; leave {name} out, or use {heeding}"
+            heeding = [other for other in strategies().values() if name in other.needs.heeds]
+            alike = [other for other in heeding if other.framework == chosen.framework] or heeding
+            return f"{chosen.name} {reason}; leave {name} out, or use {', '.join(other.name for other in alike)}"
     return None
 
 
@@ -305,7 +319,8 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
         if wanted not in offered:
             return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
     if spec.device == "cpu":
-        return "precision tf32 exists on CUDA devices only; use fp32 or bf16" if spec.precision == "tf32" else None
+        tf32 = f"{chosen.name} has no precision tf32 on device cpu: it exists on CUDA devices only; use fp32 or bf16"
+        return tf32 if spec.precision == "tf32" else None
     return _missing_gpus(spec, chosen, system)
 
 

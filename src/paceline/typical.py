@@ -1,12 +1,32 @@
-"""What a strategy costs on a typical run, in multiples of the model: the small CNN on four workers with Adam."""
+"""What a strategy costs on a typical run, in multiples of the small CNN, and which fields of a run it takes.
 
-from dataclasses import dataclass
+Costs are on four workers with Adam; a field is one that some strategies heed and others refuse.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 from paceline.contract.context import spec_facts
-from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec
+from paceline.plan import complete, refusal
+from paceline.spec import DEFAULT_GLOBAL_BATCH, Device, Execution, Precision, Recompute, Reduction, RunSpec
 from paceline.strategies import Strategy
+from paceline.systems import Gpu, System, local_system
+from paceline.systems.local import FRAMEWORKS
 
 WORKERS = 4
+# More memory than any GPU has, for a machine on which nothing is too large.
+PLENTY_BYTES = 1 << 40
+# Fields of a run that not every strategy heeds, and the values of them to ask for, beside the usual one.
+FIELD_VALUES: dict[str, tuple[Any, ...]] = {
+    "accumulation": (2,),
+    "recompute": get_args(Recompute)[1:],
+    "clip": (1.0,),
+    "precision": get_args(Precision)[1:],
+    "reduction": get_args(Reduction),
+    "offload": (True,),
+    "execution": get_args(Execution)[1:],
+}
 
 
 @dataclass(frozen=True)
@@ -50,3 +70,27 @@ def typical_cost(chosen: Strategy) -> TypicalCost:
         sent_over_model=busiest.sent_bytes / facts.parameter_bytes,
         messages=sum(message.count for message in busiest.messages),
     )
+
+
+def machine_with_everything(gpus: int) -> System:
+    """A machine that has all frameworks and so many GPUs: it refuses only what no machine could do."""
+    each = Gpu("any", memory_bytes=PLENTY_BYTES)
+    return replace(local_system(), gpus=(each,) * gpus, frameworks=dict.fromkeys(FRAMEWORKS, "any"))
+
+
+def field_refusals(chosen: Strategy, device: Device) -> Iterator[tuple[str, Any, str | None]]:
+    """Every field and value with the reason why the strategy refuses it for a transformer on two workers, or None."""
+    workers = chosen.needs.fixed_workers or 2
+    usual: dict[str, Any] = {
+        "workload": "transformer", "strategy": chosen.name, "workers": workers, "device": device,
+        "global_batch": DEFAULT_GLOBAL_BATCH, "steps": 1,
+    }  # fmt: skip
+    system = machine_with_everything(workers)
+    for field, values in FIELD_VALUES.items():
+        for value in values:
+            spec = complete(RunSpec.model_validate({**usual, field: value}))
+            yield field, value, refusal(spec, system, _no_model_of_the_users)
+
+
+def _no_model_of_the_users(_spec: RunSpec) -> Any:
+    raise AssertionError("a built-in model needs no look")

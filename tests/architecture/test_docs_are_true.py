@@ -50,6 +50,12 @@ def test_the_table_of_strategies_is_what_make_docs_writes(write_docs: ModuleType
     assert between.strip() == write_docs.strategy_table().strip()
 
 
+def test_the_table_of_fields_is_what_make_docs_writes(write_docs: ModuleType) -> None:
+    begin, end = write_docs.FIELDS
+    between = (ROOT / "docs" / "strategies.md").read_text().partition(begin)[2].partition(end)[0]
+    assert between.strip() == write_docs.field_table().strip()
+
+
 def test_the_table_of_figures_is_what_make_docs_writes(write_docs: ModuleType) -> None:
     begin, end = write_docs.FIGURES
     between = (ROOT / "docs" / "figures.md").read_text().partition(begin)[2].partition(end)[0]

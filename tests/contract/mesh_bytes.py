@@ -1,14 +1,19 @@
-"""Counts what each rank of a torch-mesh run hands to the process groups in one step, by dimension of the mesh.
+"""Counts what each rank of a torch-mesh run hands to the process groups in a step, and what its sockets then send.
 
-Used as a script by `test_torch_mesh_bytes.py`: takes runs as JSON, prints for each run and rank the payload bytes.
+Used as a script by `test_torch_mesh_bytes.py`: takes runs as JSON, prints for each run and rank the payload bytes by
+dimension of the mesh, and the bytes that TCP sent.
 """
 
 import json
 import multiprocessing
+import os
 import socket
+import stat
 import sys
 import tempfile
+import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +30,11 @@ from paceline.plan import complete
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 
-STEPS_BEFORE = 1
+STEPS_BEFORE, STEPS_ON_THE_WIRE = 1, 2
+# What a step handed over has left by then.
+QUIET_SECONDS = 0.3
+# Where `tcpi_bytes_sent` is in `struct tcp_info` (linux/tcp.h, since 4.19), an unsigned number of eight bytes.
+BYTES_SENT = slice(200, 208)
 # How the names of operations begin that send something.
 SENDING = (
     "all_gather",
@@ -88,6 +97,20 @@ def _group_names(groups: Any) -> dict[str, str]:
     return names
 
 
+def bytes_sent() -> int:
+    """By all connections of this process since they were made, without headers and without what was sent twice."""
+    total = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if not stat.S_ISSOCK(entry.stat().st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(entry.name))) as one:
+                if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
+                    facts = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_SENT.stop)
+                    total += int.from_bytes(facts[BYTES_SENT], sys.byteorder)
+    return total
+
+
 def count(spec: RunSpec, rank: int, port: int, folder: Path, told: Any) -> None:
     world = spec.workers
     context = Context(spec, Process(rank, world, "worker", rank, (0,)), Rendezvous("127.0.0.1", port, None, folder))
@@ -98,7 +121,13 @@ def count(spec: RunSpec, rank: int, port: int, folder: Path, told: Any) -> None:
     counter = PayloadCounter(_group_names(job._stages.groups))
     with counter:
         job.step(STEPS_BEFORE, 1)
-    told.put((rank, dict(counter.payload_bytes)))
+    job.align()
+    time.sleep(QUIET_SECONDS)
+    before = bytes_sent()
+    job.step(STEPS_BEFORE + 1, STEPS_ON_THE_WIRE)
+    time.sleep(QUIET_SECONDS)
+    wire = (bytes_sent() - before) / STEPS_ON_THE_WIRE
+    told.put((rank, {"payload": dict(counter.payload_bytes), "wire": wire}))
     job.align()
     job.close()
 
@@ -116,7 +145,7 @@ def main(runs: list[dict[str, Any]]) -> None:
                      for rank in range(spec.workers)]  # fmt: skip
             for process in ranks:
                 process.start()
-            found = sorted(told.get(timeout=60) for _ in ranks)
+            found = sorted((told.get(timeout=60) for _ in ranks), key=lambda item: item[0])
             for process in ranks:
                 process.join()
         sys.stdout.write(json.dumps([payload for _, payload in found]) + "\n")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from contract.test_real_models import small
-from contract.test_torch_mesh import CLIP, EVERYTHING, assert_equal_training, on
+from contract.test_torch_mesh import CLIP, EVERYTHING, MOVE_TOLERANCE, assert_equal_training, on
 from paceline.contract.strategy import on_baseline
 from paceline.plan import refusal
 from paceline.runs.probe import probe
@@ -14,6 +14,7 @@ from paceline.systems import local_system
 pytestmark = pytest.mark.torch
 
 V = "zbv"
+RING = {"knobs": {"attention": "ring"}}
 CASES = [
     ("llama", on("shard=2,tensor=2")),
     ("llama", on("context=2", clip=CLIP)),
@@ -21,6 +22,11 @@ CASES = [
     ("llama", on("tensor=2,context=2", recompute="selective")),
     ("gpt", on("tensor=2", clip=CLIP)),
     ("gpt", on("context=2")),
+    ("llama", on("context=2", recompute="selective", clip=CLIP, **RING)),
+    ("gpt", on("context=4", soak=True, **EVERYTHING, **RING)),
+    ("llama", on("tensor=2,context=2", soak=True, **EVERYTHING, **RING)),
+    ("gpt", on("pipeline=2,context=2", soak=True, **EVERYTHING, **RING)),
+    ("mixtral", on("shard=2,context=2,expert=4", soak=True, clip=CLIP, **RING)),
     ("gpt", on("pipeline=2", clip=CLIP)),
     ("gpt", on("pipeline=2", V, accumulation=2)),
     ("mixtral", on("shard=2,expert=2", clip=CLIP)),
@@ -38,6 +44,8 @@ CASES = [
     ("llama", on("tensor=2,pipeline=2,context=2", "1f1b", soak=True, **EVERYTHING)),
     ("llama", on("shard=2,tensor=2,pipeline=2", V, soak=True, **EVERYTHING)),
     ("bert", on("shard=2", recompute="full")),
+    ("bert", on("tensor=2", clip=CLIP)),
+    ("vit", on("shard=2,tensor=2", soak=True, clip=CLIP, accumulation=2)),
     ("bert", on("pipeline=2", soak=True, clip=CLIP)),
     ("vit", on("shard=2,pipeline=2", soak=True, clip=CLIP)),
     ("resnet", on("pipeline=2", soak=True)),
@@ -51,4 +59,6 @@ CASES = [
 def test_a_layout_trains_a_real_model_as_one_worker_does(model: str, fields: dict[str, Any], trained: Any) -> None:
     spec = small(model, strategy="torch-mesh", **fields)
     assert refusal(spec, local_system(), probe) is None
-    assert_equal_training(trained.again(spec), trained.again(on_baseline(spec)))
+    # Norms over the few pixels that are left of small images make much of a rounding.
+    tolerance = 2e-2 if model == "resnet" else MOVE_TOLERANCE
+    assert_equal_training(trained.again(spec), trained.again(on_baseline(spec)), tolerance)

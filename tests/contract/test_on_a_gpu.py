@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.test_real_models import small
+from contract.test_real_models import SMALL, small
 from paceline.contract.strategy import on_baseline
 from paceline.spec import Execution, Precision
 from paceline.strategies import Strategy, strategies
@@ -115,6 +115,53 @@ def test_a_layout_trains_a_real_model_on_slices_as_on_one_worker(model: str, lay
     spec = small(model, strategy="torch-mesh", layout=layout, device="cuda-slice", slices=4)
     spread, single = trained.again(spec), trained.again(on_baseline(spec))
     np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
+
+
+@needs_slices
+@pytest.mark.parametrize(
+    ("model", "layout", "precision"),
+    [
+        ("gpt", "context=2", "fp32"),
+        ("gpt", "context=2", "bf16"),
+        ("llama", "context=4", "bf16"),
+        ("llama", "shard=2,context=2", "fp32"),
+    ],
+)
+def test_keys_and_values_that_go_round_a_ring_train_as_on_one_worker(
+    model: str, layout: str, precision: Precision, trained: Any
+) -> None:
+    options = {**SMALL[model]["options"], "sequence": 256}
+    fields = {"options": options, "precision": precision, "device": "cuda-slice", "slices": 4}
+    spread = trained.again(small(model, strategy="torch-mesh", layout=layout, knobs={"attention": "ring"}, **fields))
+    single = trained.again(on_baseline(spread.record.spec))
+    assert {rank.details["attention"] for rank in spread.record.ranks} == {"ring"}
+    np.testing.assert_allclose(spread.losses, single.losses, rtol=PRECISIONS.get(precision, 1e-4))
+
+
+@needs_slices
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("gpt", "shard=8"),
+        ("gpt", "shard=2,tensor=2,pipeline=2"),
+        ("llama", "replicate=2,shard=2,tensor=2"),
+        ("llama", "pipeline=2,shard=2,context=2"),
+        ("mixtral", "shard=8,expert=4"),
+    ],
+)
+def test_a_layout_trains_a_real_model_on_eight_slices_as_on_one_worker(model: str, layout: str, trained: Any) -> None:
+    spec = small(model, strategy="torch-mesh", layout=layout, device="cuda-slice", slices=8, global_batch=32)
+    spread, single = trained.again(spec), trained.again(on_baseline(spec))
+    np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("strategy", ["torch-mesh", "torch-fsdp"])
+def test_a_compiled_head_with_the_loss_trains_the_same(strategy: str, precision: Precision, trained: Any) -> None:
+    options = {**SMALL["gpt"]["options"], "vocabulary": 257}
+    fields = {"strategy": strategy, "workers": 1, "device": "cuda", "precision": precision, "options": options}
+    compiled, eager = (trained.again(small("gpt", **fields, execution=kind)) for kind in ("compiled", "eager"))
+    np.testing.assert_allclose(compiled.losses, eager.losses, rtol=1e-4 if precision == "fp32" else PRECISIONS["bf16"])
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

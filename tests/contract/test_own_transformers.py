@@ -50,21 +50,25 @@ RUNS = [
     *(on(model, strategy="torch-fsdp", recompute="full") for model in (*STYLES, "tied")),
     *(on(model, strategy="torch-mesh", layout="replicate=2", recompute="selective") for model in STYLES),
     *(on(model, strategy="torch-tensor") for model in (*STYLES, "tied", "per_head_norm")),
-    *(on(model, strategy="torch-fsdp-tensor", workers=4) for model in (*STYLES, "tied", "per_head_norm")),
+    *(on(model, strategy="torch-mesh", layout="shard=2,tensor=2") for model in (*STYLES, "tied", "per_head_norm")),
     *(on(model, strategy="torch-pipeline") for model in (*STYLES, "tied")),
     on("tied", strategy="torch-pipeline", knobs={"schedule": "interleaved"}),
     on("tied", strategy="torch-layers", workers=4),
-    on("tied", strategy="torch-ddp-pipeline", workers=4),
     *(on(model, strategy="torch-mesh", layout="tensor=2", **EVERYTHING) for model in (*STYLES, "tied")),
     *(on(model, strategy="torch-mesh", layout="pipeline=2", **EVERYTHING) for model in STYLES),
     *(on(model, strategy="torch-mesh", layout="tensor=2,pipeline=2") for model in ("nanogpt", "hf_gpt2", "timm_vit")),
+    on("tied", soak=False, strategy="torch-mesh", layout="pipeline=2", clip=0.2),
+    on("tied", strategy="torch-mesh", layout="pipeline=2", knobs={"schedule": "zbv"}, **EVERYTHING),
+    on("tied", strategy="torch-mesh", layout="shard=2,pipeline=2", **EVERYTHING),
+    on("tied", strategy="torch-mesh", layout="tensor=2,pipeline=2", clip=0.2),
+    on("tied", strategy="torch-mesh", layout="replicate=2,pipeline=2"),
     on("torchtitan", strategy="torch-mesh", layout="shard=2,tensor=2", **EVERYTHING),
     on("hf_llama", strategy="torch-mesh", layout="replicate=2,tensor=2", **EVERYTHING),
     on("hf_llama", strategy="torch-mesh", layout="shard=2,tensor=2,pipeline=2", clip=0.2, recompute="full"),
     on("torchtitan", strategy="torch-mesh", layout="shard=2,pipeline=2", knobs={"schedule": "zbv"}),
     on("hf_llama", strategy="torch-pipeline", knobs={"schedule": "interleaved"}),
     on("nanogpt", strategy="torch-layers"),
-    on("hf_gpt2", strategy="torch-ddp-pipeline", workers=4),
+    on("hf_gpt2", strategy="torch-mesh", layout="replicate=2,pipeline=2"),
 ]
 
 
@@ -134,11 +138,6 @@ def test_what_only_the_run_can_tell_it_says(fields: dict[str, Any], words: str, 
 
 
 @pytest.mark.soak
-def test_a_tied_head_is_refused_where_its_copies_would_come_apart(trained: Any) -> None:
-    reason = reason_of(spec_of("tied", strategy="torch-mesh", layout="pipeline=2"), trained)
-    assert "uses the same parameter before and behind its blocks" in reason
-
-
 def reason_of(spec: RunSpec, trained: Any) -> str:
     """How a run ends that the plan could not foresee."""
     record = launch(PlannedRun(spec, 0), "own", local_system(), lambda _event: None, launcher=trained.launcher(spec))

@@ -33,6 +33,12 @@ RUNS = [
     case("tf-single", **EVERYTHING),
     case("tf-multiworker", 2, **EVERYTHING),
     case("tf-central", 2, accumulation=2, clip=CLIP),
+    case("tf-layers", 2, soak=False, **EVERYTHING),
+    case("tf-layers", 2, accumulation=2, knobs={"microbatches": 2}),
+    case("tf-dtensor", 2, soak=False, accumulation=2, clip=CLIP),
+    case("tf-dtensor", 2, accumulation=2, clip=CLIP, knobs={"tensor": 2}),
+    # One worker of a parameter server is never stale.
+    case("tf-ps", 1, soak=False, accumulation=2, clip=CLIP, knobs={"ahead": 1}),
 ]
 
 
@@ -80,8 +86,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "tf-mirrored", "workers": 2, "clip": 1.0, "knobs": {"loop": "fit"}}, "knows nothing of clip"),
     ({"strategy": "tf-mirrored", "workers": 2, "accumulation": 3}, "does not divide into 3 micro-batches"),
     ({"strategy": "tf-central", "workers": 2, "recompute": "full"}, "tf-central keeps all activations"),
-    ({"strategy": "tf-layers", "workers": 2, "accumulation": 2}, "tf-layers makes one pass per step"),
-    ({"strategy": "tf-ps", "workers": 2, "clip": 1.0}, "tf-ps does not clip gradients"),
+    ({"strategy": "tf-dtensor", "workers": 2, "recompute": "full"}, "tf-dtensor keeps all activations"),
+    ({"strategy": "tf-ps", "workers": 2, "recompute": "full"}, "tf-ps keeps all activations"),
+    ({"strategy": "tf-layers", "workers": 2, "accumulation": 3}, "does not divide into 3 micro-batches"),
     ({"workload": "mnist-small", "options": {}, "input_shape": None, "classes": None, "recompute": "full"},
      "mnist-small has no transformer blocks"),
 ]  # fmt: skip

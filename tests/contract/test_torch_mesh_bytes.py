@@ -1,4 +1,8 @@
-"""What a footprint of torch-mesh says that ranks exchange, against what they hand to their process groups."""
+"""What a footprint of torch-mesh says that ranks exchange, against what they hand to their groups and what TCP sends.
+
+Of a small model gloo sends some 100 kB more in a step than it is given: a header and an answer for each piece, whatever
+its size. Models that are eight times as wide send so much that this is below the 2 % which is asked of footprints.
+"""
 
 import json
 import subprocess
@@ -27,6 +31,10 @@ SIZES = {"depth": 2, "width": 16, "heads": 4}
 LLAMA = {"workload": "llama", "options": {**SIZES, "kv_heads": 2, "hidden": 24}}
 GPT = {"workload": "gpt", "options": SIZES}
 MIXTRAL = {"workload": "mixtral", "options": {**SIZES, "kv_heads": 2, "hidden": 24, "experts": 4}}
+BERT = {"workload": "bert", "options": SIZES}
+VIT = {"workload": "vit", "options": {**SIZES, "patch": 4}, "input_shape": [3, 8, 8]}
+CNN = {"workload": "mnist-small", "options": {}, "input_shape": [1, 16, 16], "dataset": "synthetic", "classes": 10}
+RING = {"knobs": {"attention": "ring"}}
 RUNS: dict[str, dict[str, Any]] = {
     "shards, in two passes": {"layout": "shard=2", "accumulation": 2},
     "copies of shards": {"layout": "replicate=2,shard=2"},
@@ -40,11 +48,23 @@ RUNS: dict[str, dict[str, Any]] = {
     "an interleaved pipeline": {"layout": "pipeline=2", "knobs": {"schedule": "interleaved"}},
     "stretches of sequences": {"layout": "context=2", "clip": 0.5},
     "parts of stretches of llama": {**LLAMA, "layout": "tensor=2,context=2", "recompute": "full", "clip": 0.5},
+    "keys and values round a ring": {"layout": "context=4", **RING, "recompute": "full"},
+    "keys and values of llama round a ring": {
+        **LLAMA, **RING, "layout": "tensor=2,context=2", "recompute": "selective",
+    },
+    "keys and values round a ring in bf16": {"layout": "shard=2,context=2", **RING, "precision": "bf16"},
     "shards of parts of llama": {**LLAMA, "layout": "shard=2,tensor=2", "recompute": "selective"},
     "a tied head in parts": {**GPT, "layout": "shard=2,tensor=2", "clip": 0.5},
     "a tied head in a pipeline": {**GPT, "layout": "shard=2,pipeline=2", "clip": 0.5},
     "dealt experts": {**MIXTRAL, "layout": "shard=4,expert=2", "clip": 0.5, "recompute": "full"},
     "dealt experts in a pipeline": {**MIXTRAL, "layout": "shard=2,pipeline=2,expert=2", "accumulation": 2},
+    "shards of parts of a convolutional network": {**CNN, "layout": "shard=2,tensor=2", "clip": 0.5},
+    "copies of parts of a convolutional network, in two passes": {
+        **CNN, "layout": "replicate=2,tensor=2", "accumulation": 2, "knobs": {"convolutions": "replicated"},
+    },
+    "parts of bert": {**BERT, "layout": "tensor=2", "clip": 0.5},
+    "shards of parts of vit": {**VIT, "layout": "shard=2,tensor=2", "clip": 0.5, "accumulation": 2},
+    "shards of parts of bert in bf16": {**BERT, "layout": "shard=2,tensor=2", "precision": "bf16"},
     "copies of shards in bf16": {"layout": "replicate=2,shard=2", "precision": "bf16"},
     "shards of parts in bf16, gradients too": {
         "layout": "shard=2,tensor=2", "precision": "bf16", "reduction": "bf16", "clip": 0.5,
@@ -56,12 +76,32 @@ RUNS: dict[str, dict[str, Any]] = {
 
 # One of each way to divide; the others put two of them together.
 USUAL = (
-    "parts of stretches of llama", "a tied head in a pipeline", "dealt experts",
+    "parts of stretches of llama", "keys and values round a ring", "a tied head in a pipeline",
 )  # fmt: skip
+# A kind of message each: shards gathered and copies summed, parts in a pipeline, experts, numbers of two bytes.
+ON_THE_WIRE = (
+    "parts in a pipeline", "copies of shards", "parts of stretches of llama", "shards in a pipeline, in two passes",
+    "dealt experts", "copies of shards in bf16", "shards of parts in bf16, gradients too",
+    "parts in a pipeline in bf16",
+)  # fmt: skip
+USUAL_ON_THE_WIRE = ON_THE_WIRE[:1]
+WIRE_TOLERANCE = 0.02
+TIMES_AS_WIDE = 8
+
+
+def wide(name: str) -> dict[str, Any]:
+    """The same run of a model that is wider, on sequences that are longer."""
+    run = {**MODEL, **RUNS[name]}
+    sizes = {option: size * TIMES_AS_WIDE for option, size in run["options"].items() if option in ("width", "hidden")}
+    length, classes = run["input_shape"][0] * TIMES_AS_WIDE, run["classes"] * TIMES_AS_WIDE
+    return {**RUNS[name], "options": {**run["options"], **sizes}, "input_shape": [length], "classes": classes}
+
+
+RUNS |= {f"{name}, wide": wide(name) for name in ON_THE_WIRE}
 
 
 @pytest.fixture(scope="module")
-def counted(request: pytest.FixtureRequest) -> dict[str, list[dict[str, int]]]:
+def counted(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
     script = Path(__file__).parent / "mesh_bytes.py"
     asked = [item.callspec.params["name"] for item in request.session.items if "counted" in item.fixturenames]
     runs = json.dumps([{**MODEL, **RUNS[name]} for name in asked])
@@ -100,14 +140,16 @@ def promised(spec: RunSpec) -> list[dict[str, float]]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name not in USUAL)) for name in RUNS])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.soak] * (name not in USUAL)) for name in RUNS if "wide" not in name
+])  # fmt: skip
 def test_the_footprint_promises_the_bytes_that_the_dispatcher_counts(
-    name: str, counted: dict[str, list[dict[str, int]]]
+    name: str, counted: dict[str, list[dict[str, Any]]]
 ) -> None:
     spec = complete(RunSpec.parse({**MODEL, **RUNS[name]}, name))
     assert spec.layout is not None
     wanted = promised(spec)
-    seen = [{size: count for size, count in rank.items() if size in wanted[0]} for rank in counted[name]]
+    seen = [{size: count for size, count in rank["payload"].items() if size in wanted[0]} for rank in counted[name]]
     # Only the ranks together send as many vectors as there are.
     assert sum(rank.get("expert", 0) for rank in seen) == sum(rank.get("expert", 0) for rank in wanted)
     assert [without_experts(rank) for rank in seen] == [without_experts(rank) for rank in wanted]
@@ -115,3 +157,13 @@ def test_the_footprint_promises_the_bytes_that_the_dispatcher_counts(
 
 def without_experts(rank: Mapping[str, float]) -> dict[str, float]:
     return {size: count for size, count in rank.items() if size != "expert"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", [
+    pytest.param(f"{name}, wide", marks=[pytest.mark.soak] * (name not in USUAL_ON_THE_WIRE)) for name in ON_THE_WIRE
+])  # fmt: skip
+def test_the_footprint_promises_what_tcp_sends(name: str, counted: dict[str, list[dict[str, Any]]]) -> None:
+    spec = complete(RunSpec.parse({**MODEL, **RUNS[name]}, name))
+    promised_bytes = strategy(spec.strategy).footprint(spec, spec_facts(spec)).sent_bytes
+    assert sum(rank["wire"] for rank in counted[name]) == pytest.approx(promised_bytes, rel=WIRE_TOLERANCE)

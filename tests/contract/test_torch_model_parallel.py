@@ -20,8 +20,8 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 STEPS = 6
-STAGED = ("torch-layers", "torch-pipeline", "torch-ddp-pipeline")
-SPLIT = ("torch-tensor", "torch-ddp-tensor", "torch-fsdp-tensor")
+STAGED = ("torch-layers", "torch-pipeline")
+SPLIT = ("torch-tensor",)
 WHOLE_BYTES = 402_442 * 4
 
 # Nested, with a layer that works in place after a cut could fall before it.
@@ -129,12 +129,6 @@ def test_every_schedule_and_cut_gives_the_same(workload: str, knobs: dict[str, A
     assert_follows_one_worker(trained, spec_of(workload, "torch-pipeline", knobs=knobs))
 
 
-@pytest.mark.parametrize("workload", ["mnist-small", "transformer"])
-@pytest.mark.parametrize("name", ["torch-ddp-pipeline", "torch-ddp-tensor", "torch-fsdp-tensor"])
-def test_two_by_two_workers_end_with_the_weights_of_one(workload: str, name: str, trained: Any) -> None:
-    assert_follows_one_worker(trained, spec_of(workload, name, workers=4, steps=SHARED_STEPS))
-
-
 @pytest.mark.parametrize("name", [*STAGED, *SPLIT])
 def test_it_gives_the_same_in_the_contiguous_memory_format(name: str, trained: Any) -> None:
     assert_follows_one_worker(trained, spec_of("mnist-small", name, memory_format="contiguous"))
@@ -144,26 +138,31 @@ def test_convolutions_can_stay_whole(trained: Any) -> None:
     assert_follows_one_worker(trained, spec_of("mnist-small", "torch-tensor", knobs={"convolutions": "replicated"}))
 
 
-@pytest.mark.parametrize("name", ["torch-tensor", "torch-fsdp-tensor"])
-def test_split_convolutions_in_a_row_gather_channels_in_between(name: str, trained: Any) -> None:
+@pytest.mark.parametrize(
+    "way", [{"strategy": "torch-tensor"}, {"strategy": "torch-mesh", "layout": "shard=2,tensor=2"}]
+)
+def test_split_convolutions_in_a_row_gather_channels_in_between(way: dict[str, Any], trained: Any) -> None:
     small = {"workload": "mnist-large", "input_shape": [1, 8, 8], "classes": 10, "dataset": "synthetic"}
     spec = RunSpec.parse({**small, "global_batch": 8, "train_samples": 32, "steps": 3, "workers": 4,
-                          "strategy": name}, "large")  # fmt: skip
+                          **way}, "large")  # fmt: skip
     assert_follows_one_worker(trained, complete(spec))
 
 
-@pytest.mark.parametrize("name", ["torch-pipeline", "torch-ddp-tensor", "torch-fsdp-tensor"])
+@pytest.mark.parametrize("name", ["torch-pipeline", "torch-tensor"])
 def test_momentum_is_kept_for_each_part(name: str, trained: Any) -> None:
     momentum = {"name": "sgd", "lr": 0.05, "momentum": 0.9}
     assert_follows_one_worker(trained, spec_of("transformer", name, optimizer=momentum))
 
 
-@pytest.mark.parametrize("name", [*STAGED, *SPLIT])
+@pytest.mark.parametrize("way", [
+    *({"strategy": name} for name in (*STAGED, *SPLIT)),
+    *({"strategy": "torch-mesh", "layout": layout} for layout in ("tensor=2", "pipeline=2")),
+], ids=lambda way: " ".join(way.values()))  # fmt: skip
 @pytest.mark.parametrize("model", ["sequence", "branched"])
 def test_a_model_of_the_users_is_cut_by_itself_or_as_its_file_says(
-    model: str, name: str, models: dict[str, Path], trained: Any
+    model: str, way: dict[str, str], models: dict[str, Path], trained: Any
 ) -> None:
-    assert_follows_one_worker(trained, own_spec(models[model], strategy=name))
+    assert_follows_one_worker(trained, own_spec(models[model], **way))
 
 
 def test_a_sequence_of_the_users_can_be_cut_by_measured_time(models: dict[str, Path], trained: Any) -> None:
@@ -210,16 +209,6 @@ def test_what_is_not_split_stays_the_same_on_every_worker(name: str, trained: An
         ("mnist-small", "torch-pipeline", 4, {"knobs": {"schedule": "1f1b", "microbatches": 2}}, "raise knob micro"),
         ("mnist-small", "torch-pipeline", 1, {"knobs": {"schedule": "interleaved"}}, "needs at least 2 workers"),
         ("mnist-small", "torch-pipeline", 2, {"knobs": {"schedule": "interleaved", "microbatches": 1}}, None),
-        (
-            "mnist-small",
-            "torch-ddp-pipeline",
-            3,
-            {},
-            "pipelines of 2 stages need a multiple of 2 workers and the run has 3",
-        ),
-        ("mnist-small", "torch-ddp-pipeline", 4, {"knobs": {"stages": 0}}, "pipelines of 0 stages need"),
-        ("mnist-small", "torch-ddp-tensor", 3, {}, "rows of 2 need a multiple of 2 workers and the run has 3"),
-        ("mnist-small", "torch-fsdp-tensor", 1, {}, "rows of 2 need a multiple of 2 workers and the run has 1"),
         ("transformer", "torch-tensor", 8, {}, "4 heads do not divide over 8 workers"),
         ("mnist-small", "torch-tensor", 7, {}, "nothing in mnist-small divides over 7 workers"),
         ("mnist-small", "torch-tensor", 2, {"optimizer": {"name": "lbfgs"}}, "L-BFGS needs them in one place"),

@@ -70,14 +70,12 @@ def test_a_layout_in_bf16_trains_as_one_worker_that_makes_the_same_passes(
         {"strategy": "torch-mesh", "layout": "pipeline=2", "knobs": {"schedule": "zbv"}}, marks=pytest.mark.soak
     ),
     pytest.param({"strategy": "torch-layers"}, marks=pytest.mark.soak),
-    pytest.param({"strategy": "torch-fsdp-tensor"}, marks=pytest.mark.soak),
-    pytest.param({"strategy": "torch-ddp-tensor", "workers": 4, "reduction": "bf16"}, marks=pytest.mark.soak),
-    pytest.param({"strategy": "torch-ddp-pipeline", "workers": 4, "reduction": "bf16"}, marks=pytest.mark.soak),
+    pytest.param(
+        {"strategy": "torch-mesh", "layout": "replicate=2,pipeline=2", "reduction": "bf16"}, marks=pytest.mark.soak
+    ),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("workload", ["transformer", pytest.param("mnist-small", marks=pytest.mark.soak)])
 def test_parts_of_a_model_in_bf16_stay_near_one_worker(workload: str, fields: dict[str, Any], trained: Any) -> None:
-    if workload == "mnist-small" and "tensor" in fields.get("layout", ""):
-        pytest.skip("this layout splits transformers only")
     workers = {} if "layout" in fields else {"workers": 2}
     spread = run(trained, workload, precision="bf16", **{**workers, **fields})
     single = run(trained, workload, strategy="torch-single", precision="bf16")
@@ -87,6 +85,7 @@ def test_parts_of_a_model_in_bf16_stay_near_one_worker(workload: str, fields: di
 @pytest.mark.parametrize("fields", [
     {"strategy": "torch-mesh", "layout": "shard=2", "clip": 0.2},
     {"strategy": "torch-pipeline"},
+    {"strategy": "torch-ps-sync", "accumulation": 2},
     pytest.param({"strategy": "torch-mesh", "layout": "pipeline=2"}, marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-mesh", "layout": "tensor=2"}, marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-ddp", "clip": 0.2}, marks=pytest.mark.soak),
@@ -94,19 +93,19 @@ def test_parts_of_a_model_in_bf16_stay_near_one_worker(workload: str, fields: di
     pytest.param({"strategy": "torch-zero"}, marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-layers"}, marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-tensor"}, marks=pytest.mark.soak),
-    pytest.param({"strategy": "torch-fsdp-tensor"}, marks=pytest.mark.soak),
 ], ids=str)  # fmt: skip
 def test_a_scaled_loss_in_fp16_trains_as_one_that_is_not_scaled(fields: dict[str, Any], trained: Any) -> None:
     workers = {} if "layout" in fields else {"workers": 2}
     spread = run(trained, precision="fp16", **{**workers, **fields})
     single = run(trained, strategy="torch-single", clip=fields.get("clip"))
     np.testing.assert_allclose(spread.losses, single.losses, rtol=OTHER_SUMS)
-    assert {rank.details["skipped_steps"] for rank in spread.record.ranks} == {0}
+    assert {rank.details["skipped_steps"] for rank in spread.record.ranks if rank.role == "worker"} == {0}
 
 
 @pytest.mark.parametrize("fields", [
     {"strategy": "torch-single", "workers": 1},
     {"strategy": "torch-mesh", "layout": "shard=2"},
+    {"strategy": "torch-ps-sync", "knobs": {"servers": 2}},
     pytest.param({"strategy": "torch-mesh", "layout": "tensor=2", "clip": 10.0}, marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-mesh", "layout": "pipeline=2"}, marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-ddp", "reduction": "fp32"}, marks=pytest.mark.soak),
@@ -114,14 +113,11 @@ def test_a_scaled_loss_in_fp16_trains_as_one_that_is_not_scaled(fields: dict[str
     pytest.param({"strategy": "torch-fsdp", "reduction": "fp32"}, marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-pipeline"}, marks=pytest.mark.soak),
     pytest.param({"strategy": "torch-tensor"}, marks=pytest.mark.soak),
-    pytest.param({"strategy": "torch-fsdp-tensor"}, marks=pytest.mark.soak),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("workload", ["transformer", pytest.param("mnist-small", marks=pytest.mark.soak)])
 def test_everything_in_bf16_trains_about_alike_and_holds_half(
     workload: str, fields: dict[str, Any], trained: Any
 ) -> None:
-    if workload == "mnist-small" and "tensor" in fields.get("layout", ""):
-        pytest.skip("this layout splits transformers only")
     workers = {} if "layout" in fields else {"workers": 2}
     pure = {"precision": "bf16-pure", "optimizer": {"name": "adam"}}
     spread = run(trained, workload, **pure, **{**workers, **fields})
@@ -200,7 +196,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "jax-data", "reduction": "bf16"}, "has no choice in which precision gradients are added up"),
     ({"strategy": "jax-data", "precision": "fp16"}, "jax-data does not run with precision fp16"),
     ({"strategy": "tf-mirrored", "precision": "bf16-pure"}, "tf-mirrored does not run with precision bf16-pure"),
-    ({"strategy": "torch-ps-sync", "precision": "fp16"}, "torch-ps-sync does not run with precision fp16"),
+    ({"strategy": "torch-sandblaster", "precision": "fp16"}, "torch-sandblaster does not run with precision fp16"),
     (
         {"strategy": "torch-single", "workers": 1, "precision": "fp16", "optimizer": {"name": "lbfgs"}},
         "may skip a step",

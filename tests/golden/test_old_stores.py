@@ -36,3 +36,20 @@ def test_an_old_store_has_its_breakdowns_and_timelines(printed: Printed, old_sto
     events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
     assert {"forward", "backward", "optimizer"} <= {event.get("cat") for event in events}
+
+
+# Of strategies that are layouts now: what their own footprint counted.
+COUNTED_BEFORE = ("gradient_bytes_computed", "activation_bytes_computed")
+
+
+def test_runs_under_former_names_show_as_they_did(printed: Printed, tmp_path: Path) -> None:
+    # `hybrids.db` has runs of the three fixed hybrids and of one worker, and `hybrids.json` is what was printed of it.
+    store = Path(shutil.copy(STORED / "hybrids.db", tmp_path))
+    rows = json.loads(printed("show", "--db", store, "--json"))["rows"]
+    before = json.loads((STORED / "hybrids.json").read_text())["rows"]
+    assert len({row["strategy"] for row in before if row["speedup"]}) == 4
+    for row, old in zip(rows, before, strict=True):
+        assert {**row, **dict.fromkeys(COUNTED_BEFORE)} == {**old, **dict.fromkeys(COUNTED_BEFORE)}
+    assert "torch-ddp-tensor" in printed("compare", "torch-ddp-pipeline", "torch-ddp-tensor:tensor=2", "--db", store)
+    printed("report", "--db", store, "--out", tmp_path / "report.html")
+    assert "torch-ddp-pipeline" in (tmp_path / "report.html").read_text()

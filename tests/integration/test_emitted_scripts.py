@@ -36,11 +36,9 @@ pytestmark = pytest.mark.usefixtures("probing_without_imports")
 STEPS = 12
 PATIENCE_SECONDS = 240.0
 TOLERANCE = 1e-4
-# Two rows of two.
-WORKERS = {"torch-fsdp-tensor": 4}
 # Each strategy has one built-in model at least, and each framework both; the rest is left to the long tests.
-WITH_TRANSFORMER = ("torch-fsdp-tensor", "tf-single", "jax-single")
-MORE_WITH_TRANSFORMER = ("torch-single", "torch-tensor", "torch-fsdp", "jax-data")
+WITH_TRANSFORMER = ("torch-tensor", "tf-single", "jax-single")
+MORE_WITH_TRANSFORMER = ("torch-single", "torch-fsdp", "jax-data")
 WITH_LAYOUTS = ("torch-mesh",)
 WITH_MNIST = tuple(name for name in scripts() if name not in (*WITH_TRANSFORMER, *WITH_LAYOUTS))
 # Started as a user does: as several processes by torchrun, and as one with several devices.
@@ -226,7 +224,7 @@ class Bench:
         (folder / "blocked" / "paceline" / "__init__.py").write_text(NO_PACELINE)
 
     def spec(self, name: str, **fields: Any) -> RunSpec:
-        workers = strategy(name).needs.fixed_workers or WORKERS.get(name, 2)
+        workers = strategy(name).needs.fixed_workers or 2
         return complete(RunSpec.parse({"strategy": name, "workers": workers, **fields}, "test"))
 
     def own(self, kind: str) -> ModelFile:

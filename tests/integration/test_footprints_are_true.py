@@ -20,7 +20,10 @@ from paceline.systems import local_system
 
 WORKERS = 2
 IN_PROCESSES, IN_HALF = "processes=true", 'precision="bf16"'
-ROOM_FOR_HEADERS = 0.05
+# Of what is sent; TensorFlow's and JAX's messages have longer headers than gloo's.
+ROOM_FOR_HEADERS = {"torch": 0.02, "tensorflow": 0.05, "jax": 0.05}
+# Of gloo in a step of two workers, whatever the size of its messages: where next to nothing is sent, they weigh more.
+HEADER_BYTES = 2048
 REAL = [chosen for chosen in strategies().values() if chosen.framework is not None]
 
 
@@ -35,6 +38,11 @@ def spec_of(chosen: Strategy, **fields: Any) -> RunSpec:
         **fields,
     }
     return complete(RunSpec.model_validate(values))
+
+
+def about(promised: float, chosen: Strategy) -> Any:
+    """What the link may have carried for so many bytes."""
+    return pytest.approx(promised, rel=ROOM_FOR_HEADERS[str(chosen.framework)], abs=HEADER_BYTES)
 
 
 def runs_here(chosen: Strategy) -> bool:
@@ -56,7 +64,7 @@ USUAL = ("torch-ddp", "torch-fsdp", "torch-ps-sync", "torch-pipeline")
 
 
 # Those whose messages have two bytes in bf16, by autocast and by FSDP.
-HALVED = ("torch-fsdp", "torch-layers", "torch-pipeline", "torch-tensor", "torch-fsdp-tensor", "torch-mesh")
+HALVED = ("torch-fsdp", "torch-layers", "torch-pipeline", "torch-tensor", "torch-mesh")
 
 
 def cases(chosen: list[Strategy]) -> list[Any]:
@@ -101,7 +109,7 @@ def test_bytes_sent_are_what_the_link_carried(chosen: Strategy, carried: dict[st
     spec = spec_of(chosen)
     promised = chosen.footprint(spec, spec_facts(spec)).sent_bytes
     assert isinstance(carried[chosen.name], float), carried[chosen.name]
-    assert carried[chosen.name] == pytest.approx(promised, rel=ROOM_FOR_HEADERS)
+    assert carried[chosen.name] == about(promised, chosen)
 
 
 @pytest.mark.soak
@@ -111,8 +119,7 @@ def test_bytes_sent_in_bf16_are_what_the_link_carried(chosen: Strategy, carried:
     spec = spec_of(chosen, precision="bf16")
     promised, seen = chosen.footprint(spec, spec_facts(spec)).sent_bytes, carried[f"{chosen.name}:{IN_HALF}"]
     assert isinstance(seen, float), seen
-    # As many headers as with numbers of four bytes weigh twice as much.
-    assert seen == pytest.approx(promised, rel=2 * ROOM_FOR_HEADERS)
+    assert seen == about(promised, chosen)
 
 
 @pytest.mark.timeout(900)
@@ -121,7 +128,7 @@ def test_bytes_sent_between_processes_are_what_the_link_carried(chosen: Strategy
     spec = spec_of(chosen, knobs={"processes": True})
     promised, seen = chosen.footprint(spec, spec_facts(spec)).sent_bytes, carried[f"{chosen.name}:{IN_PROCESSES}"]
     assert isinstance(seen, float), seen
-    assert seen == pytest.approx(promised, rel=ROOM_FOR_HEADERS)
+    assert seen == about(promised, chosen)
 
 
 @pytest.mark.torch

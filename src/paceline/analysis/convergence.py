@@ -8,7 +8,7 @@ from statistics import median
 from paceline.analysis.statistics import median_or_none
 from paceline.record import Epoch, Record
 from paceline.spec import RunSpec
-from paceline.strategies import strategies
+from paceline.strategies import strategy_of_stored
 
 # The default target, as a share of what synchronous runs come to: near the end, and reached by all but bad runs.
 SHARE_OF_FINAL = 0.95
@@ -89,5 +89,5 @@ def staleness(record: Record) -> tuple[float, float] | None:
 
 def is_synchronous(spec: RunSpec) -> bool:
     """Whether the run follows the loss of one worker by design."""
-    chosen = strategies().get(spec.strategy)
+    chosen = strategy_of_stored(spec.strategy)
     return chosen is not None and chosen.synchronous

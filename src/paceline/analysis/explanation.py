@@ -6,7 +6,7 @@ from paceline.analysis.rows import Row
 from paceline.analysis.thresholds import LEAST_GAIN
 from paceline.breakdown import RankBreakdown, mean_parts
 from paceline.spec import SPREADING_FIELDS
-from paceline.strategies import strategies
+from paceline.strategies import strategy_of_stored
 from paceline.units import format_bytes, format_percent, format_seconds
 
 # A part below this share of the step is not worth a word.
@@ -121,7 +121,7 @@ def _break_even(row: Row) -> list[str]:
         f"At this cost per step {workers} workers pay from a global batch of about {batch:,} on, or with a model that "
         f"computes {growth:.1f} times as much for what it sends."
     ]
-    chosen = strategies().get(row.spec.strategy)
+    chosen = strategy_of_stored(row.spec.strategy)
     if chosen is not None and chosen.family == "data" and parts["exposed"] > parts["waiting"]:
         # In a ring each of n sends 2 (n - 1) / n of the gradients, and n workers save (n - 1) / n of the computing.
         more = "More workers would not change that: each sends more as it computes less, in the same measure."

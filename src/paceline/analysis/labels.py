@@ -27,7 +27,12 @@ _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumen
 
 def varying_fields(rows: Sequence["Row"]) -> list[str]:
     """Fields in which the rows differ, beyond those that tables always show; knobs and options one by one."""
-    flat = [flatten(row.spec) for row in rows]
+    return varying_settings([row.spec for row in rows])
+
+
+def varying_settings(specs: Iterable[RunSpec]) -> list[str]:
+    """The same for runs that are still to be made."""
+    flat = [flatten(spec) for spec in specs]
     names = dict.fromkeys(name for fields in flat for name in fields)
     return [name for name in names if name not in _IN_TITLES and len({repr(fields.get(name)) for fields in flat}) > 1]
 
@@ -47,10 +52,10 @@ def flatten(spec: RunSpec) -> dict[str, Any]:
 
 def series_name(row: "Row", varying: Sequence[str]) -> str:
     """The strategy, and the varying fields that tell this series from its neighbours."""
-    return " ".join([row.spec.strategy, *_marks(row.spec, varying)])
+    return " ".join([row.spec.strategy, *setting_marks(row.spec, varying)])
 
 
-def _marks(spec: RunSpec, names: Sequence[str]) -> list[str]:
+def setting_marks(spec: RunSpec, names: Sequence[str]) -> list[str]:
     """The named fields as `name=value`, except those that are not set or have their default."""
     fields = flatten(spec)
     shown = [name for name in names if fields.get(name) not in (None, _DEFAULTS.get(name))]
@@ -100,7 +105,7 @@ def group_by_setting(rows: Sequence["Row"], without: Container[str] = ()) -> dic
     # Fields that are the same within a group but not everywhere belong in its title.
     varying = set(varying_fields(rows)) - _DEVICES
     beyond = {title: varying - set(varying_fields(members)) for title, members in grouped.items()}
-    marks = {title: _marks(members[0].spec, sorted(beyond[title])) for title, members in grouped.items()}
+    marks = {title: setting_marks(members[0].spec, sorted(beyond[title])) for title, members in grouped.items()}
     return {" · ".join([title, *marks[title]]): members for title, members in grouped.items()}
 
 

@@ -13,7 +13,7 @@ from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean
 from paceline.breakdown import RankBreakdown
 from paceline.record import Epoch, Record, Status
 from paceline.spec import SPREADING_FIELDS, RunSpec
-from paceline.strategies import strategies
+from paceline.strategies import strategy_of_stored
 
 OVERSUBSCRIBED = "oversubscribed"
 
@@ -198,9 +198,9 @@ def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
         if _fields_except(other.spec, "workers", "layout") == wanted:
             return other
     wanted = _fields_except(row.spec, *SPREADING_FIELDS)
-    chosen = strategies().get(row.spec.strategy)
+    chosen = strategy_of_stored(row.spec.strategy)
     for other in same:
-        single = strategies().get(other.spec.strategy)
+        single = strategy_of_stored(other.spec.strategy)
         alike = single and chosen and single.family == "single" and single.framework == chosen.framework
         if alike and _fields_except(other.spec, *SPREADING_FIELDS) == wanted:
             return other
@@ -219,5 +219,5 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 
 def _single_first(name: str) -> bool:
-    chosen = strategies().get(name)
+    chosen = strategy_of_stored(name)
     return chosen is None or chosen.family != "single"

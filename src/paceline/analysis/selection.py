@@ -8,6 +8,7 @@ from paceline.analysis.labels import flatten
 from paceline.errors import SpecError, nearest
 from paceline.spec import RunSpec
 from paceline.strategies import strategies
+from paceline.strategies.former import FORMER_KNOBS, FORMER_NAMES
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Selector:
     def parse(cls, text: str) -> "Selector":
         """The selector that a text describes; an unknown name is refused with the nearest known one."""
         name, _, rest = text.partition(":")
-        if not any(fnmatchcase(known, name) for known in strategies()):
+        if not any(fnmatchcase(known, name) for known in (*strategies(), *FORMER_NAMES)):
             raise SpecError(f"no strategy matches {name!r}; {nearest(name, strategies())}")
         fields = {}
         for part in filter(None, rest.split(",")):
@@ -29,7 +30,7 @@ class Selector:
             if not equals or not value:
                 raise SpecError(f"{part!r} in {text!r} is not FIELD=VALUE; write such as {name}:workers=2")
             knobs = {knob.name for strategy in strategies().values() for knob in strategy.knobs}
-            known_fields = {*RunSpec.model_fields, *knobs}
+            known_fields = {*RunSpec.model_fields, *knobs, *FORMER_KNOBS}
             if key not in known_fields:
                 raise SpecError(f"{text!r} names no field of a run: {key!r}; {nearest(key, known_fields)}")
             fields[key] = value
@@ -50,6 +51,7 @@ class Selector:
 def _values(spec: RunSpec) -> dict[str, Any]:
     """The fields of a run by name, nested ones without their prefix; knobs with the defaults of the strategy."""
     chosen = strategies().get(spec.strategy)
-    knobs = chosen.knob_values(spec) if chosen else {}
+    former = FORMER_NAMES.get(spec.strategy)
+    knobs = {**former.knobs, **spec.knobs} if former else chosen.knob_values(spec) if chosen else {}
     nested = {name.rpartition(".")[2]: value for name, value in flatten(spec).items()}
     return {**nested, **spec.model_dump(mode="json"), **knobs}

@@ -2,13 +2,14 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from paceline.analysis.labels import data_name
+from paceline.analysis.labels import data_name, setting_marks, varying_settings
 from paceline.cli.terminal import errors, output
 from paceline.estimate import MEASURED_STEPS, Estimate
 from paceline.execute import Listener
@@ -33,6 +34,8 @@ class Progress(Listener):
         self._left = self._total = 0
         self._began = time.monotonic()
         self._label = ""
+        # Fields in which runs of the plan differ.
+        self._varying: list[str] = []
 
     def __enter__(self) -> "Progress":
         self._bar.start()
@@ -44,6 +47,7 @@ class Progress(Listener):
     def planned(self, plan: Plan) -> None:
         """Prints how many runs there are to make."""
         self._left = self._total = len(plan.to_run)
+        self._varying = varying_settings(run.spec for run in plan.to_run)
         self._bar.update(self._task, total=self._total)
         if not plan.to_run and plan.done:
             self._console.print(
@@ -54,6 +58,8 @@ class Progress(Listener):
         parts += [f"{plan.done} already stored"] if plan.done else []
         parts += [f"{len(plan.skipped)} skipped"] if plan.skipped else []
         self._console.print(f"{escape(plan.study)}: {', '.join(parts)}")
+        for note in plan.notes:
+            self._console.print(escape(note))
 
     def fetching(self, name: str, done_bytes: int, total_bytes: int) -> None:
         """Shows a download."""
@@ -64,7 +70,7 @@ class Progress(Listener):
 
     def started(self, run: PlannedRun, number: int) -> None:
         """Shows which run starts."""
-        self._label = run_name(run.spec)
+        self._label = run_name(run.spec, self._varying)
         self._bar.update(self._task, now=f"{escape(self._label)}, starting{self._time_left()}")
 
     def event(self, event: StepEvent | EpochEvent) -> None:
@@ -91,14 +97,22 @@ class Progress(Listener):
         return f", about {format_seconds((time.monotonic() - self._began) / finished * self._left)} left"
 
 
-def run_name(spec: RunSpec) -> str:
-    """The workload, strategy and worker count or layout of a run."""
-    return f"{spec.workload} {spec.spread_over}"
+def run_name(spec: RunSpec, varying: Sequence[str] = ()) -> str:
+    """The workload, strategy and worker count or layout of a run, and what else tells it from others of its plan."""
+    return " ".join([spec.workload, spec.spread_over, *_marks(spec, varying)])
 
 
-def _plan_order(item: tuple[str, RunSpec]) -> tuple[str, str, str, int, int]:
+def _marks(spec: RunSpec, varying: Sequence[str]) -> list[str]:
+    """Settings that vary within a plan; a layout is named with the strategy."""
+    others = setting_marks(spec, [name for name in varying if name.partition(".")[0] != "layout"])
+    return [*others, *(["instrumented"] if spec.instrumented else [])]
+
+
+def _plan_order(item: tuple[str, RunSpec]) -> tuple[str | int, ...]:
     spec = item[1]
-    return spec.workload, f"{spec.dataset} {spec.dataset_copies}", spec.strategy, spec.samples_per_step, spec.workers
+    data, layout = f"{spec.dataset} {spec.dataset_copies}", spec.layout.text if spec.layout else ""
+    beside = spec.instrumented, layout, spec.accumulation, spec.recompute
+    return spec.workload, data, spec.strategy, spec.samples_per_step, spec.workers, *beside
 
 
 def print_plan(plan: Plan) -> None:
@@ -108,12 +122,13 @@ def print_plan(plan: Plan) -> None:
         table.add_column(name, overflow="fold")
     specs = {run.spec.key(): run.spec for run in plan.to_run}
     counts = Counter(run.spec.key() for run in plan.to_run)
+    varying = varying_settings(specs.values())
     for key, spec in sorted(specs.items(), key=_plan_order):
         batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
         table.add_row(
             escape(spec.workload),
             escape(data_name(spec)),
-            _with_layout(spec),
+            escape(" ".join([_with_layout(spec), *_marks(spec, varying)])),
             str(spec.workers),
             batch,
             str(counts[key]),
@@ -122,6 +137,8 @@ def print_plan(plan: Plan) -> None:
     for (name, reason), workers in _skipped(plan).items():
         counts_text = ", ".join(f"x{count}" for count in workers)
         output().print(f"[yellow]skipped[/] {name} {counts_text}: {escape(reason)}")
+    for note in plan.notes:
+        output().print(escape(note))
     for text in dict.fromkeys(spec.shrunk.text for spec in specs.values() if spec.shrunk):
         output().print(f"shrunk to {escape(text)}")
     stored = f", {plan.done} already stored" if plan.done else ""

@@ -11,14 +11,13 @@ from typing import Literal, cast
 
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, Stages, in_groups, trainer
 from paceline.costs.layers import LayerFacts
-from paceline.costs.messages import Message, all_reduce, during, exchange
-from paceline.costs.precision import Numbers, autocast_copies, parameter_width, reduction_width
+from paceline.costs.messages import Message, exchange
+from paceline.costs.precision import Numbers, autocast_copies
+from paceline.costs.recompute import most_again, recomputed_model, step_flops
 from paceline.spec import RunSpec, Scalar
 from paceline.units import format_count
 
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
-# Gradients are averaged between replicas in pieces of this size, as DistributedDataParallel does.
-BUCKET_BYTES = 25 * 1024**2
 # Counts of a built-in model as a run trains it.
 FactsOf = Callable[[RunSpec], ModelFacts]
 
@@ -83,33 +82,29 @@ def _cut_once(costs: tuple[float, ...], trainable: tuple[bool, ...], count: int)
 
 @dataclass(frozen=True)
 class Pipeline:
-    """How workers share the stages and the batch: `replicas` pipelines side by side, each of `workers` workers."""
+    """How workers share the stages and the batch."""
 
     workers: int
     samples: int
     microbatches: int = 1
     schedule: Schedule = "gpipe"
     stages_per_worker: int = 1
-    replicas: int = 1
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "Pipeline":
-        """The pipeline that the knobs ask for; too few workers for one, which is refused elsewhere, count as one."""
-        workers = max(1, min(int(knobs.get("stages", spec.workers)), spec.workers))
+        """The pipeline that the knobs ask for."""
         schedule = cast("Schedule", knobs.get("schedule", "gpipe"))
-        replicas = spec.workers // workers
         return cls(
-            workers=workers,
-            samples=spec.samples_per_step // replicas,
+            workers=spec.workers,
+            samples=spec.samples_per_step,
             microbatches=int(knobs.get("microbatches", 1)),
             schedule=schedule,
             stages_per_worker=int(knobs["stages_per_worker"]) if schedule == "interleaved" else 1,
-            replicas=replicas,
         )
 
     @property
     def stages(self) -> int:
-        """Stages of one pipeline."""
+        """Of the whole pipeline."""
         return self.workers * self.stages_per_worker
 
     def passes_kept(self, worker: int) -> float:
@@ -128,12 +123,6 @@ def why_not_cut(spec: RunSpec, knobs: Mapping[str, Scalar], facts_of: FactsOf) -
     """Why a model cannot be trained so, in words, or None; of a user's model only the run itself can tell all."""
     if spec.optimizer.name == "lbfgs":
         return f"{spec.strategy} keeps parameters apart and L-BFGS needs them in one place; use another optimizer"
-    asked = int(knobs.get("stages", spec.workers))
-    if asked < 1 or spec.workers % asked:
-        return (
-            f"pipelines of {asked} stages need a multiple of {asked} workers and the run has {spec.workers}; "
-            f"change the workers, or knob stages"
-        )
     pipeline = Pipeline.of(spec, knobs)
     if spec.model is None:
         most = most_stages([layer.parameters > 0 for layer in facts_of(spec).layers])
@@ -172,17 +161,15 @@ def _why_not_scheduled(pipeline: Pipeline) -> str | None:
 def pipeline_footprint(
     spec: RunSpec, knobs: Mapping[str, Scalar], model: ModelFacts, width: int = FLOAT_BYTES, numbers: Numbers = "single"
 ) -> Footprint:
-    """Every rank of every replica, in rank order: stages of a pipeline are neighbours. `width` is of an activation."""
+    """Every rank, in order; `width` is of an activation."""
     pipeline = Pipeline.of(spec, knobs)
     stages = cut_by_flops(model.layers, pipeline.stages)
     places = [
         _worker(spec, pipeline, place, stages, model.input_elements, width, numbers)
         for place in range(pipeline.workers)
     ]
-    turns = Stages(
-        pipeline.workers, pipeline.microbatches, pipeline.schedule, pipeline.stages_per_worker, pipeline.replicas
-    )
-    return in_groups((places[rank % pipeline.workers] for rank in range(spec.workers)), turns)
+    turns = Stages(pipeline.workers, pipeline.microbatches, pipeline.schedule, pipeline.stages_per_worker)
+    return in_groups(places, turns)
 
 
 def _worker(
@@ -196,7 +183,7 @@ def _worker(
     )
     # What crosses a cut was cast, so that sums of later stages are in half precision too.
     kept = sum(
-        ModelFacts(tuple(stages[stage]), 0 if stage else input_elements).kept_bytes(
+        recomputed_model(ModelFacts(tuple(stages[stage]), 0 if stage else input_elements), spec.recompute).kept_bytes(
             "cast" if stage and numbers == "autocast" else numbers
         )
         for stage in stage_numbers
@@ -207,19 +194,15 @@ def _worker(
         stages[stage][-1] for stage in stage_numbers if stage + 1 < len(stages)
     ]
     received_bytes = sum(layer.output_elements for layer in edges) * width * pipeline.samples
-    average = during(
-        all_reduce("gradients", held.parameters * reduction_width(spec), pipeline.replicas) if held.parameters else (),
-        "backward", hidden=True, apart=pipeline.workers, piece_bytes=BUCKET_BYTES,
-    )  # fmt: skip
     return trainer(
         spec,
         held,
-        (*_messages(pipeline, stage_numbers, stages, width), *average),
+        _messages(pipeline, stage_numbers, stages, width),
         samples=pipeline.samples,
         ranks=1,
-        # Gradients are averaged between replicas in buckets beside them.
-        gradient_bytes=held.parameters * (parameter_width(spec) + (reduction_width(spec) if average else 0)),
-        activation_bytes=kept * pipeline.passes_kept(worker) * per_microbatch
+        flops=step_flops(held, spec.recompute, pipeline.samples),
+        activation_bytes=(kept * pipeline.passes_kept(worker) + most_again(held, spec.recompute, numbers))
+        * per_microbatch
         + autocast_copies(held.layers, numbers, goes_on=worker > 0)
         + received_bytes,
     )

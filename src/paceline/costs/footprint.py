@@ -155,6 +155,27 @@ def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int, width:
             return (2 * settings.history + 2) * parameters * width
 
 
+def in_one_pass(spec: RunSpec) -> RunSpec:
+    """The run on the samples of one of its passes."""
+    samples = spec.samples_per_step // spec.accumulation
+    return spec.model_copy(update={"global_batch": samples, "local_batch": None, "accumulation": 1})
+
+
+def in_all_passes(group: RankFootprint, passes: int) -> RankFootprint:
+    """What a rank does that makes one pass so many times in a step, each with its own transfers.
+
+    The sum of all gradients is there beside those of the pass under way.
+    """
+    if passes == 1:
+        return group
+    return replace(
+        group,
+        flops=group.flops * passes,
+        messages=tuple(replace(message, count=message.count * passes) for message in group.messages),
+        gradient_bytes=2 * group.gradient_bytes,
+    )
+
+
 def trainer(
     spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...] = (), *, samples: int | None = None,
     numbers: Numbers = "single", **fields: Any,

@@ -7,8 +7,9 @@ from typing import Literal, cast
 from paceline.costs.cuts import FactsOf, most_stages
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
+from paceline.costs.splits import Split, split_layers, why_not_split
 from paceline.layout import Layout
-from paceline.spec import RunSpec, Scalar
+from paceline.spec import Device, RunSpec, Scalar
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "interleaved-zero-bubble", "zbv", "dualpipev"]
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "interleaved-zero-bubble", "zbv", "dualpipev")
@@ -18,6 +19,12 @@ _ONE_STAGE = ("gpipe", "1f1b")
 V_SHAPED = ("zbv", "dualpipev")
 # Of these, gradients of activations and of weights come in two passes.
 SPLIT_BACKWARD = ("interleaved-zero-bubble", "zbv", "dualpipev")
+# How attention sees the keys and values of other ranks' parts of a sequence.
+Attention = Literal["gathered", "ring"]
+ATTENTION: tuple[Attention, ...] = ("gathered", "ring")
+# In a ring each rank has two pieces of a sequence; kernels of GPUs pad results for so many positions, and what they
+# give for single pieces is only put together where there is no padding in between.
+RING_PIECES, RING_POSITIONS_ON_GPU = 2, 32
 # Micro-batches for each rank of a pipeline where nothing is said.
 USUAL_MICROBATCHES = 2
 
@@ -33,8 +40,11 @@ class MeshPlan:
     microbatches: int = 1
     schedule: Schedule = "1f1b"
     stages_per_worker: int = 1
+    # Of models that are no causal transformer: whether each rank has some output channels of a convolution, or all.
+    split_convolutions: bool = True
     # Whether the model's head computes with its table of tokens.
     tied: bool = False
+    attention: Attention = "auto"
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "MeshPlan":
@@ -52,7 +62,13 @@ class MeshPlan:
             microbatches=int(knobs["microbatches"]) or usual,
             schedule=schedule,
             stages_per_worker=stages,
+            split_convolutions=knobs.get("convolutions") != "replicated",
+            attention=cast("Attention", knobs["attention"]),
         )
+
+    def splits(self, model: ModelFacts) -> tuple[Split, ...]:
+        """How each layer of a model that is no causal transformer is split over `tensor`; the sequence stays whole."""
+        return split_layers(model, self.layout.tensor, self.split_convolutions)
 
     @property
     def stages(self) -> int:
@@ -73,6 +89,15 @@ class MeshPlan:
     def stretch_microbatch(self) -> float:
         """The same in whole sequences' worth, where each rank has a stretch of them."""
         return self.microbatch / self.layout.context
+
+    @property
+    def in_ring(self) -> bool:
+        """Whether keys and values go round in a ring."""
+        return self.layout.context > 1 and self.attention == "ring"
+
+    def ring_multiple(self, device: Device) -> int:
+        """What the length of a sequence must be a multiple of for a ring."""
+        return self.layout.context * RING_PIECES * (1 if device == "cpu" else RING_POSITIONS_ON_GPU)
 
     @property
     def gathers(self) -> tuple[int, int]:
@@ -118,7 +143,9 @@ def why_not_laid_out(spec: RunSpec, knobs: Mapping[str, Scalar], facts_of: Facts
     if spec.optimizer.name == "lbfgs":
         return f"{spec.strategy} divides the parameters and L-BFGS needs them in one place; use another optimizer"
     facts = facts_of(spec) if spec.model is None else None
-    return _why_not_scheduled(spec, plan) or _why_not_staged(spec, plan, facts) or _why_not_split(spec, plan, facts)
+    return (
+        _why_not_scheduled(spec, plan) or _why_not_staged(spec, plan, facts) or _why_not_split(spec, plan, facts, knobs)
+    )
 
 
 def _why_not_scheduled(spec: RunSpec, plan: MeshPlan) -> str | None:
@@ -180,24 +207,45 @@ def _why_not_staged(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> 
     )
 
 
-def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> str | None:
+def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None, knobs: Mapping[str, Scalar]) -> str | None:
     layout = plan.layout
     if layout.tensor == layout.context == layout.expert == 1:
         return None
     if facts is None and layout.context == layout.expert == 1:
         # What can be split of a user's model, a look at it and the run itself tell.
         return None
-    blocks = [layer for layer in facts.layers if layer.heads] if facts is not None else []
-    if facts is None or not blocks or any(transformer_role(layer) is None for layer in facts.layers):
-        return (
-            f"{spec.strategy} splits layers, sequences and experts of causal transformers, and "
-            f"{spec.workload} is none that it knows; use shard, replicate or pipeline, or strategy torch-tensor"
-        )
+    if facts is None or not is_causal_transformer(facts):
+        return _why_not_split_alone(spec, plan, facts, knobs)
+    blocks = [layer for layer in facts.layers if layer.heads]
     return (
         _why_not_tensor(spec, layout.tensor, blocks)
         or _why_not_experts(spec, layout, blocks)
         or _why_not_sequence(layout, facts.input_elements)
+        or _why_not_in_ring(spec, plan, facts.input_elements)
     )
+
+
+def _why_not_split_alone(
+    spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None, knobs: Mapping[str, Scalar]
+) -> str | None:
+    """Of other models `tensor` splits dense layers, heads and convolutions, and nothing else goes with it."""
+    layout = plan.layout
+    if facts is None or layout.context > 1 or layout.expert > 1:
+        return (
+            f"{spec.strategy} divides sequences and experts of causal transformers, and {spec.workload} is none that "
+            f"it knows; use shard, replicate, tensor or pipeline"
+        )
+    if layout.pipeline > 1:
+        return (
+            f"{spec.strategy} splits stages of causal transformers only, and {spec.workload} is none that it knows; "
+            f"leave pipeline or tensor out of the layout"
+        )
+    if spec.recompute != "none":
+        return (
+            f"{spec.strategy} does not compute split blocks of {spec.workload} again; "
+            f"leave recompute out, or tensor out of the layout"
+        )
+    return why_not_split(spec, {**knobs, "tensor": layout.tensor}, lambda _spec: facts)
 
 
 def _why_not_tensor(spec: RunSpec, ways: int, blocks: Sequence[LayerFacts]) -> str | None:
@@ -251,6 +299,21 @@ def _why_not_sequence(layout: Layout, length: int) -> str | None:
             f"use a number that divides it, or another --input-shape"
         )
     return None
+
+
+def is_causal_transformer(model: ModelFacts) -> bool:
+    """Whether every layer is one of a causal transformer's, so that `tensor` divides the sequence too."""
+    return any(layer.heads for layer in model.layers) and all(map(transformer_role, model.layers))
+
+
+def _why_not_in_ring(spec: RunSpec, plan: MeshPlan, length: int) -> str | None:
+    multiple = plan.ring_multiple(spec.device)
+    if not plan.in_ring or length % multiple == 0:
+        return None
+    return (
+        f"attention in a ring over context={plan.layout.context} takes sequences of a multiple of {multiple} tokens, "
+        f"and these have {length}; use attention=gathered, or another sequence"
+    )
 
 
 def transformer_role(layer: LayerFacts) -> str | None:

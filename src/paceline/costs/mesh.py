@@ -19,7 +19,7 @@ from paceline.costs.footprint import (
     optimizer_bytes,
 )
 from paceline.costs.layers import LayerFacts
-from paceline.costs.layouts import MeshPlan, transformer_role
+from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
 from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, place_of, units_of
 from paceline.costs.messages import (
     Message,
@@ -34,6 +34,7 @@ from paceline.costs.messages import (
 )
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
+from paceline.costs.splits import tensor_messages
 from paceline.costs.torch import Array, shard_runs
 from paceline.spec import RunSpec
 
@@ -66,7 +67,7 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
         crossings = _crossings(spec, plan, number, stages)
         messages = (
             *_between_stages(plan, crossings),
-            *_layer_by_layer(_between_parts, spec, plan, place),
+            *_between_split_layers(spec, plan, place),
             *_layer_by_layer(_between_stretches, spec, plan, place),
             *_layer_by_layer(_between_experts, spec, plan, place),
             *_layer_by_layer(_between_shards, spec, plan, place),
@@ -114,7 +115,7 @@ def _layer_by_layer(
     messages_of: Callable[[RunSpec, MeshPlan, Place], list[Message]], spec: RunSpec, plan: MeshPlan, place: Place
 ) -> list[Message]:
     """What layers exchange; layers that are alike but for their name, as most are, are worked out once."""
-    first = _first_alike(place.whole.layers)
+    first = _first_alike(tuple(zip(place.whole.layers, place.part.layers, strict=True)))
     distinct = [index for index, like in enumerate(first) if like == index]
     whole, part = (
         ModelFacts(tuple(model.layers[index] for index in distinct), model.input_elements)
@@ -132,10 +133,11 @@ def _layer_by_layer(
 
 
 @lru_cache(maxsize=1024)
-def _first_alike(layers: tuple[LayerFacts, ...]) -> tuple[int, ...]:
-    """For each layer, the place of the first one that differs from it in nothing but its name."""
-    seen: dict[LayerFacts, int] = {}
-    return tuple(seen.setdefault(replace(layer, name=""), index) for index, layer in enumerate(layers))
+def _first_alike(layers: tuple[tuple[LayerFacts, LayerFacts], ...]) -> tuple[int, ...]:
+    """For each layer and a rank's part of it, the place of the first that differs in nothing but the name."""
+    seen: dict[tuple[LayerFacts, ...], int] = {}
+    nameless = (tuple(replace(facts, name="") for facts in pair) for pair in layers)
+    return tuple(seen.setdefault(pair, index) for index, pair in enumerate(nameless))
 
 
 def _rank(
@@ -144,8 +146,9 @@ def _rank(
     layout, waiting = plan.layout, plan.passes_kept(place.number)
     width, gathered_width = parameter_width(spec), compute_width(spec)
     whole = [unit.padded for unit in units_of(plan, place.part).values()]
-    # A pipeline's stages, and a model between the passes of a step, stay gathered and keep whole gradients.
-    stays = layout.pipeline > 1 or plan.accumulation > 1
+    # A pipeline's stages, a model between the passes of a step, and one that is not divided at all stay gathered and
+    # keep whole gradients.
+    stays = layout.pipeline > 1 or plan.accumulation > 1 or layout.holders * layout.replicate == 1
     beside = sum(whole) if stays else max(whole, default=0)
     samples = plan.stretch_microbatch * waiting
     kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor, cast_numbers(spec), waiting)
@@ -192,6 +195,15 @@ def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Messa
                 exchange(f"gradients of stage {crossing.stage}", received, sent, plan.passes),
             ]
     return [replace(message, apart=plan.layout.apart("pipeline")) for message in messages]
+
+
+def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
+    """What `tensor` costs: of causal transformers with the sequence divided, of other models with whole activations."""
+    if plan.layout.tensor == 1 or plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
+        return _layer_by_layer(_between_parts, spec, plan, place)
+    splits = plan.splits(place.whole)
+    messages = tensor_messages(spec, splits, plan.layout.tensor, plan.microbatch, width=compute_width(spec))
+    return [replace(message, count=message.count * plan.passes) for message in messages]
 
 
 def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -249,6 +261,9 @@ def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
         if layer.heads:
             payload = keys_and_values(layer) / layout.tensor * compute_width(spec) * plan.microbatch
             where = {"layer": layer.name, "apart": layout.apart("context")}
+            if plan.attention == "ring":
+                messages += _round_the_ring(spec, plan, layer)
+                continue
             gathered = all_gather(f"keys and values for {layer.name}", payload, layout.context)
             scattered = scattered_reduction(
                 spec, f"gradients of keys and values of {layer.name}", payload, layout.context
@@ -257,6 +272,29 @@ def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
             messages += during(gathered, "backward", count=again * plan.passes, **where) if again else ()
             messages += during(scattered, "backward", count=plan.passes, **where)
     return messages
+
+
+def _round_the_ring(spec: RunSpec, plan: MeshPlan, layer: LayerFacts) -> list[Message]:
+    """A rank's keys and values visit all others in both passes; their gradients go with them, and home at the end."""
+    ranks, numbers = plan.layout.context, keys_and_values(layer) / plan.layout.tensor * plan.stretch_microbatch
+    # What selective recomputation keeps of a block are the results of attention, not what was sent for them.
+    again = int(spec.recompute != "none")
+
+    def turns(name: str, width: float, count: int, phase: Phase) -> tuple[Message, ...]:
+        payload = numbers * width
+        message = Message(f"{name} round for {layer.name}", "all-to-all", payload, payload, payload, ranks=ranks)
+        # Only the attention of the same block hides it, which is too little to count on.
+        return during(
+            (message,), phase, count=count * plan.passes, layer=layer.name, apart=plan.layout.apart("context")
+        )
+
+    width, hops = compute_width(spec), ranks - 1
+    return [
+        *turns("keys and values sent", width, hops, "forward"),
+        *turns("keys and values sent", width, hops * (1 + again), "backward"),
+        # Added up in single precision on their way.
+        *turns("gradients of keys and values sent", FLOAT_BYTES, ranks, "backward"),
+    ]
 
 
 def _between_experts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -324,9 +362,11 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
         name.startswith(EXPERTS) for layer in place.part.layers for name, _ in layer.arrays if layout.expert > 1
     )
     arrays = place.part.tensors - copies - dealt
+    parts, channels = _split_arrays(plan, place, arrays)
     sizes = [
         ("shards", arrays, layout.holders, layout.apart("context")),
-        ("parts", arrays, layout.tensor, 1),
+        ("parts", parts, layout.tensor, 1),
+        ("parts of convolutions", int(channels), layout.tensor, 1),
         ("shards of experts", dealt, layout.holders // layout.expert, layout.apart("context") * layout.expert),
         ("experts", int(layout.expert > 1), layout.expert, layout.apart("context")),
         ("the pipeline", 1, layout.pipeline, layout.apart("pipeline")),
@@ -339,3 +379,12 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
             all_reduce(f"norm of gradients over {name}", count * FLOAT_BYTES, ranks), "update", apart=apart
         )
     ]
+
+
+def _split_arrays(plan: MeshPlan, place: Place, arrays: int) -> tuple[int, bool]:
+    """Of so many arrays, those that PyTorch knows as parts over `tensor`; and whether convolutions are split beside."""
+    if plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
+        return arrays, False
+    splits = plan.splits(place.whole)
+    known = sum(split.divided_arrays for split in splits if split.part != "channels")
+    return known, any(split.part == "channels" for split in splits)

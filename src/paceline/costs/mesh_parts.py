@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
-from paceline.costs.layouts import MeshPlan, transformer_role
+from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
+from paceline.costs.splits import worker_model
 from paceline.costs.torch import Array, arrays_of
 
 # Arrays of a layer that are whole on every rank: each has its part of their gradient.
@@ -39,8 +40,11 @@ def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]
     read = input_elements if held[0] == 0 else 0
     if plan.layout.pipeline > 1:
         layers = tuple(_with_copy(layer) for layer in layers)
+    whole = ModelFacts(layers, read)
+    if plan.layout.tensor > 1 and not is_causal_transformer(whole) and plan.layout.pipeline == 1:
+        return Place(number, held, whole, worker_model(plan.splits(whole), plan.layout.tensor))
     part = tuple(_with_all_keys(_split(_dealt(layer, plan), plan.layout.tensor), plan) for layer in layers)
-    return Place(number, held, ModelFacts(layers, read), ModelFacts(part, read))
+    return Place(number, held, whole, ModelFacts(part, read))
 
 
 def _with_copy(layer: LayerFacts) -> LayerFacts:
@@ -64,7 +68,7 @@ def _dealt(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
 
 def _with_all_keys(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
     """Keys and values of all stretches are gathered beside a rank's own; counts are of a whole sequence."""
-    if plan.layout.context == 1 or not layer.heads:
+    if plan.layout.context == 1 or not layer.heads or plan.attention == "ring":
         return layer
     gathered = keys_and_values(layer) * plan.layout.context // plan.layout.tensor
     return replace(layer, kept_elements=layer.kept + gathered, product_elements=layer.product_elements + gathered)

@@ -45,10 +45,15 @@ def activation_bytes(
 
     Where the samples are those of several passes, one pass goes back at a time.
     """
-    kept = recomputed_model(model, recompute, ways)
-    pairs = zip(model.layers, kept.layers, strict=True)
-    again = max((kept_bytes(before, numbers) - kept_bytes(after, numbers) for before, after in pairs), default=0)
-    return (kept.kept_bytes(numbers) + max(0, again) / passes) * samples + autocast_copies(model.layers, numbers)
+    kept = recomputed_model(model, recompute, ways).kept_bytes(numbers)
+    again = most_again(model, recompute, numbers, ways)
+    return (kept + again / passes) * samples + autocast_copies(model.layers, numbers)
+
+
+def most_again(model: ModelFacts, recompute: Recompute, numbers: Numbers, ways: int = 1) -> int:
+    """Bytes per sample that the largest of the blocks which are computed again has beside what it keeps."""
+    pairs = zip(model.layers, recomputed_model(model, recompute, ways).layers, strict=True)
+    return max((0, *(kept_bytes(before, numbers) - kept_bytes(after, numbers) for before, after in pairs)))
 
 
 def step_flops(model: ModelFacts, recompute: Recompute, samples: float) -> float:

@@ -4,14 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint, optimizer_bytes, trainer
+from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, optimizer_bytes, trainer
 from paceline.costs.messages import exchange
-from paceline.costs.precision import autocast_numbers
+from paceline.costs.precision import autocast_numbers, parameter_width
+from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.spec import Optimizer, RunSpec, Scalar
 
 # Numbers that say what comes next travel in 64 bits.
 WORD_BYTES = 8
-ELEMENTS_PER_KIB = 1024 // FLOAT_BYTES
+KIBIBYTE = 1024
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Cut:
     most: int
 
     @classmethod
-    def of(cls, knobs: Mapping[str, Scalar]) -> "Cut":
+    def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "Cut":
         """The cut that knobs `servers` and `piece_kib` ask for."""
-        return cls(int(knobs["servers"]), int(knobs["piece_kib"]) * ELEMENTS_PER_KIB)
+        return cls(int(knobs["servers"]), int(knobs["piece_kib"]) * KIBIBYTE // parameter_width(spec))
 
     def pieces(self, elements: int) -> tuple[Piece, ...]:
         """Stripes over all servers: each has as many elements as any other, give or take one, throughout a pass."""
@@ -62,18 +63,35 @@ class Traffic:
     answers: float = 0
 
 
+def holds_back(spec: RunSpec) -> bool:
+    """Whether workers send nothing before all gradients of a step are there: it may be skipped, or they scaled."""
+    return spec.precision == "fp16" or spec.clip is not None
+
+
 def served_footprint(spec: RunSpec, model: ModelFacts, cut: Cut, settings: Optimizer, traffic: Traffic) -> Footprint:
     """Workers hold the model and no optimizer; each server holds its part of both, and a gradient of every worker."""
-    size = model.parameter_bytes
-    leaving: dict[str, Any] = {"phase": "backward", "hidden": True, "piece_bytes": cut.most * FLOAT_BYTES}
+    width, local = parameter_width(spec), spec.samples_per_step // spec.workers
+    size, held_back = model.parameters * width, holds_back(spec)
+    leaving: dict[str, Any] = {"phase": "backward", "hidden": not held_back, "piece_bytes": cut.most * width}
     messages = (
         replace(exchange("gradients", size, 0, traffic.pushes), **leaving),
         exchange("parameters", 0, size, traffic.fetches),
         exchange("words", WORD_BYTES * cut.servers, 0, traffic.words, control=True),
         exchange("answers", 0, WORD_BYTES * cut.servers, traffic.answers, control=True),
     )
-    worker = trainer(spec, model, messages, numbers=autocast_numbers(spec), optimizer_bytes=0)
-    servers = (_server(*part, spec.workers, settings, traffic) for part in _parts_of(cut, model.parameters))
+    worker = trainer(
+        spec,
+        model,
+        messages,
+        flops=step_flops(model, spec.recompute, local),
+        # Those that are added up or held back lie beside the ones that leave.
+        gradient_bytes=2 * size if held_back or spec.accumulation > 1 else size,
+        optimizer_bytes=0,
+        activation_bytes=activation_bytes(
+            model, spec.recompute, local / spec.accumulation, numbers=autocast_numbers(spec)
+        ),
+    )
+    servers = (_server(*part, spec.workers, settings, traffic, width) for part in _parts_of(cut, model.parameters))
     return Footprint((worker, *servers))
 
 
@@ -86,8 +104,10 @@ def _parts_of(how: Cut, elements: int) -> Iterator[tuple[int, int]]:
         yield whole + (share > 0), whole * how.most + share
 
 
-def _server(pieces: int, elements: int, workers: int, settings: Optimizer, traffic: Traffic) -> RankFootprint:
-    size, words = elements * FLOAT_BYTES, WORD_BYTES * workers
+def _server(
+    pieces: int, elements: int, workers: int, settings: Optimizer, traffic: Traffic, width: int
+) -> RankFootprint:
+    size, words = elements * width, WORD_BYTES * workers
     return RankFootprint(
         role="server",
         ranks=1,
@@ -102,5 +122,5 @@ def _server(pieces: int, elements: int, workers: int, settings: Optimizer, traff
         parameter_bytes=size,
         gradient_bytes=size * workers,
         # Each piece has an optimizer of its own, which counts its steps.
-        optimizer_bytes=optimizer_bytes(settings, elements, pieces),
+        optimizer_bytes=optimizer_bytes(settings, elements, pieces, width),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from paceline.costs.cuts import BUCKET_BYTES, FactsOf
+from paceline.costs.cuts import FactsOf
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
 from paceline.costs.layers import ArraySplit, LayerFacts, LayerSplit
 from paceline.costs.messages import Message, Phase, all_gather, all_reduce, during, scattered_reduction
@@ -19,6 +19,8 @@ from paceline.spec import RunSpec, Scalar
 # What a backend makes of a reduce-scatter in a run, given its name, bytes and ranks.
 Scatter = Callable[[RunSpec, str, float, int], tuple[Message, ...]]
 PASSES: tuple[Phase, Phase] = ("forward", "backward")
+# Gradients are averaged between rows in pieces of this size, as DistributedDataParallel does.
+BUCKET_BYTES = 25 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,14 @@ class Split:
     def sums(self) -> int:
         """Partial results that a pass through the layer adds up over the workers: one for each kernel by rows."""
         return sum(self.array_split(array) == "rows" for array, _ in self.layer.arrays)
+
+    @property
+    def divided_arrays(self) -> int:
+        """Arrays of modules that are divided: a kernel by rows and its whole bias are two."""
+        owners = [array.rpartition("_")[0] for array, _ in self.layer.arrays]
+        divided = {owner for owner, (array, _) in zip(owners, self.layer.arrays, strict=True)
+                   if self.array_split(array) != "whole"}  # fmt: skip
+        return sum(owner in divided for owner in owners)
 
     def array_split(self, array: str) -> ArraySplit:
         """How one of the layer's arrays is divided."""

@@ -21,7 +21,7 @@ from paceline.figures.base import (
     compose_chart,
     wrap_lines,
 )
-from paceline.strategies import strategies
+from paceline.strategies import strategy_of_stored
 from paceline.units import format_count
 
 WIDEST, THINNEST = 8.0, 1.8
@@ -56,7 +56,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _framework(row: Row) -> str:
-    chosen = strategies().get(row.spec.strategy)
+    chosen = strategy_of_stored(row.spec.strategy)
     return str(chosen.framework or chosen.name) if chosen else row.spec.strategy
 
 

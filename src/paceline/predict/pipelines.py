@@ -1,91 +1,54 @@
-"""The workers of a pipeline in one step: in which order each makes its passes, and how long all of them take."""
+"""The workers of a pipeline in one step: how long they take for the passes of their schedule."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from paceline.costs.footprint import Stages
+from paceline.predict.schedules import Kind, holder, orders
 
-# A pass: whether it is a backward one, its stage and its micro-batch.
-Pass = tuple[bool, int, int]
-
-
-def pipeline_order(schedule: str, worker: int, workers: int, microbatches: int, chunks: int) -> list[tuple[bool, int]]:
-    """Passes of one worker in order: (backward or not, number of the micro-batch's pass through one of its stages).
-
-    A pass is `microbatch * chunks + chunk`. GPipe does all forward passes first; 1F1B turns to a backward pass as soon
-    as it can; interleaved does the same with several stages per worker (Narayanan et al., 2021).
-    """
-    forward = _forward_passes(workers, microbatches, chunks)
-    backward = [number - number % chunks + (chunks - 1 - number % chunks) for number in forward]
-    total = microbatches * chunks
-    if schedule == "gpipe":
-        return [(False, number) for number in forward] + [(True, number) for number in backward]
-    ahead = (workers - worker - 1) * (1 if chunks == 1 else 2) + (chunks - 1) * min(workers, microbatches)
-    ahead = min(total, ahead)
-    order = [(False, number) for number in forward[:ahead]]
-    for step in range(total):
-        if ahead + step < total:
-            order.append((False, forward[ahead + step]))
-        order.append((True, backward[step]))
-    return order
-
-
-def _forward_passes(workers: int, microbatches: int, chunks: int) -> list[int]:
-    """Groups of as many micro-batches as there are workers go through the first stage of each, then the second."""
-    passes: list[int] = []
-    for start in range(0, microbatches, workers):
-        group = range(start, min(start + workers, microbatches))
-        passes += [microbatch * chunks + chunk for chunk in range(chunks) for microbatch in group]
-    return passes
-
-
-@lru_cache(maxsize=64)
-def _orders(schedule: str, workers: int, microbatches: int, chunks: int) -> tuple[tuple[Pass, ...], ...]:
-    """The passes of every worker, by stage and micro-batch."""
-    return tuple(
-        tuple(
-            (backward, item % chunks * workers + worker, item // chunks)
-            for backward, item in pipeline_order(schedule, worker, workers, microbatches, chunks)
-        )
-        for worker in range(workers)
-    )
+# Of a backward pass: gradients of inputs take as many operations as gradients of weights.
+HALF = 1 / 2
+# When something arrived, by stage and micro-batch; None where that is not known yet.
+Arrivals = list[list[float | None]]
 
 
 def pipeline_seconds(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
     """Until every worker has made its passes in the order of the schedule, each followed by sending what it made.
 
     `passes` are the seconds of each worker's forward and backward pass through all of its stages, `sends` those of one
-    of its messages, which leave one after another. Zero-bubble schedules are taken for interleaved ones, which take no
-    less.
+    of its messages, which leave one after another.
     """
     workers, chunks, count = stages.workers, stages.stages_per_worker, stages.microbatches
-    orders, last = _orders(stages.schedule, workers, count, chunks), workers * chunks - 1
-    # When what a pass made has arrived, by direction, stage and micro-batch; and the end of the last stage's passes.
-    arrived: list[list[list[float | None]]] = [[[None] * count for _ in range(last + 1)] for _ in range(2)]
-    turned: list[float | None] = [None] * count
+    schedule, last = orders(stages.schedule, workers, count, chunks), workers * chunks - 1
+    holders = [holder(stages.schedule, workers, stage) for stage in range(last + 1)]
+    # When what a pass made is there for the stage before or after, by stage and micro-batch.
+    ahead: Arrivals = [[None] * count for _ in holders]
+    back: Arrivals = [[None] * count for _ in holders]
     places, free, link = [0] * workers, [0.0] * workers, [0.0] * workers
-    left = sum(map(len, orders))
+    left = sum(map(len, schedule))
     while left:
         before = left
-        for worker, order in enumerate(orders):
+        for worker, order in enumerate(schedule):
             place, now, sent = places[worker], free[worker], link[worker]
-            seconds, send = passes[worker], sends[worker]
+            seconds = _seconds_of(passes[worker], chunks)
             while place < len(order):
-                backward, stage, microbatch = order[place]
-                needed: float | None
-                if backward:
-                    needed = turned[microbatch] if stage == last else arrived[True][stage + 1][microbatch]
-                else:
-                    needed = arrived[False][stage - 1][microbatch] if stage else 0.0
-                if needed is None:
-                    break
-                now = max(now, needed) + seconds[backward] / chunks
-                if not backward and stage == last:
-                    turned[microbatch] = now
-                ends = stage == (0 if backward else last)
-                sent = max(sent, now) + (0.0 if ends else send)
-                arrived[backward][stage][microbatch] = sent
+                kind, stage, microbatch = order[place]
+                takes = seconds[stage > 0][kind]
                 place += 1
+                if kind == "weights":
+                    now += takes
+                    continue
+                forward = kind == "forward"
+                arriving = _arriving(ahead, back, forward, stage, last)
+                needed = 0.0 if arriving is None else arriving[microbatch]
+                if needed is None:
+                    place -= 1
+                    break
+                now = max(now, needed) + takes
+                following = stage + 1 if forward else stage - 1
+                # The last stage turns round, and stages that meet on a worker send nothing to each other.
+                sends_on = 0 <= following <= last and holders[following] != worker
+                sent = max(sent, now) + sends[worker] if sends_on else sent
+                (ahead if forward else back)[stage][microbatch] = sent if sends_on else now
             left -= place - places[worker]
             places[worker], free[worker], link[worker] = place, now, sent
         if left == before:
@@ -93,7 +56,31 @@ def pipeline_seconds(stages: Stages, passes: Sequence[tuple[float, float]], send
     return max(*free, *link)
 
 
+def _arriving(ahead: Arrivals, back: Arrivals, forward: bool, stage: int, last: int) -> list[float | None] | None:
+    """What a pass waits for, by micro-batch: the stage before it, the one behind it, or at the end its forward pass."""
+    if forward:
+        return ahead[stage - 1] if stage else None
+    return back[stage + 1] if stage < last else ahead[last]
+
+
+def _seconds_of(passes: tuple[float, float], chunks: int) -> tuple[dict[Kind, float], dict[Kind, float]]:
+    """Seconds of each kind of pass through one stage: the first, and any other."""
+    forward, backward = (seconds / chunks for seconds in passes)
+    whole: dict[Kind, float] = {"forward": forward, "backward": backward}
+    # Nothing is before the first stage: PyTorch makes its whole backward pass where the weights' turn is.
+    first: dict[Kind, float] = {**whole, "inputs": 0.0, "weights": backward}
+    return first, {**whole, "inputs": HALF * backward, "weights": HALF * backward}
+
+
 def messages_sent(stages: Stages, worker: int) -> int:
-    """Messages of one worker: what its passes make, but for the first stage's gradients and the last one's outputs."""
-    kept = (worker == 0) + (worker == stages.workers - 1)
-    return (2 * stages.stages_per_worker - kept) * stages.microbatches
+    """Messages of one worker: what its passes make for stages of others."""
+    count = stages.workers * stages.stages_per_worker
+    holders = [holder(stages.schedule, stages.workers, stage) for stage in range(count)]
+    neighbours = [
+        other
+        for stage in range(count)
+        if holders[stage] == worker
+        for other in (stage - 1, stage + 1)
+        if 0 <= other < count and holders[other] != worker
+    ]
+    return len(neighbours) * stages.microbatches

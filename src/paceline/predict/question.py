@@ -149,7 +149,7 @@ class Question:
     def names(self) -> Sequence[str]:
         """The strategies in question: those named, or all that train such a model."""
         if self.strategies:
-            return self.strategies
+            return [strategy(name).name for name in self.strategies]
         kind = self.own_facts.framework if self.own_facts else None
         real = [chosen for chosen in strategies().values() if chosen.family != "fake"]
         return [chosen.name for chosen in real if kind is None or chosen.trains == kind]

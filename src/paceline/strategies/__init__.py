@@ -7,6 +7,8 @@ from functools import cache
 
 from paceline.catalogue import choose, discover, load_named
 from paceline.contract.strategy import Strategy
+from paceline.errors import SpecError
+from paceline.strategies.former import FORMER_NAMES
 
 FOLDERS = ("torch", "tensorflow", "jax")
 
@@ -20,9 +22,16 @@ def strategies() -> dict[str, Strategy]:
 
 @cache
 def strategy(name: str) -> Strategy:
-    """One strategy by name."""
+    """One strategy by name; a former name is refused with what it is now."""
+    if name in FORMER_NAMES:
+        raise SpecError(f"{name} is a layout of {FORMER_NAMES[name].strategy} now; {FORMER_NAMES[name].advice}")
     declared = load_named("paceline.strategies", "STRATEGY", Strategy, name, FOLDERS)
     return declared or choose(name, strategies(), "strategy")
+
+
+def strategy_of_stored(name: str) -> Strategy | None:
+    """The strategy of a stored run: under its former name the one that it is a layout of; None where it is gone."""
+    return strategies().get(FORMER_NAMES[name].strategy if name in FORMER_NAMES else name)
 
 
 def baseline(framework: str) -> Strategy:
@@ -39,4 +48,4 @@ def _of(framework: str) -> list[Strategy]:
     return [chosen for chosen in strategies().values() if chosen.framework == framework]
 
 
-__all__ = ["Strategy", "baseline", "strategies", "strategy", "usual_on_several_devices"]
+__all__ = ["Strategy", "baseline", "strategies", "strategy", "strategy_of_stored", "usual_on_several_devices"]

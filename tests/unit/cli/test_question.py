@@ -18,7 +18,7 @@ def test_words_become_values() -> None:
                 knob=["bucket_mb=1"], input_shape="2048", global_batch="64,128")  # fmt: skip
     assert asked.workers == (1, 2, 3, 4)
     assert asked.options == {"depth": 48, "heads": 64}
-    assert asked.strategies == ("torch-ddp", "torch-fsdp", "torch-fsdp-tensor")
+    assert asked.strategies == ("torch-ddp", "torch-fsdp")
     assert asked.knobs == {"bucket_mb": 1}
     assert asked.batches == [("global_batch", 64), ("global_batch", 128)]
     assert asked.base.precision == "bf16"

@@ -35,7 +35,7 @@ def peaks(spec: RunSpec, **more: Any) -> tuple[list[float], ModelFacts, Footprin
     chosen = strategy(spec.strategy)
     footprint = chosen.footprint(spec, facts)
     step = step_of(facts, 2)
-    plan = MeshPlan.of(spec, {"schedule": "1f1b", "microbatches": 0, "stages_per_worker": 1})
+    plan = MeshPlan.of(spec, chosen.knob_values(spec))
     return mesh_peaks(spec, plan, facts, footprint, step, **more), facts, footprint, step
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from paceline.costs.layouts import SCHEDULES, MeshPlan
+from paceline.contract.context import spec_facts
+from paceline.costs.layouts import SCHEDULES, MeshPlan, why_not_laid_out
 from paceline.layout import Layout
+from paceline.plan import complete
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 
@@ -29,6 +31,21 @@ def test_a_pipeline_has_two_micro_batches_for_each_rank_and_others_have_none() -
 def test_the_batch_is_shared_by_data_ranks_passes_and_micro_batches() -> None:
     made = plan("replicate=2,shard=2,pipeline=2", accumulation=2)
     assert (made.samples, made.passes, made.microbatch) == (16, 8, 2.0)
+
+
+def test_keys_and_values_go_round_a_ring_where_that_is_asked_for() -> None:
+    assert not plan("context=2").in_ring
+    assert plan("context=2", knobs={"attention": "ring"}).in_ring
+    assert not plan("shard=4", knobs={"attention": "ring"}).in_ring
+
+
+def test_a_ring_that_was_asked_for_and_cannot_be_is_refused_in_words() -> None:
+    options = {"depth": 2, "width": 32, "heads": 4, "sequence": 18}
+    fields = {"layout": "context=2", "global_batch": 16, "steps": 1, "options": options, "knobs": {"attention": "ring"}}
+    spec = complete(RunSpec.parse({"strategy": "torch-mesh", "workload": "gpt", **fields}, "ring"))
+    reason = why_not_laid_out(spec, strategy("torch-mesh").knob_values(spec), spec_facts)
+    assert reason is not None
+    assert "takes sequences of a multiple of 4 tokens, and these have 18; use attention=gathered" in reason
 
 
 def test_stages_go_round_the_ranks_or_down_and_up_again() -> None:

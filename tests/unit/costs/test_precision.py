@@ -14,7 +14,7 @@ MODEL = {
     "workload": "transformer", "options": {"depth": 4, "width": 16, "heads": 4}, "input_shape": [8], "classes": 32,
     "global_batch": 16, "steps": 1, "workers": 2, "optimizer": {"name": "sgd", "momentum": 0.9},
 }  # fmt: skip
-SHARDED = ("torch-fsdp", "torch-mesh", "torch-fsdp-tensor")
+SHARDED = ("torch-fsdp", "torch-mesh")
 WHOLE = ("torch-ddp", "torch-zero", "torch-local-sgd", "torch-ps-sync")
 PARTS = ("torch-pipeline", "torch-layers", "torch-tensor")
 
@@ -30,9 +30,8 @@ def sent(rank: RankFootprint, what: str) -> float:
 
 @pytest.mark.parametrize("name", SHARDED)
 def test_shards_gather_two_bytes_and_add_up_as_the_run_says(name: str) -> None:
-    rows = {"knobs": {"tensor": 1}} if name == "torch-fsdp-tensor" else {}
     single, mixed, rounded, pure, whole = (
-        first(name, precision=precision, reduction=reduction, **rows)
+        first(name, precision=precision, reduction=reduction)
         for precision, reduction in (
             ("fp32", None), ("bf16", None), ("bf16", "bf16"), ("bf16-pure", None), ("bf16-pure", "fp32"),
         )
@@ -67,15 +66,6 @@ def test_gradients_of_copies_are_added_up_as_the_run_says() -> None:
     assert single.sent_bytes == mixed.sent_bytes == 2 * rounded.sent_bytes
     assert rounded.gradient_bytes == mixed.gradient_bytes * 3 / 2
     assert first("torch-ddp", precision="bf16-pure").sent_bytes == rounded.sent_bytes
-
-
-@pytest.mark.parametrize("name", ["torch-ddp-tensor", "torch-ddp-pipeline"])
-def test_rows_of_workers_average_as_the_run_says(name: str) -> None:
-    mixed, rounded = (first(name, workers=4, precision="bf16", reduction=kind) for kind in (None, "bf16"))
-    assert sent(mixed, "gradients") - sent(mixed, "gradients of") == 2 * (
-        sent(rounded, "gradients") - sent(rounded, "gradients of")
-    )
-    assert mixed.parameter_bytes == rounded.parameter_bytes
 
 
 def test_indices_and_statistics_stay_as_wide_as_they_are() -> None:

@@ -76,12 +76,11 @@ def test_the_images_gradient_is_not_wanted() -> None:
     assert names == ["output of 3_dense", "gradient of 4_dense's input", "output of 4_dense"]
 
 
-@pytest.mark.parametrize("name", ["torch-tensor", "torch-ddp-tensor", "torch-fsdp-tensor"])
-def test_one_row_of_all_workers_costs_the_same_under_each_name(name: str) -> None:
-    spec = complete(RunSpec(strategy=name, workers=2, global_batch=64, steps=1))
+def test_the_same_parts_cost_the_same_as_a_layout() -> None:
     single = complete(RunSpec(strategy="torch-tensor", workers=2, global_batch=64, steps=1))
+    spec = complete(RunSpec(strategy="torch-mesh", layout="tensor=2", workers=2, global_batch=64, steps=1))
     facts = spec_facts(spec)
-    found = strategy(name).footprint(spec, facts)
+    found = strategy("torch-mesh").footprint(spec, facts)
     expected = strategy("torch-tensor").footprint(single, facts)
     assert found.sent_bytes == expected.sent_bytes
     assert found.groups[0].parameter_bytes == expected.groups[0].parameter_bytes

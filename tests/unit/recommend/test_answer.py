@@ -167,7 +167,7 @@ def test_only_times_can_be_tried(tmp_path: Path) -> None:
 
 
 def test_a_precision_that_was_asked_for_and_is_not_offered_is_left_out_with_the_reason() -> None:
-    names = ("torch-single", "torch-ps-sync")
+    names = ("torch-single", "jax-data")
     asked, usual = (recommend(question(strategies=names, precision=kind)) for kind in ("fp16", None))
     assert {one.spec.strategy for one in asked.ranked} == {"torch-single"}
     assert {one.spec.strategy for one in usual.ranked} == set(names)

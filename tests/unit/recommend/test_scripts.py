@@ -20,7 +20,7 @@ from paceline.workloads.layers import Norm
 RUFF = Path(sysconfig.get_path("scripts")) / "ruff"
 WANTED = {
     "torch-single", "torch-ddp", "torch-zero", "torch-fsdp", "torch-pipeline", "torch-tensor",
-    "torch-fsdp-tensor", "torch-mesh", "tf-single", "tf-mirrored", "tf-multiworker", "jax-single", "jax-data",
+    "torch-mesh", "tf-single", "tf-mirrored", "tf-multiworker", "jax-single", "jax-data",
     "jax-fsdp",
 }  # fmt: skip
 # Each is a run that a script must have other words for.
@@ -77,7 +77,6 @@ KNOBS: dict[str, dict[str, Any]] = {
     "torch-fsdp": {"wrap": "whole", "reshard_after_forward": False, "hsdp_replicas": 2},
     "torch-pipeline": {"schedule": "interleaved", "microbatches": 8},
     "torch-tensor": {"convolutions": "replicated"},
-    "torch-fsdp-tensor": {"tensor": 4},
     "tf-multiworker": {"communication": "ring"},
 }
 

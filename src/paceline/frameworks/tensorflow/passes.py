@@ -1,6 +1,6 @@
 """What a run may ask of the passes of a TensorFlow step: several of them, blocks computed again, gradients clipped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -48,12 +48,22 @@ def clip_sums(optimizer: keras.optimizers.Optimizer, most: float) -> None:
     plain = optimizer._all_reduce_sum_gradients
 
     def clipped(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        summed = plain(pairs)
-        norm = tf.linalg.global_norm([gradient for gradient, _ in summed if gradient is not None])
-        factor = tf.minimum(1.0, most / (norm + NORM_EPSILON))
-        return [(None if gradient is None else gradient * factor, variable) for gradient, variable in summed]
+        gradients, variables = zip(*plain(pairs), strict=True)
+        return list(zip(clip_gradients(gradients, most), variables, strict=True))
 
     optimizer._all_reduce_sum_gradients = clipped
+
+
+def clip_gradients(gradients: Sequence[tf.Tensor | None], most: float) -> list[tf.Tensor | None]:
+    """Scales gradients down to a global norm where theirs is larger."""
+    norm = tf.linalg.global_norm([gradient for gradient in gradients if gradient is not None])
+    factor = clip_factor(norm, most)
+    return [None if gradient is None else gradient * factor for gradient in gradients]
+
+
+def clip_factor(norm: tf.Tensor, most: float) -> tf.Tensor:
+    """What gradients of this norm are to be multiplied with."""
+    return tf.minimum(1.0, most / (norm + NORM_EPSILON))
 
 
 def recompute(context: Context, model: keras.Model) -> None:

@@ -39,11 +39,17 @@ def check_recompute(spec: RunSpec) -> str | None:
 def check_precision(spec: RunSpec) -> str | None:
     """What numbers of two bytes and memory of the host cannot have, in words, or None."""
     if spec.offload and spec.device == "cpu":
-        return "offload moves what a GPU does not need into the host's memory, where device cpu has it; leave it out"
+        return (
+            f"offload of {spec.strategy} moves what a GPU does not need into the host's memory, where device "
+            f"cpu has it; leave it out"
+        )
     if spec.precision != "fp16":
         return None
     if "graph" in spec.execution:
-        return f"precision fp16 asks in each step whether it may be made, which {spec.execution} cannot; use bf16"
+        return (
+            f"{spec.strategy} asks in each step of precision fp16 whether it may be made, which {spec.execution} "
+            f"cannot; use bf16"
+        )
     if spec.optimizer.name == "lbfgs":
         return "precision fp16 may skip a step, which L-BFGS cannot take back; use bf16, or another optimizer"
     return None
@@ -54,7 +60,7 @@ def check_graph(spec: RunSpec, _system: System) -> str | None:
     if "graph" not in spec.execution:
         return None
     if spec.device == "cpu":
-        return f"execution {spec.execution} records CUDA graphs, which need a GPU; use eager or compiled"
+        return f"execution {spec.execution} of {spec.strategy} records CUDA graphs on a GPU; use eager or compiled"
     if spec.optimizer.name not in ("adam", "sgd"):
         return f"execution {spec.execution} goes with adam and sgd; {spec.optimizer.name} asks the host in every step"
     if spec.clip is not None:

@@ -15,22 +15,22 @@ class FlatParameters:
     copies in main memory. Buffers, such as running means, are no parameters and stay with their worker.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, device: torch.device, kind: torch.dtype = torch.float32) -> None:
         self.parameters = [parameter for parameter in reversed(list(module.parameters())) if parameter.requires_grad]
         for parameter in self.parameters:
-            if parameter.dtype != torch.float32:
+            if parameter.dtype != kind:
                 raise ModelError(
                     f"the model has parameters in {str(parameter.dtype).removeprefix('torch.')}; parameter servers "
-                    f"keep single precision: build it in float32, or use torch-ddp"
+                    f"keep them in {str(kind).removeprefix('torch.')}: build it in float32, or use torch-ddp"
                 )
         self.edges = [0]
         for parameter in self.parameters:
             self.edges.append(self.edges[-1] + parameter.numel())
         pinned = device.type == "cuda"
-        self.values = torch.empty(self.elements, device=device)
-        self.gradients = torch.zeros(self.elements, pin_memory=pinned)
+        self.values = torch.empty(self.elements, device=device, dtype=kind)
+        self.gradients = torch.zeros(self.elements, pin_memory=pinned, dtype=kind)
         # Where parameters arrive and leave from.
-        self.landing = torch.empty(self.elements, pin_memory=pinned) if pinned else self.values
+        self.landing = torch.empty(self.elements, pin_memory=pinned, dtype=kind) if pinned else self.values
         self._gradient_views = []
         with torch.no_grad():
             for number, parameter in enumerate(self.parameters):

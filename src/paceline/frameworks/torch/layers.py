@@ -27,8 +27,8 @@ class ChannelsFastestFlatten(nn.Module):
 class EmbedModule(nn.Module):
     """Token plus position embedding."""
 
-    # The position of the first of the tokens that it is given, where a rank has a part of the sequence.
-    first_position = 0
+    # Where the runs of tokens begin that it is given, all equally long, where a rank has a part of each sequence.
+    first_positions: tuple[int, ...] = (0,)
 
     def __init__(self, vocabulary: int, width: int, length: int) -> None:
         super().__init__()
@@ -39,7 +39,8 @@ class EmbedModule(nn.Module):
         """(n, length) to (n, length, width)."""
         length, positions = tokens.shape[1], self.positions
         if length < len(positions):
-            positions = positions[self.first_position : self.first_position + length]
+            run = length // len(self.first_positions)
+            positions = torch.cat([positions[first : first + run] for first in self.first_positions])
         embedded: Tensor = self.tokens(tokens) + positions
         return embedded
 

@@ -19,17 +19,21 @@ def make_optimizer(
 ) -> Optimizer:
     """The optimizer with the run's settings, in its fused form where there is one."""
     parameters = list(parameters)
-    # The fused form of SGD does not know tensors that are divided over ranks.
-    whole = not any(hasattr(parameter, "to_local") for parameter in parameters)
+    # The fused form of SGD does not know tensors that are divided over ranks, and moves those of two bytes on a CPU
+    # wrongly (PyTorch 2.13).
+    fused = not any(hasattr(one, "to_local") or (one.itemsize == 2 and one.device.type == "cpu") for one in parameters)
     kinds: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
         "adam": (
             torch.optim.Adam,
             {"betas": settings.betas, "eps": settings.eps, "fused": True, "capturable": graphed},
         ),
-        "sgd": (torch.optim.SGD, {"momentum": settings.momentum, "fused": whole}),
+        "sgd": (torch.optim.SGD, {"momentum": settings.momentum, "fused": fused}),
         "adagrad": (torch.optim.Adagrad, {"eps": settings.eps}),
     }
     if settings.name == "lbfgs":
+        # It puts all gradients into one row, and cannot where they lie in another order than their dimensions.
+        for parameter in parameters:
+            parameter.data = parameter.data.contiguous()
         # One iteration per step and no line search: each step is one look at one global batch, as for the others.
         return torch.optim.LBFGS(parameters, lr=settings.lr, max_iter=1, history_size=settings.history)
     kind, options = kinds[settings.name]

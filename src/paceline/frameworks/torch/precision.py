@@ -39,6 +39,11 @@ def shared_casts(spec: RunSpec) -> AbstractContextManager[Any]:
     return torch.autocast(_device_type(spec), enabled=False) if spec.precision in ("bf16", "fp16") else nullcontext()
 
 
+def parameter_type(spec: RunSpec) -> torch.dtype:
+    """The type of parameters, gradients and optimizer state as they are held."""
+    return torch.bfloat16 if spec.precision == "bf16-pure" else torch.float32
+
+
 def reduction_type(spec: RunSpec) -> torch.dtype | None:
     """The type in which gradients are added up between workers, where it is not the one that they have."""
     return {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}[spec.reduction]
@@ -76,12 +81,12 @@ class LossScale:
     """A factor of the loss that keeps small gradients from vanishing in fp16, by the rules of `GradScaler`.
 
     A step with gradients that are not finite is skipped and the factor lowered. Where each rank has a part of the
-    gradients, all of them must skip it: `agree` says whether they have to ask each other.
+    gradients, all of them must skip it: `agree` says whether they have to ask each other, all or those of a group.
     """
 
-    def __init__(self, device: torch.device, agree: bool) -> None:
+    def __init__(self, device: torch.device, agree: bool, group: dist.ProcessGroup | None = None) -> None:
         self.factor, self.skipped_steps = FIRST_SCALE, 0
-        self._device, self._agree, self._good_steps = device, agree, 0
+        self._device, self._agree, self._group, self._good_steps = device, agree, group, 0
 
     def unscale(self, parameters: Iterable[nn.Parameter]) -> bool:
         """Divides all gradients by the factor, and says whether the step may be made."""
@@ -95,7 +100,7 @@ class LossScale:
                 torch._amp_foreach_non_finite_check_and_unscale_(here, found, factor)
             overflow = torch.maximum(overflow, found.to(self._device))
         if self._agree:
-            dist.all_reduce(overflow, dist.ReduceOp.MAX)
+            dist.all_reduce(overflow, dist.ReduceOp.MAX, group=self._group)
         finite = not bool(overflow)
         self._update(finite)
         return finite
@@ -110,6 +115,8 @@ class LossScale:
             self._good_steps = 0
 
 
-def loss_scale(spec: RunSpec, device: torch.device, agree: bool) -> LossScale | None:
+def loss_scale(
+    spec: RunSpec, device: torch.device, agree: bool, group: dist.ProcessGroup | None = None
+) -> LossScale | None:
     """What fp16 needs and no other precision."""
-    return LossScale(device, agree) if spec.precision == "fp16" else None
+    return LossScale(device, agree, group) if spec.precision == "fp16" else None

@@ -17,6 +17,7 @@ from paceline.contract.job import Evaluation
 from paceline.errors import ModelError
 from paceline.frameworks.torch.compression import make_contiguous
 from paceline.frameworks.torch.found_blocks import LISTS, Blocks, find_blocks
+from paceline.frameworks.torch.loss_in_head import loss_of_inputs
 from paceline.frameworks.torch.precision import half_of, reduction_type
 from paceline.frameworks.torch.training import TorchJob
 from paceline.spec import RunSpec
@@ -121,9 +122,13 @@ class ShardedJob(TorchJob):
     autocasts = False
     has_parts = True
 
-    def __init__(self, *parts: Any, **more: Any) -> None:
+    def __init__(self, context: Context, *parts: Any, **more: Any) -> None:
         # What is compiled, is compiled block by block.
-        super().__init__(*parts, **{"compiled": False, **more})
+        super().__init__(context, *parts, **{"compiled": False, **more})
+        self._whole_pass = loss_of_inputs(context, self._module, self._loss)
+
+    def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self._whole_pass(inputs, targets)
 
     @contextmanager
     def _sending(self, last: bool) -> Iterator[None]:
@@ -139,3 +144,8 @@ class ShardedJob(TorchJob):
             if isinstance(module, FSDPModule):
                 module.reshard()
         return evaluation
+
+    def close(self) -> None:
+        """With what knows the module."""
+        del self._whole_pass
+        super().close()

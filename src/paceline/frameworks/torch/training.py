@@ -127,6 +127,8 @@ class TorchJob:
     autocasts = True
     # Whether ranks have parts of the gradients, so that they must ask each other before a step in fp16.
     has_parts = False
+    # Whom they ask, where not every process of the run.
+    group: dist.ProcessGroup | None = None
 
     def __init__(
         self,
@@ -152,7 +154,7 @@ class TorchJob:
         self._barrier = barrier or (dist.barrier if in_group else lambda: None)
         self._leave = leave or (dist.destroy_process_group if in_group else lambda: None)
         self._precision = set_precision(spec, self.autocasts)
-        self._scale = loss_scale(spec, device, self.has_parts and in_group)
+        self._scale = loss_scale(spec, device, self.has_parts and in_group, self.group)
         self._data = self._resident_data()
         self._replica, self._replicas = share or (context.process.index, spec.workers)
         self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)
@@ -244,11 +246,14 @@ class TorchJob:
     def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
         """Adds the gradients of one of several equal parts of the batch, and gives its share of the mean loss."""
         with self._precision():
-            loss = self._loss(self._model(inputs), targets)
+            loss = self._loss_of(inputs, targets)
             if passes > 1:
                 loss = loss / passes
         (loss if self._scale is None else loss * self._scale.factor).backward()
         return loss.detach()
+
+    def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self._loss(self._model(inputs), targets)
 
     def _sending(self, last: bool) -> AbstractContextManager[Any]:
         """Around a pass of several; gradients are sent in the last of them."""

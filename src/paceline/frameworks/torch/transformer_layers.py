@@ -9,7 +9,7 @@ from torch.nn import functional
 from paceline.workloads import transformer_layers as neutral
 from paceline.workloads.layers import MLP_OVER_WIDTH, NORM_EPSILON, Layer, Shape
 
-# Rotations by (length, first position, numbers of a head, base, device, type): blocks of a model share them.
+# Rotations by (length, first positions, numbers of a head, base, device, type): blocks of a model share them.
 _ROTATIONS: dict[tuple[Any, ...], Tensor] = {}
 
 
@@ -81,8 +81,8 @@ class EncoderModule(nn.Module):
 class LlamaModule(nn.Module):
     """A block with RMS norms, rotated queries and keys, shared keys and values, and a gated network."""
 
-    # The position of the first of the vectors that it is given, where a rank has a part of the sequence.
-    first_position = 0
+    # Where the runs of vectors begin that it is given, all equally long, where a rank has a part of each sequence.
+    first_positions: tuple[int, ...] = (0,)
 
     def __init__(self, width: int, block: neutral.LlamaBlock) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class LlamaModule(nn.Module):
         """(n, length, width) to the same."""
         normed = self.norm1(x)
         queries, keys, values = (self._heads(part(normed)) for part in (self.q, self.k, self.v))
-        turns = rotations(queries, self.first_position, self.theta)
+        turns = rotations(queries, self.first_positions, self.theta)
         attended = self.attend(rotate(queries, turns), rotate(keys, turns), values)
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         return x + self.network(self.norm2(x))
@@ -169,19 +169,22 @@ def rotate(heads: Tensor, turns: Tensor) -> Tensor:
     return heads * cosines + torch.cat((-second, first), dim=-1) * sines
 
 
-def rotations(heads: Tensor, first: int, theta: float) -> Tensor:
+def rotations(heads: Tensor, firsts: tuple[int, ...], theta: float) -> Tensor:
     """Cosines and sines for the positions of (n, heads, length, numbers)."""
     length, width = heads.shape[-2:]
-    return _rotations(length, first, width, theta, heads.device, heads.dtype)
+    return _rotations(length, firsts, width, theta, heads.device, heads.dtype)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _rotations(length: int, first: int, width: int, theta: float, device: torch.device, kind: torch.dtype) -> Tensor:
-    key = (length, first, width, theta, device, kind)
+def _rotations(
+    length: int, firsts: tuple[int, ...], width: int, theta: float, device: torch.device, kind: torch.dtype
+) -> Tensor:
+    key = (length, firsts, width, theta, device, kind)
     if key not in _ROTATIONS:
         # Evaluation may come first, and what it makes could not be used in training.
         with torch.inference_mode(False), torch.no_grad():
-            places = torch.arange(first, first + length, dtype=torch.float32, device=device)
+            run = torch.arange(length // len(firsts), dtype=torch.float32, device=device)
+            places = torch.cat([first + run for first in firsts])
             speeds = theta ** -(torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
             angles = torch.outer(places, speeds).repeat(1, 2)
             _ROTATIONS[key] = torch.stack((angles.cos(), angles.sin())).to(kind)

@@ -1,7 +1,6 @@
 """Training scripts for a run, in the framework's own words and without Paceline: a template per strategy."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,8 +16,7 @@ from paceline.recommend.scripts.values import values_of
 from paceline.runs.probe import probe as look_at_model
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
-from paceline.systems import Gpu, System, local_system
-from paceline.systems.local import FRAMEWORKS
+from paceline.typical import machine_with_everything
 
 FILE_NAME = "train.py"
 # Slices of a GPU are Paceline's own doing.
@@ -40,12 +38,13 @@ def emit(spec: RunSpec, *, file_name: str = FILE_NAME, why: str = "", probe: Pro
 
     A run that no machine could make, or that the script could not carry out as asked, is a `UserError`.
     """
-    script, whole = script_of(spec.strategy), complete(spec)
+    whole = complete(spec)
+    script = script_of(whole.strategy)
     _check(whole, script, probe)
     source = Source(whole)
     values = {
         **values_of(source, script, file_name, why),
-        **_OF_FRAMEWORK[strategy(spec.strategy).framework](source),
+        **_OF_FRAMEWORK[strategy(whole.strategy).framework](source),
         **script.values(source),
     }
     return without_unused_imports(_templates().get_template(f"{script.name}.py.j2").render(values))
@@ -67,7 +66,8 @@ def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
     ):
         if wanted not in choices:
             raise SpecError(f"a script cannot be written for {what} {wanted}; use {' or '.join(choices)}")
-    reason = refusal(spec, _machine_with_everything(spec), probe)
+    # The script may be for another machine than this.
+    reason = refusal(spec, machine_with_everything(spec.workers), probe)
     if reason is not None:
         raise SpecError(f"a script cannot be written: {reason}")
     for function in strategy(spec.strategy).needs.cut_by(spec) if spec.model is not None else ():
@@ -82,12 +82,6 @@ def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
     if left_out:
         heeded = f"; it heeds {', '.join(script.knobs)}" if script.knobs else ""
         raise SpecError(f"the script for {script.name} cannot set {left_out[0]}; leave it out{heeded}")
-
-
-def _machine_with_everything(spec: RunSpec) -> System:
-    """The script may be for another machine than this: only what no machine could do is refused."""
-    gpus = (Gpu("any", memory_bytes=1 << 40),) * spec.workers
-    return replace(local_system(), gpus=gpus, frameworks=dict.fromkeys(FRAMEWORKS, "any"))
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.layout import call
 from paceline.recommend.scripts.torch_mesh import mesh_notes, mesh_values
-from paceline.recommend.scripts.torch_parts import fsdp_tensor_values, pipeline_values, tensor_values
+from paceline.recommend.scripts.torch_parts import pipeline_values, tensor_values
 from paceline.recommend.scripts.torch_text import alone, on_several_machines, optimizer_call, optimizer_text, torchrun
 
 
@@ -70,16 +70,6 @@ _ALL = (
         executions=("eager",),
         values=_fsdp_values,
         notes=on_several_machines,
-    ),
-    Script(
-        "torch-fsdp-tensor",
-        "PyTorch FSDP2 on top of tensor parallelism: {workers} workers in rows that split dense layers and attention "
-        "heads, each part divided over the rows; DTensor does not know convolutions, which are not split",
-        start=torchrun,
-        knobs=("tensor", "convolutions"),
-        precisions=("fp32", "tf32"),
-        values=fsdp_tensor_values,
-        notes=lambda spec: f"Keep each row on one machine. {on_several_machines(spec)}",
     ),
     Script(
         "torch-mesh",

@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.costs.layouts import V_SHAPED, MeshPlan
+from paceline.contract.context import spec_layers
+from paceline.costs.layouts import V_SHAPED, MeshPlan, is_causal_transformer
 from paceline.errors import SpecError
 from paceline.layout import DIMENSIONS
 from paceline.recommend.scripts.base import Source
 from paceline.recommend.scripts.torch_parts import SCHEDULES, cut_built_in
 from paceline.recommend.scripts.torch_text import on_several_machines, optimizer_text
 from paceline.spec import RunSpec
+from paceline.workloads.base import model_facts
 
 # Dimensions that the template divides a model along.
-SCRIPTED = ("pipeline", "replicate", "shard", "tensor")
+SCRIPTED = ("pipeline", "replicate", "shard", "context", "tensor")
 # What selective recomputation keeps: products, attention on cores and GPUs, and what came from other workers.
 KEPT = (
     "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution",
@@ -26,12 +28,13 @@ KEPT = (
 def mesh_values(source: Source) -> Mapping[str, Any]:
     """The mesh, its schedule, and the cut of a built-in model; a user's is cut when the script runs."""
     spec, plan = source.spec, MeshPlan.of(source.spec, source.knobs)
-    _check(spec, plan)
+    _check(source, plan)
     in_stages = plan.layout.pipeline > 1
     edges, bare = cut_built_in(source, plan.stages) if in_stages and spec.model is None else ([], False)
     passes = [" * ACCUMULATION"] * (plan.accumulation > 1) + [" * MICROBATCHES"] * in_stages
     return {
         "sizes": {name: getattr(plan.layout, name) for name in SCRIPTED},
+        "has_stretches": plan.layout.context > 1,
         "in_stages": in_stages,
         "microbatches": plan.microbatches,
         "stages_each": plan.stages_per_worker,
@@ -48,13 +51,25 @@ def mesh_values(source: Source) -> Mapping[str, Any]:
     }
 
 
-def _check(spec: RunSpec, plan: MeshPlan) -> None:
+def _check(source: Source, plan: MeshPlan) -> None:
     """Refuses what the template has no words for."""
+    spec = source.spec
     others = [name for name in DIMENSIONS if name not in SCRIPTED and getattr(plan.layout, name) > 1]
     if others:
         raise SpecError(
             f"a script cannot be written for {others[0]}={getattr(plan.layout, others[0])}; use a layout of "
-            f"{', '.join(SCRIPTED)}"
+            f"{', '.join(SCRIPTED)}, or train it with paceline run"
+        )
+    if plan.layout.pipeline > 1 and spec.model is None and any(layer.tied for layer in spec_layers(spec)[0]):
+        raise SpecError(
+            f"a script cannot be written for pipeline={plan.layout.pipeline}: the head of {spec.workload} is tied to "
+            f"its table of tokens, which would be on another stage; use a layout without pipeline, or an untied head "
+            f"(option tied)"
+        )
+    if plan.layout.tensor > 1 and spec.model is None and not is_causal_transformer(model_facts(*source.built_in)):
+        raise SpecError(
+            f"a script cannot be written: with tensor it splits causal transformers, and {spec.workload} is none; "
+            f"use torch-tensor, or a layout without tensor"
         )
 
 

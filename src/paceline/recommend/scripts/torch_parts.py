@@ -50,19 +50,8 @@ def cut_built_in(source: Source, count: int) -> tuple[list[str], bool]:
 
 
 def tensor_values(source: Source) -> Mapping[str, Any]:
-    """All workers split every layer."""
-    return {**_plan(source, source.spec.workers), "ways": "world", "split_mesh": "mesh"}
-
-
-def fsdp_tensor_values(source: Source) -> Mapping[str, Any]:
-    """A row splits the layers; FSDP wants tensors in their plain order."""
-    plan = _plan(source, int(source.knobs["tensor"]))
-    return {**plan, "ways": "TENSOR", "split_mesh": 'mesh["tensor"]', "channels_last": False}
-
-
-def _plan(source: Source, ways: int) -> Mapping[str, Any]:
     """The plan of a built-in model is written out; a user's is made when the script runs."""
-    plan, blocks = dict[str, str](), list[int]()
+    plan, blocks, ways = dict[str, str](), list[int](), source.spec.workers
     if source.spec.model is None:
         layers, shape = source.built_in
         splits = split_layers(model_facts(layers, shape), ways, split_convolutions=False)

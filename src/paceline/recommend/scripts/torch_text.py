@@ -7,7 +7,8 @@ from paceline.recommend.scripts.base import Source, unknown_layer
 from paceline.recommend.scripts.layout import call, listed, repeated_items
 from paceline.spec import Optimizer, RunSpec
 from paceline.workloads.base import Layers, named_layers, relu_places
-from paceline.workloads.layers import Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
+from paceline.workloads.layers import NORM_EPSILON, Block, Conv, Dense, Embed, Flatten, Layer, MaxPool, Norm, Shape
+from paceline.workloads.transformer_layers import Linear, LlamaBlock, RmsNorm, TiedHead, TokenEmbed
 
 # As in NVIDIA's DGX and HGX machines, and in what clouds offer.
 GPUS_OF_A_MACHINE = 8
@@ -17,9 +18,15 @@ def torch_values(source: Source) -> Mapping[str, Any]:
     """What the templates of PyTorch scripts are filled with, by name."""
     spec = source.spec
     layers = source.built_in[0] if spec.model is None else ()
-    sequences = any(isinstance(layer, Block) for layer in layers)
+    llama = next((layer for layer in layers if type(layer) is LlamaBlock), None)
+    sequences = llama is not None or any(isinstance(layer, Block) for layer in layers)
     return {
         "model": model_text(*source.built_in) if layers else "",
+        "is_llama": llama is not None,
+        "theta": llama.theta if llama is not None else None,
+        "is_tied": any(layer.tied for layer in layers),
+        # Whether a worker may have a part of each sequence.
+        "has_stretches": False,
         "has_pooling": any(isinstance(layer, MaxPool) for layer in layers),
         "has_blocks": sequences,
         "optimizer": optimizer_text(spec.optimizer, "parameters", fused=True),
@@ -36,8 +43,9 @@ def torch_values(source: Source) -> Mapping[str, Any]:
 
 
 def model_text(layers: Layers, shape: Shape) -> str:
-    """The statement that returns the model."""
-    return listed("return nn.Sequential(", repeated_items(module_lines(layers, shape)), ")", indent=4)
+    """The statement that returns the model, or where more is to be done that makes it."""
+    begins = "model =" if any(layer.tied for layer in layers) else "return"
+    return listed(f"{begins} nn.Sequential(", repeated_items(module_lines(layers, shape)), ")", indent=4)
 
 
 def module_lines(layers: Layers, shape: Shape) -> list[str]:
@@ -77,6 +85,16 @@ def module_line(layer: Layer, shape: Shape) -> str:  # noqa: PLR0911 - one per k
             return f"nn.LayerNorm({shape[-1]})"
         case Block(heads):
             return f"Block({shape[-1]}, heads={heads})"
+        case TokenEmbed(vocabulary, width):
+            return f"Embedding({vocabulary}, {width})"
+        case RmsNorm():
+            return f"nn.RMSNorm({shape[-1]}, {NORM_EPSILON!r})"
+        case Linear(units):
+            return f"nn.Linear({shape[-1]}, {units}, bias=False)"
+        case TiedHead(vocabulary, bias=False):
+            return f"nn.Linear({shape[-1]}, {vocabulary}, bias=False)"
+        case LlamaBlock(heads, kv_heads, hidden) if type(layer) is LlamaBlock:
+            return call("Block(", [str(shape[-1]), f"heads={heads}", f"kv_heads={kv_heads}", f"hidden={hidden}"])
     raise unknown_layer("PyTorch", layer)
 
 

@@ -24,10 +24,10 @@ def roles(spec: RunSpec) -> tuple[Role, ...]:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Each step every gradient goes to a server once and every parameter comes back once."""
-    return served_footprint(spec, model, Cut.of(STRATEGY.knob_values(spec)), spec.optimizer, Traffic())
+    return served_footprint(spec, model, Cut.of(spec, STRATEGY.knob_values(spec)), spec.optimizer, Traffic())
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """What servers cannot do."""
     low = STRATEGY.knob_below_one(spec, "servers", "piece_kib")
     if low is None and spec.optimizer.name == "lbfgs":
@@ -35,7 +35,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
             "torch-ps-sync updates pieces of the parameters one by one, and lbfgs needs all of them at once; "
             "use torch-sandblaster, or adam, sgd or adagrad"
         )
-    return low
+    return low or declared.check_step(spec, system)
 
 
 def open_job(context: Context) -> Job | Service:
@@ -44,14 +44,18 @@ def open_job(context: Context) -> Job | Service:
     from paceline.frameworks.torch.servers.server import Shard, SynchronousServer, elementwise_optimizer, serving_order
 
     join_group(context, backend="gloo")
-    cut, order = Cut.of(STRATEGY.knob_values(context.spec)), serving_order(context)
+    cut, order = Cut.of(context.spec, STRATEGY.knob_values(context.spec)), serving_order(context)
     if context.process.role == "server":
         return SynchronousServer(Shard(context, cut, elementwise_optimizer(context)), order)
+    from paceline.frameworks.torch.precision import compute_in_half
+    from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.servers.client import ServedJob, ServerClient
     from paceline.frameworks.torch.training import build, torch_device
 
     device = torch_device(context)
     module = build(context, device)
+    compute_in_half(context.spec, module)
+    recompute(context, module)
     return ServedJob(context, module, device, ServerClient(context, module, device, cut))
 
 
@@ -67,6 +71,7 @@ STRATEGY = Strategy(
         Knob("servers", 1, "processes that keep the parameters, an equal part each"),
         Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
     ),
-    needs=replace(declared.NEEDS, precisions=declared.WHOLE_PARAMETERS, roles=roles, check=check),
+    # The norm of all gradients, which clip asks for, is known to no process: each server has some of them.
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS - {"clip"}, roles=roles, check=check),
     traits=Traits(timed_on=("mlp",)),
 )

@@ -15,10 +15,11 @@ from paceline.frameworks.torch import declared
 
 
 def open_job(context: Context) -> Job:
-    """All workers in one row."""
+    """Each worker keeps its part of every layer."""
     from paceline.frameworks.torch.tensor.job import TensorJob, split_model
 
-    return TensorJob(context, split_model(context, Rows.of(context.spec, STRATEGY.knob_values(context.spec))))
+    splits_convolutions = STRATEGY.knob_values(context.spec)["convolutions"] == "split"
+    return TensorJob(context, split_model(context, splits_convolutions))
 
 
 STRATEGY: Strategy = Strategy(

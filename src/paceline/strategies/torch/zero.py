@@ -16,6 +16,7 @@ from paceline.costs.footprint import Footprint, ModelFacts, in_groups, optimizer
 from paceline.costs.layout_memory import whole_model_peaks
 from paceline.costs.messages import Message, all_reduce
 from paceline.costs.precision import autocast_numbers, parameter_width
+from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.torch import broadcast, greedy_partition
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -29,11 +30,11 @@ BUCKETS = {"piece_bytes": 25 * (1 << 20), "first_piece_bytes": 1 << 20}
 MOST_TOLD_APART = 64
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """L-BFGS weighs all gradients against each other."""
     if spec.optimizer.name == "lbfgs":
         return "torch-zero divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
-    return None
+    return declared.check_step(spec, system)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -44,7 +45,9 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     by_place = [broadcast(spec, "parameters", 1, workers, place) for place in range(workers)]
     folded = _broadcasts(held, workers // 2, by_place, width) if workers > MOST_TOLD_APART else ()
     averages = all_reduce("gradients", model.parameters * width, workers, phase="backward", hidden=True, **BUCKETS)
-    usual = trainer(spec, model, ranks=1, numbers=autocast_numbers(spec))
+    local = spec.samples_per_step // spec.workers
+    kept = activation_bytes(model, spec.recompute, local / spec.accumulation, numbers=autocast_numbers(spec))
+    usual = trainer(spec, model, ranks=1, flops=step_flops(model, spec.recompute, local), activation_bytes=kept)
     return in_groups(
         replace(
             usual,
@@ -71,17 +74,19 @@ def open_job(context: Context) -> Job:
     """DDP with a divided optimizer."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from paceline.frameworks.torch.compression import make_contiguous
+    from paceline.frameworks.torch.compression import DataParallelJob, make_contiguous
     from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.precision import compute_in_half
+    from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.sharded import shard_state
-    from paceline.frameworks.torch.training import TorchJob, build, optimizer_for, torch_device
+    from paceline.frameworks.torch.training import build, optimizer_for, torch_device
 
     device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
     in_buckets = bool(knobs["parameters_as_bucket_view"])
     join_group(context)
     module = build(context, device)
     compute_in_half(context.spec, module)
+    recompute(context, module)
     if in_buckets:
         make_contiguous(module)
     wrapped = DistributedDataParallel(
@@ -91,7 +96,7 @@ def open_job(context: Context) -> Job:
         find_unused_parameters=bool(knobs["find_unused_parameters"]),
     )
     optimizer = shard_state(optimizer_for(context, module), in_buckets)
-    return TorchJob(context, wrapped, device, optimizer)
+    return DataParallelJob(context, wrapped, device, optimizer)
 
 
 STRATEGY = Strategy(
@@ -106,7 +111,7 @@ STRATEGY = Strategy(
         Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
         Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
     ),
-    needs=replace(declared.NEEDS, check=check),
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, check=check),
     traits=Traits(
         peaks=Peaks(partial(whole_model_peaks, buckets=BUCKET_SETS)),
         timed_on=("mlp",),

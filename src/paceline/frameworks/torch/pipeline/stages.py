@@ -23,7 +23,6 @@ from paceline.frameworks.torch.training import (
     optimizer_for,
     torch_device,
 )
-from paceline.frameworks.torch.worker_grid import GradientAverage, WorkerGrid, arrange_workers
 from paceline.workloads.base import Weights
 
 # Trains on a batch: inputs on the first stage, targets on the last, which alone knows the mean loss.
@@ -33,10 +32,10 @@ Train = Callable[[Tensor | None, Tensor | None], Tensor | None]
 class LocalStages(nn.Module):
     """The stages that a process holds, and which ranks hold the others."""
 
-    def __init__(self, stages: Sequence[Stage], grid: WorkerGrid, device: torch.device) -> None:
+    def __init__(self, stages: Sequence[Stage], workers: int, device: torch.device) -> None:
         super().__init__()
         self.stage_modules = nn.ModuleList(stage.module for stage in stages).to(device)
-        self.stages, self.grid, self.device = stages, grid, device
+        self.stages, self.workers, self.device = stages, workers, device
         self.takes_inputs, self.gives_outputs = stages[0].first, stages[-1].last
         self.scale: LossScale | None = None
 
@@ -47,7 +46,7 @@ class LocalStages(nn.Module):
 
     def rank_of(self, stage: int) -> int:
         """The rank that holds a stage."""
-        return self.grid.row_ranks[stage % len(self.grid.row_ranks)]
+        return stage % self.workers
 
     def forward(self, inputs: Tensor) -> Tensor | None:
         """The outputs of the whole model where its last stage is, else nothing."""
@@ -63,11 +62,11 @@ class LocalStages(nn.Module):
                 received = inputs
             else:
                 received = stage.input.empty(samples, self.device)
-                dist.recv(received, self.rank_of(stage.index - 1), group=self.grid.row_group)
+                dist.recv(received, self.rank_of(stage.index - 1))
                 received.requires_grad_(torch.is_grad_enabled() and received.is_floating_point())
             output = stage.module(received)
             if not stage.last:
-                dist.send(output.detach(), self.rank_of(stage.index + 1), group=self.grid.row_group)
+                dist.send(output.detach(), self.rank_of(stage.index + 1))
             passes.append((received, output))
         return passes
 
@@ -76,10 +75,9 @@ def join_stages(context: Context, pipeline: Pipeline, balance: str) -> LocalStag
     """Joins the other processes, cuts the model and keeps the stages of this process."""
     device = torch_device(context)
     join_group(context)
-    grid = arrange_workers(context, pipeline.workers)
     stages = cut_model(context, pipeline.stages, balance, device)
-    held = [in_half(context.spec, stage) for stage in stages[grid.position :: pipeline.workers]]
-    local = LocalStages(held, grid, device)
+    held = [in_half(context.spec, stage) for stage in stages[context.process.rank :: pipeline.workers]]
+    local = LocalStages(held, pipeline.workers, device)
     local.scale = loss_scale(context.spec, device, agree=True)
     return local
 
@@ -97,11 +95,11 @@ def add_tied_gradients(local: LocalStages) -> None:
             one.grad.add_(other.grad)
             other.grad.copy_(one.grad)
         return
-    other_rank, group = local.rank_of(last if first_has else 0), local.grid.row_group
+    other_rank = local.rank_of(last if first_has else 0)
     for parameter in first_has or last_has:
         assert parameter.grad is not None
         sent, arriving = parameter.grad.contiguous(), torch.empty_like(parameter.grad).contiguous()
-        ways = [dist.P2POp(dist.isend, sent, other_rank, group), dist.P2POp(dist.irecv, arriving, other_rank, group)]
+        ways = [dist.P2POp(dist.isend, sent, other_rank), dist.P2POp(dist.irecv, arriving, other_rank)]
         for request in dist.batch_isend_irecv(ways):
             request.wait()
         parameter.grad.add_(arriving)
@@ -120,11 +118,11 @@ def one_batch(context: Context, local: LocalStages, samples: int) -> Train:
             (loss * local.loss_factor).backward()
         else:
             gradient = stage.output.empty(samples, local.device)
-            dist.recv(gradient, local.rank_of(stage.index + 1), group=local.grid.row_group)
+            dist.recv(gradient, local.rank_of(stage.index + 1))
             output.backward(gradient)
         if not stage.first:
             assert received.grad is not None
-            dist.send(received.grad, local.rank_of(stage.index - 1), group=local.grid.row_group)
+            dist.send(received.grad, local.rank_of(stage.index - 1))
         return None if loss is None else loss.detach()
 
     return train
@@ -138,7 +136,7 @@ def in_microbatches(context: Context, local: LocalStages, pipeline: Pipeline) ->
     size = pipeline.samples // count
     pipeline_stages = [
         PipelineStage(
-            stage.module, stage.index, stage.count, local.device, group=local.grid.row_group,
+            stage.module, stage.index, stage.count, local.device,
             # With both shapes known nothing is run to find them; an input that gradients go back to must say so.
             input_args=(_example(room_for(context, stage.input, stage.first, size, local.device), stage.first),),
             output_args=(_example(stage.output.empty(size, local.device), False),),
@@ -185,15 +183,13 @@ def _example(tensor: Tensor, outside: bool) -> Tensor:
 class StageJob(TorchJob):
     """Training as a process does it that holds some stages of the model."""
 
-    def __init__(
-        self, context: Context, local: LocalStages, train: Train, average: GradientAverage | None = None
-    ) -> None:
+    def __init__(self, context: Context, local: LocalStages, train: Train) -> None:
         trains = any(parameter.requires_grad for parameter in local.parameters())
         optimizer = optimizer_for(context, local) if trains else None
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ModelError("L-BFGS needs all parameters in one place; use another optimizer, or torch-single")
-        super().__init__(context, local, local.device, optimizer, share=(local.grid.row, local.grid.rows))
-        self._local, self._train, self._average = local, train, average
+        super().__init__(context, local, local.device, optimizer, share=(0, 1))
+        self._local, self._train = local, train
         self._scale = local.scale
 
     def step(self, first: int, count: int) -> None:
@@ -204,8 +200,6 @@ class StageJob(TorchJob):
             targets = data.train[1][index] if self._local.gives_outputs else None
             self._module.zero_grad(set_to_none=True)
             loss = self._train(inputs, targets)
-            if self._average is not None:
-                self._average.finish()
             add_tied_gradients(self._local)
             # A rank without parameters is asked too.
             may_step = self._scale is None or self._scale.unscale(self._module.parameters())
@@ -219,7 +213,7 @@ class StageJob(TorchJob):
         return super().losses() if self._local.gives_outputs else None
 
     def evaluate(self) -> Evaluation | None:  # type: ignore[override]
-        """The row's part of the test set, one batch at a time through the local."""
+        """One batch of the test set at a time through all stages."""
         evaluation = super().evaluate()
         return evaluation if self._local.gives_outputs else None
 
@@ -229,9 +223,9 @@ class StageJob(TorchJob):
         for stage in self._local.stages:
             state = stage.module.state_dict()
             tensors |= {whole: state[name].detach().cpu() for whole, name in stage.names.items()}
-        ranks = self._local.grid.row_ranks
-        gathered: list[dict[str, Tensor]] | None = [{} for _ in ranks] if dist.get_rank() == ranks[0] else None
-        dist.gather_object(tensors, gathered, dst=ranks[0], group=self._local.grid.row_group)
+        first = dist.get_rank() == 0
+        gathered: list[dict[str, Tensor]] | None = [{} for _ in range(self._local.workers)] if first else None
+        dist.gather_object(tensors, gathered)
         if gathered is None:
             return {}
         return export_weights(self._context, {name: tensor for part in gathered for name, tensor in part.items()})
@@ -243,5 +237,5 @@ class StageJob(TorchJob):
 
     def close(self) -> None:
         """The schedule holds buffers and the group."""
-        del self._train, self._local, self._average
+        del self._train, self._local
         super().close()

@@ -3,6 +3,8 @@
 It takes the place of an optimizer. All messages are whole tensors from and to their own memory over a gloo group.
 """
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,8 +13,9 @@ import torch.distributed as dist
 from torch import nn
 
 from paceline.contract.context import Context
-from paceline.costs.servers import Cut, Piece
+from paceline.costs.servers import Cut, Piece, holds_back
 from paceline.frameworks.torch.flat_parameters import FlatParameters
+from paceline.frameworks.torch.precision import parameter_type
 from paceline.frameworks.torch.training import TorchJob
 
 # First number of a word: what the worker will do next, as a sum.
@@ -39,14 +42,17 @@ class ServerClient:
     def __init__(self, context: Context, module: nn.Module, device: torch.device, cut: Cut) -> None:
         self.server_ranks = range(context.spec.workers, context.spec.workers + cut.servers)
         self._part = 1 / context.spec.workers
-        self.flat = FlatParameters(module, device)
+        self.flat = FlatParameters(module, device, parameter_type(context.spec))
+        self._holds_back = holds_back(context.spec)
+        # Whether gradients are taken as they come: not in a pass after which more are added to them.
+        self.listens = not self._holds_back
         self._pieces = cut.pieces(self.flat.elements)
         self._touched = [self.flat.touched(piece.start, piece.stop) for piece in self._pieces]
         self._pieces_of: list[list[int]] = [[] for _ in self.flat.parameters]
         for number, parameters in enumerate(self._touched):
             for parameter in parameters:
                 self._pieces_of[parameter].append(number)
-        self._hooks = self.flat.on_gradient(self._on_gradient)
+        self._hooks = self.flat.on_gradient(lambda parameter: self._on_gradient(parameter) if self.listens else None)
         self._deferred = device.type == "cuda"
         self._copied: list[tuple[int, torch.cuda.Event]] = []
         self._transfers: list[Any] = []
@@ -66,15 +72,32 @@ class ServerClient:
         self.finish()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Called before the forward pass: each worker's gradients will be pushed as its part of the mean."""
-        self.begin(push=True, fetch=True, scale=self._part, add=False)
+        """Called before the forward pass, with which a step opens unless its gradients are held back."""
+        self.finish()
+        for parameter in self.flat.parameters:
+            parameter.grad = None
+        if not self._holds_back:
+            self.open_step()
 
     def step(self) -> None:
-        """Called after the backward pass."""
+        """Called after the backward pass, unless the step is skipped."""
+        if self._holds_back:
+            self.open_step()
         self.end()
 
+    def open_step(self) -> None:
+        """Each worker's gradients will be pushed as its part of the mean."""
+        self.begin(push=True, fetch=True, scale=self._part, add=False)
+
+    @contextmanager
+    def adding(self, last: bool) -> Iterator[None]:
+        """Around one of several passes whose gradients are added up; they leave in the last."""
+        self.listens = last and not self._holds_back
+        yield
+        self.listens = not self._holds_back
+
     def begin(self, *, push: bool, fetch: bool, scale: float, add: bool) -> None:
-        """Says before a forward pass what is to become of the gradients that its backward pass will give."""
+        """Says what is to become of the gradients of a step."""
         self.finish()
         self._pushing, self._fetching, self._scale, self._add = push, fetch and push, scale, add
         self._waiting = set(range(len(self.flat.parameters)))
@@ -155,17 +178,23 @@ class ServerClient:
 class ServedJob(TorchJob):
     """The usual training loop, with servers in the place of its optimizer."""
 
+    # What the servers are sent is the mean of all workers' gradients, so all of them skip the same step.
+    has_parts = True
+
     def __init__(self, context: Context, module: nn.Module, device: torch.device, client: ServerClient) -> None:
         def leave() -> None:
             client.close()
             dist.destroy_process_group()
 
         # Servers have no part in it and do not wait for it.
-        workers = dist.new_group(list(range(context.spec.workers)), use_local_synchronization=True)
-        super().__init__(context, module, device, client, partial(dist.barrier, group=workers), leave)
+        self.group = dist.new_group(list(range(context.spec.workers)), use_local_synchronization=True)
+        super().__init__(context, module, device, client, partial(dist.barrier, group=self.group), leave)
         self._client = client
         if context.process.rank == 0:
             client.send_initial_parameters()
+
+    def _sending(self, last: bool) -> AbstractContextManager[Any]:
+        return self._client.adding(last)
 
     def wait(self) -> None:
         """Also waits for the parameters that are still coming in."""

@@ -16,6 +16,7 @@ from paceline.contract.context import Context
 from paceline.costs.servers import Cut
 from paceline.errors import ModelError
 from paceline.frameworks.torch.optimizer import make_optimizer
+from paceline.frameworks.torch.precision import parameter_type
 from paceline.frameworks.torch.servers.client import DONE, WORD_TAG, gradient_tag, value_tag
 from paceline.frameworks.torch.training import held_bytes
 
@@ -72,7 +73,7 @@ class Shard:
         dist.irecv(elements, 0, tag=WORD_TAG).wait(self.patience)
         numbered = enumerate(cut.pieces(int(elements)))
         kept = [(number, piece) for number, piece in numbered if piece.server == context.process.index]
-        self.values = torch.empty(sum(piece.elements for _, piece in kept))
+        self.values = torch.empty(sum(piece.elements for _, piece in kept), dtype=parameter_type(context.spec))
         ranges = self.values.split([piece.elements for _, piece in kept])
         self.pieces = [ServedPiece(number, values, make) for (number, _), values in zip(kept, ranges, strict=True)]
         for piece in self.pieces:

@@ -19,11 +19,12 @@ from paceline.contract.context import Context
 from paceline.costs.splits import Split, split_layers
 from paceline.frameworks.torch.layers import parameter_name
 from paceline.frameworks.torch.precision import cast_inputs, half_of
-from paceline.frameworks.torch.worker_grid import MODEL, local_part
 from paceline.workloads.base import model_facts, named_layers
 from paceline.workloads.layers import QUERY_KEY_VALUE, Flatten, Layer
 
 CHANNEL_DIMENSION = 1
+# The dimension of the mesh whose ranks each have a part of every layer.
+TENSOR = "tensor"
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Arrangement:
 def drift(parameters: Mapping[str, Tensor], arrangement: Arrangement, group: dist.ProcessGroup) -> float:
     """How far what should be equal on every worker of a group has come apart; anything above zero is a fault."""
     whole = [
-        local_part(parameter).detach().reshape(-1)
+        (parameter.to_local() if isinstance(parameter, DTensor) else parameter).detach().reshape(-1)
         for name, parameter in parameters.items()
         if _replicated(name, parameter, arrangement)
     ]
@@ -69,8 +70,8 @@ def drift(parameters: Mapping[str, Tensor], arrangement: Arrangement, group: dis
 
 def _replicated(name: str, parameter: Tensor, arrangement: Arrangement) -> bool:
     names = parameter.device_mesh.mesh_dim_names if isinstance(parameter, DTensor) else ()
-    if MODEL in names:
-        return bool(parameter.placements[names.index(MODEL)].is_replicate())
+    if TENSOR in names:
+        return bool(parameter.placements[names.index(TENSOR)].is_replicate())
     return name not in arrangement.by_hand
 
 

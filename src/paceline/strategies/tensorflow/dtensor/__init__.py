@@ -12,7 +12,7 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker, one_process_for_all_workers
 from paceline.contract.traits import Search, Traits, group_sizes_within_a_node
 from paceline.costs import tensorflow as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_all_passes, in_one_pass
 from paceline.costs.messages import reduce_scatter
 from paceline.costs.splits import Rows, tensor_footprint, why_not_split
 from paceline.frameworks.tensorflow import declared
@@ -41,7 +41,10 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Tensor parallelism in rows; optimizer state is divided as the arrays are, and Adam keeps one step counter."""
-    (worker,) = tensor_footprint(spec, rows_of(spec), model, lambda _spec, *message: reduce_scatter(*message)).groups
+    one_pass = tensor_footprint(
+        in_one_pass(spec), rows_of(spec), model, lambda _spec, *message: reduce_scatter(*message)
+    )
+    worker = in_all_passes(one_pass.groups[0], spec.accumulation)
     beside = costs.optimizer_bytes(spec.optimizer, worker.parameter_bytes / FLOAT_BYTES) - costs.COUNTER_BYTES
     return Footprint((replace(worker, optimizer_bytes=beside + (FLOAT_BYTES if spec.optimizer.name == "adam" else 0)),))
 
@@ -89,6 +92,7 @@ STRATEGY = Strategy(
         declared.NEEDS,
         precisions=("fp32",),
         executions=("eager",),
+        heeds=declared.STEP_FIELDS - {"recompute"},
         roles=one_process_for_all_workers,
         environment=environment,
         check=check,

@@ -17,6 +17,7 @@ from paceline.contract.context import Context
 from paceline.costs.splits import Rows
 from paceline.frameworks.keras.model import keras_inputs
 from paceline.frameworks.tensorflow.devices import prepare
+from paceline.frameworks.tensorflow.passes import clip_factor
 from paceline.frameworks.tensorflow.training import TfJob
 from paceline.frameworks.xla_spans import INPUT, STEP, UPDATE, add_operation_spans, clock_ahead
 from paceline.spec import Optimizer
@@ -122,8 +123,10 @@ class DtensorJob(TfJob):
         self._order, self._losses = None, []
 
     def start_epoch(self, epoch: int) -> None:
-        """The epoch's indices go to the devices once, to each those of its samples."""
-        self._order = self._placer.put(self._context.order.epoch(epoch), [WHOLE, BATCH])
+        """The epoch's indices go to the devices once, to each those of its samples: steps, their passes, samples."""
+        order = self._context.order.epoch(epoch)
+        by_pass = order.reshape(len(order), self._context.spec.accumulation, -1)
+        self._order = self._placer.put(by_pass, [WHOLE, WHOLE, BATCH])
         self._number.assign(self._placer.put(np.int64(0)))
         self._losses = []
 
@@ -140,17 +143,37 @@ class DtensorJob(TfJob):
         with tf.name_scope(INPUT):
             number = self._number.read_value()
             self._number.assign(number + 1)
-            index = tf.gather(order, number)
-            inputs, targets = tf.gather(self._inputs, index), tf.gather(self._targets, index)
-        with tf.GradientTape() as tape:
-            arrays = {name: variable.read_value() for name, variable in self._arrays.items()}
-            tape.watch(list(arrays.values()))
-            loss = _cross_entropy(self._network(arrays, inputs, divided=True), targets)
-        by_array = tape.gradient(loss, arrays)
-        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in by_array.items()}
+            rows = tf.gather(order, number)
+        arrays = {name: variable.read_value() for name, variable in self._arrays.items()}
+        loss, gradients = self._passes(arrays, rows)
         with tf.name_scope(UPDATE):
+            if (most := self._context.spec.clip) is not None:
+                squares = [tf.reduce_sum(tf.square(gradient)) for gradient in gradients.values()]
+                factor = clip_factor(tf.sqrt(tf.add_n(squares)), most)
+                gradients = {name: gradient * factor for name, gradient in gradients.items()}
             self._update(self._arrays, gradients)
         return loss
+
+    def _passes(self, arrays: dict[str, tf.Tensor], rows: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Loss and gradients, added up over passes of which each waits for the one before."""
+        passes = self._context.spec.accumulation
+        loss, gradients = self._pass(arrays, rows[0], passes)
+        for number in range(1, passes):
+            with tf.control_dependencies([*gradients.values(), loss]):
+                more, added = self._pass(arrays, tf.identity(rows[number]), passes)
+            loss, gradients = loss + more, {name: gradient + added[name] for name, gradient in gradients.items()}
+        return loss, gradients
+
+    def _pass(
+        self, arrays: dict[str, tf.Tensor], index: tf.Tensor, passes: int
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        with tf.name_scope(INPUT):
+            inputs, targets = tf.gather(self._inputs, index), tf.gather(self._targets, index)
+        with tf.GradientTape() as tape:
+            tape.watch(list(arrays.values()))
+            loss = _cross_entropy(self._network(arrays, inputs, divided=True), targets) / passes
+        by_array = tape.gradient(loss, arrays)
+        return loss, {name: tf.convert_to_tensor(gradient) for name, gradient in by_array.items()}
 
     def _test(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[float, int, int]:
         """The same batch on every device: its size need not divide."""
@@ -177,7 +200,7 @@ class DtensorJob(TfJob):
             "intra_threads": threading.get_intra_op_parallelism_threads(),
             "inter_threads": threading.get_inter_op_parallelism_threads(),
             "mesh": {BATCH: self._rows.count, MODEL: self._rows.ways},
-            "samples_each": [part.shape[1] for part in dtensor.unpack(self._order)],
+            "samples_each": [math.prod(part.shape[1:]) for part in dtensor.unpack(self._order)],
             "layouts": {name: _parts(variable) for name, variable in self._arrays.items()},
             "steps_per_execution": self.stride,
             "tensorflow": tf.__version__,

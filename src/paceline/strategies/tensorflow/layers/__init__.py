@@ -20,7 +20,7 @@ from paceline.contract.strategy import (
 from paceline.contract.traits import Search, Traits, batch_parts, one_replica
 from paceline.costs import tensorflow as costs
 from paceline.costs.cuts import pipeline_footprint, why_not_cut
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_all_passes, in_one_pass
 from paceline.frameworks.tensorflow import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -28,11 +28,14 @@ from paceline.systems import System
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A pipeline in which each device that has parameters has an optimizer of its own."""
-    pipeline = pipeline_footprint(spec, STRATEGY.knob_values(spec), model)
+    pipeline = pipeline_footprint(in_one_pass(spec), STRATEGY.knob_values(spec), model)
     held = [group.parameter_bytes / FLOAT_BYTES for group in pipeline.groups]
     beside = [costs.optimizer_bytes(spec.optimizer, parameters) if parameters else 0 for parameters in held]
     groups = zip(pipeline.groups, beside, strict=True)
-    return replace(pipeline, groups=tuple(replace(group, optimizer_bytes=size) for group, size in groups))
+    return replace(
+        pipeline,
+        groups=tuple(in_all_passes(replace(group, optimizer_bytes=size), spec.accumulation) for group, size in groups),
+    )
 
 
 def check(spec: RunSpec, system: System) -> str | None:
@@ -49,7 +52,8 @@ def open_job(context: Context) -> Job:
 
 def can_be_instrumented(spec: RunSpec) -> bool:
     """Taken apart, micro-batches would no longer be in several stages at once, which is what they are for."""
-    return on_cores(spec) and STRATEGY.knob_values(spec)["microbatches"] == 1
+    one_pass = STRATEGY.knob_values(spec)["microbatches"] == spec.accumulation == 1
+    return on_cores(spec) and one_pass and spec.clip is None
 
 
 STRATEGY = Strategy(
@@ -67,6 +71,7 @@ STRATEGY = Strategy(
     needs=replace(
         declared.NEEDS,
         executions=("eager",),
+        heeds=declared.STEP_FIELDS,
         cut_by=always_cut_by("stages"),
         roles=one_process_for_all_workers,
         check=check,

@@ -14,6 +14,7 @@ from paceline.contract.context import Context
 from paceline.frameworks.keras.optimizer import optimizer_for
 from paceline.frameworks.tensorflow.devices import prepare
 from paceline.frameworks.tensorflow.optimizer import KINDS
+from paceline.frameworks.tensorflow.passes import clip_factor
 from paceline.frameworks.tensorflow.training import TfJob
 from paceline.strategies.tensorflow.layers.cut import cut_model
 
@@ -63,25 +64,52 @@ class LayersJob(TfJob):
     def __init__(self, context: Context, microbatches: int, stride: int) -> None:
         devices = prepare(context, context.spec.workers)
         super().__init__(context, tf.distribute.get_strategy(), devices[:1], stride=stride, replicas=1)
-        self._microbatches = microbatches
+        # Equal parts of the batch in all: micro-batches of each pass.
+        self._microbatches, self._parts = microbatches, microbatches * context.spec.accumulation
         cut = cut_model(context, self._model, context.spec.workers)
         self._stages = [Stage.place(context, layers, device) for layers, device in zip(cut, devices, strict=True)]
         self._optimizer = Optimizers(self._stages)
 
     def _replica_step(self, inputs: tf.Tensor, targets: tf.Tensor, order: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """Forward and backward of every micro-batch, then each stage is updated where it is."""
-        index = order[number]
-        parts = [tf.split(tf.gather(whole, index), self._microbatches) for whole in (inputs, targets)]
+        index, times = order[number], self._context.spec.accumulation
+        parts = [tf.split(tf.gather(whole, index), times) for whole in (inputs, targets)]
+        losses: list[tf.Tensor] = []
+        sums: list[list[Gradient]] = [[None] * len(stage.layers.trainable_variables) for stage in self._stages]
+        for samples, aims in zip(*parts, strict=True):
+            # The next pass waits for the one before, so that there are activations of one at a time.
+            with tf.control_dependencies([one for stage in sums for one in stage if one is not None]):
+                loss, gradients = self._passes(tf.identity(samples), tf.identity(aims))
+            losses.append(loss)
+            sums = [self._added(place, [sums[place], gradients[place]]) for place in range(len(self._stages))]
+        self._apply(sums)
+        return tf.add_n(losses)
+
+    def _passes(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, list[list[Gradient]]]:
+        """Micro-batches through all stages and back: their share of the loss, and the gradients of each stage."""
+        parts = [tf.split(whole, self._microbatches) for whole in (inputs, targets)]
         passed = [self._forward(*part) for part in zip(*parts, strict=True)]
         by_microbatch = [self._backward(passes) for passes in passed]
-        for place, stage in enumerate(self._stages):
-            if stage.optimizer is not None:
-                with tf.device(stage.device):
-                    gradients = [_sum(parts) for parts in zip(*(each[place] for each in by_microbatch), strict=True)]
-                    stage.optimizer.apply(gradients, stage.layers.trainable_variables)
+        gradients = [self._added(place, [each[place] for each in by_microbatch]) for place in range(len(self._stages))]
         penalties = [penalty for passes in passed for stage_pass in passes[:-1] for penalty in stage_pass.results[1:]]
         # Each is its share of the mean over micro-batches.
-        return tf.add_n([passes[-1].results[0] for passes in passed]) + sum(penalties) / self._microbatches
+        return tf.add_n([passes[-1].results[0] for passes in passed]) + sum(penalties) / self._parts, gradients
+
+    def _added(self, place: int, several: Sequence[Sequence[Gradient]]) -> list[Gradient]:
+        with tf.device(self._stages[place].device):
+            return [_sum(parts) for parts in zip(*several, strict=True)]
+
+    def _apply(self, gradients: Sequence[Sequence[Gradient]]) -> None:
+        """Each stage is updated where it is; the norm for clipping is that of all stages."""
+        factor = None
+        if self._context.spec.clip is not None:
+            there = [one for stage in gradients for one in stage if one is not None]
+            factor = clip_factor(tf.linalg.global_norm(there), self._context.spec.clip)
+        for stage, here in zip(self._stages, gradients, strict=True):
+            if stage.optimizer is not None:
+                with tf.device(stage.device):
+                    scaled = here if factor is None else [None if one is None else one * factor for one in here]
+                    stage.optimizer.apply(scaled, stage.layers.trainable_variables)
 
     def _forward(self, activation: tf.Tensor, targets: tf.Tensor) -> list[Pass]:
         passed: list[Pass] = []
@@ -92,7 +120,7 @@ class LayersJob(TfJob):
                 outputs = stage.layers(activation, training=True)
                 results = [outputs, *stage.layers.losses]
                 if number == len(self._stages) - 1:
-                    results = [tf.add_n([self._loss(outputs, targets), *results[1:]]) / self._microbatches]
+                    results = [tf.add_n([self._loss(outputs, targets), *results[1:]]) / self._parts]
             passed.append(Pass(tape, activation, results))
             activation = outputs
         return passed
@@ -105,7 +133,7 @@ class LayersJob(TfJob):
             stage, stage_pass = self._stages[number], passed[number]
             sources = stage.layers.trainable_variables + ([stage_pass.inputs] if number else [])
             with tf.device(stage.device):
-                scale = [tf.ones_like(penalty) / self._microbatches for penalty in stage_pass.results[1:]]
+                scale = [tf.ones_like(penalty) / self._parts for penalty in stage_pass.results[1:]]
                 weights = None if coming is None else [coming, *scale]
                 gradients = stage_pass.tape.gradient(stage_pass.results, sources, output_gradients=weights)
                 dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]

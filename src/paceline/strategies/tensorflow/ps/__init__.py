@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from paceline.contract.context import Context, Process
 from paceline.contract.job import Job, Service
-from paceline.contract.strategy import Knob, Role, Strategy, Testing
+from paceline.contract.strategy import Knob, Role, Strategy, Testing, on_cores
 from paceline.costs import tensorflow as costs
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
 from paceline.costs.messages import exchange
@@ -42,14 +42,15 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         spec,
         model,
         (
-            exchange("parameters", 0, size),
+            # Every pass fetches the variables anew.
+            exchange("parameters", 0, size, spec.accumulation),
             exchange("gradients", size, 0),
             exchange("shares and losses", ANSWER_BYTES, local * INDEX_BYTES, control=True),
         ),
         parameter_bytes=0,
         optimizer_bytes=0,
         # The parameters that it fetched are there for the length of the step.
-        activation_bytes=model.activation_bytes * local + size,
+        activation_bytes=model.activation_bytes * local / spec.accumulation + size,
     )
     kept = server_bytes(model, max(1, knob(spec, "servers")))
     return Footprint((chief, worker, *(_server(spec, size, number) for number, size in enumerate(kept))))
@@ -63,7 +64,10 @@ def _server(spec: RunSpec, size: int, number: int) -> RankFootprint:
         ranks=1,
         # An update is small beside a training step.
         flops=spec.workers * size // FLOAT_BYTES,
-        messages=(exchange("parameters", size, 0, spec.workers), exchange("gradients", 0, size, spec.workers)),
+        messages=(
+            exchange("parameters", size, 0, spec.workers * spec.accumulation),
+            exchange("gradients", 0, size, spec.workers),
+        ),
         parameter_bytes=size,
         gradient_bytes=size * spec.workers,
         optimizer_bytes=beside if number == 0 else beside - costs.COUNTER_BYTES,
@@ -103,7 +107,16 @@ STRATEGY = Strategy(
         declared.STEPS_PER_EXECUTION,
     ),
     needs=replace(
-        declared.NEEDS, devices=("cpu",), executions=("eager",), roles=roles, environment=environment, check=check
+        declared.NEEDS,
+        devices=("cpu",),
+        executions=("eager",),
+        # Computed again, a block would fetch its variables again too.
+        heeds=declared.STEP_FIELDS - {"recompute"},
+        roles=roles,
+        environment=environment,
+        check=check,
+        # Taken apart, a share is one pass.
+        can_be_instrumented=lambda spec: on_cores(spec) and spec.accumulation == 1,
     ),
     testing=Testing(must_reach_loss=0.8),
 )

@@ -19,6 +19,7 @@ from paceline.frameworks.keras.optimizer import TorchOptimizer
 from paceline.frameworks.meeting import held_ports
 from paceline.frameworks.staleness import Staleness
 from paceline.frameworks.tensorflow.devices import prepare
+from paceline.frameworks.tensorflow.passes import clip_gradients
 from paceline.frameworks.tensorflow.training import TfJob
 from paceline.strategies.tensorflow.ps.placement import ServerAssignment, shapes_of
 from paceline.workloads.base import model_facts
@@ -191,7 +192,9 @@ class Chief(TfJob):
         return counted, done
 
     def _push(self, gradients: list[tf.Tensor | None]) -> None:
-        """Each gradient goes to its variable's server and is applied there."""
+        """Each gradient goes to its variable's server and is applied there, after the worker has clipped its own."""
+        if (most := self._context.spec.clip) is not None:
+            gradients = clip_gradients(gradients, most)
         if self._own_optimizer:
             self._strategy.run(self._apply_as_keras_does, args=(gradients,))
             return

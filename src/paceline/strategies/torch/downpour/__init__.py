@@ -36,14 +36,15 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     # A push and a fetch in the same step take one word; only pushes are answered, with their staleness.
     words = 1 / push + 1 / fetch - 1 / lcm(push, fetch)
     traffic = Traffic(pushes=1 / push, fetches=1 / fetch, words=words, answers=1 / push)
-    return served_footprint(spec, model, Cut.of(knobs), server_optimizer(spec), traffic)
+    return served_footprint(spec, model, Cut.of(spec, knobs), server_optimizer(spec), traffic)
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """Counts below one have no meaning, nor has a learning rate of nothing."""
     rate = STRATEGY.knob_values(spec)["lr"]
     refusal = None if float(rate) > 0 else f"knob lr of torch-downpour is {rate}; it must be more than 0"
-    return STRATEGY.knob_below_one(spec, "n_push", "n_fetch", "servers", "piece_kib") or refusal
+    low = STRATEGY.knob_below_one(spec, "n_push", "n_fetch", "servers", "piece_kib")
+    return low or refusal or declared.check_step(spec, system)
 
 
 def open_job(context: Context) -> Job | Service:
@@ -53,7 +54,7 @@ def open_job(context: Context) -> Job | Service:
 
     join_group(context, backend="gloo")
     knobs = STRATEGY.knob_values(context.spec)
-    cut = Cut.of(knobs)
+    cut = Cut.of(context.spec, knobs)
     if context.process.role == "server":
         from paceline.frameworks.torch.optimizer import make_optimizer
         from paceline.frameworks.torch.servers.server import Shard
@@ -61,10 +62,14 @@ def open_job(context: Context) -> Job | Service:
         settings = server_optimizer(context.spec)
         shard = Shard(context, cut, lambda pieces: make_optimizer(settings, pieces, eager=True))
         return AsynchronousServer(shard, settings.lr, int(knobs["warm_up_updates"]))
+    from paceline.frameworks.torch.precision import compute_in_half
+    from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.training import build, torch_device
 
     device = torch_device(context)
     module = build(context, device)
+    compute_in_half(context.spec, module)
+    recompute(context, module)
     rhythm = Rhythm(int(knobs["n_push"]), int(knobs["n_fetch"]), float(knobs["local_lr"]))
     return DownpourJob(context, module, device, Downpour(context, module, device, cut, rhythm))
 
@@ -88,7 +93,8 @@ STRATEGY = Strategy(
         Knob("local_lr", 0.01, "step of a worker on its own copy between fetches, when n_fetch is above 1"),
         Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
     ),
-    needs=replace(declared.NEEDS, precisions=declared.WHOLE_PARAMETERS, roles=roles, check=check),
+    # A worker clips its own gradients: there are no others in an update.
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, roles=roles, check=check),
     traits=Traits(calibrated_like=("torch-ps-sync",)),
     testing=Testing(must_reach_loss=0.8),
 )

@@ -36,8 +36,8 @@ class Downpour(ServerClient):
         self._rhythm, self._steps, self.updates, self.staleness = rhythm, 0, 0, Staleness()
         self._replies: list[Tensor] = []
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Before the forward pass: whether this step's gradients are the last of a push."""
+    def open_step(self) -> None:
+        """Whether this step's gradients are the last of a push."""
         accumulated = self._steps % self._rhythm.push
         self._steps += 1
         push = not self._steps % self._rhythm.push
@@ -56,7 +56,7 @@ class Downpour(ServerClient):
 
     def step(self) -> None:
         """After the backward pass: a fetch that no push carries is asked for now, when the old values are of no use."""
-        self.end()
+        super().step()
         if self._is_fetching_step and not self._pushing:
             self.request_parameters()
 
@@ -77,6 +77,8 @@ class DownpourJob(ServedJob):
     """Evaluates and gives out what the servers have, not the copy that this worker happens to hold."""
 
     _client: Downpour
+    # Each worker's pushes are updates of their own, which it makes or skips alone.
+    has_parts = False
 
     def evaluate(self) -> Evaluation:
         """Evaluates the servers' parameters."""

@@ -13,6 +13,7 @@ from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts, optimizer_bytes, trainer
 from paceline.costs.messages import all_reduce
 from paceline.costs.precision import autocast_numbers, parameter_width
+from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -21,14 +22,14 @@ from paceline.systems import System
 NEVER = 10**9
 
 
-def check(spec: RunSpec, _system: System) -> str | None:
+def check(spec: RunSpec, system: System) -> str | None:
     """Knobs out of range."""
     knobs = STRATEGY.knob_values(spec)
     if int(knobs["every"]) < 1 or int(knobs["warmup_steps"]) < 0:
         return "every must be at least 1 and warmup_steps at least 0"
     if not 0 <= float(knobs["outer_momentum"]) < 1 or float(knobs["outer_lr"]) <= 0:
         return "outer_momentum must be at least 0 and less than 1, and outer_lr more than 0"
-    return declared.check_precision(spec)
+    return declared.check_step(spec, system)
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -36,6 +37,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     width = parameter_width(spec)
     size, knobs = model.parameters * width, STRATEGY.knob_values(spec)
     outer = 2 * size if knobs["outer_momentum"] else 0
+    local = spec.samples_per_step // spec.workers
     worker = trainer(
         spec,
         model,
@@ -43,7 +45,10 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         # Beside the gradients, the row of numbers in which models and gradients are averaged.
         gradient_bytes=2 * size,
         optimizer_bytes=optimizer_bytes(spec.optimizer, model.parameters, model.tensors, width) + outer,
-        numbers=autocast_numbers(spec),
+        flops=step_flops(model, spec.recompute, local),
+        activation_bytes=activation_bytes(
+            model, spec.recompute, local / spec.accumulation, numbers=autocast_numbers(spec)
+        ),
     )
     return Footprint((worker,))
 
@@ -52,6 +57,7 @@ def open_job(context: Context) -> Job:
     """The plain loop, with averaging after the update."""
     from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.precision import compute_in_half
+    from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
     from paceline.strategies.torch.local_sgd.job import LocalSgdJob
 
@@ -59,6 +65,7 @@ def open_job(context: Context) -> Job:
     join_group(context)
     module = build(context, device)
     compute_in_half(context.spec, module)
+    recompute(context, module)
     return LocalSgdJob(
         context,
         module,
@@ -85,7 +92,8 @@ STRATEGY = Strategy(
         Knob("outer_momentum", 0.0, "Nesterov momentum of the averaged movement, 0.9 in DiLoCo; 0 is plain averaging"),
         Knob("outer_lr", 0.7, "how much of the averaged movement is taken; of effect with outer_momentum only"),
     ),
-    needs=replace(declared.NEEDS, check=check),
+    # Clipped are the gradients that a worker goes on with: its own, and in the warm-up the mean.
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, check=check),
     traits=Traits(
         calibrated_like=("torch-ddp", "torch-zero", "torch-fsdp"), independent_with={"every": NEVER, "warmup_steps": 0}
     ),

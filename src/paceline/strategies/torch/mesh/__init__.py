@@ -14,7 +14,7 @@ from paceline.contract.strategy import Cut, Knob, Strategy
 from paceline.contract.traits import Peaks, Traits
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.layout_memory import mesh_peaks
-from paceline.costs.layouts import SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
+from paceline.costs.layouts import ATTENTION, SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
 from paceline.costs.mesh import mesh_footprint
 from paceline.errors import SpecError
 from paceline.frameworks.torch import declared
@@ -26,6 +26,14 @@ KNOBS = (
     Knob("schedule", "1f1b", "order of the micro-batches' passes through the pipeline", SCHEDULES),
     Knob("microbatches", 0, "parts of each pass of the pipeline; 0 is two for each of its ranks"),
     Knob("stages_per_worker", 2, "for the interleaved schedules: stages that each rank holds"),
+    Knob("balance", "counted", "stages of equal counted work, or of equal measured time", ("counted", "measured")),
+    Knob("convolutions", "split", "with tensor: each rank has some output channels, or all", ("split", "replicated")),
+    Knob(
+        "attention",
+        "gathered",
+        "over context: keys and values of all stretches gathered, or sent round in a ring",
+        ATTENTION,
+    ),
 )
 
 
@@ -85,7 +93,7 @@ def open_job(context: Context) -> Job:
     """Keeps what falls to the process of the mesh."""
     from paceline.strategies.torch.mesh.job import open_mesh
 
-    return open_mesh(context, plan_of(context.spec))
+    return open_mesh(context, plan_of(context.spec), str(STRATEGY.knob_values(context.spec)["balance"]))
 
 
 STRATEGY = Strategy(

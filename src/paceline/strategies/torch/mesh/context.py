@@ -1,8 +1,11 @@
-"""Context parallelism: each rank has a stretch of every sequence, and gathers keys and values for its attention.
+"""Context parallelism: each rank has a part of every sequence, and gathers keys and values or has them sent round.
 
-As in Llama 3 (Dubey et al., 2024, section 3.3.2): a rank's queries see its own keys and those before them.
+Gathered as in Llama 3 (Dubey et al., 2024, section 3.3.2): a rank's queries see its own keys and those before them.
+In a ring (`ring.py`) a rank has two pieces of the sequence, one as far from its start as the other from its end, so
+that all have as much to compute.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,15 +25,30 @@ STACKED_POSITIONS = 3
 
 @dataclass(frozen=True)
 class Stretch:
-    """A rank's part of each sequence: the `index`th of `count` that are equally long."""
+    """A rank's part of each sequence: the `index`th of `count` that are equally long, or two pieces half as long."""
 
     index: int
     count: int
     group: dist.ProcessGroup | None = None
+    # Whether keys and values go round in a ring.
+    in_ring: bool = False
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Which pieces of a sequence, of as many as all ranks have together."""
+        return (self.index, 2 * self.count - 1 - self.index) if self.in_ring else (self.index,)
+
+    def first_positions(self, length: int) -> tuple[int, ...]:
+        """Where its pieces of a sequence of that length begin."""
+        piece = length // (self.count * len(self.pieces))
+        return tuple(number * piece for number in self.pieces)
 
     def of(self, sequences: Tensor) -> Tensor:
         """Its part of (n, length, ...)."""
-        return sequences.chunk(self.count, SEQUENCE)[self.index].contiguous() if self.count > 1 else sequences
+        if self.count == 1:
+            return sequences
+        pieces = sequences.chunk(self.count * len(self.pieces), SEQUENCE)
+        return torch.cat([pieces[number] for number in self.pieces], SEQUENCE)
 
     def whole(self, outputs: Tensor) -> Tensor:
         """All ranks' parts put together, for evaluation."""
@@ -38,6 +56,9 @@ class Stretch:
             return outputs
         parts = [torch.empty_like(outputs) for _ in range(self.count)]
         dist.all_gather(parts, outputs.contiguous(), group=self.group)
+        if self.in_ring:
+            halves = [part.chunk(2, SEQUENCE) for part in parts]
+            parts = [early for early, _ in halves] + [late for _, late in reversed(halves)]
         return torch.cat(parts, SEQUENCE)
 
 
@@ -45,12 +66,17 @@ def divide_sequences(module: nn.Module, stretch: Stretch, length: int) -> None:
     """Has the module's layers work on a stretch of sequences of that length, in place."""
     if stretch.count == 1:
         return
-    first = stretch.index * length // stretch.count
+    attend: Callable[..., Tensor] = partial(_attend, stretch)
+    if stretch.in_ring:
+        # What it uses of PyTorch is experimental.
+        from paceline.strategies.torch.mesh.ring import attend_in_ring
+
+        attend = partial(attend_in_ring, stretch.group)
     for child in module.modules():
         if isinstance(child, (*BLOCK_MODULES, EmbedModule)):
-            child.first_position = first
+            child.first_positions = stretch.first_positions(length)
         if isinstance(child, BLOCK_MODULES):
-            child.attend = partial(_attend, stretch)  # type: ignore[method-assign]
+            child.attend = attend  # type: ignore[method-assign]
 
 
 def _attend(stretch: Stretch, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

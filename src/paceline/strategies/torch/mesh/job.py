@@ -24,27 +24,33 @@ from paceline.frameworks.torch.training import (
 )
 from paceline.strategies.torch.mesh.experts import whole_experts
 from paceline.strategies.torch.mesh.stages import RankStages, TrainPass, build_stages, scheduled_pass, whole_pass
-from paceline.strategies.torch.mesh.tensor import losses_split_over_vocabulary, split_loss, whole_logits, whole_rows
-from paceline.strategies.torch.mesh.tied import add_up, tables
+from paceline.strategies.torch.mesh.tensor import (
+    losses_split_over_vocabulary,
+    split_loss,
+    whole_channels,
+    whole_logits,
+    whole_rows,
+)
+from paceline.strategies.torch.mesh.tied import Tied, add_up, tied_parameters
 from paceline.workloads.base import Weights
 
 
-def open_mesh(context: Context, plan: MeshPlan) -> "MeshJob":
+def open_mesh(context: Context, plan: MeshPlan, balance: str) -> "MeshJob":
     """Joins the others and keeps what falls to this rank."""
     # A norm over shards and parts takes two sums, of which PyTorch warns in every process.
     getLogger("torch.distributed.tensor._redistribute").setLevel(ERROR)
     device = torch_device(context)
     join_group(context, with_host=context.spec.offload)
-    stages = build_stages(context, plan, device)
+    stages = build_stages(context, plan, device, balance)
     share = split_loss(loss_function(context), stages.parts_of_logits, context.data.classes or 0)
     # The mean over the global batch is the sum of what each pass of each data rank has of it.
     parts = plan.layout.data_ranks * plan.layout.context * plan.passes
 
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        return share(outputs, targets) / parts * stages.loss_factor
+    def scaled(mean: Tensor) -> Tensor:
+        return mean / parts * stages.loss_factor
 
-    train = scheduled_pass(context, stages, loss) if plan.layout.pipeline > 1 else whole_pass(stages, loss)
-    return MeshJob(context, stages, train)
+    make_pass = scheduled_pass if plan.layout.pipeline > 1 else whole_pass
+    return MeshJob(context, stages, make_pass(context, stages, share, scaled))
 
 
 class MeshJob(TorchJob):
@@ -65,9 +71,11 @@ class MeshJob(TorchJob):
         )
         self._stages, self._train, self._plan = stages, train, stages.plan
         self._scale = stages.scale
-        # Where a pipeline has the table of tokens and the head that shares it apart.
-        apart = layout.pipeline > 1 and any(layer.tied for layer in context.model.layers)
-        self._tables = tables(stages) if apart else None
+        # Of a built-in model, the table of tokens is on the first stage whether a head shares it or not.
+        apart = layout.pipeline > 1 and (
+            context.model.own is not None or any(layer.tied for layer in context.model.layers)
+        )
+        self._tied = tied_parameters(stages) if apart else Tied()
         self._contexts = ExitStack()
         self._contexts.enter_context(losses_split_over_vocabulary(stages.parts_of_logits))
 
@@ -80,8 +88,7 @@ class MeshJob(TorchJob):
                 for part, rows in enumerate(self._order[number].chunk(self._plan.accumulation), 1)
             ]
             known = [share / self._stages.loss_factor for share in shares if share is not None]
-            if self._tables is not None:
-                add_up(*self._tables, mesh_group(self._stages), self._plan.holder(self._plan.stages - 1))
+            add_up(self._tied, mesh_group(self._stages), self._plan.holder(self._plan.stages - 1))
             # A rank without parameters is asked too.
             if self._scale is None or self._scale.unscale(self._stages.parameters()):
                 self._make_step()
@@ -92,8 +99,7 @@ class MeshJob(TorchJob):
 
     def _make_step(self) -> None:
         if self._context.spec.clip is not None:
-            twice = self._tables[1] if self._tables is not None else None
-            clip_over_mesh(self._stages, self._context.spec.clip, twice)
+            clip_over_mesh(self._stages, self._context.spec.clip, self._tied.last)
         if self._optimizer is not None:
             self._optimizer.step()
 
@@ -127,6 +133,7 @@ class MeshJob(TorchJob):
                 tensor = state[name].full_tensor() if hasattr(state[name], "full_tensor") else state[name]
                 if ".experts." in name:
                     tensor = whole_experts(tensor, self._stages.groups.expert_group)
+                tensor = whole_channels(name, tensor, stage.by_hand, self._stages.mesh.get_group("tensor"))
                 tensors[whole] = whole_rows(name, tensor, stage.reordered).detach().cpu()
         if self._plan.layout.pipeline == 1:
             return export_weights(self._context, tensors)
@@ -142,14 +149,17 @@ class MeshJob(TorchJob):
         places = {
             name: self._stages.mesh[name].get_local_rank() for name in ("pipeline", "replicate", "shard", "tensor")
         }
-        places["context"] = self._stages.groups.stretch.index
+        stretch = self._stages.groups.stretch
+        places["context"] = stretch.index
         places["shard"] //= self._plan.layout.context
-        return {**super().details(), "mesh": places, "stages": [stage.index for stage in self._stages.held]}
+        attention = {"attention": "ring" if stretch.in_ring else "gathered"} if stretch.count > 1 else {}
+        stages = [stage.index for stage in self._stages.held]
+        return {**super().details(), "mesh": places, "stages": stages, **attention}
 
     def close(self) -> None:
         """What knows the groups goes before them."""
         self._contexts.close()
-        del self._train, self._stages, self._tables
+        del self._train, self._stages, self._tied
         super().close()
 
 
@@ -169,23 +179,31 @@ class _Whole(nn.Module):
         return stretch.whole(whole_logits(outputs, self._stages.parts_of_logits, self._vocabulary))
 
 
-def clip_over_mesh(stages: RankStages, most: float, counted_twice: Tensor | None) -> None:
+def clip_over_mesh(stages: RankStages, most: float, counted_twice: list[Tensor]) -> None:
     """Scales gradients down to a global norm: over shards and parts by themselves, over stages and experts here."""
     parameters = [parameter for parameter in stages.parameters() if parameter.grad is not None]
     squared = torch.zeros((), device=stages.device)
     experts = stages.groups.experts
     dealt = [one for one in parameters if experts is not None and _mesh_of(one) == experts]
-    kept = [one for one in parameters if one is not counted_twice and not any(one is other for other in dealt)]
-    squared += _squared_norm(kept)
+    channels = stages.split_by_hand()
+    apart = {id(one) for one in (*dealt, *channels, *counted_twice)}
+    squared += _squared_norm([one for one in parameters if id(one) not in apart])
     if experts is not None:
-        of_experts = _squared_norm(dealt) + torch.zeros((), device=stages.device)
-        dist.all_reduce(of_experts, group=experts.get_group("expert"))
-        squared += of_experts
+        squared += _summed(_squared_norm(dealt), stages.device, experts.get_group("expert"))
+    if channels:
+        squared += _summed(_squared_norm(channels), stages.device, stages.mesh.get_group("tensor"))
     if stages.plan.layout.pipeline > 1:
         dist.all_reduce(squared, group=mesh_group(stages))
     norm = squared.sqrt()
     for group in parameters_by_mesh(parameters):
         clip_grads_with_norm_(group, most, norm)
+
+
+def _summed(squared: Tensor | float, device: torch.device, group: dist.ProcessGroup) -> Tensor:
+    """Over the ranks of a group, which have different parameters."""
+    total = squared + torch.zeros((), device=device)
+    dist.all_reduce(total, group=group)
+    return total
 
 
 def _squared_norm(parameters: list[nn.Parameter]) -> Tensor | float:

@@ -6,7 +6,7 @@ Bubble Pipeline Parallelism", ICLR 2024 (zero-bubble, ZBV); DeepSeek-AI, "DeepSe
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,10 +16,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from paceline.contract.context import Context
-from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan
+from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan, is_causal_transformer
 from paceline.errors import ModelError
 from paceline.frameworks.torch.blocks import compile_blocks
 from paceline.frameworks.torch.compression import make_contiguous
+from paceline.frameworks.torch.loss_in_head import loss_of_inputs
 from paceline.frameworks.torch.model import tie_heads
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
 from paceline.frameworks.torch.pipeline.stages import room_for
@@ -28,12 +29,13 @@ from paceline.frameworks.torch.recompute import recompute
 from paceline.frameworks.torch.segments import TRIAL_SAMPLES
 from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass, sharding_policies
 from paceline.frameworks.torch.tensor.plan import split_own
-from paceline.frameworks.torch.tensor.split import never_in_place
+from paceline.frameworks.torch.tensor.split import Arrangement, never_in_place, split_built_in
 from paceline.frameworks.torch.training import Loss, build
 from paceline.strategies.torch.mesh.context import Stretch, divide_sequences
 from paceline.strategies.torch.mesh.experts import deal_experts
 from paceline.strategies.torch.mesh.tensor import FEATURES, SEQUENCE, Reordered, split_transformer
 from paceline.strategies.torch.mesh.tied import untie
+from paceline.workloads.base import model_facts
 
 # Of the device mesh; `shard` has the ranks of `context` too, each of which holds a part of the same copy.
 MESH = ("pipeline", "replicate", "shard", "tensor")
@@ -50,6 +52,8 @@ class MeshStage:
     reordered: Reordered
     input: Edge | None = None
     output: Edge | None = None
+    # Parameters of convolutions of which this rank has some output channels ─► the dimension that runs over them.
+    by_hand: dict[str, int] = field(default_factory=dict)
 
 
 class RankStages(nn.Module):
@@ -63,7 +67,7 @@ class RankStages(nn.Module):
         self.place = mesh["pipeline"].get_local_rank()
         self.takes_inputs = stages[0].index == 0
         self.gives_outputs = stages[-1].index == plan.stages - 1
-        # Of a user's model each rank gives all outputs.
+        # Only causal transformers leave their outputs split.
         self.splits_logits = True
         self.scale: LossScale | None = None
 
@@ -109,6 +113,10 @@ class RankStages(nn.Module):
     def _group(self) -> dist.ProcessGroup:
         return self.mesh.get_group("pipeline")
 
+    def split_by_hand(self) -> list[nn.Parameter]:
+        """Parameters that PyTorch does not know as parts."""
+        return [stage.module.get_parameter(name) for stage in self.held for name in stage.by_hand]
+
     def reshard(self) -> None:
         """A forward pass without a backward one leaves the model gathered; it is divided again."""
         for module in self.modules():
@@ -140,33 +148,36 @@ def join_groups(plan: MeshPlan, device: torch.device) -> Groups:
     if layout.context > 1:
         lines = torch.arange(layout.workers).view(-1, layout.context, layout.tensor).transpose(1, 2)
         group, _ = dist.new_subgroups_by_enumeration(lines.reshape(-1, layout.context).tolist())
-        stretch = Stretch(group.rank(), layout.context, group)
+        stretch = Stretch(group.rank(), layout.context, group, plan.in_ring)
     if layout.expert > 1:
         rows = (layout.pipeline, layout.replicate, layout.holders // layout.expert, layout.expert)
         experts = init_device_mesh(device.type, rows, mesh_dim_names=("pipeline", "replicate", "shard", "expert"))
     return Groups(mesh, stretch, experts)
 
 
-def build_stages(context: Context, plan: MeshPlan, device: torch.device) -> RankStages:
+def build_stages(context: Context, plan: MeshPlan, device: torch.device, balance: str) -> RankStages:
     """Joins the mesh and keeps this rank's part: cut by stages, split, recomputed, and divided, in this order."""
     groups = join_groups(plan, device)
-    stages = [_divided(context, plan, groups, stage) for stage in _held_stages(context, plan, groups.mesh, device)]
-    held = RankStages(stages, plan, groups, device)
-    held.splits_logits = context.model.own is None
+    cut = _held_stages(context, plan, groups.mesh, device, balance)
+    held = RankStages([_divided(context, plan, groups, stage) for stage in cut], plan, groups, device)
+    held.splits_logits = _divides_sequence(context)
     held.scale = loss_scale(context.spec, device, agree=True)
     return held
 
 
-def _held_stages(context: Context, plan: MeshPlan, mesh: DeviceMesh, device: torch.device) -> list[MeshStage]:
+def _divides_sequence(context: Context) -> bool:
+    """Whether `tensor` divides the sequence, and leaves the outputs split over the vocabulary."""
+    built_in = context.model.own is None
+    return built_in and is_causal_transformer(model_facts(context.model.layers, context.data.input_shape))
+
+
+def _held_stages(
+    context: Context, plan: MeshPlan, mesh: DeviceMesh, device: torch.device, balance: str
+) -> list[MeshStage]:
     if plan.layout.pipeline == 1:
         module = build(context, device)
         return [MeshStage(module, 0, {name: name for name in module.state_dict()}, {})]
-    stages = cut_model(context, plan.stages, "counted", device, untie)
-    if stages[0].tied:
-        raise ModelError(
-            f"{context.spec.workload} uses the same parameter before and behind its blocks, which torch-mesh does not "
-            f"keep on two stages; use torch-pipeline, or a layout without pipeline"
-        )
+    stages = cut_model(context, plan.stages, balance, device, untie)
     return [_on_device(stages[index], device) for index in plan.held_stages(mesh["pipeline"].get_local_rank())]
 
 
@@ -178,7 +189,7 @@ def _divided(context: Context, plan: MeshPlan, groups: Groups, stage: MeshStage)
     """The stage split over `tensor` and divided over `shard`, with copies over `replicate`."""
     is_cut, last = isinstance(stage.module, StageModule), stage.index + 1 == plan.stages
     stage.module.gives_no_view = plan.schedule in SPLIT_BACKWARD
-    reordered = _split(context, stage, groups)
+    arrangement = _split(context, plan, stage, groups)
     divide_sequences(stage.module, groups.stretch, context.data.input_shape[0])
     dealt = deal_experts(stage.module, groups.expert_group)
     recompute(context, stage.module)
@@ -188,23 +199,31 @@ def _divided(context: Context, plan: MeshPlan, groups: Groups, stage: MeshStage)
     edges = _local_edges(context, stage, plan, groups)
     return replace(
         stage,
-        reordered={f"{prefix}{name}": order for name, order in reordered.items()},
+        reordered={f"{prefix}{name}": order for name, order in arrangement.reordered.items()},
+        by_hand=arrangement.by_hand,
         input=edges[0],
         output=edges[1],
     )
 
 
-def _split(context: Context, stage: MeshStage, groups: Groups) -> Reordered:
-    """Splits the stage's layers: those of a user's model without dividing the sequence or its outputs."""
+def _split(context: Context, plan: MeshPlan, stage: MeshStage, groups: Groups) -> Arrangement:
+    """Splits the stage's layers: those of causal transformers with the sequence and the outputs, others without."""
     is_cut = isinstance(stage.module, StageModule)
     module = stage.module.layers if is_cut else stage.module
     assert isinstance(module, nn.Module)
-    if context.model.own is None:
+    if _divides_sequence(context):
         hold_in_half(context.spec, stage.module)
         reordered = split_transformer(module, groups.mesh["tensor"], whole_positions=groups.stretch.count > 1)
         if not is_cut:
             tie_heads(module)
-        return reordered
+        return Arrangement(reordered=reordered)
+    if context.model.own is None:
+        hold_in_half(context.spec, stage.module)
+        if plan.layout.tensor == 1:
+            return Arrangement()
+        never_in_place(module)
+        assert isinstance(module, nn.Sequential)
+        return split_built_in(context, module, groups.mesh["tensor"], plan.split_convolutions)
     inputs = None
     if stage.index:
         assert stage.input is not None and isinstance(stage.module, StageModule)
@@ -212,17 +231,17 @@ def _split(context: Context, stage: MeshStage, groups: Groups) -> Reordered:
         inputs = noise.to(next(module.parameters())).requires_grad_()
         inputs = inputs.permute(0, 3, 1, 2) if stage.module.unpack else inputs
     never_in_place(module)
-    reordered = split_own(context, module, groups.mesh["tensor"], inputs).reordered
+    arrangement = split_own(context, module, groups.mesh["tensor"], inputs)
     # After it was compared with the whole model, which is in single precision.
     hold_in_half(context.spec, stage.module)
-    return reordered
+    return arrangement
 
 
 def _local_edges(context: Context, stage: MeshStage, plan: MeshPlan, groups: Groups) -> tuple[Edge | None, Edge | None]:
     last = stage.index + 1 == plan.stages
     given, made = _in_half(context, stage.input, stage.index > 0), _in_half(context, stage.output, not last)
-    if context.model.own is not None:
-        # A user's model has whole activations on every rank.
+    if not _divides_sequence(context):
+        # Other models have whole activations on every rank.
         return given, made
     return _local_edge(given, groups, SEQUENCE), _local_edge(made, groups, FEATURES if last else SEQUENCE)
 
@@ -265,7 +284,10 @@ def _shard(
     # Built-in models change nothing in place, so for them what this warns of cannot happen.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     apart = [(unit, _data_mesh(groups.experts)) for unit in dealt if groups.experts is not None]
-    for unit, over in (*apart, *((unit, _data_mesh(groups.mesh)) for unit in (*layers(module), module))):
+    data_mesh = _data_mesh(groups.mesh)
+    # FSDP takes the host's time for each unit; where there is nobody to divide with, one casts all parameters at once.
+    units = (*layers(module), module) if data_mesh.size() > 1 else (module,)
+    for unit, over in (*apart, *((unit, data_mesh) for unit in units)):
         if context.model.own is not None:
             unit.register_forward_hook(in_memory_of_its_own)
         policies = sharding_policies(context.spec, gives_results=gives_results and unit is module)
@@ -283,7 +305,7 @@ def _data_mesh(mesh: DeviceMesh) -> DeviceMesh:
 TrainPass = Callable[[Tensor | None, Tensor | None, bool], Tensor | None]
 
 
-def scheduled_pass(context: Context, stages: RankStages, loss: Loss) -> TrainPass:
+def scheduled_pass(context: Context, stages: RankStages, loss: Loss, scaled: Callable[[Tensor], Tensor]) -> TrainPass:
     """One pass of the pipeline's schedule; gradients are sent in the last pass of a step."""
     from torch.distributed.pipelining import schedules
 
@@ -297,8 +319,9 @@ def scheduled_pass(context: Context, stages: RankStages, loss: Loss) -> TrainPas
     parts = [_pipeline_stage(context, stages, stage) for stage in stages.held]
     several = plan.schedule not in ("gpipe", "1f1b")
     schedule = kinds[plan.schedule](
-        parts if several else parts[0], n_microbatches=plan.microbatches, loss_fn=loss, scale_grads=False
-    )
+        parts if several else parts[0], n_microbatches=plan.microbatches, scale_grads=False,
+        loss_fn=lambda outputs, targets: scaled(loss(outputs, targets)),
+    )  # fmt: skip
 
     def train(inputs: Tensor | None, targets: Tensor | None, last: bool) -> Tensor | None:
         for part in parts:
@@ -336,17 +359,18 @@ def _pipeline_stage(context: Context, stages: RankStages, stage: MeshStage) -> A
     )  # fmt: skip
 
 
-def whole_pass(stages: RankStages, loss: Loss) -> TrainPass:
+def whole_pass(context: Context, stages: RankStages, loss: Loss, scaled: Callable[[Tensor], Tensor]) -> TrainPass:
     """One forward and backward pass of a model that is not cut into stages."""
     (stage,) = stages.held
     module = stage.module
     assert isinstance(module, FSDPModule)
+    loss_of = loss_of_inputs(context, module, loss)
 
     def train(inputs: Tensor | None, targets: Tensor | None, last: bool) -> Tensor | None:
-        assert targets is not None
+        assert inputs is not None and targets is not None
         if stages.plan.accumulation > 1:
             send_with_last_pass(module, last)
-        share = loss(module(inputs), targets)
+        share = scaled(loss_of(inputs, targets))
         share.backward()
         return share.detach()
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -114,6 +115,15 @@ def whole_rows(name: str, tensor: Tensor, reordered: Reordered) -> Tensor:
         return tensor
     dimension, order = reordered[name]
     return tensor.index_select(dimension, order.argsort().to(tensor.device))
+
+
+def whole_channels(name: str, tensor: Tensor, by_hand: dict[str, int], group: dist.ProcessGroup) -> Tensor:
+    """A parameter of a convolution, put together from the output channels of each rank."""
+    if name not in by_hand:
+        return tensor
+    parts = [torch.empty_like(tensor).contiguous() for _ in range(group.size())]
+    dist.all_gather(parts, tensor.contiguous(), group=group)
+    return torch.cat(parts, by_hand[name])
 
 
 def split_loss(loss_of: Loss, mesh: DeviceMesh | None, vocabulary: int) -> Loss:

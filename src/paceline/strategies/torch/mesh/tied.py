@@ -1,15 +1,26 @@
-"""A head that shares the table of tokens, where a pipeline has them on different stages: each has a copy.
+"""Parameters that the first and the last stage of a pipeline share, such as the table of tokens: each has a copy.
 
 Their gradients are added up before the update, so that both copies stay the same; the norm of all gradients counts the
 first stage's alone.
 """
+
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from paceline.frameworks.torch.found_blocks import HoldsBlocks
 from paceline.frameworks.torch.transformer_layers import TiedHeadModule
+
+
+@dataclass(frozen=True)
+class Tied:
+    """What is shared, as far as the stages of a rank have it, in the same order on both sides."""
+
+    first: list[Tensor] = field(default_factory=list)
+    last: list[Tensor] = field(default_factory=list)
 
 
 def untie(module: nn.Module) -> None:
@@ -19,34 +30,37 @@ def untie(module: nn.Module) -> None:
             child.weight = nn.Parameter(child.weight.detach().clone())
 
 
-def tables(module: nn.Module) -> tuple[Tensor | None, Tensor | None]:
-    """The table of tokens and the copy of a tied head, as far as they are among these stages."""
-    table = next((child.weight for child in module.modules() if isinstance(child, nn.Embedding)), None)
-    head = next((child.weight for child in module.modules() if isinstance(child, TiedHeadModule)), None)
-    return table, head
+def tied_parameters(module: nn.Module) -> Tied:
+    """Of a built-in model the table of tokens and its head's copy; of a user's model whatever the ends share."""
+    children = list(module.modules())
+    found = [child for child in children if isinstance(child, HoldsBlocks)]
+    if found:
+        first, last = ([stage.get_parameter(name) for stage in found if stage.has_copies is copies
+                        for name in stage.tied] for copies in (False, True))  # fmt: skip
+        return Tied(first, last)
+    tables = [child.weight for child in children if isinstance(child, nn.Embedding)]
+    return Tied(tables[:1], [child.weight for child in children if isinstance(child, TiedHeadModule)])
 
 
-def add_up(table: Tensor | None, head: Tensor | None, group: dist.ProcessGroup, last: int) -> None:
+def add_up(tied: Tied, group: dist.ProcessGroup, last: int) -> None:
     """Adds the gradients of both copies up, wherever in the pipeline they are: on its first and its `last` place."""
-    if table is not None and head is not None:
-        total = _local(table) + _local(head)
-        _local(table).copy_(total)
-        _local(head).copy_(total)
+    if tied.first and tied.last:
+        for one, other in zip(tied.first, tied.last, strict=True):
+            _local(one).add_(_local(other))
+            _local(other).copy_(_local(one))
         return
-    own = table if table is not None else head
-    if own is None:
-        return
-    other = last if table is not None else 0
-    gradient = _local(own)
-    arriving = torch.empty_like(gradient)
-    for request in dist.batch_isend_irecv(
-        [
-            dist.P2POp(dist.isend, gradient.contiguous(), group=group, group_peer=other),
-            dist.P2POp(dist.irecv, arriving, group=group, group_peer=other),
-        ]
-    ):
-        request.wait()
-    gradient.add_(arriving)
+    other_place = last if tied.first else 0
+    for parameter in tied.first or tied.last:
+        gradient = _local(parameter)
+        arriving = torch.empty_like(gradient)
+        for request in dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, gradient.contiguous(), group=group, group_peer=other_place),
+                dist.P2POp(dist.irecv, arriving, group=group, group_peer=other_place),
+            ]
+        ):
+            request.wait()
+        gradient.add_(arriving)
 
 
 def _local(parameter: Tensor) -> Tensor:
