@@ -44,7 +44,7 @@ class MeshPlan:
     split_convolutions: bool = True
     # Whether the model's head computes with its table of tokens.
     tied: bool = False
-    attention: Attention = "auto"
+    attention: Attention = "gathered"
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "MeshPlan":
