@@ -3,8 +3,8 @@
 python benchmarks/gpu_memory.py [--seconds 140] [--only NAME,...] [--trace-only] > peaks.jsonl
 
 Each configuration is run for three steps and an evaluation by Paceline's own job, in a process of its own, and traced
-in another one that does not see the GPU. One JSON line for each, and one with the errors of all. The models at the end of
-this file are written for this benchmark: nothing in the trace was made with an eye on them.
+in another one that does not see the GPU. One JSON line for each, and one with the errors of all. The models at the end
+of this file are written for this benchmark: nothing in the trace was made with an eye on them.
 """
 
 import argparse
