@@ -117,10 +117,9 @@ def measured_peak(fields: dict[str, Any]) -> float:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-    job = strategy(spec.strategy).open_job(
-        Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", port))
-    )
-    train(job, [(0, STEPS)], spec.samples_per_step, lambda _event: None)  # type: ignore[arg-type]
+    context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", port))
+    job = strategy(spec.strategy).open_job(context)
+    train(job, context.order.schedule(None, STEPS), spec.samples_per_step, lambda _event: None)  # type: ignore[arg-type]
     return float(torch.cuda.max_memory_allocated())
 
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -93,7 +94,9 @@ def _replace(library: torch.library.Library, name: str, policy: Policy) -> None:
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return policy(operation, arguments, named)
 
-    library.impl(name, kernel, _KEY, allow_override=True)
+    # Versions that do not know the word override without it.
+    asked = {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
+    library.impl(name, kernel, _KEY, **asked)
 
 
 def _casts_to() -> torch.dtype | None:
