@@ -3,8 +3,8 @@
 python benchmarks/gpu_memory.py [--seconds 140] [--only NAME,...] [--trace-only] > peaks.jsonl
 
 Each configuration is run for three steps and an evaluation by Paceline's own job, in a process of its own, and traced
-in another one that does not see the GPU. One JSON line for each, and one with the errors of all. The models at the end of
-this file are written for this benchmark: nothing in the trace was made with an eye on them.
+in another one that does not see the GPU. One JSON line for each, and one with the errors of all. The models at the end
+of this file are written for this benchmark: nothing in the trace was made with an eye on them.
 """
 
 import argparse
@@ -117,10 +117,9 @@ def measured_peak(fields: dict[str, Any]) -> float:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-    job = strategy(spec.strategy).open_job(
-        Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", port))
-    )
-    train(job, [(0, STEPS)], spec.samples_per_step, lambda _event: None)  # type: ignore[arg-type]
+    context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", port))
+    job = strategy(spec.strategy).open_job(context)
+    train(job, context.order.schedule(None, STEPS), spec.samples_per_step, lambda _event: None)  # type: ignore[arg-type]
     return float(torch.cuda.max_memory_allocated())
 
 

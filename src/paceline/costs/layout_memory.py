@@ -36,7 +36,9 @@ def whole_model_peaks(
 
 def _whole_model_peak(spec: RunSpec, model: ModelFacts, group: RankFootprint, step: StepMemory, buckets: int) -> float:
     counted = activation_bytes(model, spec.recompute, step.samples, numbers=autocast_numbers(spec))
-    share = min(1.0, group.activation_bytes / counted) if counted else 1.0
+    share = group.activation_bytes / counted if counted else 1.0
+    # Passes that wait for their way back keep what they need for it; one at a time makes more than that.
+    share, waiting = min(1.0, share), max(0.0, share - 1) * step.kept_bytes
     part = group.parameter_bytes / (model.parameters * parameter_width(spec) or 1.0)
     static = group.parameter_bytes + group.optimizer_bytes + step.buffer_bytes + step.data_bytes + step.workspace_bytes
     gradients = step.gradient_bytes * part
@@ -44,10 +46,10 @@ def _whole_model_peak(spec: RunSpec, model: ModelFacts, group: RankFootprint, st
     static += max(0.0, group.gradient_bytes - group.parameter_bytes)
     after = gradients + max(step.evaluation_bytes * share, step.update_bytes * part)
     if buckets:
-        return static + max(buckets * gradients + step.passing_beside_gradients * share, after)
+        return static + max(buckets * gradients + step.passing_beside_gradients * share + waiting, after)
     if spec.accumulation > 1:
-        return static + max(gradients + step.passing_beside_gradients * share, after)
-    return static + max(step.passing_bytes * share, after)
+        return static + max(gradients + step.passing_beside_gradients * share + waiting, after)
+    return static + max(step.passing_bytes * share + waiting, after)
 
 
 def mesh_peaks(

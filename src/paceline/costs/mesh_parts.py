@@ -120,7 +120,7 @@ def _dealt(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
 
 
 def _with_all_keys(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
-    """Gathered keys and values of all stretches are kept beside a rank's own; counts are of a whole sequence."""
+    """Keys and values of all stretches are gathered beside a rank's own; counts are of a whole sequence."""
     if plan.layout.context == 1 or not layer.heads or plan.attention == "ring":
         return layer
     gathered = keys_and_values(layer) * plan.layout.context // plan.layout.tensor

@@ -29,7 +29,10 @@ def test_a_large_model_is_counted_and_the_system_says_what_fits(capsys: pytest.C
     for layout in values["layouts"]:
         held = dict(layout["held_bytes"])
         assert held.pop("sum") == pytest.approx(sum(held.values()))
-        assert layout["fits"] == (layout["memory_bytes"] <= 80e9) and layout["kind"] == "counted"
+        assert layout["kind"] == "counted"
+        # What drivers hold, and a few per cent, must be left.
+        assert layout["fits"] or layout["memory_bytes"] > 74e9
+        assert not layout["fits"] or layout["memory_bytes"] < 77e9
     assert all("why_not" in layout for layout in values["left_out"])
 
 

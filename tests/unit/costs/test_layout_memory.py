@@ -36,12 +36,12 @@ def peaks(spec: RunSpec, **more: Any) -> tuple[list[float], ModelFacts, Footprin
     chosen = strategy(spec.strategy)
     footprint = chosen.footprint(spec, facts)
     step = step_of(facts, 2)
-    plan = MeshPlan.of(spec, KNOBS)
+    plan = MeshPlan.of(spec, chosen.knob_values(spec))
     return mesh_peaks(spec, plan, facts, footprint, step, **more), facts, footprint, step
 
 
 def test_one_worker_needs_what_was_traced() -> None:
-    spec = spec_of("torch-single")
+    spec = spec_of("torch-single", global_batch=1)
     facts = spec_facts(spec)
     step, footprint = step_of(facts), strategy("torch-single").footprint(spec, facts)
     static = footprint.groups[0].parameter_bytes + footprint.groups[0].optimizer_bytes
@@ -49,7 +49,7 @@ def test_one_worker_needs_what_was_traced() -> None:
 
 
 def test_buckets_stay_beside_the_gradients_that_are_made() -> None:
-    spec = spec_of("torch-ddp", workers=2)
+    spec = spec_of("torch-ddp", workers=2, global_batch=2)
     facts = spec_facts(spec)
     step, footprint = step_of(facts), strategy("torch-ddp").footprint(spec, facts)
     (plain,), (once,), (twice,) = (whole_model_peaks(spec, facts, footprint, step, count) for count in (0, 1, 2))

@@ -51,7 +51,7 @@ def predict(system: str = "h200-nvlink", **fields: Any) -> Prediction:
     return Predictor(load_hardware(system), spec_facts(spec), 64).predict(spec)
 
 
-def test_two_steps_stand_for_all_batches(asked: list[RunSpec]) -> None:
+def test_four_steps_stand_for_all_batches(asked: list[RunSpec]) -> None:
     spec = complete(RunSpec(workload="mlp", strategy="torch-single", global_batch=8, steps=1, device="cuda"))
     predictor = Predictor(load_hardware("h200-nvlink"), spec_facts(spec), 64)
     peaks = []
@@ -59,7 +59,7 @@ def test_two_steps_stand_for_all_batches(asked: list[RunSpec]) -> None:
         found = predictor.predict(spec.model_copy(update={"global_batch": batch})).memory
         assert found.method == "traced" and found.reason is None
         peaks.append(found.peak_bytes.value)
-    assert len(asked) == 2
+    assert [step.samples_per_step for step in asked] == [2, 32, 128, 512]
     layers = len(spec_facts(spec).layers) + 1
     assert peaks[2] - peaks[1] == pytest.approx((4096 - 100) * layers * PER_SAMPLE)
 

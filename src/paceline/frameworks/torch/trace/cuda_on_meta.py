@@ -9,11 +9,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from paceline.frameworks.torch.trace.fused_norm import fused_rms_norm
 from paceline.systems.gpu_memory import Attention
 
 Policy = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -29,7 +31,7 @@ _IN_HALF = (
 )
 _IN_SINGLE = (
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
-    "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm rms_norm frobenius_norm.dim "
+    "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim "
     "nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d "
     "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
     "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits "
@@ -42,6 +44,8 @@ _IN_SINGLE_UNLESS_ASKED = (
     "linalg_matrix_norm.str_ord sum sum.dim_IntList"
 )
 _IN_THE_WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
+# What a GPU has single kernels for, cast or not.
+_FUSED = ("dropout", "rms_norm")
 # The widest head that each attention kernel takes.
 _WIDEST_HEAD: dict[str, int] = {"cudnn": 128, "flash": 256}
 _HALVES = (torch.bfloat16, torch.float16)
@@ -75,12 +79,12 @@ def _register(half: Attention, single: Attention) -> None:
     known = set(torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA"))
     policies = {
         _in_half: _IN_HALF, _in_single: _IN_SINGLE, _in_single_unless_asked: _IN_SINGLE_UNLESS_ASKED,
-        _in_the_widest: _IN_THE_WIDEST, _fused_dropout: "dropout",
+        _in_the_widest: _IN_THE_WIDEST, _fused_dropout: "dropout", _fused_norm("aten::rms_norm" in known): "rms_norm",
         _attention_by(half, single): "scaled_dot_product_attention",
     }  # fmt: skip
     for policy, names in policies.items():
         for name in names.split():
-            if f"aten::{name}" in known or policy is _fused_dropout:
+            if f"aten::{name}" in known or name in _FUSED:
                 _replace(library, name, policy)
 
 
@@ -93,7 +97,9 @@ def _replace(library: torch.library.Library, name: str, policy: Policy) -> None:
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return policy(operation, arguments, named)
 
-    library.impl(name, kernel, _KEY, allow_override=True)
+    # Versions that do not know the word override without it.
+    asked = {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
+    library.impl(name, kernel, _KEY, **asked)
 
 
 def _casts_to() -> torch.dtype | None:
@@ -156,6 +162,21 @@ def _fused_dropout(operation: Any, arguments: tuple[Any, ...], named: dict[str, 
     if not values["train"] or not 0 < values["p"] < 1:
         return operation(*arguments, **named)
     return torch.ops.aten.native_dropout(values["input"], values["p"], True)[0]
+
+
+def _fused_norm(casts: bool) -> Policy:
+    """One kernel where all numbers are of one type; this version's autocast may cast them to single precision."""
+
+    def policy(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        values = {**dict(zip(("input", "normalized_shape", "weight", "eps"), arguments, strict=False)), **named}
+        if casts and _casts_to() is not None:
+            values = {name: _cast(value, torch.float32) for name, value in values.items()}
+        weight = values.get("weight")
+        if weight is not None and weight.dtype != values["input"].dtype:
+            return operation(**values)
+        return fused_rms_norm(values["input"], values["normalized_shape"], weight)
+
+    return policy
 
 
 def _attention_by(half: Attention, single: Attention) -> Policy:
@@ -299,3 +320,9 @@ def running_node() -> Any:
 def next_node_number() -> int:
     """The number that the next node of a forward pass gets."""
     return int(torch.autograd._get_sequence_nr())
+
+
+def node_number(node: Any) -> int:
+    """The number of a node, by which its layer is found; of one that has none, the highest."""
+    numbered = getattr(node, "_sequence_nr", None)
+    return 2**64 - 1 if numbered is None else int(numbered())

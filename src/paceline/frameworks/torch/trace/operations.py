@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from paceline.costs.operations import Operation, OperationKind, OperationNumbers
+from paceline.frameworks.torch.trace.fused_norm import SPACE
 
 _NUMBERS: dict[torch.dtype, OperationNumbers] = {
     torch.float32: "fp32",
@@ -26,10 +27,10 @@ def operation_of(
 ) -> Operation | None:
     """The operation; None where nothing is computed, such as for another view of the same numbers."""
     name: str = func._schema.name
-    if not name.startswith("aten::") or _only_views(func, read, made):
+    space, _, short = name.partition("::")
+    if space not in ("aten", SPACE) or _only_views(func, read, made):
         return None
     moved = float(sum(_bytes(tensor) for tensor in _distinct([*read, *made])))
-    short = name.removeprefix("aten::")
     if update:
         numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else made))
         return Operation("update", "fp32", (numbers,), float(numbers), moved, short)

@@ -13,7 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from paceline.costs.operations import Operation
-from paceline.frameworks.torch.trace.cuda_on_meta import counts_of, in_channels_last, running_node, scalar_of
+from paceline.frameworks.torch.trace.cuda_on_meta import (
+    counts_of,
+    in_channels_last,
+    node_number,
+    running_node,
+    scalar_of,
+)
 from paceline.frameworks.torch.trace.operations import operation_of
 from paceline.frameworks.torch.trace.scratch import Scratch
 
@@ -142,7 +148,7 @@ class Recorder(TorchDispatchMode):
         """The layer whose operation it is; of a backward pass, the one that made the node."""
         if self.phase == "backward":
             # Nodes that add up a parameter's gradient have the highest of numbers, and no layer.
-            number = LAST_NODE if node is None else node._sequence_nr()
+            number = LAST_NODE if node is None else node_number(node)
             if number < LAST_NODE:
                 self._backward_place = bisect_right(self.node_ends, number)
             return self._backward_place
