@@ -15,7 +15,7 @@ UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X"
 TEXTS = ("*.py", "*.md", "*.toml", "*.txt", "*.j2", "Makefile")
 FOLDERS = ("src", "tests", "benchmarks", "tools", "docs", "studies")
 # How their answers travel.
-MAY_PRINT_OR_EXIT = {("src/paceline/runs/probe.py", "print")}
+MAY_PRINT_OR_EXIT = {(f"src/paceline/runs/{name}.py", "print") for name in ("probe", "trace")}
 WRITTEN_BY_US = own_files("src", "tests", "benchmarks", "tools")
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from paceline.contract.context import spec_facts
 from paceline.plan import complete
-from paceline.predict.prediction import Estimate, Prediction, Predictor
+from paceline.predict.estimate import Estimate
+from paceline.predict.prediction import Prediction, Predictor
 from paceline.predict.question import data_bytes
 from paceline.predict.validate import by_cpu
 from paceline.spec import RunSpec

@@ -5,6 +5,7 @@ predicted over logged seconds; a number that the runs say nothing about stays wh
 fit is, is told by runs that it has not seen: folds of a cross-validation, which also make the intervals.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, hypot, log
@@ -14,9 +15,9 @@ from typing import Any
 from paceline.costs.footprint import Footprint
 from paceline.errors import SpecError, UserError
 from paceline.predict.against import Clocks, ComparedRun, Comparison, compare, nodes_of, predictors_of
+from paceline.predict.estimate import NORMAL_90, Estimate
 from paceline.predict.logged import LoggedRun
 from paceline.predict.operations import peak_of
-from paceline.predict.prediction import NORMAL_90, Estimate
 from paceline.strategies import strategy
 from paceline.systems.files import load_hardware, shipped_systems
 from paceline.systems.hardware import Hardware, Quantity
@@ -24,6 +25,8 @@ from paceline.systems.software import AttentionKernel, Software
 
 FOLDS = 5
 TERA = 1e12
+# How names of systems begin: `a100` of `a100-nvlink`.
+GPU_NAME = re.compile(r"[a-z]+[0-9]+")
 # Fewer runs cannot tell so many numbers apart.
 LEAST_RUNS = 20
 # With fewer runs of a kind than this, their intervals are those of all runs together.
@@ -179,21 +182,25 @@ def fit_log(
 Prepared = tuple[LoggedRun, Footprint]
 
 
-def system_that_fits(runs: Sequence[LoggedRun]) -> Hardware:
-    """Of the described systems the slowest GPU that can have made all runs, with the most of them in a node."""
-    systems = [load_hardware(name) for name in shipped_systems()]
-    rates = [_flops_per_second(run) for run in runs]
+def system_that_fits(runs: Sequence[LoggedRun], name: str = "") -> Hardware:
+    """Of the described systems the slowest GPU that can have made all runs, with the most of them in a node.
+
+    A GPU that the log's name has in it, as `megatron-a100` has, is taken before others.
+    """
+    systems = [load_hardware(system) for system in shipped_systems()]
+    rates, precision = [_flops_per_second(run) for run in runs], runs[0].spec.precision
     able = [
         hardware for hardware in systems
-        if hardware.kind == "cuda" and max(rates) <= peak_of(hardware.device, runs[0].spec.precision)
+        if hardware.kind == "cuda" and max(rates) <= peak_of(hardware.device, precision)
     ]  # fmt: skip
     if not able:
         raise SpecError(
             f"{runs[rates.index(max(rates))].name} computed {max(rates) / TERA:.0f} Tflop/s on each GPU, more than any "
             f"described system can; correct its row, or give --system"
         )
-    slowest = min(peak_of(hardware.device, runs[0].spec.precision) for hardware in able)
-    fitting = [hardware for hardware in able if peak_of(hardware.device, runs[0].spec.precision) == slowest]
+    named = [hardware for hardware in able if (gpu := GPU_NAME.match(hardware.name)) and gpu[0] in name.lower()]
+    slowest = min(peak_of(hardware.device, precision) for hardware in able)
+    fitting = named or [hardware for hardware in able if peak_of(hardware.device, precision) == slowest]
     return max(fitting, key=lambda hardware: (hardware.node_devices, hardware.inner.bytes_per_second.value))
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from paceline.calibrate.fit import LayerTiming
 from paceline.calibrate.memory import MeasuredScratch
 from paceline.costs.layers import LayerFacts
+from paceline.predict.estimate import NORMAL_90
 from paceline.predict.measured import least_disturbed, measured_step
-from paceline.predict.prediction import NORMAL_90
 from paceline.record import Record
 from paceline.systems.hardware import Curve
 

@@ -141,7 +141,7 @@ def _transfer(measured: Collective) -> object:
 
 
 def _operations(times: OperationTimes) -> object:
-    return times.kind, times.numbers, times.backward, times.name
+    return times.kind, times.numbers, times.backward, times.sums_rows, times.name
 
 
 def _shorter_operations(old: OperationTimes, new: OperationTimes) -> OperationTimes:

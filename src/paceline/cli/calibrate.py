@@ -9,7 +9,7 @@ from typing import Annotated, cast, get_args
 from rich.markup import escape
 
 from paceline.calibrate.calibration import Calibrator
-from paceline.calibrate.gpu.calibrator import USUAL_SLICES, GpuCalibrator
+from paceline.calibrate.gpu.calibrator import USUAL_SECONDS, USUAL_SLICES, GpuCalibrator
 from paceline.calibrate.gpu.messages import Where
 from paceline.calibrate.gpu.replay import replayed_operations
 from paceline.calibrate.logs import FITTED, FittedLog, fit_log, system_that_fits
@@ -53,6 +53,7 @@ class CalibrateOptions(ModelOptions):
         str | None,
         make_option("On GPUs, with a model: local batches whose operations are timed.", "N,...", "--local-batch"),
     ] = None
+    seconds: Annotated[float, make_option("On GPUs: for how long at most, about.", "N")] = USUAL_SECONDS
     log: Annotated[
         Path | None,
         make_option("Fit a system to logged runs instead: a CSV or results file.", "FILE", "--from", panel=LOG_PANEL),
@@ -106,7 +107,7 @@ def _from_log(options: CalibrateOptions, path: Path) -> None:
         raise SpecError(f"--attention {options.attention!r} is unknown; choose from fused, unfused")
     assumed, out = parse_assumed(options.assume), options.out or Path(path.stem).with_suffix(".toml")
     log = read_log(path, assumed)
-    described = load_hardware(options.system) if options.system else system_that_fits(log.runs)
+    described = load_hardware(options.system) if options.system else system_that_fits(log.runs, path.stem)
     with _progress() as say:
         fit = fit_log(
             log.runs, described, source=path.name, hold_out=options.hold_out, seed=options.seed, assumed=assumed,
@@ -165,7 +166,9 @@ def _gpus(options: CalibrateOptions) -> Hardware:
         batches = parse_whole_numbers(options.batch, "--local-batch") if options.batch else None
         replay = replayed_operations(Question(hardware=load_hardware("h200-nvlink"), **model_fields(options)), batches)
     with _progress() as say:
-        calibrator = GpuCalibrator(system, device, say, options.slices, replay)  # type: ignore[arg-type]  # checked
+        calibrator = GpuCalibrator(
+            system, device, say, options.slices, replay, seconds=options.seconds,  # type: ignore[arg-type]  # checked
+        )  # fmt: skip
         measured = calibrator.calibrate()
     for part, reason in calibrator.failures.items():
         errors().print(f"[yellow]not measured[/] {escape(part)}: {escape(reason)}")

@@ -12,7 +12,8 @@ from paceline.cli.question import make_question, print_warnings
 from paceline.cli.terminal import AsJson, Db, output, plain_table, print_json
 from paceline.errors import SpecError, nearest
 from paceline.layout import Layout, all_layouts
-from paceline.predict.prediction import Estimate, Prediction
+from paceline.predict.estimate import Estimate
+from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.spec import Recompute
 from paceline.store import DEFAULT_PATH
@@ -104,6 +105,7 @@ def prediction_values(prediction: Prediction) -> dict[str, Any]:
         "samples_per_second": ends(prediction.samples_per_second), "epoch_seconds": ends(prediction.epoch_seconds),
         "speedup": prediction.speedup, "efficiency": prediction.efficiency,
         "memory_bytes": ends(prediction.memory_bytes), "memory_limit_bytes": prediction.memory_limit_bytes,
+        "memory_method": prediction.memory.method, "memory_reason": prediction.memory.reason,
         "fits": prediction.fits,
         "joules_per_epoch": ends(prediction.joules_per_epoch), "cost_per_epoch": ends(prediction.cost_per_epoch),
         "source": prediction.source, "kind": "predicted",
@@ -121,10 +123,18 @@ def _print(question: Question, predictions: Sequence[Prediction], refused: dict[
     console.print()
     console.print(_epoch_table(predictions))
     console.print(f"[dim]computation from {escape(predictions[0].source)}; {escape(hardware.about)}[/]")
+    console.print(f"[dim]{escape(_memory_text(predictions))}[/]")
     if not all(prediction.fits for prediction in predictions):
         console.print(f"[red]no[/]: a worker has {format_bytes(predictions[0].memory_limit_bytes)}")
     for name, reason in refused.items():
         console.print(f"[yellow]left out[/] {escape(name)}: {escape(reason)}")
+
+
+def _memory_text(predictions: Sequence[Prediction]) -> str:
+    """How the peaks of memory were found out."""
+    reasons = {prediction.memory.reason: None for prediction in predictions if prediction.memory.reason}
+    methods = {prediction.memory.method: None for prediction in predictions}
+    return f"memory {' and '.join(methods)}" + "".join(f"; not traced: {reason}" for reason in reasons)
 
 
 def _step_table(predictions: Sequence[Prediction]) -> Table:

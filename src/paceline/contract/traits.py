@@ -1,9 +1,13 @@
 """What a strategy declares for those who predict, calibrate and recommend: none of them asks for its name."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.layout_memory import whole_model_peaks
+from paceline.costs.precision import Numbers, autocast_numbers
+from paceline.costs.step_memory import StepMemory
 from paceline.spec import RunSpec, Scalar
 
 if TYPE_CHECKING:
@@ -84,6 +88,17 @@ def always(_spec: RunSpec) -> bool:
 
 
 @dataclass(frozen=True)
+class Peaks:
+    """How the peak of each group of ranks follows from one traced step of the whole model on one device."""
+
+    of: Callable[[RunSpec, ModelFacts, Footprint, StepMemory], Sequence[float]] = whole_model_peaks
+    # Samples of that step, where they are not those of one pass of a worker.
+    samples: Callable[[RunSpec], float] | None = None
+    # Whether passes compute in parameters that were cast, instead of under autocast.
+    casts: bool = False
+
+
+@dataclass(frozen=True)
 class Traits:
     """How a strategy behaves, as far as predictions depend on it."""
 
@@ -91,6 +106,9 @@ class Traits:
     replicas: Callable[[RunSpec], int] = one_replica_per_worker
     # Whether a worker holds a part of each layer, so that activations are put together within a step.
     splits_layers: Callable[[RunSpec], bool] = lambda _spec: False
+    # In what numbers its passes keep their results, and so which operations they ask for.
+    numbers: Callable[[RunSpec], Numbers] = autocast_numbers
+    peaks: Peaks = Peaks()
     # The algorithm of its collectives: auto, ring or tree.
     collective_algorithm: Callable[[RunSpec], str] = lambda _spec: "auto"
     # Knobs that are worth searching for the best setting.

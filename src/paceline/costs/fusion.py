@@ -10,6 +10,11 @@ from functools import cache
 
 from paceline.costs.operations import NUMBER_BYTES, Operation, memory, product
 
+MULTIPLE = 8
+# Sums over all rows read everything once more: gradients of biases, of norms' scales and shifts.
+APART = {"sum", "native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward",
+         "_fused_rms_norm_backward"}  # fmt: skip
+
 
 def fused(operations: Iterable[Operation]) -> tuple[Operation, ...]:
     """The same operations with each run of memory-bound ones as one."""
@@ -21,12 +26,23 @@ def _fused(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     made: list[Operation] = []
     run: list[Operation] = []
     for operation in operations:
+        if operation.plain_name in APART:
+            made.append(operation)
+            continue
         if operation.kind == "memory" and not operation.waits and operation.count == 1:
             run.append(operation)
             continue
-        made += [*_as_one(run), operation]
+        made += [*_as_one(run), _padded(operation)]
         run = []
     return (*made, *_as_one(run))
+
+
+def _padded(operation: Operation) -> Operation:
+    """A product whose sides are multiples of eight, which PyTorch's compiler pads others to: their kernels are slow."""
+    if operation.kind != "product" or not any(side % MULTIPLE for side in operation.shape[1:]):
+        return operation
+    batch, *sides = operation.shape
+    return replace(operation, shape=(batch, *(-(-side // MULTIPLE) * MULTIPLE for side in sides)))
 
 
 def _as_one(run: Sequence[Operation]) -> list[Operation]:

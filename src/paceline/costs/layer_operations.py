@@ -35,10 +35,11 @@ AUTOCAST = ("bf16", "fp16")
 # Arrays that memory-bound operations read and write, by what PyTorch calls them.
 ARRAYS = {
     "add": 3, "mul": 3, "gelu": 2, "gelu_backward": 3, "relu": 2, "threshold_backward": 3, "silu": 2,
-    "silu_backward": 3, "native_layer_norm": 2, "native_layer_norm_backward": 5, "_fused_rms_norm": 2,
-    "_fused_rms_norm_backward": 5, "native_group_norm": 2, "native_group_norm_backward": 5, "sum": 1, "clone": 2,
+    "silu_backward": 3, "native_layer_norm": 2, "native_layer_norm_backward": 3, "_fused_rms_norm": 2,
+    "_fused_rms_norm_backward": 3, "native_group_norm": 2, "native_group_norm_backward": 3, "sum": 1, "clone": 2,
     "_log_softmax": 2, "_log_softmax_backward_data": 3, "embedding": 2, "embedding_dense_backward": 3, "cat": 2,
-    "neg": 2, "copy_": 2, "max_pool2d_with_indices": 1.5, "max_pool2d_with_indices_backward": 2, "mean": 1, "div": 2,
+    "neg": 2, "copy_": 2, "max_pool2d_with_indices": 2, "max_pool2d_with_indices_backward": 3,
+    "select_backward": 4 / 3, "mean": 1, "div": 2,
     "index": 2, "fill_": 1,
 }  # fmt: skip
 # Rotating queries or keys: cosines, sines and their sum, and a copy with the halves exchanged; its backward pass adds
@@ -46,7 +47,10 @@ ARRAYS = {
 ROTATION, ROTATION_BACK = ("neg", "cat", "mul", "mul", "add"), ("mul", "mul", "neg", "cat", "add", "add")
 # Of a mixture: softmax, choice, sorting, counting and gathering beside the experts' own products.
 ROUTING, ROUTING_BACK = 12, 10
+# How gradients of queries, keys and values become one.
+JOINED = ("select_backward", "select_backward", "add", "select_backward", "add", "clone")
 IMAGE_KERNEL = 4
+CAST = "_to_copy"
 
 
 @dataclass(frozen=True)
@@ -69,15 +73,16 @@ class Pass:
         """What autocast leaves in single precision: sums, norms, the loss."""
         return "fp32" if self.precision in AUTOCAST else self.numbers
 
-    def cast(self, elements: float) -> Iterator[Operation]:
+    def cast(self, elements: float, *, backward: bool = False) -> Iterator[Operation]:
         """To numbers of two bytes, where passes are made under autocast."""
         if self.precision in AUTOCAST:
             # Four bytes are read and two written.
-            yield memory("bf16", elements, 3, "_to_copy")
+            yield memory("bf16", elements, 3, CAST, backward=backward)
 
-    def cast_back(self, elements: float) -> Iterator[Operation]:
-        """Of a gradient, to the numbers of its parameter."""
-        yield from (replace(operation, backward=True) for operation in self.cast(elements))
+    def widen(self, elements: float, *, backward: bool = False) -> Iterator[Operation]:
+        """Back to numbers of four bytes."""
+        if self.precision in AUTOCAST:
+            yield memory("fp32", elements, 1.5, CAST, backward=backward)
 
 
 @dataclass
@@ -97,13 +102,21 @@ class _Tape:
         return LayerOperations(name, tuple(self.forward), tuple(op for part in reversed(self.backward) for op in part))
 
 
-def _dense(tape: _Tape, on: Pass, rows: int, inner: int, columns: int, *, bias: bool, sends_back: bool = True) -> None:
-    """A product with a kernel; a bias comes with it, and its gradient is a sum."""
+def _dense(
+    tape: _Tape, on: Pass, sizes: tuple[int, int, int], *, bias: bool, sends_back: bool = True, wide: bool = False
+) -> None:
+    """A product of (rows, inner, columns) with a kernel; a bias comes with it, and its gradient is a sum.
+
+    Under autocast an input that is `wide` is cast, once more for each product that takes it.
+    """
+    rows, inner, columns = sizes
     n, kernel = on.numbers, inner * columns
+    if wide:
+        tape.note([*on.cast(rows * inner)], [*on.widen(rows * inner, backward=True)] if sends_back else [])
     back = [product(n, rows, inner, columns, backward=True)] if sends_back else []
-    back += [product(n, columns, inner, rows, backward=True), *on.cast_back(kernel)]
+    back += [product(n, columns, inner, rows, backward=True, sums_rows=True), *on.widen(kernel, backward=True)]
     if bias:
-        back += [memory(n, rows * columns, ARRAYS["sum"], "sum", backward=True), *on.cast_back(columns)]
+        back += [memory(n, rows * columns, ARRAYS["sum"], "sum", backward=True), *on.widen(columns, backward=True)]
     casts = [*on.cast(kernel), *(on.cast(columns) if bias else ())]
     tape.note([*casts, product(n, rows, columns, inner)], back)
 
@@ -125,7 +138,7 @@ def _block(layer: LayerFacts, on: Pass) -> LayerOperations:
     length = layer.output_elements // width
     _norm(tape, on, tokens * width, rms="norm1_shift" not in shapes)
     _attend(tape, layer, on, tokens, length, width)
-    _pointwise(tape, on.wide, tokens * width, "add", "add")
+    _add(tape, on, tokens * width)
     _norm(tape, on, tokens * width, rms="norm2_shift" not in shapes)
     if "experts_gate" in shapes:
         _experts(tape, layer, on, tokens, width)
@@ -133,18 +146,22 @@ def _block(layer: LayerFacts, on: Pass) -> LayerOperations:
         _gated(tape, on, tokens, width, shapes["gate_kernel"][1])
     else:
         hidden = shapes["up_kernel"][1]
-        _dense(tape, on, tokens, width, hidden, bias=True)
+        _dense(tape, on, (tokens, width, hidden), bias=True, wide=True)
         _pointwise(tape, on.numbers, tokens * hidden, "gelu", "gelu_backward")
-        _dense(tape, on, tokens, hidden, width, bias=True)
-    _pointwise(tape, on.wide, tokens * width, "add", "add")
+        _dense(tape, on, (tokens, hidden, width), bias=True)
+    _add(tape, on, tokens * width)
     return tape.operations(layer.name)
+
+
+def _add(tape: _Tape, on: Pass, elements: int) -> None:
+    """What a product has made to what there was; on the way back both gradients meet again before it."""
+    added = memory(on.wide, elements, ARRAYS["add"], "add")
+    tape.note([added], [replace(added, backward=True), *on.cast(elements, backward=True)])
 
 
 def _norm(tape: _Tape, on: Pass, elements: int, *, rms: bool) -> None:
     name = "_fused_rms_norm" if rms else "native_layer_norm"
     _pointwise(tape, on.wide, elements, name, f"{name}_backward")
-    # What follows is a product, which takes numbers of two bytes under autocast.
-    tape.note([*on.cast(elements)], [*on.cast_back(elements)])
 
 
 def _attend(tape: _Tape, layer: LayerFacts, on: Pass, tokens: int, length: int, width: int) -> None:
@@ -153,15 +170,16 @@ def _attend(tape: _Tape, layer: LayerFacts, on: Pass, tokens: int, length: int, 
     head_width = width // heads
     if "qkv_kernel" in shapes:
         made = shapes["qkv_kernel"][1]
-        _dense(tape, on, tokens, width, made, bias="qkv_bias" in shapes)
+        _dense(tape, on, (tokens, width, made), bias="qkv_bias" in shapes, wide=True)
         own = made // (3 * head_width)
         key_heads = own
-        # On the way back the gradients of all three are put together.
-        tape.note([], [memory(on.numbers, tokens * made, ARRAYS["cat"], "cat", backward=True)])
+        # On the way back the gradients of all three, each among zeros, are added up, and copied in the usual order.
+        joined = [memory(on.numbers, tokens * made, ARRAYS[name], name, backward=True) for name in JOINED]
+        tape.note([], joined)
     else:
         own, key_heads = shapes["q_kernel"][1] // head_width, shapes["k_kernel"][1] // head_width
         for name in ("q_kernel", "k_kernel", "v_kernel"):
-            _dense(tape, on, tokens, width, shapes[name][1], bias=False)
+            _dense(tape, on, (tokens, width, shapes[name][1]), bias=False, wide=True)
         # The gradients of one input are added up.
         tape.note([], [memory(on.wide, tokens * width, ARRAYS["add"], "add", backward=True, count=2)])
         for count in (own, key_heads):
@@ -172,17 +190,16 @@ def _attend(tape: _Tape, layer: LayerFacts, on: Pass, tokens: int, length: int, 
         [attention(n, samples, *both, head_width, causal=causal)],
         [attention(n, samples, *both, head_width, causal=causal, backward=True)],
     )
-    _pointwise(tape, n, tokens * own * head_width, "clone")
-    _dense(tape, on, tokens, own * head_width, width, bias="out_bias" in shapes)
+    _dense(tape, on, (tokens, own * head_width, width), bias="out_bias" in shapes)
 
 
-def _gated(tape: _Tape, on: Pass, tokens: int, width: int, hidden: int) -> None:
-    _dense(tape, on, tokens, width, hidden, bias=False)
+def _gated(tape: _Tape, on: Pass, tokens: int, width: int, hidden: int, *, wide: bool = True) -> None:
+    _dense(tape, on, (tokens, width, hidden), bias=False, wide=wide)
     _pointwise(tape, on.numbers, tokens * hidden, "silu", "silu_backward")
-    _dense(tape, on, tokens, width, hidden, bias=False)
+    _dense(tape, on, (tokens, width, hidden), bias=False, wide=wide)
     _pointwise(tape, on.numbers, tokens * hidden, "mul", "mul", "mul")
     tape.note([], [memory(on.wide, tokens * width, ARRAYS["add"], "add", backward=True)])
-    _dense(tape, on, tokens, hidden, width, bias=False)
+    _dense(tape, on, (tokens, hidden, width), bias=False)
 
 
 def _experts(tape: _Tape, layer: LayerFacts, on: Pass, tokens: int, width: int) -> None:
@@ -190,7 +207,7 @@ def _experts(tape: _Tape, layer: LayerFacts, on: Pass, tokens: int, width: int) 
     count, hidden = dict(layer.arrays)["experts_gate"][0], dict(layer.arrays)["experts_gate"][-1]
     chosen = tokens * layer.chosen_experts
     share = max(1, chosen // max(1, count))
-    _dense(tape, on, tokens, width, layer.experts, bias=False)
+    _dense(tape, on, (tokens, width, layer.experts), bias=False, wide=True)
     scores = memory("fp32", tokens * layer.experts, 2, count=ROUTING)
     tape.note(
         [scores, memory(on.numbers, chosen * width, ARRAYS["index"], "index", waits=True)],
@@ -198,7 +215,7 @@ def _experts(tape: _Tape, layer: LayerFacts, on: Pass, tokens: int, width: int) 
          memory(on.numbers, chosen * width, 3, backward=True)],
     )  # fmt: skip
     one = _Tape([], [])
-    _gated(one, on, share, width, hidden)
+    _gated(one, on, share, width, hidden, wide=False)
     each = one.operations("")
     tape.note(
         [replace(operation, count=operation.count * count) for operation in each.forward],
@@ -221,20 +238,24 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
         taken, left = _sides(name, kernels, side, made)
         stride = max(1, round(taken / left))
         shape = (on.samples, inputs, taken, taken, outputs, height, width, stride, 1)
-        gradients = 2 if on.sends_back or number else 1
+        gradients, weights = 2 if on.sends_back or number else 1, height * width * inputs * outputs
         tape.note(
-            [*on.cast(math.prod(first)), convolution(on.numbers, shape)],
-            [convolution(on.numbers, shape, backward=True, gradients=gradients), *on.cast_back(math.prod(first))],
+            [*on.cast(weights), convolution(on.numbers, shape)],
+            [convolution(on.numbers, shape, backward=True, gradients=gradients), *on.widen(weights, backward=True)],
         )
         elements = on.samples * outputs * left * left
         if name.removesuffix("kernel") + "scale" in shapes:
-            tape.note([*on.cast(elements)], [*on.cast_back(elements)])
+            tape.note([*on.widen(elements)], [*on.cast(elements, backward=True)])
+            # Convolutions have channels fastest and CUDA's norms over groups have not: numbers are put in another order
+            # between them, each way.
+            _pointwise(tape, on.wide, elements, "clone", "clone")
             _pointwise(tape, on.wide, elements, "native_group_norm", "native_group_norm_backward")
+            _pointwise(tape, on.numbers, elements, "clone", "clone")
             if name in ("conv3_kernel",) or (name == "conv2_kernel" and "conv3_kernel" not in kernels):
                 _pointwise(tape, on.wide, elements, "add", "add")
             if not name.startswith("skip"):
                 _pointwise(tape, on.wide, elements, "relu", "threshold_backward")
-                tape.note([*on.cast(elements)], [*on.cast_back(elements)])
+                tape.note([*on.cast(elements)], [*on.widen(elements, backward=True)])
         elif "bias" in shapes:
             _pointwise(tape, on.numbers, elements, "add", "sum")
             if "class" in shapes:
@@ -267,11 +288,9 @@ def _product_layer(layer: LayerFacts, on: Pass) -> LayerOperations:
         and abs(rows * 2 * math.prod(kernel) - layer.forward_flops) > 0.1 * layer.forward_flops
     ):
         return _counted(layer, on)
-    sends_back = on.sends_back
-    _dense(
-        tape, on, on.samples * rows, kernel[0], kernel[1], bias="bias" in shapes or "shift" in shapes,
-        sends_back=sends_back,
-    )  # fmt: skip
+    # Behind a norm numbers are wide; behind other products they are not.
+    sizes = (on.samples * rows, kernel[0], kernel[1])
+    _dense(tape, on, sizes, bias="bias" in shapes, sends_back=on.sends_back, wide=layer.tied is not None)
     return tape.operations(layer.name)
 
 
@@ -316,22 +335,23 @@ def _small(layer: LayerFacts, on: Pass) -> LayerOperations:
     if "scale" in shapes:
         _norm(tape, on, elements, rms="shift" not in shapes)
     elif on.input_elements > layer.output_elements:
-        _pointwise(tape, on.numbers, elements, "max_pool2d_with_indices", "max_pool2d_with_indices_backward")
+        # One that keeps where each number came from is behind a norm.
+        numbers = on.wide if layer.kept > layer.output_elements else on.numbers
+        _pointwise(tape, numbers, elements, "max_pool2d_with_indices", "max_pool2d_with_indices_backward")
     else:
         _pointwise(tape, on.numbers, elements, "gelu", "gelu_backward")
     return tape.operations(layer.name)
 
 
-def loss_operations(outputs: float, precision: Precision) -> LayerOperations:
-    """Cross-entropy over the last layer's outputs, in single precision."""
-    cast = [memory("fp32", outputs, 1.5, "_to_copy")] if precision in AUTOCAST else []
-    small = memory("fp32", 1, 2, "nll_loss_forward")
-    forward = [*cast, memory("fp32", outputs, ARRAYS["_log_softmax"], "_log_softmax"), small]
+def loss_operations(outputs: float, on: Pass) -> LayerOperations:
+    """Cross-entropy over the last layer's outputs: the softmax in their numbers, the rest in single precision."""
+    n = "fp32" if on.numbers == "tf32" else on.numbers
+    softmax = memory(n, outputs, ARRAYS["_log_softmax"], "_log_softmax")
+    gradient = memory(n, outputs, 3, "_log_softmax_backward_data", backward=True)
+    forward = [softmax, *on.widen(outputs), memory("fp32", 1, 2, "nll_loss_forward")]
     backward = [
-        memory("fp32", outputs, 1, "nll_loss_backward", backward=True),
-        memory("fp32", outputs, 3, "_log_softmax_backward_data", backward=True),
-        *(replace(operation, backward=True) for operation in cast),
-    ]
+        memory("fp32", outputs, 2, "nll_loss_backward", backward=True), *on.cast(outputs, backward=True), gradient
+    ]  # fmt: skip
     return LayerOperations(LOSS, tuple(forward), tuple(backward))
 
 
@@ -370,7 +390,7 @@ def model_operations(
         operations = layer_operations(replace(layer, name=""), on)
         layers.append(replace(recomputed(operations, recompute, layer), layer=layer.name))
         elements, trained = layer.output_elements, trained or layer.parameters > 0
-    layers.append(loss_operations(samples * elements, precision))
+    layers.append(loss_operations(samples * elements, Pass(1, precision)))
     name = "momentum" if optimizer.name == "sgd" and optimizer.momentum else optimizer.name
     updates = () if name == "lbfgs" else (update(name, model.parameters),)
     return StepOperations(tuple(layers), updates)

@@ -1,5 +1,6 @@
 """The peak of a rank of a layout, put together from one traced step of the whole model on one device."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paceline.costs.cuts import cut_by_flops
@@ -43,18 +44,10 @@ def _whole_model_peak(spec: RunSpec, model: ModelFacts, group: RankFootprint, st
     static += max(0.0, group.gradient_bytes - group.parameter_bytes)
     after = gradients + max(step.evaluation_bytes * share, step.update_bytes * part)
     if buckets:
-        return static + max(buckets * gradients + _beside_gradients(step) * share, after)
+        return static + max(buckets * gradients + step.passing_beside_gradients * share, after)
     if spec.accumulation > 1:
-        return static + max(gradients + _beside_gradients(step) * share, after)
+        return static + max(gradients + step.passing_beside_gradients * share, after)
     return static + max(step.passing_bytes * share, after)
-
-
-def _beside_gradients(step: StepMemory) -> float:
-    below, most = 0.0, 0.0
-    for layer in step.layers:
-        most = max(most, below + max(layer.forward_bytes, layer.backward_bytes))
-        below += layer.kept_bytes
-    return most
 
 
 def mesh_peaks(
@@ -78,9 +71,22 @@ def mesh_peaks(
     for group in footprint.groups:
         number = done // ranks_each
         place = place_of(plan, number, stages, model.input_elements)
-        groups.append(_peak(spec, plan, place, group, _StageMemory.of(spec, plan, place, memory, step), gathers_layers))
+        stage = _StageMemory.of(spec, plan, place, memory, step)
+        received = _received_bytes(spec, plan, place, stages)
+        groups.append(received + _peak(spec, plan, place, group, stage, gathers_layers))
         done += group.ranks
     return groups
+
+
+def _received_bytes(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequence[Sequence[LayerFacts]]) -> float:
+    """PyTorch has room for every micro-batch that a stage receives."""
+    received = [
+        stages[stage - 1][-1].output_elements
+        for stage in place.stages
+        if stage and plan.holder(stage - 1) != plan.holder(stage)
+    ]
+    width = compute_width(spec) * plan.stretch_microbatch / plan.layout.tensor
+    return sum(received) * width * plan.microbatches
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,12 @@ class _StageMemory:
 
     layers: tuple[LayerMemory, ...]
     step: StepMemory
-    has_loss: bool
+
+    @property
+    def forward_share(self) -> float:
+        """The most in a forward pass of a layer here, of that of any layer of the model."""
+        here, anywhere = (max(layer.forward_bytes for layer in layers) for layers in (self.layers, self.step.layers))
+        return min(1.0, here / (anywhere or 1.0))
 
     @classmethod
     def of(
@@ -102,7 +113,7 @@ class _StageMemory:
             # Logits are in single precision where parameters are cast.
             logits = place.whole.layers[-1].output_elements * step.samples * FLOAT_BYTES / plan.layout.tensor
             layers.append(_with_more(_scaled(step.layers[-1], 1 / plan.layout.tensor), _more_logits(plan) * logits))
-        return cls(tuple(layers), step, last)
+        return cls(tuple(layers), step)
 
 
 def _more_logits(plan: MeshPlan) -> int:
@@ -154,8 +165,8 @@ def _peak(
         static += group.parameter_bytes + group.optimizer_bytes
     shards = 0.0 if spec.offload else group.parameter_bytes
     # An evaluation and an update find the shards of all gradients there.
-    evaluation = shards + step.evaluation_bytes / plan.layout.tensor * (1.0 if stage.has_loss else 0.5)
-    return static + max(moments.most(), evaluation, shards + step.update_bytes)
+    evaluation = step.evaluation_bytes / plan.layout.tensor * stage.forward_share
+    return static + max(moments.most(), shards + evaluation, shards + step.update_bytes)
 
 
 @dataclass(frozen=True)
@@ -181,9 +192,14 @@ class _Moments:
         return most + self._stays()
 
     @property
-    def _whole(self) -> bool:
-        """Whether parameters stay gathered, and gradients whole, for all of a step."""
-        return self.plan.layout.pipeline > 1 or self.plan.accumulation > 1 or not self.gathers_layers
+    def _several(self) -> bool:
+        """Whether gradients of several passes are added up whole."""
+        return self.plan.layout.pipeline > 1 or self.plan.accumulation > 1
+
+    @property
+    def _stay_gathered(self) -> bool:
+        """Whether parameters stay gathered for all of a step."""
+        return self._several or not self.gathers_layers
 
     @property
     def _copies(self) -> bool:
@@ -191,13 +207,10 @@ class _Moments:
         return self.plan.layout.holders > 1 or compute_width(self.spec) != parameter_width(self.spec)
 
     def _stays(self) -> float:
-        if not self._whole:
-            return 0.0
         numbers = sum(self.padded.values())
-        gathered = numbers * compute_width(self.spec) if self._copies else 0.0
-        several = self.plan.layout.pipeline > 1 or self.plan.accumulation > 1
-        # Gradients of several passes are added up whole, in the numbers in which they are reduced.
-        return gathered + (numbers * reduction_width(self.spec) if several else 0.0)
+        gathered = numbers * compute_width(self.spec) if self._stay_gathered and self._copies else 0.0
+        # Gradients of several passes are in the numbers in which they are reduced.
+        return gathered + (numbers * reduction_width(self.spec) if self._several else 0.0)
 
     def _numbers(self, number: int) -> float:
         layers = self.stage.layers
@@ -205,14 +218,14 @@ class _Moments:
 
     def _gathered(self, number: int, forward: bool) -> float:
         """The layer's own parameters, and those of the next one, which come meanwhile."""
-        if self._whole or not self._copies:
+        if self._stay_gathered or not self._copies:
             return 0.0
         following = self._numbers(number + 1 if forward else number - 1)
         return (self._numbers(number) + following) * compute_width(self.spec)
 
     def _gradients(self, number: int) -> float:
         """Shards of the layers behind, and what is just being scattered of the layer and of the one behind it."""
-        if self._whole:
+        if self._several:
             return 0.0
         behind = sum(self._numbers(place) for place in range(number + 1, len(self.stage.layers)))
         scattered = (self._numbers(number) + self._numbers(number + 1)) * reduction_width(self.spec)

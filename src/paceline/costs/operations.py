@@ -45,6 +45,8 @@ class Operation:
     backward: bool = False
     # Whether the host waits until it is done before it asks for the next one.
     waits: bool = False
+    # Of a product: whether it sums over the rows of both factors, as gradients of weights do; kernels are others again.
+    sums_rows: bool = False
 
     @property
     def plain_name(self) -> str:
@@ -71,13 +73,13 @@ class StepOperations:
 
 def product(
     numbers: OperationNumbers, rows: int, columns: int, inner: int, *, batch: int = 1, backward: bool = False,
-    count: float = 1,
+    sums_rows: bool = False,
 ) -> Operation:  # fmt: skip
     """A product of matrices, or of a batch of them."""
     moved = batch * (rows * inner + inner * columns + rows * columns) * NUMBER_BYTES[numbers]
     shape = (batch, rows, columns, inner)
     flops = 2.0 * batch * rows * columns * inner
-    return Operation("product", numbers, shape, flops, moved, count=count, backward=backward)
+    return Operation("product", numbers, shape, flops, moved, backward=backward, sums_rows=sums_rows)
 
 
 def convolution(
@@ -89,7 +91,8 @@ def convolution(
     written = samples * outputs * ((height - 1) // stride + 1) * ((width - 1) // stride + 1)
     inner = inputs // groups * kernel_height * kernel_width
     passes = gradients if backward else 1
-    moved = (read + written + outputs * inner) * NUMBER_BYTES[numbers] * passes
+    # The gradient of the input is one more of its size.
+    moved = (passes * read + written + outputs * inner) * NUMBER_BYTES[numbers]
     return Operation("convolution", numbers, shape, 2.0 * written * inner * passes, moved, backward=backward)
 
 
@@ -124,12 +127,13 @@ def update(optimizer: str, parameters: float) -> Operation:
 
 
 def operation_of(
-    kind: OperationKind, numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False
-) -> Operation:
+    kind: OperationKind, numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False,
+    sums_rows: bool = False,
+) -> Operation:  # fmt: skip
     """The product, convolution or attention of that shape."""
     if kind == "product":
         batch, rows, columns, inner = shape
-        return product(numbers, rows, columns, inner, batch=batch, backward=backward)
+        return product(numbers, rows, columns, inner, batch=batch, backward=backward, sums_rows=sums_rows)
     if kind == "convolution":
         return convolution(numbers, shape, backward=backward)
     samples, heads, key_heads, queries, keys, width, causal = shape

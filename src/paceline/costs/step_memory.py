@@ -3,10 +3,10 @@
 From these the peak of any part of the model can be put together, and that of a pass of other samples.
 """
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import accumulate
-from typing import Self
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,9 @@ class StepMemory:
     # The most in the update and in an evaluation, over what stays and all gradients.
     update_bytes: float = 0
     evaluation_bytes: float = 0
+    # Samples that are evaluated at once, and all that there are.
+    evaluation_samples: int = 1
+    test_samples: int = 1
 
     @cached_property
     def parameter_bytes(self) -> float:
@@ -65,36 +68,47 @@ class StepMemory:
     @cached_property
     def passing_bytes(self) -> float:
         """The most in both passes over what stays."""
-        below = [0.0, *accumulate(layer.kept_bytes for layer in self.layers)]
-        above = [self.gradient_bytes - done for done in accumulate(layer.gradient_bytes for layer in self.layers)]
-        moments = [
-            kept + max(layer.forward_bytes, layer.backward_bytes + gradients)
-            for layer, kept, gradients in zip(self.layers, below, above, strict=False)
-        ]
-        return max(moments, default=0.0)
+        most, below, left = 0.0, 0.0, self.gradient_bytes
+        for layer in self.layers:
+            left -= layer.gradient_bytes
+            most = max(most, below + layer.forward_bytes, below + layer.backward_bytes + left)
+            below += layer.kept_bytes
+        return most
 
-    def peak_bytes(self, accumulation: int = 1, evaluates: bool = True) -> float:
+    @cached_property
+    def passing_beside_gradients(self) -> float:
+        """The same where all gradients are there already, and count as what stays."""
+        most, below = 0.0, 0.0
+        for layer in self.layers:
+            most = max(most, below + layer.forward_bytes, below + layer.backward_bytes)
+            below += layer.kept_bytes
+        return most
+
+    def peak_bytes(self, accumulation: int = 1) -> float:
         """The most at one time; of several passes, all but the first find every gradient there already."""
         passing = self.passing_bytes
         if accumulation > 1:
-            below = [0.0, *accumulate(layer.kept_bytes for layer in self.layers)]
-            beside = (kept + max(layer.forward_bytes, layer.backward_bytes) for layer, kept in zip(self.layers, below))
-            passing = max(passing, self.gradient_bytes + max(beside))
-        after = self.gradient_bytes + max(self.update_bytes, self.evaluation_bytes if evaluates else 0.0)
+            passing = max(passing, self.gradient_bytes + self.passing_beside_gradients)
+        after = self.gradient_bytes + max(self.update_bytes, self.evaluation_bytes)
         return self.static_bytes + max(passing, after)
 
-    def towards(self, other: Self, samples: float) -> Self:
+    def evaluated_by(self, replicas: int) -> "StepMemory":
+        """The same where the samples to evaluate are divided over so many workers."""
+        share = min(self.evaluation_samples, math.ceil(self.test_samples / replicas)) / self.evaluation_samples
+        return replace(self, evaluation_bytes=self.evaluation_bytes * share)
+
+    def towards(self, other: "StepMemory", samples: float) -> "StepMemory":
         """The same step on other samples: all bytes on a straight line through both steps."""
         share = (samples - self.samples) / (other.samples - self.samples)
-        layers = tuple(_between(a, b, share) for a, b in zip(self.layers, other.layers, strict=True))
-        return type(self)(**{**_values(self, other, share), "samples": samples, "layers": layers})
+        layers = tuple(
+            replace(first, **_on_line(first, second, share))
+            for first, second in zip(self.layers, other.layers, strict=True)
+        )
+        return replace(self, **{**_on_line(self, other, share), "samples": samples, "layers": layers})
 
 
-def _between(first: LayerMemory, second: LayerMemory, share: float) -> LayerMemory:
-    return LayerMemory(**{"layer": first.layer, **_values(first, second, share)})
-
-
-def _values(first: object, second: object, share: float) -> dict[str, float]:
-    names = [field.name for field in fields(first) if field.name not in ("layer", "layers")]  # type: ignore[arg-type]
+def _on_line(first: LayerMemory | StepMemory, second: LayerMemory | StepMemory, share: float) -> dict[str, Any]:
+    """All fields that are bytes, which are never below zero."""
+    names = [field.name for field in fields(first) if field.name.endswith("_bytes")]
     pairs = {name: (getattr(first, name), getattr(second, name)) for name in names}
-    return {name: max(0.0, a + (b - a) * share) if name != "samples" else a for name, (a, b) in pairs.items()}
+    return {name: max(0.0, a + (b - a) * share) for name, (a, b) in pairs.items()}

@@ -13,7 +13,8 @@ from paceline.costs.footprint import BACKWARD_OVER_FORWARD, ModelFacts
 from paceline.costs.layer_operations import model_operations
 from paceline.costs.layers import LayerFacts
 from paceline.predict.operations import OperationTimer, Source, peak_of
-from paceline.predict.steps import step_seconds
+from paceline.predict.steps import like_layers, step_seconds
+from paceline.predict.traced import TracedModel
 from paceline.spec import Execution, Optimizer, Precision
 from paceline.systems.hardware import Hardware, LayerRate, StepCurve
 
@@ -110,6 +111,10 @@ class Compute:
     optimizer: Optimizer = USUAL_OPTIMIZER
     # Shared by all that is predicted for one system: what operations take does not depend on the rest.
     timer: OperationTimer | None = None
+    # Of a user's model: its operations as they were traced.
+    traced: TracedModel | None = None
+    # Whether passes compute in the run's numbers throughout, where autocast would leave norms and sums wide.
+    casts: bool = False
 
     def passes(self, model: ModelFacts, samples: float, digest: str | None = None) -> Passes:
         """Seconds of a local batch: as measured where this model was, else put together from its layers."""
@@ -164,9 +169,12 @@ class Compute:
 
     def _by_operations(self, model: ModelFacts, samples: float) -> Passes:
         """The longer of what the device and the host take; the loss goes with the last layer."""
-        operations = model_operations(model, samples, self.precision, self.optimizer)
         timer = self.timer or OperationTimer(self.hardware)
+        operations = model_operations(model, samples, self.numbers, self.optimizer)
         step = step_seconds(operations, timer, self.running)
+        traced = self.traced.at(samples, self.numbers, self.optimizer) if self.traced else None
+        if traced is not None:
+            step = like_layers(step_seconds(traced, timer, self.running), step)
         host_bound = step.host_bound
         stretched = step.total / (step.host if host_bound else step.device)
         forward, backward = (
@@ -180,13 +188,19 @@ class Compute:
             overhead=max(0.0, step.beside + step.update.host - step.update.device) if host_bound else 0.0,
             update_per_parameter=step.update.device / model.parameters if model.parameters else 0.0,
             deviation=step.deviation, source=self.source_text(step.sources, host_bound),
-            least=sum(host_forward) + sum(host_backward), host_forward=host_forward, host_backward=host_backward,
+            least=max(sum(host_forward) + sum(host_backward), step.least),
+            host_forward=host_forward, host_backward=host_backward,
         )  # fmt: skip
 
     @property
     def running(self) -> Execution:
-        """How its steps run; frameworks that compile whole steps ask for little one by one."""
-        return self.execution if self.framework == "torch" else "compiled+graph"
+        """How its steps run; other frameworks than PyTorch compile theirs."""
+        return self.execution if self.framework == "torch" else "compiled"
+
+    @property
+    def numbers(self) -> Precision:
+        """Parameters that are cast beforehand ask for the operations of a model that is in these numbers."""
+        return "bf16-pure" if self.casts else self.precision
 
     def _by_layers(self, model: ModelFacts, samples: float) -> Passes:
         calibration, rates = self.hardware.calibrated, self._rates

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from paceline.record import Record
+from paceline.record import Rank, Record
 
 DISTURBED = "other_load"
 COUNTED_SHARE = 1 / 3
@@ -51,6 +51,12 @@ def least_disturbed(epochs: Sequence[float]) -> float:
 
 
 def peak_above_framework(record: Record) -> float | None:
-    """Bytes beyond its framework of the process that held most."""
+    """Bytes beyond its framework of the process that held most; on GPUs those that its allocator gave out."""
+    if on_device := [int(rank.details["device_peak_bytes"]) for rank in record.ranks if _has_device_peak(rank)]:
+        return max(on_device)
     peaks = [rank.memory.peak_bytes - rank.memory.baseline_bytes for rank in record.ranks if rank.memory]
     return max(peaks, default=None)
+
+
+def _has_device_peak(rank: Rank) -> bool:
+    return bool(rank.details.get("device_peak_bytes"))

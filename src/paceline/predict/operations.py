@@ -1,7 +1,8 @@
 """Seconds of an operation on a GPU: as this very one was timed, by a measured grid, or by the data sheet.
 
-A grid is used by how much longer its operations took than peak arithmetic and bandwidth allow: that factor is put
-through the nearest of them, as a plane in the logarithms of their sizes, and multiplies what the peaks allow here.
+A grid is used by how much longer or shorter its operations took than the data sheet with its efficiencies says: a plane
+through the nearest of these factors, over the logarithms of their sizes, gives the factor for what the data sheet says
+here.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from paceline.costs.operations import Operation, OperationNumbers
+from paceline.costs.operations import NUMBER_BYTES, UPDATE_BYTES, Operation, OperationNumbers
 from paceline.spec import Precision
 from paceline.systems.hardware import Device, Hardware
 from paceline.systems.operation_times import OperationTimes
@@ -21,8 +22,9 @@ from paceline.systems.operation_times import OperationTimes
 Source = Literal["replayed", "grid", "data sheet"]
 # Relative deviations of single operations, from timing them again and from grids whose points were left out in turn.
 REPLAYED_DEVIATION, GRID_DEVIATION = 0.04, 0.12
-# A plane is put through so many points for each of its slopes and some more; one that is this near weighs most.
-POINTS_PER_SLOPE, POINTS_BESIDE, NEAR = 3, 4, 0.3
+# A plane is put through so many points for each of its slopes and some more; a point weighs the more the nearer it is,
+# to this power of its squared distance, and no more than one that is so near.
+POINTS_PER_SLOPE, POINTS_BESIDE, NEAR, POWER = 2, 4, 0.3, 2
 # Slopes are held near zero where points do not say otherwise.
 RIDGE = 0.02
 # Beyond the points' own factors a plane is followed this far, in logarithms.
@@ -31,7 +33,9 @@ BEYOND = 0.25
 ODD = 4.0
 MULTIPLE = 8
 # Memory-bound operations without points of their own go by these.
-STAND_IN = "add"
+# Of what these are given and make, the share that their kernels touch: one number of each row.
+READ = {"nll_loss_forward": 0.0, "nll_loss_backward": 0.5}
+STAND_IN, USUAL_UPDATE = "add", "adam"
 OTHER_NUMBERS: dict[OperationNumbers, tuple[OperationNumbers, ...]] = {
     "fp16": ("fp16", "bf16", "tf32", "fp32"), "bf16": ("bf16", "fp16", "tf32", "fp32"),
     "tf32": ("tf32", "fp32", "bf16"), "fp32": ("fp32", "tf32", "bf16"),
@@ -50,7 +54,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Grid:
-    """Points of operations that are alike: logarithms of sizes, and by which factor each exceeds what peaks allow."""
+    """Points of operations that are alike: logarithms of sizes, and of the factor between measured and described."""
 
     places: Floats
     factors: Floats
@@ -64,7 +68,7 @@ class Grid:
         offsets, factors = offsets[nearest], self.factors[nearest]
         if squares[nearest].min() < 1e-9:
             return float(factors[squares[nearest].argmin()]), 0.0
-        weights = 1 / (NEAR**2 + squares[nearest])
+        weights = 1 / (NEAR**2 + squares[nearest]) ** POWER
         columns = np.hstack([np.ones((count, 1)), offsets])
         weighted = columns * weights[:, None]
         normal = columns.T @ weighted
@@ -97,17 +101,24 @@ class OperationTimer:
         grid = self._grid(operation)
         if grid is not None:
             factor, spread = grid.at(place_of(operation))
-            seconds = self.least_seconds(operation) * float(np.exp(factor))
+            seconds = self._described(operation) * float(np.exp(factor))
             return Timed(seconds, "grid", float(np.hypot(GRID_DEVIATION, spread)))
         return Timed(self._described(operation), "data sheet", self.hardware.uncertainty.value)
 
     def least_seconds(self, operation: Operation) -> float:
         """What peak arithmetic and bandwidth allow."""
         device = self.hardware.device
-        moving = operation.moved_bytes / device.memory_bytes_per_second.value
+        moving = _moved(operation) / device.memory_bytes_per_second.value
         if operation.kind in ("memory", "update"):
             return moving
         return max(moving, operation.flops / peak_of(device, operation.numbers))
+
+    @cached_property
+    def shortest_seconds(self) -> float:
+        """What an operation takes in which there is next to nothing to compute."""
+        device = self.hardware.device
+        best = max(quantity.value for quantity in device.flops_per_second.values())
+        return device.half_rate_flops.value / (best * device.product_efficiency.value)
 
     def _described(self, operation: Operation) -> float:
         """The slower of computing and of moving numbers, each at the share of its peak that devices reach.
@@ -115,9 +126,8 @@ class OperationTimer:
         Beside it what every operation takes, however small: by that one of `half_rate_flops` reaches half the rate.
         """
         device = self.hardware.device
-        best = max(quantity.value for quantity in device.flops_per_second.values())
-        fixed = device.half_rate_flops.value / (best * device.product_efficiency.value)
-        moving = operation.moved_bytes / (device.memory_bytes_per_second.value * device.memory_efficiency.value)
+        fixed = self.shortest_seconds
+        moving = _moved(operation) / (device.memory_bytes_per_second.value * device.memory_efficiency.value)
         if operation.kind in ("memory", "update"):
             return moving + fixed
         rate = peak_of(device, operation.numbers) * device.product_efficiency.value
@@ -134,7 +144,7 @@ class OperationTimer:
     @cached_property
     def _tables(self) -> dict[tuple[object, ...], OperationTimes]:
         measured = self.hardware.calibrated.operations
-        return {(times.kind, times.numbers, times.backward, times.name): times for times in measured}
+        return {(times.kind, times.numbers, times.backward, times.sums_rows, times.name): times for times in measured}
 
     @cached_property
     def _grids(self) -> dict[tuple[object, ...], Grid]:
@@ -142,12 +152,13 @@ class OperationTimer:
 
     def _grid(self, operation: Operation) -> Grid | None:
         """The points of its kind, numbers and pass, or of those that are most alike."""
-        name = operation.plain_name if operation.kind in ("memory", "update") else ""
-        names = (name, STAND_IN) if operation.kind == "memory" else (name, "adam") if name else ("",)
+        names = {"memory": (_name(operation), STAND_IN), "update": (_name(operation), USUAL_UPDATE)}.get(
+            operation.kind, ("",)
+        )
         for some in names:
             for numbers in OTHER_NUMBERS[operation.numbers]:
-                for backward in (operation.backward, not operation.backward):
-                    key = (operation.kind, numbers, backward, some)
+                for backward, sums_rows in _passes_like(operation):
+                    key = (operation.kind, numbers, backward, sums_rows, some)
                     if key in self._tables:
                         return self._made(key)
         return None
@@ -155,7 +166,7 @@ class OperationTimer:
     def _made(self, key: tuple[object, ...]) -> Grid:
         if key not in self._grids:
             rows = self._tables[key].rows()
-            factors = [log(seconds / self.least_seconds(operation)) for operation, seconds in rows]
+            factors = [log(seconds / self._described(operation)) for operation, seconds in rows]
             places = [place_of(operation) for operation, _ in rows]
             self._grids[key] = Grid(np.array(places, dtype=float), np.array(factors, dtype=float))
         return self._grids[key]
@@ -171,9 +182,30 @@ def peak_of(device: Device, numbers: Precision) -> float:
 
 def _identity(operation: Operation) -> tuple[object, ...]:
     """What a replayed operation is known by: kernels depend on nothing else."""
-    name = operation.plain_name if operation.kind in ("memory", "update") else ""
-    return (operation.kind, operation.numbers, operation.backward, name, operation.shape, operation.moved_bytes,
-            operation.flops)  # fmt: skip
+    named = operation.kind in ("memory", "update")
+    return (operation.kind, operation.numbers, operation.backward, operation.sums_rows,
+            _name(operation) if named else "", operation.shape,
+            operation.moved_bytes if named else operation.flops)  # fmt: skip
+
+
+def _passes_like(operation: Operation) -> tuple[tuple[bool, bool], ...]:
+    """Whether backward, and whether over rows: as the operation is, then as those that are most alike."""
+    return (operation.backward, operation.sums_rows), (operation.backward, False), (not operation.backward, False)
+
+
+def _name(operation: Operation) -> str:
+    """What a memory-bound operation or an update goes by: `add` of `add_`, `adam` of `_fused_adam_`."""
+    return operation.plain_name.removesuffix("_").removeprefix("_fused_" if operation.kind == "update" else "")
+
+
+def _moved(operation: Operation) -> float:
+    """Bytes that are read and written; what an operation in place writes was counted once."""
+    if operation.kind == "update":
+        return operation.shape[0] * float(UPDATE_BYTES.get(_name(operation), UPDATE_BYTES[USUAL_UPDATE]))
+    if operation.plain_name in READ:
+        return operation.moved_bytes * READ[operation.plain_name]
+    in_place = operation.kind == "memory" and operation.plain_name.endswith("_")
+    return operation.moved_bytes + in_place * operation.shape[0] * NUMBER_BYTES[operation.numbers]
 
 
 def place_of(operation: Operation) -> tuple[float, ...]:
@@ -181,7 +213,8 @@ def place_of(operation: Operation) -> tuple[float, ...]:
     shape = operation.shape
     if operation.kind == "product":
         batch, rows, columns, inner = shape
-        odd = ODD if columns % MULTIPLE or inner % MULTIPLE else 0.0
+        # What lies side by side in memory: of gradients of weights, the columns of both factors.
+        odd = ODD if columns % MULTIPLE or (rows if operation.sums_rows else inner) % MULTIPLE else 0.0
         return log2(batch), log2(rows), log2(columns), log2(inner), odd
     if operation.kind == "convolution":
         samples, inputs, height, width, outputs, kernel_height, kernel_width, stride, groups = shape
@@ -191,4 +224,4 @@ def place_of(operation: Operation) -> tuple[float, ...]:
     if operation.kind == "attention":
         samples, heads, key_heads, queries, keys, width, causal = shape
         return log2(samples * heads), log2(queries), log2(keys), log2(width), 2.0 * causal, log2(heads / key_heads)
-    return (log2(max(1.0, operation.moved_bytes)),)
+    return (log2(max(1.0, _moved(operation))),)

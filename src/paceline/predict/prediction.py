@@ -2,57 +2,31 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp
 
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, RankWork, optimizer_bytes, training_flops
+from paceline.costs.footprint import Footprint, ModelFacts, RankWork, optimizer_bytes, training_flops
 from paceline.predict.compute import Compute, Passes, model_digest
-from paceline.predict.memory import beyond_kept, kept_by_allocator
+from paceline.predict.estimate import Estimate
+from paceline.predict.memory import MemoryNeed, MemoryPredictor
 from paceline.predict.operations import OperationTimer
 from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import combined
 from paceline.predict.step_inputs import Parts, StepInputs
 from paceline.predict.timeline import time_step
+from paceline.predict.traced import TracedModel
 from paceline.predict.transfers import IN_PROCESS, Costs
 from paceline.spec import Execution, Precision, RunSpec
 from paceline.strategies import Strategy, strategy
-from paceline.systems.hardware import Hardware, MemoryFit, StrategyOverhead
+from paceline.systems.hardware import Hardware, StrategyOverhead
 
-# Two-sided 90 % of a normal distribution.
-NORMAL_90 = 1.645
 # Relative deviation of steps that several workers make together, from the held-out runs of `benchmarks/prediction.py`.
 TOGETHER = 0.05
 # The same where the strategy's software was not timed here.
 UNKNOWN_SOFTWARE = 0.15
 # Of transfers over a transport that was not measured.
 UNMEASURED_TRANSFERS = 0.3
-# Of peak memory beside what is known of a fit: allocators round up and fragment.
-MEMORY_DEVIATION = 0.06
 
-# What a worker's speed depends on, its device aside: framework, precision, execution and optimizer.
-ComputeKey = tuple[str, Precision, Execution, str]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value and where the true one is with 90 % confidence."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, value: float, deviation: float) -> "Estimate":
-        """From a relative deviation, which is as likely to halve a value as to double it."""
-        reach = exp(NORMAL_90 * deviation)
-        return cls(value, value / reach, value * reach)
-
-    def inverted(self, over: float) -> "Estimate":
-        """`over` divided by the value: a rate from a time."""
-        return Estimate(over / self.value, over / self.high, over / self.low)
-
-    def times(self, factor: float) -> "Estimate":
-        """The value and its interval, scaled."""
-        return Estimate(self.value * factor, self.low * factor, self.high * factor)
+# What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, and whether it casts.
+ComputeKey = tuple[str, Precision, Execution, str, bool]
 
 
 @dataclass(frozen=True)
@@ -62,7 +36,7 @@ class Prediction:
     spec: RunSpec
     parts: Parts
     deviation: float
-    memory_bytes: Estimate
+    memory: MemoryNeed
     memory_limit_bytes: float
     joules_per_step: float
     devices: int
@@ -115,9 +89,14 @@ class Prediction:
         return None if self.speedup is None else self.speedup / self.spec.workers
 
     @property
+    def memory_bytes(self) -> Estimate:
+        """Bytes of the rank that holds most, at its peak."""
+        return self.memory.peak_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether a worker has the memory for the peak."""
-        return self.memory_bytes.value <= self.memory_limit_bytes
+        return self.memory.fits(self.memory_limit_bytes)
 
 
 @dataclass(frozen=True)
@@ -130,6 +109,8 @@ class Predictor:
     price_per_device_hour: float | None = None
     # Of the samples, as a process holds them.
     data_bytes: float = 0.0
+    # Of a user's model on a GPU: its operations, traced when they are asked for.
+    traced: TracedModel | None = None
     # What operations take on the system, and passes of ranks; predictors of other models may share them.
     timer: OperationTimer | None = None
     clocks: dict[ComputeKey, RankClock] = field(default_factory=dict)
@@ -138,7 +119,6 @@ class Predictor:
     _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
     _compute: dict[ComputeKey, Compute] = field(default_factory=dict)
-    _passed: dict[tuple[str, float], float] = field(default_factory=dict)
 
     @cached_property
     def _overheads(self) -> dict[str, StrategyOverhead]:
@@ -162,7 +142,7 @@ class Predictor:
         parts = time_step(footprint, inputs)
         return Prediction(
             spec, parts, deviation=self._deviation(parts, inputs.passes, inputs.costs, spec.workers, chosen),
-            memory_bytes=self._memory(footprint, chosen, spec, self._microbatch(spec, chosen, footprint)),
+            memory=self._memory.need(spec, footprint, self._microbatch(spec, chosen, footprint)),
             memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
@@ -194,24 +174,34 @@ class Predictor:
         return spec.samples_per_step / max(1, chosen.traits.replicas(spec)) / _passes_of(footprint, spec)
 
     def memory(self, spec: RunSpec, footprint: Footprint) -> tuple[Estimate, float]:
-        """Bytes that the rank which holds most needs at its peak, and those that a worker has."""
-        chosen = strategy(spec.strategy)
-        return self._memory(footprint, chosen, spec, self._microbatch(spec, chosen, footprint)), self.memory_limit
+        """Bytes that the rank which holds most needs at its peak, and the most that would fit a worker."""
+        samples = spec.samples_per_step / max(1, strategy(spec.strategy).traits.replicas(spec))
+        need = self._memory.need(spec, footprint, samples / _passes_of(footprint, spec))
+        return need.peak_bytes, need.most_that_fits(self.memory_limit)
+
+    @cached_property
+    def _memory(self) -> MemoryPredictor:
+        return MemoryPredictor(self.hardware, self.model, self.digest, self.data_bytes, self.overhead)
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes that a worker has."""
+        return self._memory.limit_bytes
 
     def passes(self, chosen: Strategy, spec: RunSpec, samples: float) -> Passes:
         """Seconds of computation for a local batch, in the run's framework, precision and execution."""
-        compute = self.compute(chosen.framework or "torch", spec)
+        compute = self.compute(chosen, spec)
         key = id(compute), samples
         if key not in self._passes:
             self._passes[key] = compute.passes(self.model, samples, self.digest)
         return self._passes[key]
 
-    def compute(self, framework: str, spec: RunSpec) -> Compute:
-        """How fast the system computes in a framework."""
-        key = _compute_key(framework, spec)
+    def compute(self, chosen: Strategy, spec: RunSpec) -> Compute:
+        """How fast the system computes in a strategy's framework and numbers."""
+        key = _compute_key(chosen, spec)
         if key not in self._compute:
             self._compute[key] = Compute(
-                self.hardware, framework, spec.precision, spec.execution, spec.optimizer, self._timer
+                self.hardware, key[0], spec.precision, spec.execution, spec.optimizer, self._timer, self.traced, key[-1]
             )
         return self._compute[key]
 
@@ -220,13 +210,13 @@ class Predictor:
         return self.timer or OperationTimer(self.hardware)
 
     def _clock(self, spec: RunSpec, chosen: Strategy) -> RankClock | None:
-        """Times ranks' own parts of a model on GPUs, unless steps of this very model were measured there."""
-        if self.hardware.kind == "cpu":
+        """Times ranks' own parts of a model on GPUs, unless its steps were measured there or its operations traced."""
+        if self.hardware.kind == "cpu" or self.traced is not None:
             return None
-        compute = self.compute(chosen.framework or "torch", spec)
+        compute = self.compute(chosen, spec)
         if compute.measured_steps(self.digest) is not None:
             return None
-        key = _compute_key(chosen.framework or "torch", spec)
+        key = _compute_key(chosen, spec)
         if key not in self.clocks:
             self.clocks[key] = RankClock(compute)
         return self.clocks[key]
@@ -234,7 +224,7 @@ class Predictor:
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
         samples = spec.global_batch or spec.local_batch or 1
-        key = id(self.compute(chosen.framework or "torch", spec)), samples
+        key = id(self.compute(chosen, spec)), samples
         if key not in self._singles:
             clock = self._clock(spec, chosen)
             passes = clock.passes(RankWork(self.model, samples)) if clock else self.passes(chosen, spec, samples)
@@ -253,13 +243,19 @@ class Predictor:
     def _crowding(self, footprint: Footprint, spec: RunSpec, chosen: Strategy) -> float:
         """Workers of a CPU share its caches, its memory and, where there are more than cores, the cores."""
         if self.hardware.kind != "cpu":
-            return 1.0
+            return self._slices_crowding(spec.workers)
         busy = 1 if footprint.stages and footprint.stages.microbatches == 1 else spec.workers
         cores = self.hardware.node_devices
         shared = 1.0
         if busy > 1 and cores > 1:
             shared += (self._all_busy(chosen) - 1) * (min(busy, cores) - 1) / (cores - 1)
         return shared * max(1.0, busy * spec.cores_per_worker / cores)
+
+    def _slices_crowding(self, workers: int) -> float:
+        """Slices of one GPU share its memory; GPUs share nothing."""
+        slices = self.hardware.slices or 1
+        measured = self.hardware.calibrated.crowding.get(str(slices), 1.0)
+        return 1 + (measured - 1) * (min(workers, slices) - 1) / (slices - 1) if slices > 1 else 1.0
 
     def _all_busy(self, chosen: Strategy) -> float:
         """How much longer computation takes when every core computes: as this model did, or as its kinds of layers.
@@ -292,67 +288,6 @@ class Predictor:
         moving = (UNMEASURED_TRANSFERS if known is None else known) * parts.exposed / step
         return combined(computing, moving, repeats, together, foreign_machine)
 
-    def _memory(self, footprint: Footprint, chosen: Strategy, spec: RunSpec, samples: float) -> Estimate:
-        """Bytes of the rank that holds most: its footprint, its data, and what processes hold beyond them."""
-        fit = self._memory_fits.get(chosen.framework or "torch")
-        deviation = combined(MEMORY_DEVIATION, fit.residual) if fit else 2 * MEMORY_DEVIATION
-        splits_layers = chosen.traits.splits_layers(spec)
-        most = max(self._held(group, fit, chosen, spec, samples, splits_layers) for group in footprint.groups)
-        return Estimate.around(most, deviation)
-
-    def _held(
-        self, group: RankFootprint, fit: MemoryFit | None, chosen: Strategy, spec: RunSpec, samples: float,
-        splits_layers: bool,
-    ) -> float:  # fmt: skip
-        # A server or a chief has no samples and makes no passes.
-        computes = group.role == "worker"
-        held, passing = group.held_bytes, self._passing(chosen.framework or "torch", samples) if computes else 0.0
-        whole = self.model.activation_bytes * samples
-        if splits_layers:
-            passing *= group.activation_bytes / (whole or 1.0)
-        if fit is None:
-            return held + max(0.0, passing) + self.hardware.device.reserved_bytes.value
-        if computes and fit.points is not None and fit.digest == self.digest and not splits_layers:
-            slack = kept_by_allocator(fit.points, samples)
-        else:
-            # Results of layers that are split are put together for a moment.
-            kept = whole if splits_layers else group.activation_bytes
-            slack = fit.base_bytes + fit.slack * (group.gradient_bytes + kept + passing)
-        beyond, overhead = passing, self.overhead(chosen)
-        if overhead and spec.workers > 1:
-            beyond = self._buffered(group, passing, overhead)
-        return held + beyond + slack + (self.data_bytes if computes else 0.0)
-
-    def _buffered(self, group: RankFootprint, passing: float, overhead: StrategyOverhead) -> float:
-        """Bytes of passes for a moment and of the strategy's buffers: as measured with this model, or by its size."""
-        buffers = overhead.held_per_parameter_byte * self.model.parameter_bytes
-        grown = overhead.held_per_activation_byte.get(self.digest)
-        if grown is not None:
-            return overhead.held_bytes + passing + buffers + grown * group.activation_bytes
-        # What is filled while activations are freed takes their place.
-        sent_back = all(message.phase == "backward" for message in group.messages)
-        if group.role == "worker" and sent_back:
-            return overhead.held_bytes + max(passing, buffers - group.activation_bytes)
-        return overhead.held_bytes + passing + buffers
-
-    @cached_property
-    def _memory_fits(self) -> dict[str, MemoryFit]:
-        return {fit.framework: fit for fit in self.hardware.calibrated.memory}
-
-    def _passing(self, framework: str, samples: float) -> float:
-        """What the passes of a local batch hold at their peak, over all gradients and all that is kept."""
-        if (framework, samples) not in self._passed:
-            fit = self._memory_fits.get(framework)
-            scratch = {rates.kind: rates for rates in fit.scratch} if fit else {}
-            self._passed[framework, samples] = beyond_kept(self.model, samples, scratch)
-        return self._passed[framework, samples]
-
-    @cached_property
-    def memory_limit(self) -> float:
-        """Bytes that a worker has; on a CPU the workers of a machine share its memory evenly."""
-        shared = self.hardware.node_devices if self.hardware.kind == "cpu" else 1
-        return self.hardware.device.memory_bytes.value / shared
-
     def _joules(self, parts: Parts, footprint: Footprint) -> float:
         device = self.hardware.device
         idle = parts.bubble + parts.waiting
@@ -360,8 +295,9 @@ class Predictor:
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
 
 
-def _compute_key(framework: str, spec: RunSpec) -> ComputeKey:
-    return framework, spec.precision, spec.execution, spec.optimizer.name
+def _compute_key(chosen: Strategy, spec: RunSpec) -> ComputeKey:
+    casts = chosen.traits.numbers(spec) == "cast"
+    return chosen.framework or "torch", spec.precision, spec.execution, spec.optimizer.name, casts
 
 
 def _passes_of(footprint: Footprint, spec: RunSpec) -> int:

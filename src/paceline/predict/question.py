@@ -14,6 +14,7 @@ from paceline.errors import SpecError, UserError
 from paceline.layout import Layout
 from paceline.plan import complete, refusal, sample_count
 from paceline.predict.prediction import Predictor
+from paceline.predict.traced import TracedModel
 from paceline.runs.probe import probe
 from paceline.spec import DEFAULT_GLOBAL_BATCH, ModelFile, Optimizer, Precision, Recompute, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
@@ -94,6 +95,7 @@ class Question:
         return Predictor(
             self.hardware, self.facts, self.samples or sample_count(self.base, probe),
             described.value if price is None and described else price, data_bytes(self.base),
+            TracedModel(self.base) if self.model is not None and self.hardware.kind == "cuda" else None,
         )  # fmt: skip
 
     @cached_property

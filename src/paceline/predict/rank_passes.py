@@ -79,7 +79,7 @@ class RankClock:
 
     def _layers(self, work: RankWork) -> list[tuple[LayerTimes, int]]:
         """Of each run of like layers, and of the loss."""
-        precision, samples = self.compute.precision, max(1, round(work.samples))
+        precision, samples = self.compute.numbers, max(1, round(work.samples))
         elements, trained, layers = work.model.input_elements, not work.model.input_elements, []
         for layer, count in work.model.runs:
             first = Pass(samples, precision, elements or layer.output_elements, trained)
@@ -104,7 +104,7 @@ class RankClock:
 
     def _loss(self, outputs: float) -> LayerTimes:
         if outputs not in self._losses:
-            self._losses[outputs] = self._times(loss_operations(outputs, self.compute.precision))
+            self._losses[outputs] = self._times(loss_operations(outputs, Pass(1, self.compute.numbers)))
         return self._losses[outputs]
 
     def _times(self, operations: LayerOperations) -> LayerTimes:

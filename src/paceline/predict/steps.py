@@ -5,7 +5,7 @@ a step takes the longer of both; where it has to wait for a result, both start a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from paceline.costs.fusion import fused
 from paceline.costs.operations import LOSS, Operation, StepOperations
@@ -20,11 +20,15 @@ BESIDE = 6
 
 @dataclass(frozen=True)
 class PassSeconds:
-    """One pass of one layer: seconds of the device, of the host, and how far the device's may be off."""
+    """One pass of one layer: seconds of the device, of the host, and how far the device's may be off.
+
+    `least` is what the device would take if there were next to nothing to compute in each operation.
+    """
 
     device: float
     host: float
     off: float
+    least: float
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,11 @@ class StepSeconds:
     def host(self) -> float:
         """Of all that the host asks for."""
         return sum(part.host for part in (*self.forward, *self.backward, self.update)) + self.beside
+
+    @property
+    def least(self) -> float:
+        """Of the device for both passes, however little there is to compute."""
+        return sum(part.least for part in (*self.forward, *self.backward))
 
     @property
     def host_bound(self) -> bool:
@@ -85,22 +94,38 @@ def step_seconds(step: StepOperations, timer: OperationTimer, execution: Executi
     )
 
 
+def like_layers(step: StepSeconds, other: StepSeconds) -> StepSeconds:
+    """A step with as many layers as another has: its own where they are as many, else shared out as there."""
+    if len(step.forward) == len(other.forward):
+        return step
+    forward, backward = (_shared_out(getattr(step, name), getattr(other, name)) for name in ("forward", "backward"))
+    return replace(step, forward=forward, backward=backward)
+
+
+def _shared_out(parts: Sequence[PassSeconds], like: Sequence[PassSeconds]) -> tuple[PassSeconds, ...]:
+    sums = [sum(getattr(part, field.name) for part in parts) for field in fields(PassSeconds)]
+    total = sum(part.device for part in like) or 1.0
+    shares = [part.device / total for part in like]
+    return tuple(PassSeconds(*(value * share for value in sums)) for share in shares)
+
+
 def _pass_seconds(
     operations: Sequence[Operation], timer: OperationTimer, execution: Execution, sources: dict[Source, float],
     segments: list[list[float]],
 ) -> PassSeconds:  # fmt: skip
     each_host = host_seconds(timer, execution)
-    device, host, off = 0.0, 0.0, 0.0
+    device, host, off, least = 0.0, 0.0, 0.0, 0.0
     for operation in operations:
         timed = timer.timed(operation)
         seconds, asking = timed.seconds * operation.count, each_host * operation.count
         sources[timed.source] = sources.get(timed.source, 0.0) + seconds
         device, host, off = device + seconds, host + asking, off + seconds * timed.deviation
+        least += min(timed.seconds, timer.shortest_seconds) * operation.count
         segments[-1][0] += seconds
         segments[-1][1] += asking
         if operation.waits:
             segments.append([0.0, 0.0])
-    return PassSeconds(device, host, off)
+    return PassSeconds(device, host, off, least)
 
 
 def host_seconds(timer: OperationTimer, execution: Execution) -> float:

@@ -8,8 +8,9 @@ from statistics import mean, median
 
 from paceline.contract.context import spec_facts
 from paceline.errors import UserError
+from paceline.predict.estimate import NORMAL_90, Estimate
 from paceline.predict.measured import CALIBRATION_STUDY, measured_step, peak_above_framework
-from paceline.predict.prediction import NORMAL_90, Estimate, Prediction, Predictor
+from paceline.predict.prediction import Prediction, Predictor
 from paceline.predict.question import data_bytes
 from paceline.predict.simulate import combined
 from paceline.record import Record
@@ -88,7 +89,8 @@ def _comparable(record: Record, hardware: Hardware) -> bool:
     chosen = strategies().get(spec.strategy)
     return (
         record.ok and not spec.instrumented and chosen is not None and chosen.family != "fake"
-        and spec.device == hardware.kind and spec.cores_per_worker == 1 and spec.execution == "eager"
+        and spec.device == hardware.run_device and (spec.slices or spec.workers) == (hardware.slices or spec.workers)
+        and ((spec.cores_per_worker == 1 and spec.execution == "eager") or hardware.kind == "cuda")
         and hardware.calibration is not None and record.environment.get("cpu") == hardware.calibration.machine
     )  # fmt: skip
 

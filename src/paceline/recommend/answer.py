@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from paceline.predict.prediction import Estimate, Prediction
+from paceline.predict.estimate import Estimate
+from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.candidates import pointless_on_one_worker, simplicity, variants, worker_counts
 from paceline.recommend.lighter import predict_fitting

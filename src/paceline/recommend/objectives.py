@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.catalogue import choose
-from paceline.predict.prediction import Estimate, Prediction
+from paceline.predict.estimate import Estimate
+from paceline.predict.prediction import Prediction
 from paceline.units import format_about, format_bytes, format_seconds
 
 SECONDS_PER_HOUR = 3600

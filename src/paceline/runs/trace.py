@@ -100,7 +100,9 @@ def _identity(step: RunSpec, gpu: GpuMemory) -> str:
     fields = step.model_dump(mode="json", include={*_FIELDS, "global_batch"})
     if step.model is not None:
         fields["model"] = [step.model.digest, step.model.function]
-    text = json.dumps([fields, gpu.model_dump(), framework_version("torch"), _code_digest()], sort_keys=True)
+    text = json.dumps(
+        [fields, gpu.model_dump(exclude={"source"}), framework_version("torch"), _code_digest()], sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 

@@ -12,6 +12,13 @@ from paceline.systems.hardware import LOCAL, Hardware, Link
 
 # What `paceline calibrate` writes and every other command reads unless told otherwise.
 LOCAL_FILE = Path("paceline-system.toml")
+# The key of a shipped system that names a file of timed operations, and the folder that they are in; and what beside
+# operations comes from there.
+MEASURED = "operations"
+MEASURED_FIELDS = (
+    "product_efficiency", "half_rate_flops", "memory_efficiency", "host_seconds_per_operation", "idle_watts",
+    "busy_watts",
+)  # fmt: skip
 _MANY = re.compile(r"^(\d+)x(.+)$")
 
 
@@ -77,7 +84,21 @@ def _read_text(text: str, where: str) -> Hardware:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"system {where} is not valid TOML: {error}; mend it or run paceline calibrate again") from None
-    return Hardware.read(values, where)
+    measured = values.pop(MEASURED, None)
+    hardware = Hardware.read(values, where)
+    return hardware if measured is None else _with_operations(hardware, str(measured))
+
+
+def _with_operations(hardware: Hardware, name: str) -> Hardware:
+    """With the operations that were timed on a GPU of its kind, as `paceline calibrate` wrote them down."""
+    file = _folder() / MEASURED / f"{name}.toml"
+    if not file.is_file():
+        known = (entry.name.removesuffix(".toml") for entry in (_folder() / MEASURED).iterdir())
+        raise SpecError(f"system {hardware.name}: there are no {MEASURED} {name!r}; {nearest(name, [*known])}")
+    found = Hardware.read(tomllib.loads(file.read_text()), name)
+    device = hardware.device.model_copy(update={field: getattr(found.device, field) for field in MEASURED_FIELDS})
+    calibration = found.calibrated.model_copy(update={"collectives": (), "crowding": {}})
+    return hardware.model_copy(update={"device": device, "calibration": calibration})
 
 
 def to_toml(values: dict[str, Any], prefix: str = "") -> str:

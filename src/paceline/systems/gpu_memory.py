@@ -11,6 +11,7 @@ MEBIBYTE = 2**20
 class GpuMemory(Frozen):
     """The memory behaviour of one kind of GPU; the usual values are those of Hopper, as measured on an H200."""
 
+    source: str = "an H200 with PyTorch 2.11"
     # One for each thread that multiplies matrices: of the forward pass, and of autograd. PyTorch asks cuBLAS for
     # 32 MiB from Hopper on and for 8 MiB and 128 KiB before (CUDABlas.cpp, CublasHandlePool.cpp).
     product_workspace_bytes: float = 32 * MEBIBYTE
@@ -20,3 +21,7 @@ class GpuMemory(Frozen):
     # Which kernel attention runs on in numbers of two and of four bytes, where it takes the arguments.
     half_attention: Attention = "cudnn"
     single_attention: Attention = "efficient"
+
+    def cut_into(self, slices: int) -> "GpuMemory":
+        """Of one of so many equal slices."""
+        return self.model_copy(update={"multiprocessors": max(1, self.multiprocessors // slices)})

@@ -12,6 +12,7 @@ class OperationTimes(Frozen):
     kind: OperationKind
     numbers: OperationNumbers
     backward: bool = False
+    sums_rows: bool = False
     # As the framework calls it; the optimizer's name for an update.
     name: str = ""
     shapes: tuple[tuple[int, ...], ...]
@@ -23,15 +24,21 @@ class OperationTimes(Frozen):
     def rows(self) -> list[tuple[Operation, float]]:
         """Each operation and its seconds."""
         if not self.flops:
-            return [
-                (operation_of(self.kind, self.numbers, shape, backward=self.backward), seconds)
-                for shape, seconds in zip(self.shapes, self.seconds, strict=True)
-            ]
+            return [(self._derived(shape), seconds) for shape, seconds in zip(self.shapes, self.seconds, strict=True)]
         columns = zip(self.shapes, self.flops, self.moved_bytes, self.seconds, strict=True)
         return [
-            (Operation(self.kind, self.numbers, shape, flops, moved, self.name, backward=self.backward), seconds)
+            (replace(self._alike, shape=shape, flops=flops, moved_bytes=moved), seconds)
             for shape, flops, moved, seconds in columns
         ]
+
+    @property
+    def _alike(self) -> Operation:
+        return Operation(
+            self.kind, self.numbers, (), 0.0, 0.0, self.name, backward=self.backward, sums_rows=self.sums_rows
+        )
+
+    def _derived(self, shape: tuple[int, ...]) -> Operation:
+        return operation_of(self.kind, self.numbers, shape, backward=self.backward, sums_rows=self.sums_rows)
 
     @classmethod
     def of_rows(cls, rows: list[tuple[Operation, float]]) -> "OperationTimes":
@@ -40,7 +47,8 @@ class OperationTimes(Frozen):
         first = rows[0][0]
         derived = all(_is_derived(operation) for operation, _ in rows)
         return cls(
-            kind=first.kind, numbers=first.numbers, backward=first.backward, name=first.plain_name,
+            kind=first.kind, numbers=first.numbers, backward=first.backward, sums_rows=first.sums_rows,
+            name=first.plain_name,
             shapes=tuple(operation.shape for operation, _ in rows),
             seconds=tuple(seconds for _, seconds in rows),
             flops=() if derived else tuple(operation.flops for operation, _ in rows),
@@ -53,4 +61,6 @@ def _is_derived(operation: Operation) -> bool:
     if operation.kind in ("memory", "update") or operation.name:
         return False
     plain = replace(operation, count=1)
-    return plain == operation_of(plain.kind, plain.numbers, plain.shape, backward=plain.backward)
+    return plain == operation_of(
+        plain.kind, plain.numbers, plain.shape, backward=plain.backward, sums_rows=plain.sums_rows
+    )

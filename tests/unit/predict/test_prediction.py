@@ -5,7 +5,8 @@ import pytest
 from paceline.contract.context import spec_facts
 from paceline.plan import complete
 from paceline.predict.compute import model_digest
-from paceline.predict.prediction import Estimate, Predictor, transport_of
+from paceline.predict.estimate import Estimate
+from paceline.predict.prediction import Predictor, transport_of
 from paceline.predict.question import Question
 from paceline.spec import RunSpec
 from paceline.strategies import strategies, strategy

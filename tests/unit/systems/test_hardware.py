@@ -91,3 +91,30 @@ def test_a_file_of_an_earlier_version_is_read_without_what_nothing_is_predicted_
     values["calibration"] |= {"input_bytes_per_second": 5e9, "startup_seconds": {"torch": 2.0}}
     values["calibration"]["collectives"][0]["curve"]["cpu_seconds"] = [1.0]
     assert Hardware.read(values, "an earlier file") == hardware
+
+
+def test_a_shipped_gpu_has_the_operations_that_were_timed_on_one_of_its_kind() -> None:
+    hardware = load_hardware("h200-nvlink")
+    assert hardware.measured_elsewhere
+    assert {times.kind for times in hardware.calibrated.operations} == {
+        "product", "convolution", "attention", "memory", "update",
+    }  # fmt: skip
+    # Links are those of the description: what was timed was one GPU alone.
+    assert hardware.calibrated.collectives == ()
+    assert hardware.device.host_seconds_per_operation["eager"].source.startswith("measured")
+    assert load_hardware("8xh200-nvlink").calibrated.operations == hardware.calibrated.operations
+
+
+def test_operations_that_do_not_ship_are_a_sentence(tmp_path: Path) -> None:
+    text = to_toml(load_hardware("a100-nvlink").model_dump(mode="json", exclude_none=True))
+    file = tmp_path / "mine.toml"
+    file.write_text(f'operations = "h2000"\n{text}')
+    with pytest.raises(SpecError, match=r"there are no operations 'h2000'; did you mean 'h200'\?"):
+        load_hardware(str(file))
+
+
+def test_a_slice_is_run_as_one() -> None:
+    hardware = load_hardware("h200-nvlink")
+    assert hardware.run_device == "cuda"
+    assert hardware.model_copy(update={"slices": 4}).run_device == "cuda-slice"
+    assert load_hardware("cpu-2-cores").run_device == "cpu"

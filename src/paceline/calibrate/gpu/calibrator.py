@@ -20,12 +20,16 @@ from paceline.errors import UserError
 from paceline.systems.hardware import LOCAL, Calibration, Collective, Hardware, Quantity
 from paceline.systems.local import System
 
-# Seconds that each part may take; all of them stay below 90 with what starting processes takes.
+# Seconds that each part may take where there is time enough; less of each where there is not.
 PARTS: dict[Part, float] = {
-    "products": 13.0, "convolutions": 12.0, "attention": 6.0, "memory": 4.0, "updates": 2.0, "host": 14.0, "power": 2.5,
+    "products": 15.0, "convolutions": 12.0, "attention": 14.0, "memory": 4.0, "updates": 2.0, "host": 16.0,
+    "power": 2.5,
 }  # fmt: skip
 REPLAY_SECONDS = 15.0
 LINK_SECONDS = 7.0
+# Until a process has CUDA, or NCCL has joined several.
+START_SECONDS = 7.0
+USUAL_SECONDS = 90.0
 RANKS = (2, 4, 8)
 USUAL_SLICES = 4
 
@@ -41,19 +45,35 @@ class GpuCalibrator:
     # The operations of a model that is given, timed as they are.
     replay: Sequence[Operation] = ()
     parts: dict[Part, float] = field(default_factory=lambda: dict(PARTS))
+    # All of it should take no longer than this, replaying aside.
+    seconds: float = USUAL_SECONDS
     most_flops: float = float("inf")
     failures: dict[str, str] = field(default_factory=dict)
 
     def calibrate(self) -> Hardware:
         """A minute or a little more."""
         with gpu_gauging(self.device, self.system, self.slices, self.say, self.most_flops) as gauge:
-            parts = {**self.parts, **({"replay": REPLAY_SECONDS} if self.replay else {})}
+            parts = {part: seconds * self._haste for part, seconds in self.parts.items()}
+            if self.replay:
+                parts["replay"] = REPLAY_SECONDS
             answer = self._measured(gauge.measure(parts, replay=self.replay))
             if not answer.operations and not answer.replayed:
                 reason = next(iter(answer.failures.values()), "nothing was timed")
                 raise UserError(f"calibrating with device {self.device} failed: {reason}; run paceline doctor")
             links, together = self._with_links(gauge)
         return self._hardware(answer, links, together)
+
+    @property
+    def _ranks(self) -> list[int]:
+        devices = self.slices if self.device == "cuda-slice" else len(self.system.gpus)
+        return [count for count in RANKS if count <= devices]
+
+    @property
+    def _haste(self) -> float:
+        """The share of their usual time that the parts have."""
+        starting = START_SECONDS * (1 + len(self._ranks))
+        wanted = sum(self.parts.values()) + LINK_SECONDS * len(self._ranks)
+        return min(1.0, max(0.1, (self.seconds - starting) / wanted))
 
     def _measured(self, answer: GpuAnswer) -> GpuAnswer:
         self.failures |= answer.failures
@@ -63,11 +83,10 @@ class GpuCalibrator:
 
     def _with_links(self, gauge: GpuGauge) -> tuple[list[Collective], GpuAnswer | None]:
         """Curves of transfers between as many ranks as there are devices, and the answer of the most ranks."""
-        devices = self.slices if self.device == "cuda-slice" else len(self.system.gpus)
         curves: list[Collective] = []
         together: GpuAnswer | None = None
-        for ranks in [count for count in RANKS if count <= devices]:
-            answer = self._measured(gauge.measure({"links": LINK_SECONDS}, world=ranks))
+        for ranks in self._ranks:
+            answer = self._measured(gauge.measure({"links": LINK_SECONDS * self._haste}, world=ranks))
             curves += curves_of(answer.transfers, ranks)
             together = answer if answer.transfers else together
         return curves, together
@@ -99,6 +118,8 @@ class GpuCalibrator:
         fields: dict[str, Any] = {"device": device, "calibration": calibration, "name": LOCAL}
         count = self.slices if share < 1 else len(self.system.gpus)
         fields |= {"node_devices": max(1, count), "about": f"{answer.gpu}, {_count(count, share < 1)}"}
+        if share < 1:
+            fields["slices"] = self.slices
         if links:
             fields["inner"] = link_of(links, source)
         if together is not None and together.interference is not None:

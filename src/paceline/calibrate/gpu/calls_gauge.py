@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.calibrate.gpu.cases import MEMORY_NAMES
+from paceline.calibrate.gpu.cases import CAST, MEMORY_NAMES, arrays_of
 from paceline.costs.operations import Operation, OperationNumbers
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.spec import Optimizer
@@ -40,8 +40,7 @@ def _product(operation: Operation, device: torch.device) -> Call:
     if batch > 1:
         left, right = _random((batch, rows, inner), device, kind), _random((batch, columns, inner), device, kind)
         return lambda: torch.bmm(left, right.transpose(1, 2))
-    if operation.backward and inner > rows:
-        # The gradient of weights sums over the rows of both.
+    if operation.sums_rows:
         left, right = _random((inner, rows), device, kind), _random((inner, columns), device, kind)
         return lambda: torch.mm(left.t(), right)
     left = _random((rows, inner), device, kind)
@@ -61,8 +60,8 @@ def _convolution(operation: Operation, device: torch.device) -> Call:
     weights = _random((outputs, inputs // groups, kernel_height, kernel_width), device, kind)
     weights = weights.to(memory_format=torch.channels_last)
     if not operation.backward:
-        return lambda: functional.conv2d(images, weights, None, stride, padding, 1, groups)  # type: ignore[arg-type]
-    made = functional.conv2d(images, weights, None, stride, padding, 1, groups)  # type: ignore[arg-type]
+        return lambda: functional.conv2d(images, weights, None, stride, padding, 1, groups)
+    made = functional.conv2d(images, weights, None, stride, padding, 1, groups)
     gradient = torch.randn_like(made)
     # As many operations as a forward pass are the gradient of weights alone: the first layer's.
     one = operation.flops < 1.5 * 2 * made.numel() * inputs // groups * kernel_height * kernel_width
@@ -102,7 +101,7 @@ def _memory(operation: Operation, device: torch.device) -> Call:
         elements = max(1, round(operation.moved_bytes / 2 / kind.itemsize))
         source, target = _random((elements,), device, kind), torch.empty(elements, device=device, dtype=kind)
         return lambda: target.copy_(source)
-    arrays = MEMORY_NAMES[name][0]
+    arrays = arrays_of(name, operation.numbers)
     elements = max(ROW * SIDE, round(operation.moved_bytes / arrays / kind.itemsize) // (ROW * SIDE) * ROW * SIDE)
     return _named(name, elements, device, kind)
 
@@ -112,13 +111,14 @@ def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) ->
     other = torch.randn_like(rows)
     aten = torch.ops.aten
     ones = torch.ones(ROW, device=device, dtype=kind)
+    source = rows.to(torch.bfloat16 if kind == torch.float32 else torch.float32) if name == CAST else rows
     simple: dict[str, Call] = {
+        CAST: lambda: source.to(kind),
         "add": lambda: rows + other, "mul": lambda: rows * other, "relu": lambda: functional.relu(rows),
         "gelu": lambda: functional.gelu(rows), "gelu_backward": lambda: aten.gelu_backward(other, rows),
         "silu": lambda: functional.silu(rows), "clone": rows.clone, "sum": lambda: rows.sum(0),
         "threshold_backward": lambda: aten.threshold_backward(other, rows, 0),
         "native_layer_norm": lambda: aten.native_layer_norm(rows, [ROW], ones, ones, 1e-5),
-        "_to_copy": lambda: rows.to(torch.bfloat16 if kind == torch.float32 else torch.float32),
         "_log_softmax": lambda: functional.log_softmax(rows, -1),
     }  # fmt: skip
     if name in simple:
@@ -127,6 +127,11 @@ def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) ->
         mean, deviation = aten.native_layer_norm(rows, [ROW], ones, ones, 1e-5)[1:]
         masks = [True, True, True]
         return lambda: aten.native_layer_norm_backward(other, rows, [ROW], mean, deviation, ones, ones, masks)
+    if name.startswith("_fused_rms_norm"):
+        scale = aten._fused_rms_norm(rows, [ROW], ones, 1e-5)[1]
+        if not name.endswith("backward"):
+            return lambda: aten._fused_rms_norm(rows, [ROW], ones, 1e-5)
+        return lambda: aten._fused_rms_norm_backward(other, rows, [ROW], scale, ones, [True, True])
     if name == "_log_softmax_backward_data":
         made = functional.log_softmax(rows, -1)
         return lambda: aten._log_softmax_backward_data(other, made, -1, kind)
@@ -134,7 +139,7 @@ def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) ->
 
 
 def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype) -> Call:
-    """Norms and pooling over the pixels of (samples, 32 channels, 32, 32), with channels fastest."""
+    """Norms and pooling over the pixels of (samples, 32 channels, 32, 32), with channels fastest where they may be."""
     shape = (elements // (NORM_GROUPS * SIDE * SIDE), NORM_GROUPS, SIDE, SIDE)
     images = _random(shape, device, kind).to(memory_format=torch.channels_last)
     if name == "max_pool2d_with_indices":
@@ -144,6 +149,7 @@ def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype
     ones = torch.ones(NORM_GROUPS, device=device, dtype=torch.float32 if "batch" in name else kind)
     zeros, groups, masks = torch.zeros_like(ones), NORM_GROUPS // 2, [True, True, True]
     if name.startswith("native_group_norm"):
+        images = images.contiguous()
         grouped = [samples, NORM_GROUPS, pixels, groups]
         if not name.endswith("backward"):
             return lambda: aten.native_group_norm(images, ones, zeros, *grouped, 1e-5)
@@ -164,7 +170,8 @@ def _update(operation: Operation, device: torch.device) -> Call:
     parameters = [torch.nn.Parameter(_random((operation.shape[0] // arrays,), device)) for _ in range(arrays)]
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
-    return make_optimizer(settings, parameters, eager=True).step
+    step: Call = make_optimizer(settings, parameters, eager=True).step
+    return step
 
 
 def _random(shape: tuple[int, ...], device: torch.device, kind: torch.dtype = torch.float32) -> Tensor:

@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from itertools import product as crossed
 from random import Random
 
-from paceline.costs.operations import Operation, OperationNumbers, attention, convolution, memory, product, update
+from paceline.costs.operations import (
+    NUMBER_BYTES,
+    Operation,
+    OperationNumbers,
+    attention,
+    convolution,
+    memory,
+    product,
+    update,
+)
 
 # Numbers of two bytes stand for both kinds, which devices multiply as fast.
 NUMBERS: tuple[OperationNumbers, ...] = ("bf16", "tf32", "fp32")
@@ -43,25 +52,33 @@ CONVOLUTIONS = (
     (32, 32, 32, 5, 1), (16, 32, 64, 3, 1),
 )  # fmt: skip
 CONVOLVED_SAMPLES = (16, 64, 256)
-# Samples, heads, length, head width.
+# Samples, heads, length, head width. cuDNN takes half a second to plan for each that it has not seen, so that those of
+# two bytes are few.
 ATTENTIONS = (
-    (1, 16, 1024, 64), (4, 12, 1024, 64), (16, 12, 1024, 64), (64, 12, 1024, 64), (16, 12, 197, 64), (128, 12, 197, 64),
-    (8, 12, 512, 64), (64, 12, 512, 64), (32, 12, 128, 64), (256, 12, 128, 64), (1, 32, 2048, 128), (4, 32, 2048, 128),
-    (1, 32, 8192, 128), (2, 16, 4096, 64), (8, 8, 256, 32), (64, 8, 256, 32), (8, 16, 2048, 128), (2, 16, 512, 128),
+    (16, 12, 1024, 64), (4, 12, 1024, 64), (64, 12, 197, 64), (32, 12, 512, 64), (128, 12, 128, 64), (2, 32, 2048, 128),
+    (1, 32, 8192, 128), (64, 8, 256, 32), (2, 16, 512, 128),
+)  # fmt: skip
+MORE_ATTENTIONS = (
+    (1, 16, 1024, 64), (64, 12, 1024, 64), (8, 12, 197, 64), (256, 12, 128, 64), (2, 16, 4096, 64), (8, 8, 256, 32),
 )  # fmt: skip
 # A head of keys for so many of queries.
-SHARED_HEADS = ((1, 32, 8, 2048, 128), (4, 32, 8, 2048, 128), (1, 32, 8, 8192, 128))
+SHARED_HEADS = ((2, 32, 8, 2048, 128),)
+# Tokens of a sequence up to which it is an encoder's.
+SHORT = 512
 ELEMENTS = (1 << 12, 1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 # Memory-bound operations as PyTorch calls them: arrays that each reads and writes, and whether it is of a backward
 # pass.
 MEMORY_NAMES: dict[str, tuple[float, bool]] = {
     "add": (3, False), "mul": (3, False), "gelu": (2, False), "gelu_backward": (3, True), "relu": (2, False),
     "threshold_backward": (3, True), "silu": (2, False), "native_layer_norm": (2, False),
-    "native_layer_norm_backward": (5, True), "_to_copy": (1.5, False), "_log_softmax": (2, False),
+    "native_layer_norm_backward": (3, True), "_to_copy": (3, False), "_log_softmax": (2, False),
     "_log_softmax_backward_data": (3, True), "sum": (1, True), "native_group_norm": (2, False),
-    "native_group_norm_backward": (5, True), "native_batch_norm": (3, False), "native_batch_norm_backward": (5, True),
-    "max_pool2d_with_indices": (1.5, False), "clone": (2, False),
+    "native_group_norm_backward": (3, True), "native_batch_norm": (2, False), "native_batch_norm_backward": (3, True),
+    "max_pool2d_with_indices": (2, False), "clone": (2, False), "_fused_rms_norm": (2, False),
+    "_fused_rms_norm_backward": (3, True),
 }  # fmt: skip
+CAST = "_to_copy"
+BOTH_WIDTHS: tuple[OperationNumbers, ...] = ("bf16", "fp32")
 PARAMETERS = (10_000, 300_000, 3_000_000, 30_000_000, 300_000_000)
 OPTIMIZERS = ("adam", "sgd")
 
@@ -77,7 +94,7 @@ def product_cases() -> list[Operation]:
     ]
     # Gradients of weights: rows and columns are features, and what is summed over are the tokens.
     cases += [
-        product(numbers, rows, columns, tokens, backward=True)
+        product(numbers, rows, columns, tokens, backward=True, sums_rows=True)
         for numbers in HALF_AND_TF32
         for (rows, columns), tokens in crossed([*sides, *odd], ROWS[2:])
     ]
@@ -96,26 +113,35 @@ def convolution_cases() -> list[Operation]:
 
 
 def attention_cases() -> list[Operation]:
-    """Attention of short and long sequences, causal or not, both passes."""
-    shapes = [(samples, heads, heads, length, width) for samples, heads, length, width in ATTENTIONS] + [*SHARED_HEADS]
-    return _mixed(
-        attention(
-            numbers, samples, (heads, key_heads), (length, length), width, causal=causal, backward=backward
-        )
-        for (samples, heads, key_heads, length, width), numbers, causal, backward in crossed(
-            shapes, HALF_AND_TF32, (False, True), (False, True)
-        )
-    )  # fmt: skip
+    """Attention of short and long sequences, causal or not; both passes of a shape together, the most usual first."""
+    few = [(samples, heads, heads, length, width) for samples, heads, length, width in ATTENTIONS]
+    more = [(samples, heads, heads, length, width) for samples, heads, length, width in MORE_ATTENTIONS]
+    shapes: list[tuple[OperationNumbers, bool, tuple[int, ...]]] = []
+    for shape in [*few, *SHARED_HEADS]:
+        # Long ones are causal and short ones are not, as a rule.
+        shapes += [("bf16", shape[3] > SHORT, shape)]
+    shapes += [("bf16", shape[3] <= SHORT, shape) for shape in few[:3]]
+    shapes += [("tf32", causal, shape) for shape in [*few, *more] for causal in (False, True)]
+    return [
+        attention(numbers, samples, (heads, key_heads), (length, length), width, causal=causal, backward=backward)
+        for numbers, causal, (samples, heads, key_heads, length, width) in shapes
+        for backward in (False, True)
+        if length * length * samples * heads * width < MOST_SLOW_FLOPS or numbers == "bf16"
+    ]
 
 
 def memory_cases() -> list[Operation]:
     """Passes over memory, by what PyTorch calls them."""
     return _mixed(
-        memory(numbers, elements, arrays, name, backward=backward)
-        for (name, (arrays, backward)), elements, numbers in crossed(
-            MEMORY_NAMES.items(), ELEMENTS, ("bf16", "fp32")
-        )
-    )  # fmt: skip
+        memory(numbers, elements, arrays_of(name, numbers), name, backward=MEMORY_NAMES[name][1])
+        for name, elements, numbers in crossed(MEMORY_NAMES, ELEMENTS, BOTH_WIDTHS)
+    )
+
+
+def arrays_of(name: str, numbers: OperationNumbers) -> float:
+    """Arrays of those numbers that an operation of that name reads and writes; a cast has one of the other width."""
+    arrays = MEMORY_NAMES[name][0]
+    return arrays / 2 if name == CAST and NUMBER_BYTES[numbers] == NUMBER_BYTES["fp32"] else arrays
 
 
 def update_cases() -> list[Operation]:

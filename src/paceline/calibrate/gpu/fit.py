@@ -31,7 +31,7 @@ def grid_of(timed: Iterable[TimedOperation]) -> tuple[OperationTimes, ...]:
     groups: dict[tuple[Any, ...], list[tuple[Operation, float]]] = {}
     for row in timed:
         operation = row.operation
-        key = (operation.kind, operation.numbers, operation.backward, operation.plain_name)
+        key = (operation.kind, operation.numbers, operation.backward, operation.sums_rows, operation.plain_name)
         groups.setdefault(key, []).append((operation, _rounded(row.seconds)))
     return tuple(OperationTimes.of_rows(rows) for _, rows in sorted(groups.items()))
 
@@ -113,6 +113,6 @@ def nearest_description(gpu: str) -> Hardware:
     words = set(re.findall(r"[A-Z0-9]+", gpu.upper())) - {"NVIDIA", "GPU", "SXM", "PCIE"}
     for name in shipped_systems():
         hardware = load_hardware(name)
-        if hardware.kind == "cuda" and name.split("-")[0].upper() in words:
+        if hardware.kind == "cuda" and (model := re.match("[a-z0-9]+", name)) and model[0].upper() in words:
             return hardware
     return load_hardware(STAND_IN)

@@ -19,6 +19,8 @@ from paceline.systems.nccl import loaded_nccl, version_text
 SLEEP_CYCLES, LONG_SLEEP_CYCLES = 1_500_000, 6_000_000
 # Each operation is repeated for about so long and so often at least and at most; the shorter of two rounds counts.
 REPEAT_SECONDS, REPEATS, ROUNDS = 1.5e-3, (2, 12), 2
+# Of those that take the host longer there is time to ask for fewer while the device sleeps.
+LONG_REPEATS = 5
 IDLE_READINGS, READING_SECONDS = 5, 0.1
 # What keeps the GPU busy while its power is read: products and passes over memory, as training has both.
 BUSY_PRODUCT, BUSY_ELEMENTS = (8192, 4096, 4096), 1 << 26
@@ -53,7 +55,7 @@ def device_seconds(call: Call, device: torch.device, long: bool = False) -> floa
     call()
     repeats = 2
     best = _repeated(call, device, repeats, long)
-    repeats = int(min(REPEATS[1], max(REPEATS[0], REPEAT_SECONDS / max(best, 1e-9))))
+    repeats = int(min(LONG_REPEATS if long else REPEATS[1], max(REPEATS[0], REPEAT_SECONDS / max(best, 1e-9))))
     return min(_repeated(call, device, repeats, long) for _ in range(ROUNDS))
 
 
@@ -83,15 +85,19 @@ def time_operations(wanted: Iterable[Operation], measuring: Measuring, part: Par
             continue
         if number % 50 == 0:
             measuring.tell(f"timing {part}: {number} of {len(wanted)}")
-        long = operation.kind == "attention" and operation.backward
         try:
-            seconds = device_seconds(call_of(operation, measuring.device), measuring.device, long)
+            seconds = device_seconds(call_of(operation, measuring.device), measuring.device, asks_long(operation))
         except (RuntimeError, torch.OutOfMemoryError) as error:
             _forget(measuring, part, operation, error)
             continue
         timed.append(TimedOperation(operation=operation, seconds=seconds))
     _free(measuring.device)
     return timed, late
+
+
+def asks_long(operation: Operation) -> bool:
+    """Whether the host takes long to ask for it: autograd's backward passes, and updates of many arrays."""
+    return operation.kind == "update" or (operation.kind == "attention" and operation.backward)
 
 
 def _forget(measuring: Measuring, part: Part, operation: Operation, error: Exception) -> None:

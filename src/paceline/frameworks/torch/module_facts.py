@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.costs.footprint import FLOAT_BYTES
 from paceline.costs.layers import Arrays, LayerFacts, LayerKind
+from paceline.frameworks.torch.trace.build import without_numbers
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -27,12 +28,15 @@ class _Collector:
         self._storages: dict[int, Any] = {}
         self._storages |= {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in uncounted}
         self._seen: set[str] = set()
+        # Parameters that were counted, by number: one that modules share counts once.
+        self._counted: set[int] = set()
         self.counter = FlopCounterMode(display=False)
 
     def add(self, name: str, module: nn.Module, output: Tensor) -> None:
         """Adds a module that has just run. One that runs again costs again, and brings no further parameters."""
         flops = self.counter.get_total_flops()
-        arrays = () if name in self._seen else _arrays(module)
+        is_new = name not in self._seen
+        arrays = _arrays(module, self._counted) if is_new else ()
         self._seen.add(name)
         self.layers.append(
             LayerFacts(
@@ -44,7 +48,7 @@ class _Collector:
                 tensors=len(arrays),
                 arrays=arrays,
                 kept_elements=self._kept_bytes // FLOAT_BYTES // self._samples,
-                kind=_kind(module) if arrays else "shape",
+                kind=_kind(module) if is_new and _is_trained(module) else "shape",
             )
         )
         self._flops, self._kept_bytes = flops, 0
@@ -61,7 +65,7 @@ class _Collector:
 def module_facts(module: nn.Module, inputs: Tensor) -> tuple[LayerFacts, ...]:
     """Facts of the module's layers, in the order of a forward pass."""
     try:
-        return _run(copy.deepcopy(module).to("meta"), inputs.to("meta"))
+        return _run(without_numbers(copy.deepcopy(module)), inputs.to("meta"))
     except Exception:  # what a model of the user's raises on tensors without numbers can be anything
         return _run(module, inputs)
 
@@ -86,18 +90,23 @@ def _run(module: nn.Module, inputs: Tensor) -> tuple[LayerFacts, ...]:
     return tuple(collector.layers)
 
 
+def _is_trained(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+
+
 def _kind(module: nn.Module) -> LayerKind:
     if isinstance(module, nn.Linear):
         return "dense"
     return "convolution" if isinstance(module, nn.modules.conv._ConvNd) else "other"
 
 
-def _arrays(module: nn.Module) -> Arrays:
+def _arrays(module: nn.Module, counted: set[int]) -> Arrays:
     """Trainable arrays in the neutral layout: kernels of dense layers and convolutions have inputs before outputs."""
     arrays: list[tuple[str, tuple[int, ...]]] = []
     for name, parameter in module.named_parameters(recurse=False):
-        if not parameter.requires_grad:
+        if not parameter.requires_grad or id(parameter) in counted:
             continue
+        counted.add(id(parameter))
         shape = tuple(parameter.shape)
         if name == "weight" and isinstance(module, nn.Linear):
             arrays.append(("kernel", (shape[1], shape[0])))

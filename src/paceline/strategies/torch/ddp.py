@@ -6,13 +6,15 @@ buckets while the backward pass still runs. PowerSGD: Vogels et al., NeurIPS 201
 
 import os
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
-from paceline.contract.traits import Search, Traits, batch_parts
+from paceline.contract.traits import Peaks, Search, Traits, batch_parts
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
+from paceline.costs.layout_memory import whole_model_peaks
 from paceline.costs.messages import Message, all_reduce
 from paceline.costs.precision import HALF_BYTES, autocast_numbers, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
@@ -25,6 +27,8 @@ DEFAULT_BUCKET_MB = 25.0
 MEBIBYTE = 1 << 20
 # DDP regroups its buckets after the first step, and PowerSGD must not have remembered anything before.
 POWERSGD_FULL_STEPS = 2
+# When DDP regroups its buckets, NCCL's watchdog holds on to the first ones until it next looks.
+BUCKET_SETS = 2
 # PyTorch's default: a matrix whose factors are not this much smaller is sent whole.
 POWERSGD_LEAST_GAIN = 2
 # How far the losses of 20 steps may stray from those of exact gradients. Half precision rounds each gradient by up to
@@ -199,6 +203,7 @@ STRATEGY: Strategy = Strategy(
         check=check,
     ),
     traits=Traits(
+        peaks=Peaks(partial(whole_model_peaks, buckets=BUCKET_SETS)),
         collective_algorithm=lambda spec: str(STRATEGY.knob_values(spec)["algorithm"]),
         searched=(Search("accumulation", batch_parts),),
         timed_on=("mlp",),

@@ -9,13 +9,17 @@ from dataclasses import replace
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
-from paceline.contract.traits import Search, Traits, one_group_per_node
+from paceline.contract.traits import Peaks, Search, Traits, one_group_per_node
 from paceline.costs.footprint import Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.layout_memory import mesh_peaks
+from paceline.costs.layouts import MeshPlan
 from paceline.costs.messages import Message, all_gather, all_reduce, during, scattered_reduction
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
+from paceline.costs.step_memory import StepMemory
 from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.frameworks.torch import declared
+from paceline.layout import Layout
 from paceline.spec import RunSpec
 from paceline.systems import System
 
@@ -63,6 +67,16 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         for _ in range(int(knobs["hsdp_replicas"]))
         for ranks, held in shard_runs(arrays, shards)
     )
+
+
+def peaks(spec: RunSpec, model: ModelFacts, footprint: Footprint, step: StepMemory) -> list[float]:
+    """As of the composed layout that divides everything over the same workers."""
+    knobs = STRATEGY.knob_values(spec)
+    replicas = int(knobs["hsdp_replicas"])
+    layout = Layout(replicate=replicas, shard=spec.workers // replicas)
+    plan = MeshPlan(layout, spec.samples_per_step // spec.workers, spec.accumulation)
+    by_layers = knobs["wrap"] == "layers" and bool(knobs["reshard_after_forward"])
+    return mesh_peaks(spec, plan, model, footprint, step, gathers_layers=by_layers)
 
 
 def units_of(model: ModelFacts, by_layers: bool) -> dict[str, list[Array]]:
@@ -113,7 +127,7 @@ def open_job(context: Context) -> Job:
     return ShardedJob(context, module, device, optimizer_for(context, module))
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="torch-fsdp",
     family="data",
     framework="torch",
@@ -128,8 +142,10 @@ STRATEGY = Strategy(
     ),
     needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS | {"reduction", "offload"}, check=check),
     traits=Traits(
+        peaks=Peaks(peaks, casts=True),
         searched=(Search("hsdp_replicas", one_group_per_node),),
         timed_on=("mlp", "transformer"),
         calibrated_like=("torch-ddp", "torch-zero"),
+        numbers=cast_numbers,
     ),
 )

@@ -6,12 +6,14 @@ Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Paramet
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy
-from paceline.contract.traits import Traits
+from paceline.contract.traits import Peaks, Traits
 from paceline.costs.footprint import Footprint, ModelFacts, in_groups, optimizer_bytes, trainer
+from paceline.costs.layout_memory import whole_model_peaks
 from paceline.costs.messages import Message, all_reduce
 from paceline.costs.precision import autocast_numbers, parameter_width
 from paceline.costs.torch import broadcast, greedy_partition
@@ -19,7 +21,8 @@ from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
 
-# DistributedDataParallel's own buckets.
+# DistributedDataParallel's own buckets; those of the first step may still be there when it has regrouped them.
+BUCKET_SETS = 2
 BUCKETS = {"piece_bytes": 25 * (1 << 20), "first_piece_bytes": 1 << 20}
 
 # Beyond so many workers all send what one in the middle does: who sends how often then hardly differs.
@@ -104,5 +107,9 @@ STRATEGY = Strategy(
         Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
     ),
     needs=replace(declared.NEEDS, check=check),
-    traits=Traits(timed_on=("mlp",), calibrated_like=("torch-ddp", "torch-fsdp")),
+    traits=Traits(
+        peaks=Peaks(partial(whole_model_peaks, buckets=BUCKET_SETS)),
+        timed_on=("mlp",),
+        calibrated_like=("torch-ddp", "torch-fsdp"),
+    ),
 )

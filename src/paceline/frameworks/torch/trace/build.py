@@ -82,9 +82,7 @@ def resident_on_meta(context: Context, shape: Shape) -> ResidentData:
     def images(array: np.ndarray, count: int) -> Tensor:
         return put(array.transpose(0, 2, 3, 1) if permuted else array, count)
 
-    train, test = (
-        (images(data.train_inputs, count), put(data.train_targets, count)) for count in counts
-    )
+    train, test = ((images(data.train_inputs, count), put(data.train_targets, count)) for count in counts)
     return ResidentData(train, test, permuted, data.evaluation_batch)
 
 

@@ -26,7 +26,7 @@ _IN_HALF = (
     "conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm "
     "bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell "
     "rnn_relu_cell"
-).split()
+)
 _IN_SINGLE = (
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
     "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm rms_norm frobenius_norm.dim "
@@ -36,18 +36,20 @@ _IN_SINGLE = (
     "dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d "
     "_upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
     "_upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
-).split()
+)
 _IN_SINGLE_UNLESS_ASKED = (
     "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm "
     "linalg_matrix_norm.str_ord sum sum.dim_IntList"
-).split()
-_IN_THE_WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
+)
+_IN_THE_WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 # The widest head that each attention kernel takes.
 _WIDEST_HEAD: dict[str, int] = {"cudnn": 128, "flash": 256}
 _HALVES = (torch.bfloat16, torch.float16)
 # Cast weights by the number of the tensor they were cast from, which is kept so that none other gets its number.
 _cast_weights: dict[int, tuple[Tensor, Tensor]] = {}
 _kept_alive: list[Any] = []
+# Counts by the number of their tensor, and what they add up to.
+_counted: dict[int, tuple[Tensor, int]] = {}
 
 
 @contextmanager
@@ -65,6 +67,7 @@ def _register(half: Attention, single: Attention) -> None:
     _let_autocast_be_asked_for()
     _let_optimizers_take_meta()
     _let_checkpoints_cast()
+    _let_counts_be_listed()
     library = torch.library.Library("aten", "IMPL")
     _kept_alive.append(library)
     warnings.filterwarnings("ignore", message="Warning only once for all operators")
@@ -72,11 +75,11 @@ def _register(half: Attention, single: Attention) -> None:
     known = set(torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA"))
     policies = {
         _in_half: _IN_HALF, _in_single: _IN_SINGLE, _in_single_unless_asked: _IN_SINGLE_UNLESS_ASKED,
-        _in_the_widest: _IN_THE_WIDEST, _fused_dropout: ["dropout"],
-        _attention_by(half, single): ["scaled_dot_product_attention"],
+        _in_the_widest: _IN_THE_WIDEST, _fused_dropout: "dropout",
+        _attention_by(half, single): "scaled_dot_product_attention",
     }  # fmt: skip
     for policy, names in policies.items():
-        for name in names:
+        for name in names.split():
             if f"aten::{name}" in known or policy is _fused_dropout:
                 _replace(library, name, policy)
 
@@ -192,9 +195,7 @@ def _attend(
     dropout, causal, scale = values["dropout_p"], values["is_causal"], values["scale"]
     backwards = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in first)
     if chosen == "cudnn":
-        return aten._scaled_dot_product_cudnn_attention(
-            *first, None, backwards, dropout, causal, False, scale=scale
-        )[0]
+        return aten._scaled_dot_product_cudnn_attention(*first, None, backwards, dropout, causal, False, scale=scale)[0]
     if chosen == "flash":
         return aten._scaled_dot_product_flash_attention(*first, dropout, causal, False, scale=scale)[0]
     if chosen == "efficient":
@@ -209,8 +210,8 @@ def _attend(
 
 def _let_autocast_be_asked_for() -> None:
     """`torch.autocast("cuda")` switches itself off where there is no GPU."""
-    torch.cuda.amp.common.amp_definitely_not_available = lambda: False  # type: ignore[attr-defined]
-    torch.cuda.is_bf16_supported = lambda *_, **__: True  # type: ignore[assignment]
+    torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+    torch.cuda.is_bf16_supported = lambda *_, **__: True
     forget = torch.clear_autocast_cache
 
     def clear() -> None:
@@ -237,7 +238,7 @@ def _let_checkpoints_cast() -> None:
     """Activations that are computed again are computed under the autocast of the first time, for the device cuda."""
     from torch.utils import checkpoint
 
-    checkpoint._infer_device_type = lambda *_: "cuda"  # type: ignore[assignment]
+    checkpoint._infer_device_type = lambda *_: "cuda"
 
 
 def scalar_of(tensor: Tensor) -> Any:
@@ -245,6 +246,26 @@ def scalar_of(tensor: Tensor) -> Any:
     if tensor.dtype == torch.bool:
         return False
     return 0.0 if tensor.is_floating_point() else 0
+
+
+def counts_of(numbers: Tensor, classes: int) -> Tensor:
+    """What counting each class among numbers gives; code that asks how many there are is told as many of each."""
+    counts = torch.empty(classes, dtype=torch.int64, device=numbers.device)
+    _counted[id(counts)] = counts, numbers.numel()
+    return counts
+
+
+def _let_counts_be_listed() -> None:
+    listed = torch.Tensor.tolist
+
+    def tolist(tensor: Tensor) -> Any:
+        if tensor.device.type != "meta":
+            return listed(tensor)
+        _, total = _counted.get(id(tensor), (tensor, 0))
+        share, rest = divmod(total, max(1, tensor.numel()))
+        return [share + (place < rest) for place in range(tensor.numel())]
+
+    torch.Tensor.tolist = tolist
 
 
 def in_channels_last(made: Any, inputs: Iterable[Any]) -> Any:

@@ -34,7 +34,14 @@ def operation_of(
         numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else made))
         return Operation("update", "fp32", (numbers,), float(numbers), moved, short)
     kind, shape, flops = _work(name, args, read, made)
-    return Operation(kind, _numbers(kind, read, made, tf32), shape, flops, moved, short, backward=backward)
+    sums_rows = kind == "product" and backward and _is_transposed(args[_PRODUCTS[name]])
+    numbers_of = _numbers(kind, read, made, tf32)
+    return Operation(kind, numbers_of, shape, flops, moved, short, backward=backward, sums_rows=sums_rows)
+
+
+def _is_transposed(factor: Tensor) -> bool:
+    """Whether the rows of a matrix lie side by side: it is the other way round in memory."""
+    return factor.ndim == 2 and factor.stride(0) == 1 and factor.shape[0] > 1
 
 
 def _work(name: str, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
@@ -95,4 +102,4 @@ def _distinct(tensors: list[Tensor]) -> list[Tensor]:
 
 def _bytes(tensor: Tensor) -> int:
     """As they are in memory: a tensor that is spread over more places is read once."""
-    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+    return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from paceline.costs.operations import Operation
-from paceline.frameworks.torch.trace.cuda_on_meta import in_channels_last, running_node, scalar_of
+from paceline.frameworks.torch.trace.cuda_on_meta import counts_of, in_channels_last, running_node, scalar_of
 from paceline.frameworks.torch.trace.operations import operation_of
 from paceline.frameworks.torch.trace.scratch import Scratch
 
@@ -85,10 +85,7 @@ class Recorder(TorchDispatchMode):
         node = running_node()
         if node is not None and self.phase == "forward":
             self._turn_back()
-        # Some fused updates have no kernel for tensors without numbers, and they make nothing.
-        result = None if name.startswith("aten::_fused_") else func(*args, **kwargs)
-        if "convolution" in name:
-            result = in_channels_last(result, args)
+        result = self._result(name, func, args, kwargs)
         made = [value for value in tree_iter(result) if isinstance(value, Tensor)]
         place = self._place_of(node)
         for tensor in made:
@@ -103,6 +100,16 @@ class Recorder(TorchDispatchMode):
         if operation is not None:
             moment.operations.append(operation)
         return result
+
+    @staticmethod
+    def _result(name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        if name.startswith("aten::_fused_"):
+            # Some fused updates have no kernel for tensors without numbers, and they make nothing.
+            return None
+        if name == "aten::bincount":
+            return counts_of(args[0], kwargs.get("minlength", args[2] if len(args) > 2 else 0))
+        result = func(*args, **kwargs)
+        return in_channels_last(result, args) if "convolution" in name else result
 
     def add(self, tensor: Tensor, place: int | None = None) -> None:
         """Counts a tensor's storage from now until it is freed; without a place it was there before the step."""

@@ -60,10 +60,11 @@ class Scratch:
 
     def _attention(self, name: str, gradient: Tensor) -> float:
         """Gradients of queries are added up in single precision, beside one number for each query."""
-        queries = gradient.numel() // gradient.shape[-1]
+        numbers = int(gradient.numel())
+        queries = numbers // int(gradient.shape[-1])
         if "efficient" in name:
-            return queries * FLOAT_BYTES
-        return (gradient.numel() + queries) * FLOAT_BYTES
+            return float(queries * FLOAT_BYTES)
+        return float((numbers + queries) * FLOAT_BYTES)
 
 
 def _power_below(size: int) -> int:

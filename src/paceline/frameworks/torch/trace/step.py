@@ -33,18 +33,24 @@ ENOUGH_ALIKE = 3
 class TracedJob(TorchJob):
     """The usual training loop on data without numbers, which says where in a step it is."""
 
-    def __init__(self, recorder: Recorder, data: ResidentData, *parts: Any) -> None:
+    def __init__(self, recorder: Recorder, data: ResidentData, context: Context, module: nn.Module) -> None:
         self._recorder, self._meta_data = recorder, data
-        super().__init__(*parts, compiled=False)
+        super().__init__(context, module, META, optimizer_for(context, module), compiled=False)
 
     def _resident_data(self) -> ResidentData:
         return self._meta_data
 
-    def evaluate_once(self) -> None:
-        """The largest of the batches that the test set is evaluated in."""
+    @property
+    def evaluation_samples(self) -> tuple[int, int]:
+        """Of the largest of the batches that the test set is evaluated in, and of all of them."""
         total = len(self._meta_data.test[1])
-        most = math.ceil(total / math.ceil(total / self._meta_data.evaluation_batch))
-        self._data = replace(self._meta_data, test=tuple(tensor[:most] for tensor in self._meta_data.test))
+        return math.ceil(total / math.ceil(total / self._meta_data.evaluation_batch)), total
+
+    def evaluate_once(self) -> None:
+        """One of those batches."""
+        most, _ = self.evaluation_samples
+        inputs, targets = self._meta_data.test
+        self._data = replace(self._meta_data, test=(inputs[:most], targets[:most]))
         self.evaluate()
 
     def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
@@ -70,7 +76,7 @@ def trace_step(spec: RunSpec, gpu: GpuMemory) -> Trace:
         data = resident_on_meta(context, shape)
         compute_in_half(spec, module)
         recompute(context, module)
-        job = TracedJob(recorder, data, context, module, META, optimizer_for(context, module))
+        job = TracedJob(recorder, data, context, module)
         trace = _Tracing(recorder, module, job, layer_ends(module, layers, shape)).trace(spec, gpu, data)
     names = [name for name, _, _ in named_layers(whole, shape)]
     return trace.repeated(list(zip(names, places, strict=True))) if len(whole) > len(layers) else trace
@@ -108,7 +114,9 @@ def layer_ends(module: nn.Module, layers: Layers, shape: Shape) -> list[tuple[st
 class _Tracing:
     """Runs the steps with hooks on the layers, and puts the numbers together."""
 
-    def __init__(self, recorder: Recorder, module: nn.Module, job: TracedJob, ends: list[tuple[str, nn.Module]]) -> None:
+    def __init__(
+        self, recorder: Recorder, module: nn.Module, job: TracedJob, ends: list[tuple[str, nn.Module]]
+    ) -> None:
         self._recorder, self._module, self._job = recorder, module, job
         self._names: list[str] = []
         for name, end in ends:
@@ -145,7 +153,9 @@ class _Tracing:
     def _operations(self) -> StepOperations:
         moments = self._recorder.moments
         layers = tuple(
-            LayerOperations(name, *(tuple(_moment(moments, phase, place).operations) for phase in ("forward", "backward")))
+            LayerOperations(
+                name, *(tuple(_moment(moments, phase, place).operations) for phase in ("forward", "backward"))
+            )
             for place, name in enumerate((*self._names, LOSS))
         )
         return StepOperations(layers, tuple(_moment(moments, "update", 0).operations))
@@ -161,7 +171,9 @@ class _Tracing:
             parameters = owned.get(place, [])
             own_gradients = _rounded(parameter.grad for parameter in parameters)
             left -= own_gradients
-            forward, backward = (_moment(recorder.moments, phase, place).peak_bytes for phase in ("forward", "backward"))
+            forward, backward = (
+                _moment(recorder.moments, phase, place).peak_bytes for phase in ("forward", "backward")
+            )
             layers.append(
                 LayerMemory(
                     name, _rounded(parameters), own_gradients, recorder.kept.get(place, 0),
@@ -170,18 +182,26 @@ class _Tracing:
             )  # fmt: skip
             kept += recorder.kept.get(place, 0)
         held = sum(layer.parameter_bytes for layer in layers)
-        state = _rounded(tensor for each in job.optimizer_state for tensor in each.values() if isinstance(tensor, Tensor))
+        state = _rounded(
+            tensor for each in job.optimizer_state for tensor in each.values() if isinstance(tensor, Tensor)
+        )
         data_bytes = _rounded(resident)
         products = [
-            any(operation.kind == "product" for place in range(len(layers)) for operation in _moment(recorder.moments, phase, place).operations)
+            any(
+                operation.kind == "product"
+                for place in range(len(layers))
+                for operation in _moment(recorder.moments, phase, place).operations
+            )
             for phase in ("forward", "backward")
         ]
+        evaluated, tested = job.evaluation_samples
         return StepMemory(
             samples=spec.samples_per_step, layers=tuple(layers),
             buffer_bytes=static - held - state - data_bytes, state_bytes=state, data_bytes=data_bytes,
             workspace_bytes=sum(products) * gpu.product_workspace_bytes,
             update_bytes=max(0.0, _moment(recorder.moments, "update", 0).peak_bytes - static - gradients),
             evaluation_bytes=max(0.0, _moment(recorder.moments, "evaluation", 0).peak_bytes - static - gradients),
+            evaluation_samples=evaluated, test_samples=tested,
         )  # fmt: skip
 
     def _parameters_by_place(self) -> dict[int, list[nn.Parameter]]:

@@ -11,10 +11,12 @@ from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.layout_search import LAYOUTS
 from paceline.contract.strategy import Cut, Knob, Strategy
-from paceline.contract.traits import Traits
+from paceline.contract.traits import Peaks, Traits
 from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.layout_memory import mesh_peaks
 from paceline.costs.layouts import ATTENTION, BALANCES, SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
 from paceline.costs.mesh import mesh_footprint
+from paceline.costs.precision import cast_numbers
 from paceline.errors import SpecError
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
@@ -115,7 +117,13 @@ STRATEGY = Strategy(
     traits=Traits(
         replicas=lambda spec: plan_of(spec).layout.data_ranks,
         splits_layers=lambda spec: plan_of(spec).layout.tensor > 1,
+        peaks=Peaks(
+            lambda spec, model, footprint, step: mesh_peaks(spec, plan_of(spec), model, footprint, step),
+            samples=lambda spec: plan_of(spec).stretch_microbatch,
+            casts=True,
+        ),
         searched=(LAYOUTS,),
         calibrated_like=("torch-fsdp",),
+        numbers=cast_numbers,
     ),
 )

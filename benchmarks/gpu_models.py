@@ -1,0 +1,85 @@
+"""Models of a user's own that predictions of `gpu_time.py` are tried on; none was looked at to choose a constant."""
+
+import torch
+from torch import Tensor, nn
+
+
+def plain_network() -> nn.Module:
+    """Convolutions and batch norms without shortcuts, for images of 3x96x96."""
+    layers: list[nn.Module] = []
+    inputs = 3
+    for channels in (48, 96, 96, 192, 192, 384):
+        layers += [
+            nn.Conv2d(inputs, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(inplace=True),
+        ]
+        layers += [nn.MaxPool2d(2)] if channels != inputs else []
+        inputs = channels
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 100))
+
+
+def encoder() -> nn.Module:
+    """PyTorch's own encoder with dropout, over 256 vectors of 80 numbers each."""
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inputs = nn.Linear(80, 640)
+            layer = nn.TransformerEncoderLayer(640, 10, 2560, dropout=0.1, batch_first=True, norm_first=True)
+            self.blocks = nn.TransformerEncoder(layer, 10, enable_nested_tensor=False)
+            self.head = nn.Linear(640, 40)
+
+        def forward(self, frames: Tensor) -> Tensor:
+            head: Tensor = self.head(self.blocks(self.inputs(frames)).mean(1))
+            return head
+
+    return Encoder()
+
+
+def mixer() -> nn.Module:
+    """An MLP-Mixer: products over positions and over channels in turn, for images of 3x224x224."""
+
+    class Mixing(nn.Module):
+        def __init__(self, positions: int, width: int) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.along = nn.Sequential(nn.Linear(positions, 384), nn.GELU(), nn.Linear(384, positions))
+            self.across = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.along(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+            mixed: Tensor = x + self.across(self.norm2(x))
+            return mixed
+
+    class Mixer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = nn.Conv2d(3, 512, 16, stride=16)
+            self.blocks = nn.Sequential(*(Mixing(196, 512) for _ in range(8)))
+            self.head = nn.Linear(512, 1000)
+
+        def forward(self, images: Tensor) -> Tensor:
+            x = self.patches(images).flatten(2).transpose(1, 2)
+            scores: Tensor = self.head(self.blocks(x).mean(1))
+            return scores
+
+    return Mixer()
+
+
+def gated_network() -> nn.Module:
+    """Wide gated layers over 1,024 numbers, some of them two at a time."""
+
+    class Gated(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(width)
+            self.gate, self.up = nn.Linear(width, 3 * width), nn.Linear(width, 3 * width)
+            self.down = nn.Linear(3 * width, width)
+
+        def forward(self, x: Tensor) -> Tensor:
+            normed = self.norm(x)
+            mixed: Tensor = x + self.down(torch.tanh(self.gate(normed)) * self.up(normed))
+            return mixed
+
+    return nn.Sequential(nn.Linear(1024, 2048), *(Gated(2048) for _ in range(6)), nn.Linear(2048, 1000))

@@ -1,0 +1,130 @@
+"""Seconds of operations: as they were timed, by a grid, by the data sheet, in this order."""
+
+from itertools import product as crossed
+from math import sqrt
+
+import pytest
+
+from paceline.costs.operations import Operation, attention, convolution, memory, product, update
+from paceline.predict.operations import OperationTimer, peak_of
+from paceline.systems.files import load_hardware, shipped_systems
+from paceline.systems.hardware import Calibration, Hardware, Quantity
+from paceline.systems.operation_times import OperationTimes
+
+GPUS = [name for name in shipped_systems() if load_hardware(name).kind == "cuda"]
+
+
+def with_times(hardware: Hardware, **times: list[tuple[Operation, float]]) -> Hardware:
+    tables = {name: (OperationTimes.of_rows(rows),) for name, rows in times.items()}
+    calibration = Calibration(at="2020-01-01", machine="a machine", frameworks={}, **tables)  # type: ignore[arg-type]
+    return hardware.model_copy(update={"calibration": calibration})
+
+
+def law(operation: Operation) -> float:
+    """A device that reaches more of its peak the larger each side is, and takes 4 microseconds at least."""
+    _, rows, columns, inner = operation.shape
+    reached = 0.75 * rows / (rows + 300) * columns / (columns + 200) * inner / (inner + 150)
+    return 4e-6 + operation.flops / (989e12 * reached)
+
+
+@pytest.fixture(scope="module")
+def h200() -> Hardware:
+    hardware = load_hardware("h200-nvlink").model_copy(update={"calibration": None})
+    return hardware.model_copy(update={"uncertainty": Quantity(value=0.3, source="of a test")})
+
+
+@pytest.fixture(scope="module")
+def gridded(h200: Hardware) -> OperationTimer:
+    sides = (64, 256, 1024, 4096, 16384)
+    points = [product("bf16", *shape) for shape in crossed(sides, sides, sides)]
+    return OperationTimer(with_times(h200, operations=[(point, law(point)) for point in points]))
+
+
+def test_a_very_operation_that_was_timed_counts_before_a_grid_and_that_before_the_data_sheet(h200: Hardware) -> None:
+    known, other, foreign = product("bf16", 512, 768, 768), product("bf16", 600, 768, 768), memory("bf16", 1e6, 2)
+    hardware = with_times(
+        h200, operations=[(known, 2e-3), (product("bf16", 64, 64, 64), 1e-3)], replayed=[(known, 1e-3)]
+    )
+    timer = OperationTimer(hardware)
+    assert (timer.timed(known).seconds, timer.timed(known).source) == (1e-3, "replayed")
+    assert timer.timed(other).source == "grid"
+    assert timer.timed(foreign).source == "data sheet"
+    assert timer.timed(known).deviation < timer.timed(other).deviation < timer.timed(foreign).deviation
+
+
+@pytest.mark.parametrize("shape", [(512, 768, 3072), (8192, 2304, 768), (3000, 3000, 500), (128, 128, 10_000),
+                                   (20_000, 12_000, 9_000)])  # fmt: skip
+def test_between_its_points_a_grid_follows_what_it_was_made_of(gridded: OperationTimer, shape: tuple[int, ...]) -> None:
+    wanted = product("bf16", *shape)
+    timed = gridded.timed(wanted)
+    assert timed.source == "grid"
+    assert timed.seconds == pytest.approx(law(wanted), rel=0.15)
+
+
+def test_at_its_points_a_grid_says_what_was_measured(gridded: OperationTimer) -> None:
+    point = product("bf16", 1024, 256, 4096)
+    assert gridded.timed(point).seconds == pytest.approx(law(point), rel=1e-6)
+
+
+def test_beyond_its_points_a_grid_stays_near_the_largest_of_them(gridded: OperationTimer) -> None:
+    huge = product("bf16", 200_000, 16384, 16384)
+    assert gridded.timed(huge).seconds == pytest.approx(law(huge), rel=0.25)
+
+
+def test_left_out_points_are_foreseen_within_a_fifth_on_the_mean(h200: Hardware) -> None:
+    sides = (64, 256, 1024, 4096, 16384)
+    points = [product("bf16", *shape) for shape in crossed(sides, sides, sides)]
+    errors = []
+    for place in range(0, len(points), 7):
+        others = [(point, law(point)) for point in points if point != points[place]]
+        made = OperationTimer(with_times(h200, operations=others)).timed(points[place]).seconds
+        errors.append(abs(made / law(points[place]) - 1))
+    assert sum(errors) / len(errors) < 0.2
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_by_the_data_sheet_more_takes_longer_and_nothing_beats_the_peaks(name: str) -> None:
+    timer = OperationTimer(load_hardware(name).model_copy(update={"calibration": None}))
+    for make in (
+        lambda n: product("bf16", 256 * n, 1024, 1024), lambda n: convolution("bf16", (n, 64, 56, 56, 64, 3, 3, 1, 1)),
+        lambda n: attention("bf16", n, (12, 12), (1024, 1024), 64, causal=True), lambda n: memory("bf16", 1e6 * n, 3),
+        lambda n: update("adam", 1e6 * n),
+    ):  # fmt: skip
+        small, large = timer.timed(make(1)), timer.timed(make(64))
+        assert small.seconds < large.seconds < 64 * small.seconds
+        assert large.seconds > timer.least_seconds(make(64))
+
+
+def test_small_products_reach_half_the_rate_where_the_description_says(h200: Hardware) -> None:
+    device, timer = h200.device, OperationTimer(h200)
+    edge = round((device.half_rate_flops.value / 2) ** (1 / 3))
+    wanted = product("bf16", edge, edge, edge)
+    rate = wanted.flops / timer.timed(wanted).seconds
+    assert rate == pytest.approx(peak_of(device, "bf16") * device.product_efficiency.value / 2, rel=0.01)
+
+
+def test_what_is_written_in_place_is_written(h200: Hardware) -> None:
+    timer, moved = OperationTimer(h200), 4.0 * 1e8
+    in_place = Operation("memory", "fp32", (100_000_000,), 1e8, moved, "relu_")
+    beside = Operation("memory", "fp32", (100_000_000,), 1e8, 2 * moved, "relu")
+    assert timer.timed(in_place).seconds == pytest.approx(timer.timed(beside).seconds)
+
+
+def test_numbers_that_were_not_timed_go_by_those_that_were(gridded: OperationTimer) -> None:
+    half, tf32 = (gridded.timed(product(numbers, 4096, 4096, 4096)) for numbers in ("fp16", "tf32"))
+    assert half.source == tf32.source == "grid"
+    assert half.seconds == pytest.approx(law(product("bf16", 4096, 4096, 4096)), rel=0.01)
+    # Half as fast.
+    assert tf32.seconds == pytest.approx(2 * half.seconds, rel=0.05)
+
+
+def test_deviations_grow_where_points_disagree(h200: Hardware) -> None:
+    def points(noise: float) -> list[tuple[Operation, float]]:
+        return [
+            (memory("bf16", 2.0**power, 3, "add"), 1e-6 * sqrt(2.0**power) * (1 + noise * (-1) ** power))
+            for power in range(10, 28)
+        ]
+
+    wanted = memory("bf16", 3e5, 3, "add")
+    calm, noisy = (OperationTimer(with_times(h200, operations=points(noise))).timed(wanted) for noise in (0.0, 0.5))
+    assert noisy.deviation > 1.5 * calm.deviation

@@ -1,0 +1,92 @@
+"""Two streams of a step: the device's operations, and the host's that asks for them."""
+
+import pytest
+
+from paceline.contract.context import spec_facts
+from paceline.costs.layer_operations import model_operations
+from paceline.costs.operations import LayerOperations, StepOperations, memory, product, update
+from paceline.plan import complete
+from paceline.predict.compute import Compute
+from paceline.predict.operations import OperationTimer
+from paceline.predict.steps import BESIDE, like_layers, step_seconds
+from paceline.spec import Execution, Optimizer, RunSpec
+from paceline.systems.files import load_hardware
+from paceline.systems.hardware import Hardware, Quantity
+
+LARGE, SMALL = product("bf16", 8192, 8192, 8192), product("bf16", 8, 8, 8)
+
+
+def hardware_with(host_seconds: float) -> Hardware:
+    hardware = load_hardware("h200-nvlink").model_copy(update={"calibration": None})
+    asked: dict[Execution, Quantity] = {"eager": Quantity(value=host_seconds, source="of a test")}
+    return hardware.model_copy(
+        update={"device": hardware.device.model_copy(update={"host_seconds_per_operation": asked})}
+    )
+
+
+def step_of(*operations: object) -> StepOperations:
+    return StepOperations((LayerOperations("one", tuple(operations), ()), LayerOperations("loss", (), ())), ())  # type: ignore[arg-type]
+
+
+def test_a_step_takes_as_long_as_the_slower_stream() -> None:
+    timer = OperationTimer(hardware_with(1e-5))
+    slow_device = step_seconds(step_of(LARGE, LARGE), timer, "eager")
+    assert not slow_device.host_bound
+    assert slow_device.total == slow_device.device == pytest.approx(2 * timer.timed(LARGE).seconds)
+    slow_host = step_seconds(step_of(*[SMALL] * 100), timer, "eager")
+    assert slow_host.host_bound
+    assert slow_host.total == slow_host.host == pytest.approx((100 + BESIDE) * 1e-5)
+    assert slow_host.deviation > 0.1
+
+
+def test_where_the_host_waits_neither_stream_runs_ahead() -> None:
+    timer = OperationTimer(hardware_with(2e-4))
+    waits = memory("bf16", 8, 2, waits=True)
+    together = step_seconds(step_of(LARGE, *[SMALL] * 20), timer, "eager")
+    apart = step_seconds(step_of(LARGE, LARGE, LARGE, waits, *[SMALL] * 20), timer, "eager")
+    assert together.total == together.host
+    assert apart.total > max(apart.host, apart.device)
+
+
+def test_a_graph_asks_for_next_to_nothing_and_a_compiler_for_fewer() -> None:
+    facts = spec_facts(complete(RunSpec(workload="gpt", global_batch=1, steps=1)))
+    timer = OperationTimer(load_hardware("h200-nvlink").model_copy(update={"calibration": None}))
+    operations = model_operations(facts, 1, "bf16", Optimizer())
+    eager, compiled, graph = (step_seconds(operations, timer, name) for name in ("eager", "compiled", "graph"))
+    assert eager.host_bound and not graph.host_bound
+    assert eager.host > compiled.host > graph.host
+    assert compiled.device < eager.device == graph.device
+
+
+def test_passes_of_a_gpu_have_the_hosts_seconds_for_each_layer() -> None:
+    facts = spec_facts(complete(RunSpec(workload="gpt", global_batch=1, steps=1)))
+    compute = Compute(hardware_with(2e-5), "torch", "bf16")
+    few, many = compute.passes(facts, 1), compute.passes(facts, 32)
+    assert len(few.forward) == len(few.host_forward) == len(facts.layers) == len(few.backward)
+    assert few.total == pytest.approx(sum(few.host_forward) + sum(few.host_backward))
+    assert few.least == many.least
+    assert many.total > 3 * many.least
+    assert "takes longer than the device" in few.source and "takes longer" not in many.source
+    assert few.deviation != many.deviation
+
+
+def test_a_step_with_other_layers_is_shared_out_as_the_layers_are() -> None:
+    timer = OperationTimer(hardware_with(1e-6))
+    whole = step_seconds(step_of(LARGE, LARGE), timer, "eager")
+    halves = step_seconds(
+        StepOperations(
+            (LayerOperations("a", (LARGE,), ()), LayerOperations("b", (SMALL,), ()), LayerOperations("loss", (), ())),
+            (),
+        ),
+        timer, "eager",
+    )  # fmt: skip
+    shared = like_layers(whole, halves)
+    assert len(shared.forward) == 3
+    assert shared.device == pytest.approx(whole.device)
+    assert shared.forward[0].device > 100 * shared.forward[1].device
+
+
+def test_updates_go_by_the_optimizer() -> None:
+    timer = OperationTimer(hardware_with(0.0))
+    adam, plain = (timer.timed(update(name, 1e9)).seconds for name in ("adam", "sgd"))
+    assert adam > 2 * plain
