@@ -69,7 +69,7 @@ class RankClock:
         return Passes(
             tuple(times[0] * part for times in forward), tuple(times[0] * part for times in backward),
             # What a fit says of each step has all of this in it.
-            overhead=0.0 if software else max(0.0, (BESIDE + 1) * self._host - updated) * host_bound,
+            overhead=0.0 if software else max(0.0, (BESIDE + 1) * self.host_seconds - updated) * host_bound,
             update_per_parameter=updated / parameters if parameters else 0.0,
             deviation=HOST_DEVIATION if host_bound else off / (device or 1.0),
             source=self.compute.source_text(sources, host_bound),
@@ -119,14 +119,15 @@ class RankClock:
             seconds = timed.seconds * operation.count
             device, count, off = device + seconds, count + operation.count, off + seconds * timed.deviation
             sources[timed.source] = sources.get(timed.source, 0.0) + seconds
-        return device, count * self._host, off
+        return device, count * self.host_seconds, off
 
     @cached_property
     def _timer(self) -> OperationTimer:
         return self.compute.timer or OperationTimer(self.compute.hardware)
 
     @cached_property
-    def _host(self) -> float:
+    def host_seconds(self) -> float:
+        """What the host takes to ask for one operation."""
         return host_seconds(self._timer, self.compute.running)
 
     @cached_property

@@ -12,6 +12,10 @@ from paceline.predict.pipelines import in_stages, within_passes
 from paceline.predict.simulate import LayerTurn, Served, gathered_step, largest_of, overlap, serve
 from paceline.predict.step_inputs import Parts, StepInputs
 
+# Operations that a host is asked for around each gather or scatter of a divided layer: copies into and out of one
+# array, the transfer, and events that streams wait for. Our choice.
+GATHER_OPERATIONS = 6
+
 
 def time_step(footprint: Footprint, inputs: StepInputs) -> Parts:
     """The step of the whole run."""
@@ -72,6 +76,9 @@ def _stretched(own: Passes, group: RankFootprint, inputs: StepInputs) -> float:
     """By which factor passes take longer because the device waits for its host, which asks for the next meanwhile."""
     host = sum(own.host_forward) + sum(own.host_backward)
     within = sum(within_passes(group, inputs, 1 + inputs.earlier_passes))
+    if inputs.clock is not None:
+        gathered = sum(m.count for m in group.messages if m.hidden and m.kind in ("all-gather", "reduce-scatter"))
+        host += inputs.clock.host_seconds * GATHER_OPERATIONS * gathered / (1 + inputs.earlier_passes)
     return max(1.0, (host - within) / own.total) if own.total else 1.0
 
 
