@@ -26,7 +26,8 @@ LARGE = next((place / "data/measured/megatron-a100.csv" for place in PLACES if p
 
 def fitted(path: Path, seed: int) -> FittedLog:
     runs = read_log(path).runs
-    return fit_log(runs, system_that_fits(runs), source=path.name, hold_out=0.5, seed=seed, attention="unfused")
+    described = system_that_fits(runs, path.stem)
+    return fit_log(runs, described, source=path.name, hold_out=0.5, seed=seed, attention="unfused")
 
 
 @pytest.fixture(scope="module")

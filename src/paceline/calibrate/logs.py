@@ -5,6 +5,7 @@ predicted over logged seconds; a number that the runs say nothing about stays wh
 fit is, is told by runs that it has not seen: folds of a cross-validation, which also make the intervals.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, hypot, log
@@ -24,6 +25,8 @@ from paceline.systems.software import AttentionKernel, Software
 
 FOLDS = 5
 TERA = 1e12
+# How names of systems begin: `a100` of `a100-nvlink`.
+GPU_NAME = re.compile(r"[a-z]+[0-9]+")
 # Fewer runs cannot tell so many numbers apart.
 LEAST_RUNS = 20
 # With fewer runs of a kind than this, their intervals are those of all runs together.
@@ -183,17 +186,17 @@ Prepared = tuple[LoggedRun, Footprint]
 FAST_LINK = 1e11
 
 
-def system_that_fits(runs: Sequence[LoggedRun]) -> Hardware:
-    """Of the described systems the slowest GPU that can have made all runs, with the most of them in a node."""
-    systems = [load_hardware(name) for name in shipped_systems()]
-    rates = [_flops_per_second(run) for run in runs]
-    fast_enough = [
+def system_that_fits(runs: Sequence[LoggedRun], name: str = "") -> Hardware:
+    """Of the described systems the slowest GPU that can have made all runs, with the most of them in a node.
+
+    A GPU that the log's name has in it, as `megatron-a100` has, is taken before others.
+    """
+    systems = [load_hardware(system) for system in shipped_systems()]
+    rates, precision = [_flops_per_second(run) for run in runs], runs[0].spec.precision
+    able = [
         hardware for hardware in systems
-        if hardware.kind == "cuda" and max(rates) <= peak_of(hardware.device, runs[0].spec.precision)
+        if hardware.kind == "cuda" and max(rates) <= peak_of(hardware.device, precision)
     ]  # fmt: skip
-    held = max(strategy(run.spec.strategy).footprint(run.spec, run.model).heaviest.held_bytes for run in runs)
-    # What a program holds may be less than is counted here, so that memory decides only between systems.
-    able = [hardware for hardware in fast_enough if held <= hardware.device.memory_bytes.value] or fast_enough
     if not able:
         raise SpecError(
             f"{runs[rates.index(max(rates))].name} computed {max(rates) / TERA:.0f} Tflop/s on each GPU, more than any "
@@ -202,8 +205,9 @@ def system_that_fits(runs: Sequence[LoggedRun]) -> Hardware:
     if any(run.spec.layout is not None and run.spec.layout.tensor > 1 for run in runs):
         # Nobody splits layers over a slow link.
         able = [hardware for hardware in able if hardware.inner.bytes_per_second.value >= FAST_LINK] or able
-    slowest = min(peak_of(hardware.device, runs[0].spec.precision) for hardware in able)
-    fitting = [hardware for hardware in able if peak_of(hardware.device, runs[0].spec.precision) == slowest]
+    named = [hardware for hardware in able if (gpu := GPU_NAME.match(hardware.name)) and gpu[0] in name.lower()]
+    slowest = min(peak_of(hardware.device, precision) for hardware in able)
+    fitting = named or [hardware for hardware in able if peak_of(hardware.device, precision) == slowest]
     return max(fitting, key=lambda hardware: (hardware.node_devices, hardware.inner.bytes_per_second.value))
 
 

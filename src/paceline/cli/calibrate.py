@@ -107,7 +107,7 @@ def _from_log(options: CalibrateOptions, path: Path) -> None:
         raise SpecError(f"--attention {options.attention!r} is unknown; choose from fused, unfused")
     assumed, out = parse_assumed(options.assume), options.out or Path(path.stem).with_suffix(".toml")
     log = read_log(path, assumed)
-    described = load_hardware(options.system) if options.system else system_that_fits(log.runs)
+    described = load_hardware(options.system) if options.system else system_that_fits(log.runs, path.stem)
     with _progress() as say:
         fit = fit_log(
             log.runs, described, source=path.name, hold_out=options.hold_out, seed=options.seed, assumed=assumed,

@@ -165,7 +165,9 @@ def in_groups(ranks: Iterable[RankFootprint], stages: Stages | None = None) -> F
     """The footprint of ranks that are listed in order; neighbours that do the same become one group."""
     groups: list[RankFootprint] = []
     for rank in ranks:
-        if groups and replace(groups[-1], ranks=rank.ranks) == rank:
+        # Most that differ do so in what they keep of activations, which is quickly seen.
+        kept = groups[-1].activation_bytes if groups else None
+        if kept == rank.activation_bytes and replace(groups[-1], ranks=rank.ranks) == rank:
             groups[-1] = replace(rank, ranks=groups[-1].ranks + rank.ranks)
         else:
             groups.append(rank)

@@ -69,13 +69,12 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
             crossings = _crossings(spec, plan, place, stages)
             messages, buffers = _messages(spec, plan, place, crossings), _buffer_bytes(plan, crossings)
         before = place
+        held_by = _held_by_ranks(plan, place)
+        copies = layout.replicate if len(held_by) == 1 else 1
         shards = [
-            _rank(spec, plan, place, messages, count * layout.tensor, held, buffers)
-            for count, held in _held_by_ranks(plan, place)
+            _rank(spec, plan, place, messages, count * layout.tensor * copies, held, buffers) for count, held in held_by
         ]
-        if len(shards) == 1:
-            shards = [replace(shards[0], ranks=shards[0].ranks * layout.replicate)]
-        ranks += shards if len(shards) == 1 else shards * layout.replicate
+        ranks += shards * (layout.replicate // copies)
     apart = layout.apart("pipeline")
     turns = Stages(
         layout.pipeline, plan.microbatches, plan.schedule, plan.stages_per_worker, replicas=apart, apart=apart,

@@ -8,9 +8,8 @@ from typing import Literal, get_args
 from paceline.costs.footprint import BACKWARD_OVER_FORWARD, Footprint, RankFootprint
 from paceline.costs.messages import Content, Message
 from paceline.layout import DIMENSIONS, Layout, all_layouts
-from paceline.predict.pipelines import pipeline_seconds
+from paceline.predict.pipelines import line_of_workers, pipeline_seconds
 from paceline.predict.question import Question
-from paceline.predict.stages import line_of_workers
 from paceline.spec import BASELINE, RunSpec
 from paceline.strategies import Strategy, strategies, strategy
 

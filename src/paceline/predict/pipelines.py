@@ -1,14 +1,144 @@
-"""The workers of a pipeline in one step: how long they take for the passes of their schedule."""
+"""The step of a pipeline: passes of its workers in the order of their schedule, and what is exchanged beside them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from paceline.costs.footprint import Stages
+from paceline.costs.footprint import RankFootprint, Stages
 from paceline.predict.schedules import Kind, holder, orders
+from paceline.predict.step_inputs import Parts, StepInputs
 
+# After so many micro-batches for each worker of a pipeline, its passes repeat themselves: of random stages the rest is
+# then known within 0.5 %, on average within 0.02 %, and in other schedules within 1 % after more of them.
+STEADY_ROUNDS, STEADY_ROUNDS_OTHERWISE = {"gpipe": 1, "1f1b": 2}, 4
 # Of a backward pass: gradients of inputs take as many operations as gradients of weights.
 HALF = 1 / 2
 # When something arrived, by stage and micro-batch; None where that is not known yet.
 Arrivals = list[list[float | None]]
+
+
+def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInputs) -> Parts:
+    """Micro-batches go forward through the line of workers and their gradients back; passes are those of one."""
+    line, rounds = line_of_workers(workers, stages), stages.accumulation
+    count = stages.microbatches * rounds
+    within, sends = _exchanges(line, inputs, count)
+    passes, with_exchanges, inputs = _stage_passes(line, stages, within, inputs)
+    total = _scheduled(stages, with_exchanges, sends) * rounds
+    alone = min(total, _without_sends(stages, passes) * rounds)
+    sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
+    beside = inputs.overhead_seconds + max(inputs.update_seconds(group) for group in line)
+    busiest = max(range(len(line)), key=lambda worker: sum(passes[worker]))
+    compute = sum(passes[busiest]) * count + beside
+    exchanged = sum(within[busiest]) * count
+    transfers = sending[busiest] + exchanged
+    averaged = inputs.software_seconds(line[busiest], line[busiest].parameter_bytes)
+    averaged += _outside_passes(line[busiest], inputs, passes[busiest])
+    bubble = max(0.0, alone + beside - compute)
+    busy = sum(map(sum, passes)) * count + beside * len(line)
+    busy += sum(sending) * 2 + exchanged * len(line)
+    waiting = inputs.peer_wakeup_seconds(line[busiest])
+    return Parts(
+        compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
+        cpu_seconds=stages.replicas * (busy + averaged * len(line)),
+    )  # fmt: skip
+
+
+def _exchanges(
+    line: Sequence[RankFootprint], inputs: StepInputs, count: int
+) -> tuple[list[tuple[float, float]], list[float]]:
+    """Of each worker, what its passes wait for, and one of its sends; workers that send the same are alike."""
+    known: dict[int, tuple[tuple[float, float], float]] = {}
+    for group in line:
+        if id(group.messages) not in known:
+            send = max((inputs.cost(message) for message in group.messages if message.kind == "send"), default=0.0)
+            known[id(group.messages)] = within_passes(group, inputs, count), send
+    found = [known[id(group.messages)] for group in line]
+    return [within for within, _ in found], [send for _, send in found]
+
+
+def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
+    """Until all micro-batches are done; once the pipeline is full, as many more take as long as the ones before."""
+    few = STEADY_ROUNDS.get(stages.schedule, STEADY_ROUNDS_OTHERWISE) * stages.workers
+    if stages.microbatches <= few + stages.workers:
+        return pipeline_seconds(stages, passes, sends)
+    most = few + (stages.microbatches - few) % stages.workers
+    before, after = (
+        pipeline_seconds(replace(stages, microbatches=count), passes, sends) for count in (most, most + stages.workers)
+    )
+    return before + (after - before) * (stages.microbatches - most) / stages.workers
+
+
+def _without_sends(stages: Stages, passes: Sequence[tuple[float, float]]) -> float:
+    """The same if nothing had to be sent."""
+    if stages.schedule != "1f1b":
+        return _scheduled(stages, passes, [0.0] * len(passes))
+    # One micro-batch goes through all stages, and then the slowest makes the others.
+    times = [sum(pair) for pair in passes]
+    return sum(times) + (stages.microbatches - 1) * max(times)
+
+
+def _stage_passes(
+    line: Sequence[RankFootprint], stages: Stages, within: Sequence[tuple[float, float]], inputs: StepInputs
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]], StepInputs]:
+    """Seconds of each worker's two passes, alone and with exchanges; and inputs with what they are made of."""
+    own = [passes for group in line if (passes := inputs.own_passes(group)) is not None]
+    if len(own) == len(line):
+        # A pass takes no less than its host takes to ask for it.
+        alone, with_exchanges = (
+            [
+                (max(passes.forward_total + forward, sum(passes.host_forward)),
+                 max(passes.backward_total + backward, sum(passes.host_backward)))
+                for passes, (forward, backward) in zip(own, exchanged, strict=True)
+            ]
+            for exchanged in ([(0.0, 0.0)] * len(line), within)
+        )  # fmt: skip
+        return alone, with_exchanges, replace(inputs, passes=own[-1])
+    count = stages.microbatches * stages.accumulation
+    shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]
+    forward, backward = inputs.passes.forward_total * inputs.crowding, inputs.passes.backward_total * inputs.crowding
+    # Launching a part of a layer takes as long as launching all of it.
+    least = inputs.passes.least / inputs.passes.total * stages.split if stages.split > 1 and inputs.passes.total else 0
+    shares = [share * max(1.0, least) for share in shares]
+    alone = [(forward * share, backward * share) for share in shares]
+    with_exchanges = [(f + f_more, b + b_more) for (f, b), (f_more, b_more) in zip(alone, within, strict=True)]
+    return alone, with_exchanges, inputs
+
+
+def within_passes(group: RankFootprint, inputs: StepInputs, count: int) -> tuple[float, float]:
+    """Seconds that one forward and one backward pass of a rank spend on exchanges that they wait for."""
+    waited = [message for message in group.messages if message.kind != "send" and not message.hidden]
+    forward, backward = (
+        sum(inputs.seconds(message) for message in waited if message.phase == phase) / count
+        for phase in ("forward", "backward")
+    )
+    return forward, backward
+
+
+def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[float, float]) -> float:
+    """Exposed seconds of what comes once in a step.
+
+    Gathered parameters hide behind the first forward pass and gradients, which the last backward pass completes, behind
+    that one; what belongs to the update hides behind nothing.
+    """
+    exposed = sum(
+        inputs.seconds(message) for message in group.messages if message.phase == "update" and message.kind != "send"
+    )
+    for phase, seconds in zip(("forward", "backward"), passes, strict=True):
+        hidden = sum(inputs.seconds(m) for m in group.messages if m.hidden and m.phase == phase)
+        exposed += hidden - inputs.hidden_share * min(hidden, seconds)
+    return exposed
+
+
+def line_of_workers(workers: Sequence[RankFootprint], stages: Stages) -> list[RankFootprint]:
+    """One pipeline's workers in order, each by itself."""
+    line: list[RankFootprint] = []
+    before = 0
+    for group in workers:
+        # Ranks of the first pipeline are `apart` from each other.
+        line += [group] * (-(-(before + group.ranks) // stages.apart) - -(-before // stages.apart))
+        before += group.ranks
+        if len(line) >= stages.workers:
+            break
+    return line[: stages.workers]
 
 
 def pipeline_seconds(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:

@@ -8,9 +8,8 @@ from math import ceil, prod
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
 from paceline.costs.messages import Message
 from paceline.predict.compute import Passes
-from paceline.predict.gathers import LayerTurn, gathered_step
-from paceline.predict.simulate import Served, largest_of, overlap, serve
-from paceline.predict.stages import in_stages, within_passes
+from paceline.predict.pipelines import in_stages, within_passes
+from paceline.predict.simulate import LayerTurn, Served, gathered_step, largest_of, overlap, serve
 from paceline.predict.step_inputs import Parts, StepInputs
 
 

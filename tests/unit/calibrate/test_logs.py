@@ -87,7 +87,8 @@ def test_too_few_runs_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_slowest_system_that_can_have_made_all_runs_is_described(tmp_path: Path) -> None:
-    runs = made_by(with_numbers(product_efficiency=0.5), logged(tmp_path))
+    runs = made_by(with_numbers(product_efficiency=0.9), logged(tmp_path))
     assert system_that_fits(runs).name == "a100-nvlink"
+    assert system_that_fits(runs, "Runs-of-H100s").name == "h100-nvlink"
     with pytest.raises(SpecError, match="more than any described system can"):
         system_that_fits([replace(run, step_seconds=1e-6) for run in runs])

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from paceline.predict.gathers import LayerTurn, gathered_step
-from paceline.predict.simulate import Task, simulate
+from paceline.predict.simulate import LayerTurn, Task, gathered_step, simulate
 
 
 def simulated(turns: list[LayerTurn], before: float, interference: float) -> float:
