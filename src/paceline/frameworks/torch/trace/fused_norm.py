@@ -35,10 +35,10 @@ class FusedRmsNorm(torch.autograd.Function):
         """The norm of the last dimensions."""
         result, root = torch.ops.paceline_trace._fused_rms_norm(values, weight, dimensions)
         ctx.save_for_backward(values, weight, root)
-        return result  # type: ignore[no-any-return]
+        return result
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         """Gradients of the input and of the weight."""
         values, weight, root = ctx.saved_tensors
