@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paceline.costs.cuts import cut_by_flops
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan
-from paceline.costs.mesh_parts import Place, place_of, units_of
+from paceline.costs.mesh_parts import Place, places_of, units_of
 from paceline.costs.precision import (
     FLOAT_BYTES,
     Numbers,
@@ -65,14 +64,13 @@ def mesh_peaks(
     The step is one micro-batch through the model with its parameters cast; `gathers_layers` is whether layers are
     gathered one by one and divided again after each pass.
     """
-    layout, plan = plan.layout, replace(plan, tied=any(layer.tied for layer in model.layers))
-    stages = cut_by_flops(model.layers, plan.stages) if layout.pipeline > 1 else (model.layers,)
+    layout, plan = plan.layout, plan.settled(spec.device, model)
+    places, stages = places_of(plan, model)
     memory = dict(zip((layer.name for layer in model.layers), step.layers, strict=False))
     ranks_each = footprint.ranks // layout.pipeline
     done, groups = 0, list[float]()
     for group in footprint.groups:
-        number = done // ranks_each
-        place = place_of(plan, number, stages, model.input_elements)
+        place = places[done // ranks_each]
         stage = _StageMemory.of(spec, plan, place, memory, step)
         received = _received_bytes(spec, plan, place, stages)
         groups.append(received + _peak(spec, plan, place, group, stage, gathers_layers))

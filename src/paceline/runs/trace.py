@@ -37,6 +37,7 @@ _TRACE = TypeAdapter(Trace | str)
 _known: dict[str, Trace | str] = {}
 
 
+@cache
 def can_trace() -> bool:
     """Whether PyTorch is installed."""
     return framework_version("torch") is not None
