@@ -17,8 +17,8 @@ from paceline.systems.software import AttentionKernel
 
 # Seconds of the device, those of the host, and the device's by how far off they may be.
 PassTimes = tuple[float, float, float]
-# What gathers and casts parameters for the passes takes the host as long as asking for them: the small CNN in fp32 makes
-# 175,795 samples/s with torch-ddp on one slice of an H200 and 81,644 with torch-fsdp (docs/results/h200.md).
+# What gathers and casts parameters for the passes takes the host as long as asking for them: the small CNN in fp32
+# makes 175,795 samples/s with torch-ddp on one slice of an H200, 81,644 with torch-fsdp (docs/results/h200.md).
 CASTING_HOST = 2.0
 
 
