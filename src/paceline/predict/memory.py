@@ -12,7 +12,7 @@ from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFoo
 from paceline.costs.precision import compute_width
 from paceline.predict.estimate import Estimate
 from paceline.predict.simulate import combined
-from paceline.runs.traced_model_memory import TracedPeaks
+from paceline.predict.traced_memory import TracedPeaks
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategy
 from paceline.systems.hardware import Curve, Hardware, LayerScratch, MemoryFit, StrategyOverhead
