@@ -293,7 +293,6 @@ def _product_layer(layer: LayerFacts, on: Pass) -> LayerOperations:
         # The first of the workers has the largest part of the table.
         columns = -(-columns // max(1, round(2 * rows * inner * columns / max(1, layer.forward_flops))))
     else:
-        # A part of the kernel makes a part of the output.
         rows = min(rows, round(layer.forward_flops / (2 * inner * columns)))
     if abs(2 * rows * inner * columns - layer.forward_flops) > ROUGHLY * layer.forward_flops:
         return _counted(layer, on)
@@ -313,7 +312,6 @@ def _counted(layer: LayerFacts, on: Pass) -> LayerOperations:
         operation = memory(on.numbers, moved / NUMBER_BYTES[on.numbers], 1)
         return LayerOperations(layer.name, (operation,), (replace(operation, moved_bytes=2 * moved, backward=True),))
     flops = float(on.samples * layer.forward_flops)
-    # As nearly a cube as can be: only the count says how large it is.
     edge = max(1, round((flops / 2) ** (1 / 3)))
     forward = Operation("product", on.numbers, (1, edge, edge, edge), flops, moved)
     back = (replace(forward, backward=True),) * (2 if on.sends_back else 1)
@@ -344,7 +342,6 @@ def _small(layer: LayerFacts, on: Pass) -> LayerOperations:
     if "scale" in shapes:
         _norm(tape, on, elements, rms="shift" not in shapes)
     elif on.input_elements > layer.output_elements:
-        # One that keeps where each number came from is behind a norm.
         numbers = on.wide if layer.kept > layer.output_elements else on.numbers
         _pointwise(tape, numbers, elements, "max_pool2d_with_indices", "max_pool2d_with_indices_backward")
     else:

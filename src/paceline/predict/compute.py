@@ -14,7 +14,7 @@ from paceline.costs.layer_operations import model_operations
 from paceline.costs.layers import LayerFacts
 from paceline.predict.operations import OperationTimer, Source, peak_of
 from paceline.predict.steps import like_layers, step_seconds
-from paceline.predict.traced import TracedModel
+from paceline.runs.traced_model import TracedModel
 from paceline.spec import Execution, Optimizer, Precision
 from paceline.systems.hardware import Hardware, LayerRate, StepCurve
 

@@ -12,8 +12,8 @@ from paceline.predict.rank_passes import RankClock
 from paceline.predict.simulate import combined
 from paceline.predict.step_inputs import Parts, StepInputs
 from paceline.predict.timeline import time_step
-from paceline.predict.traced import TracedModel
 from paceline.predict.transfers import IN_PROCESS, Costs
+from paceline.runs.traced_model import TracedModel
 from paceline.spec import Execution, Precision, RunSpec
 from paceline.strategies import Strategy, strategy
 from paceline.systems.hardware import Hardware, StrategyOverhead

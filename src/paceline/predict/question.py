@@ -15,8 +15,8 @@ from paceline.errors import SpecError, UserError
 from paceline.layout import Layout
 from paceline.plan import complete, refusal, sample_count
 from paceline.predict.prediction import Predictor
-from paceline.predict.traced import TracedModel
 from paceline.runs.probe import probe
+from paceline.runs.traced_model import TracedModel
 from paceline.spec import DEFAULT_GLOBAL_BATCH, Execution, ModelFile, Optimizer, Precision, Recompute, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import Hardware
