@@ -64,7 +64,7 @@ def mesh_peaks(
     The step is one micro-batch through the model with its parameters cast; `gathers_layers` is whether layers are
     gathered one by one and divided again after each pass.
     """
-    layout, plan = plan.layout, plan.settled(spec.device, model)
+    layout, plan = plan.layout, plan.settled(model)
     places, stages = places_of(plan, model)
     memory = dict(zip((layer.name for layer in model.layers), step.layers, strict=False))
     ranks_each = footprint.ranks // layout.pipeline

@@ -1,7 +1,7 @@
 """How a run's layout divides its batch and its layers: passes, micro-batches, and which rank holds which stages."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from paceline.costs.cuts import FactsOf, most_stages
@@ -94,6 +94,10 @@ class MeshPlan:
     def stretch_microbatch(self) -> float:
         """The same in whole sequences' worth, where each rank has a stretch of them."""
         return self.microbatch / self.layout.context
+
+    def settled(self, model: ModelFacts) -> "MeshPlan":
+        """With what only the model tells."""
+        return replace(self, tied=any(layer.tied for layer in model.layers))
 
     @property
     def in_ring(self) -> bool:

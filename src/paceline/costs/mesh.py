@@ -58,7 +58,7 @@ class Crossing:
 
 def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprint:
     """Every rank, in the order of the mesh: pipeline, replicate, shard, context, tensor."""
-    layout, plan = plan.layout, replace(plan, tied=any(layer.tied for layer in model.layers))
+    layout, plan = plan.layout, plan.settled(model)
     places, stages = places_of(plan, model)
     ranks: list[RankFootprint] = []
     messages: tuple[Message, ...] = ()
