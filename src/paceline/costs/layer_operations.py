@@ -1,7 +1,6 @@
 """Operations of a built-in layer, from its facts alone: what PyTorch asks a device for in each pass.
 
-A part of a layer, as a worker holds it where layers are split, has its own facts and so its own operations. Layers
-whose arrays do not say what they are become one product of as many floating-point operations.
+Layers whose arrays do not say what they are become one product of as many floating-point operations.
 """
 
 import math
@@ -398,5 +397,4 @@ def model_operations(
         elements, trained = layer.output_elements, trained or layer.parameters > 0
     layers.append(loss_operations(samples * elements, Pass(1, precision)))
     name = "momentum" if optimizer.name == "sgd" and optimizer.momentum else optimizer.name
-    updates = () if name == "lbfgs" else (update(name, model.parameters),)
-    return StepOperations(tuple(layers), updates)
+    return StepOperations(tuple(layers), () if name == "lbfgs" else (update(name, model.parameters),))

@@ -130,7 +130,7 @@ class RankClock:
 
     def _loss(self, outputs: float) -> LayerTimes:
         if outputs not in self._losses:
-            self._losses[outputs] = self._times(loss_operations(outputs, Pass(1, self.compute.numbers)))
+            self._losses[outputs] = self._times(loss_operations(outputs, Pass(1, self.compute.precision)))
         return self._losses[outputs]
 
     def _times(self, operations: LayerOperations) -> LayerTimes:

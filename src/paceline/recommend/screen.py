@@ -70,7 +70,7 @@ class Screen:
         self._sums: dict[tuple[int, int], Sums] = {}
         self._edges: dict[int, list[int]] = {}
         self._runs: dict[Execution, RunSpec] = {}
-        self._works: dict[float, RankWork] = {}
+        self._works: dict[tuple[float, bool], RankWork] = {}
         self._held: dict[tuple[tuple[int, ...], Recompute], list[tuple[float, float]]] = {}
         self._shares: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
         self._fixed_transfers: dict[Layout, tuple[float, float]] = {}
@@ -109,7 +109,7 @@ class Screen:
     def step_seconds(self, setting: Setting) -> float:
         """Seconds of a step, transfers that hide behind computation aside."""
         layout, sums = setting.layout, self._layer_sums(setting.layout)
-        work = self._work(setting.samples / setting.passes)
+        work = self._work(setting.samples / setting.passes, layout.holders > 1)
         passes = self.predictor.rank_passes(self.chosen, self._run(setting), work)
         divided = layout.tensor * layout.context
         # A host asks for a part of each layer as often as for all of it.
@@ -137,11 +137,12 @@ class Screen:
         waited = others / setting.stages_per_worker * setting.rounds
         return sum(slowest) * setting.passes + waited + outside + update
 
-    def _work(self, samples: float) -> RankWork:
+    def _work(self, samples: float, gathers: bool) -> RankWork:
         """One pass of all layers, as one value for each number of samples."""
-        if samples not in self._works:
-            self._works[samples] = RankWork(self.model, samples)
-        return self._works[samples]
+        key = samples, gathers
+        if key not in self._works:
+            self._works[key] = RankWork(self.model, samples, gathers=gathers)
+        return self._works[key]
 
     def _run(self, setting: Setting) -> RunSpec:
         """Any run that is executed so."""

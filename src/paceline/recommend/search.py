@@ -26,7 +26,7 @@ STAGES_PER_WORKER = (1, 2, 4)
 # Micro-batches for each rank of a pipeline that leave it idle for little of a round.
 FULL_ROUND = 8
 # Screened bytes leave out small buffers and what allocators keep; a prediction says what really fits.
-MEMORY_TOLERANCE = 0.95
+MEMORY_TOLERANCE = 0.88
 # What a prediction may be below its screened seconds, for want of knowing better what hides.
 SECONDS_TOLERANCE = 0.15
 # Layouts that are predicted at least and at most, of a worker count and a batch.
