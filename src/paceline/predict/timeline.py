@@ -160,7 +160,7 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
     """Workers push and pull; a server serves one after another, and the server that keeps most is done last."""
-    scale = inputs.scale(worker)
+    scale = inputs.scale(worker) * _stretched(inputs.own_passes(worker) or inputs.passes, worker, inputs)
     compute = inputs.passes.total * scale + inputs.overhead_seconds
     share = max(server.parameter_bytes for server in servers) / (
         sum(server.parameter_bytes for server in servers) or 1.0
