@@ -11,7 +11,7 @@ from paceline.costs.layers import LayerFacts
 from paceline.costs.operations import LayerOperations, Operation, update
 from paceline.predict.compute import Compute, Passes
 from paceline.predict.operations import OperationTimer, Source
-from paceline.predict.steps import BESIDE, HOST_DEVIATION, host_seconds
+from paceline.predict.steps import BESIDE, CASTING_HOST, HOST_DEVIATION, host_seconds
 from paceline.spec import Precision, Recompute
 from paceline.systems.software import AttentionKernel
 
@@ -22,9 +22,6 @@ UNIT_OPERATIONS = 4
 COMPILED_STEP_SECONDS = 3e-4
 # Seconds of the device, those of the host, and the device's by how far off they may be.
 PassTimes = tuple[float, float, float]
-# What gathers and casts parameters for the passes takes the host as long as asking for them: the small CNN in fp32
-# makes 175,795 samples/s with torch-ddp on one slice of an H200, 81,644 with torch-fsdp (docs/results/h200.md).
-CASTING_HOST = 2.0
 
 
 @dataclass(frozen=True)
