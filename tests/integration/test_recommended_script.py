@@ -26,7 +26,7 @@ def test_the_script_of_the_best_is_printed_alone_and_the_answer_beside_it(tool: 
 
 
 @pytest.mark.parametrize("words", [("--emit", "poem"), ("--emit", "script", "--json")])
-def test_anything_but_a_script_is_refused(tool: Tool, words: tuple[str, ...]) -> None:
+def test_anything_but_a_script_or_a_configuration_is_refused(tool: Tool, words: tuple[str, ...]) -> None:
     ended = tool("recommend", *words)
     assert ended.code == 2
-    assert "write --emit script, without --json" in ended.said
+    assert "write one of script, accelerate, deepspeed, torchtitan, without --json" in ended.said
