@@ -158,12 +158,13 @@ def main() -> None:
     began, errors = time.monotonic(), dict[str, float]()
     with ThreadPoolExecutor(1 if options.trace_only else TRACERS) as pool:
         traces = {
-            name: pool.submit(in_child, lambda fields=fields: traced_peak(fields)) for name, fields in chosen.items()
+            name: pool.submit(in_child, lambda fields=fields: traced_peak(fields))  # type: ignore[misc]
+            for name, fields in chosen.items()
         }
         for name, fields in chosen.items():
             late = time.monotonic() - began > options.seconds
             measured = (
-                "not run" if options.trace_only or late else in_child(lambda fields=fields: measured_peak(fields))
+                "not run" if options.trace_only or late else in_child(lambda fields=fields: measured_peak(fields))  # type: ignore[misc]
             )
             traced = traces[name].result()
             row = {"name": name, "traced": traced, "measured": measured}
@@ -175,7 +176,7 @@ def main() -> None:
         print(json.dumps({"mean": mean(sizes), "worst": max(sizes), "count": len(sizes)}), flush=True)
 
 
-class Residual(nn.Module):
+class Residual(nn.Module):  # type: ignore[misc]
     """Two convolutions with batch norms, beside what goes in."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
@@ -199,7 +200,7 @@ def convnet() -> nn.Module:
     return nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.3), nn.Linear(512, 100))
 
 
-class Encoder(nn.Module):
+class Encoder(nn.Module):  # type: ignore[misc]
     """PyTorch's own encoder layers, with their dropout, over tokens."""
 
     def __init__(self, vocabulary: int = 8000, width: int = 512, depth: int = 6) -> None:
@@ -220,7 +221,7 @@ def encoder() -> nn.Module:
     return Encoder()
 
 
-class Mixing(nn.Module):
+class Mixing(nn.Module):  # type: ignore[misc]
     """Dense layers over positions, then over channels (Tolstikhin et al., 2021)."""
 
     def __init__(self, places: int, width: int) -> None:
@@ -237,7 +238,7 @@ class Mixing(nn.Module):
         return x + self.over_channels(self.norm2(x))
 
 
-class Mixer(nn.Module):
+class Mixer(nn.Module):  # type: ignore[misc]
     """Patches of 8 x 8 pixels, mixed."""
 
     def __init__(self, width: int = 384, depth: int = 8) -> None:
@@ -259,7 +260,7 @@ def mixer() -> nn.Module:
     return Mixer()
 
 
-class Decoding(nn.Module):
+class Decoding(nn.Module):  # type: ignore[misc]
     """A block in the style of GPT-2 with dropout everywhere, its attention written out as people do."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -283,7 +284,7 @@ class Decoding(nn.Module):
         return x + self.drop(self.network(self.norm2(x)))
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module):  # type: ignore[misc]
     """A causal language model whose head is its table of tokens."""
 
     def __init__(self, vocabulary: int = 8000, width: int = 512, depth: int = 5) -> None:

@@ -22,7 +22,7 @@ def plain_network() -> nn.Module:
 def encoder() -> nn.Module:
     """PyTorch's own encoder with dropout, over 256 vectors of 80 numbers each."""
 
-    class Encoder(nn.Module):
+    class Encoder(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.inputs = nn.Linear(80, 640)
@@ -40,7 +40,7 @@ def encoder() -> nn.Module:
 def mixer() -> nn.Module:
     """An MLP-Mixer: products over positions and over channels in turn, for images of 3x224x224."""
 
-    class Mixing(nn.Module):
+    class Mixing(nn.Module):  # type: ignore[misc]
         def __init__(self, positions: int, width: int) -> None:
             super().__init__()
             self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -52,7 +52,7 @@ def mixer() -> nn.Module:
             mixed: Tensor = x + self.across(self.norm2(x))
             return mixed
 
-    class Mixer(nn.Module):
+    class Mixer(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.patches = nn.Conv2d(3, 512, 16, stride=16)
@@ -70,7 +70,7 @@ def mixer() -> nn.Module:
 def gated_network() -> nn.Module:
     """Wide gated layers over 1,024 numbers, some of them two at a time."""
 
-    class Gated(nn.Module):
+    class Gated(nn.Module):  # type: ignore[misc]
         def __init__(self, width: int) -> None:
             super().__init__()
             self.norm = nn.LayerNorm(width)

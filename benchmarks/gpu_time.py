@@ -106,18 +106,18 @@ def measured(spec: RunSpec) -> dict[str, float]:
     """Seconds of a step, of the host that asks for it, and of the device where it sleeps until all is asked for."""
     job = strategy(SINGLE).open_job(Context(spec, Process(0, 1, "worker", 0, ()), Rendezvous("", 0)))
     torch.cuda.reset_peak_memory_stats()
-    job.start_epoch(0)
-    job.step(0, SETTLING)
-    job.wait()
+    job.start_epoch(0)  # type: ignore[union-attr]
+    job.step(0, SETTLING)  # type: ignore[union-attr]
+    job.wait()  # type: ignore[union-attr]
     started = time.perf_counter()
-    job.step(SETTLING, 2)
-    job.wait()
+    job.step(SETTLING, 2)  # type: ignore[union-attr]
+    job.wait()  # type: ignore[union-attr]
     count = max(LEAST_STEPS, int(TIMED_SECONDS / ((time.perf_counter() - started) / 2)))
     count = min(count, 150)
     started = time.perf_counter()
-    job.step(SETTLING + 2, count)
+    job.step(SETTLING + 2, count)  # type: ignore[union-attr]
     asked = time.perf_counter() - started
-    job.wait()
+    job.wait()  # type: ignore[union-attr]
     step = (time.perf_counter() - started) / count
     peak = torch.cuda.max_memory_allocated()
     job.close()
@@ -205,7 +205,7 @@ def main() -> None:
     chosen = arguments.parse_args()
     described, calibrated = load_hardware("h200-nvlink"), load_hardware(str(chosen.system))
     plain = described.model_copy(update={"calibration": None})
-    until, rows = time.monotonic() + chosen.seconds, []
+    until, rows = time.monotonic() + chosen.seconds, []  # type: ignore[var-annotated]
     began = time.monotonic()
     trace_all([case.spec() for case in CASES])
     print(json.dumps({"tracing seconds": round(time.monotonic() - began, 1)}), flush=True)

@@ -283,7 +283,7 @@ def layouts_speed(console: Console) -> None:
     """All layouts of 64 GPUs with several batches of a pass, kept or recomputed, of a transformer of like blocks."""
     options = {"depth": 48, "width": 4096, "heads": 32, "sequence": 2048}
     question = Question(
-        hardware=load_hardware("a100-nvlink"), workload="gpt", options=options, workers=(64,), global_batches=(1024,),
+        hardware=load_hardware("a100-nvlink"), workload="gpt", options=options, workers=(64,), global_batches=(1024,),  # type: ignore[arg-type]
         strategies=("torch-mesh",), layouts=all_layouts(64), precision="bf16",
     )  # fmt: skip
     specs = []

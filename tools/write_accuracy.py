@@ -113,7 +113,7 @@ def draw(points: list[Point], unit: str) -> str:
         {"measured": point.measured, "predicted": point.predicted, "runs": f"{point.table}: {point.method}"}
         for point in points
     ]
-    ends = [min(min(row["measured"], row["predicted"]) for row in rows), max(row["measured"] for row in rows)]
+    ends = [min(min(row["measured"], row["predicted"]) for row in rows), max(row["measured"] for row in rows)]  # type: ignore[call-overload, type-var]
     scale = altair.Scale(type="log", domain=[ends[0] / 1.3, ends[1] * 1.3])
     line = altair.Chart(altair.Data(values=[{"x": end, "y": end} for end in (ends[0] / 1.3, ends[1] * 1.3)]))
     dots = altair.Chart(altair.Data(values=rows)).mark_point(filled=True, size=36, opacity=0.75)

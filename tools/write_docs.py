@@ -96,7 +96,7 @@ def field_table() -> str:
     for chosen in strategies().values():
         device = "cuda" if "cuda" in chosen.needs.devices else "cpu"
         taken: dict[str, list[str]] = {field: [] for field in FIELD_VALUES}
-        for field, value, reason in field_refusals(chosen, device):
+        for field, value, reason in field_refusals(chosen, device):  # type: ignore[arg-type]
             if reason is None:
                 taken[field].append(str(value) if isinstance(value, str) else "yes")
         lines.append(f"| `{chosen.name}` | {' | '.join(', '.join(values) or '–' for values in taken.values())} |")
