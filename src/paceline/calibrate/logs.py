@@ -208,7 +208,8 @@ def system_that_fits(runs: Sequence[LoggedRun], name: str = "") -> Hardware:
     named = [hardware for hardware in able if (gpu := GPU_NAME.match(hardware.name)) and gpu[0] in name.lower()]
     slowest = min(peak_of(hardware.device, precision) for hardware in able)
     fitting = named or [hardware for hardware in able if peak_of(hardware.device, precision) == slowest]
-    return max(fitting, key=lambda hardware: (hardware.node_devices, hardware.inner.bytes_per_second.value))
+    # Of like ones that with the plainest name.
+    return max(fitting, key=lambda each: (each.node_devices, each.inner.bytes_per_second.value, -len(each.name)))
 
 
 def _flops_per_second(run: LoggedRun) -> float:
