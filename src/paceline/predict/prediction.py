@@ -1,5 +1,6 @@
 """A run that nobody has made ─► seconds of its step by parts, memory, energy and money, each with an interval."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -35,7 +36,8 @@ class Prediction:
     spec: RunSpec
     parts: Parts
     deviation: float
-    memory: MemoryNeed
+    # Worked out when it is asked for: a peak on a GPU may have to be traced first, which takes seconds.
+    memory_need: Callable[[], MemoryNeed]
     memory_limit_bytes: float
     joules_per_step: float
     devices: int
@@ -107,6 +109,11 @@ class Prediction:
         """The speedup as a share of the number of workers."""
         return None if self.speedup is None else self.speedup / self.spec.workers
 
+    @cached_property
+    def memory(self) -> MemoryNeed:
+        """What the rank that holds most needs, and how that is known."""
+        return self.memory_need()
+
     @property
     def memory_bytes(self) -> Estimate:
         """Bytes of the rank that holds most, at its peak."""
@@ -162,7 +169,7 @@ class Predictor:
         parts = time_step(footprint, inputs)
         return Prediction(
             spec, parts, deviation=self._deviation(parts, inputs.passes, inputs.costs, spec.workers, chosen),
-            memory=self._memory.need(spec, footprint, self._microbatch(spec, chosen, footprint)),
+            memory_need=lambda: self._memory.need(spec, footprint, self._microbatch(spec, chosen, footprint)),
             memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
