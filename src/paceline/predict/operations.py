@@ -6,7 +6,7 @@ here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import log, log2
 from typing import Literal
@@ -89,17 +89,37 @@ class Grid:
 
 @dataclass(frozen=True)
 class OperationTimer:
-    """How long a system's device takes for operations; each is worked out once."""
+    """How long a system's device takes for operations; each is worked out once.
+
+    `busy` slices of one GPU compute at the same time.
+    """
 
     hardware: Hardware
+    busy: int = 1
     _known: dict[Operation, Timed] = field(default_factory=dict)
 
     def timed(self, operation: Operation) -> Timed:
         """One such operation, whatever its count."""
         found = self._known.get(operation)
         if found is None:
-            found = self._known[operation] = self._timed(operation)
+            found = self._timed(operation)
+            if self._crowding:
+                found = replace(found, seconds=found.seconds * self._crowded(operation))
+            self._known[operation] = found
         return found
+
+    @cached_property
+    def _crowding(self) -> dict[str, float]:
+        """Factors for so many busy slices, or for the next larger number that was measured."""
+        measured = {int(slices): factors for slices, factors in self.hardware.calibrated.operation_crowding.items()}
+        if self.busy < 2 or not measured:
+            return {}
+        return measured[min((count for count in measured if count >= self.busy), default=max(measured))]
+
+    def _crowded(self, operation: Operation) -> float:
+        """By which factor an operation takes longer while other slices compute too."""
+        named = _name(operation) if operation.kind == "memory" else operation.kind
+        return self._crowding.get(named) or self._crowding.get(STAND_IN, 1.0)
 
     def _timed(self, operation: Operation) -> Timed:
         replayed = self._replayed.get(_identity(operation))

@@ -25,8 +25,9 @@ TOGETHER = 0.05
 UNKNOWN_SOFTWARE = 0.15
 # Of transfers over a transport that was not measured.
 UNMEASURED_TRANSFERS = 0.3
-# What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, and whether it casts.
-ComputeKey = tuple[str, Precision, Execution, str, bool]
+# What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, whether it casts, and
+# how many slices of one GPU compute at the same time.
+ComputeKey = tuple[str, Precision, Execution, str, bool, int]
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ class Predictor:
     _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
     _compute: dict[ComputeKey, Compute] = field(default_factory=dict)
+    _timers: dict[int, OperationTimer] = field(default_factory=dict)
 
     @cached_property
     def _overheads(self) -> dict[str, StrategyOverhead]:
@@ -235,16 +237,25 @@ class Predictor:
 
     def compute(self, chosen: Strategy, spec: RunSpec) -> Compute:
         """How fast the system computes in a strategy's framework and numbers."""
-        key = _compute_key(chosen, spec)
+        key = self._compute_key(chosen, spec)
         if key not in self._compute:
+            framework, precision, execution, _, casts, busy = key
             self._compute[key] = Compute(
-                self.hardware, key[0], spec.precision, spec.execution, spec.optimizer, self._timer, self.traced, key[-1]
+                self.hardware, framework, precision, execution, spec.optimizer, self._timer(busy), self.traced, casts
             )
         return self._compute[key]
 
-    @cached_property
-    def _timer(self) -> OperationTimer:
-        return self.timer or OperationTimer(self.hardware)
+    def _timer(self, busy: int) -> OperationTimer:
+        if busy == 1 and self.timer is not None:
+            return self.timer
+        if busy not in self._timers:
+            self._timers[busy] = OperationTimer(self.hardware, busy)
+        return self._timers[busy]
+
+    def _compute_key(self, chosen: Strategy, spec: RunSpec) -> ComputeKey:
+        casts = chosen.traits.numbers(spec) == "cast"
+        busy = min(spec.workers, self.hardware.slices) if self.hardware.slices else 1
+        return chosen.framework or "torch", spec.precision, spec.execution, spec.optimizer.name, casts, busy
 
     def _clock(self, spec: RunSpec, chosen: Strategy) -> RankClock | None:
         """Times ranks' own parts of a model on GPUs, unless its steps were measured there or its operations traced."""
@@ -253,13 +264,15 @@ class Predictor:
         compute = self.compute(chosen, spec)
         if compute.measured_steps(self.digest) is not None:
             return None
-        key = _compute_key(chosen, spec)
+        key = self._compute_key(chosen, spec)
         if key not in self.clocks:
             self.clocks[key] = RankClock(compute)
         return self.clocks[key]
 
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
+        if self.hardware.slices:
+            spec = spec.model_copy(update={"workers": 1})
         samples = spec.global_batch or spec.local_batch or 1
         key = id(self.compute(chosen, spec)), samples
         if key not in self._singles:
@@ -289,7 +302,10 @@ class Predictor:
         return shared * max(1.0, busy * spec.cores_per_worker / cores)
 
     def _slices_crowding(self, workers: int) -> float:
-        """Slices of one GPU share its memory; GPUs share nothing."""
+        """Slices of one GPU share its memory; GPUs share nothing.
+
+        Where it was measured by kind of operation, it is in the operations' times already.
+        """
         slices = self.hardware.slices or 1
         measured = self.hardware.calibrated.crowding.get(str(slices), 1.0)
         return 1 + (measured - 1) * (min(workers, slices) - 1) / (slices - 1) if slices > 1 else 1.0
@@ -330,11 +346,6 @@ class Predictor:
         idle = parts.bubble + parts.waiting
         busy = parts.step - idle
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
-
-
-def _compute_key(chosen: Strategy, spec: RunSpec) -> ComputeKey:
-    casts = chosen.traits.numbers(spec) == "cast"
-    return chosen.framework or "torch", spec.precision, spec.execution, spec.optimizer.name, casts
 
 
 def _passes_of(footprint: Footprint, spec: RunSpec) -> int:

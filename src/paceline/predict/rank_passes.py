@@ -6,9 +6,10 @@ from functools import cached_property, lru_cache
 
 from paceline.costs.footprint import RankWork
 from paceline.costs.fusion import fused, unfused
-from paceline.costs.layer_operations import Pass, layer_operations, loss_operations, recomputed
+from paceline.costs.layer_operations import layer_operations, loss_operations, recomputed
 from paceline.costs.layers import LayerFacts
-from paceline.costs.operations import LayerOperations, Operation, update
+from paceline.costs.operation_tape import Pass
+from paceline.costs.operations import LayerOperations, Operation, memory, update
 from paceline.predict.compute import Compute, Passes
 from paceline.predict.operations import OperationTimer, Source
 from paceline.predict.steps import BESIDE, CASTING_HOST, HOST_DEVIATION, host_seconds
@@ -40,12 +41,12 @@ class RankClock:
     compute: Compute
     # With the work that they are of, which is known by its place in memory and so must be kept.
     _passes: dict[tuple[int, float, tuple[object, ...]], tuple[RankWork, Passes]] = field(default_factory=dict)
-    _known: dict[tuple[LayerFacts, Pass, Recompute], LayerTimes] = field(default_factory=dict)
-    _losses: dict[float, LayerTimes] = field(default_factory=dict)
+    _known: dict[tuple[LayerFacts, Pass, Recompute, bool], LayerTimes] = field(default_factory=dict)
+    _losses: dict[tuple[float, bool, bool], LayerTimes] = field(default_factory=dict)
 
     def passes(self, work: RankWork) -> Passes:
         """One forward and backward pass of its samples; seconds of device and host apart."""
-        how = work.ways, work.recompute, work.last, work.stretches, work.cast, work.gathers
+        how = work.ways, work.recompute, work.last, work.stretches, work.cast, work.gathers, work.context
         key = id(work.model), work.samples, how
         if key not in self._passes:
             self._passes[key] = work, self._timed(work)
@@ -103,32 +104,44 @@ class RankClock:
         if casts:
             precision = "bf16-pure"
         stretches = 1 if fitted else work.stretches
+        divided = stretches, work.context
         elements, trained, layers = work.model.input_elements, not work.model.input_elements, []
         for layer, count in work.model.runs:
-            first = Pass(samples, precision, elements or layer.output_elements, trained, stretches)
+            first = Pass(samples, precision, elements or layer.output_elements, trained, *divided)
             trained, elements = trained or layer.parameters > 0, layer.output_elements
             # What a layer is given differs for the first of its like alone.
             others, rest = first, count
             if first.input_elements != elements or first.sends_back != trained:
-                others, rest = Pass(samples, precision, elements, trained, stretches), count - 1
-                layers.append((self._layer(layer, first, work.recompute), 1))
+                others, rest = Pass(samples, precision, elements, trained, *divided), count - 1
+                layers.append((self._layer(layer, first, work), 1))
             if rest:
-                layers.append((self._layer(layer, others, work.recompute), rest))
+                layers.append((self._layer(layer, others, work), rest))
         if work.last:
-            layers.append((self._loss(samples * elements / work.ways), 1))
+            # A compiler makes one kernel of it, split or not; programs that were fitted to have one of their own.
+            split = work.ways > 1 and not fitted and not self._compiled
+            layers.append((self._loss(samples * elements / work.ways, casts and not fitted, split), 1))
         return layers
 
-    def _layer(self, layer: LayerFacts, on: Pass, recompute: Recompute) -> LayerTimes:
-        key = layer, on, recompute
+    def _layer(self, layer: LayerFacts, on: Pass, work: RankWork) -> LayerTimes:
+        gathers = work.gathers and self.compute.hardware.software is None
+        key = layer, on, work.recompute, gathers
         if key not in self._known:
-            compiled = "compiled" in self.compute.running
-            self._known[key] = self._times(_as_run(layer, on, recompute, self._attention, compiled))
+            operations = _as_run(layer, on, work.recompute, self._attention, self._compiled)
+            if gathers:
+                operations = _with_gathering(operations, layer.parameters)
+            self._known[key] = self._times(operations)
         return self._known[key]
 
-    def _loss(self, outputs: float) -> LayerTimes:
-        if outputs not in self._losses:
-            self._losses[outputs] = self._times(loss_operations(outputs, Pass(1, self.compute.precision)))
-        return self._losses[outputs]
+    def _loss(self, outputs: float, casts: bool, split: bool) -> LayerTimes:
+        key = outputs, casts, split
+        if key not in self._losses:
+            on = Pass(1, self.compute.precision)
+            self._losses[key] = self._times(loss_operations(outputs, on, casts=casts, split=split))
+        return self._losses[key]
+
+    @property
+    def _compiled(self) -> bool:
+        return "compiled" in self.compute.running
 
     def _times(self, operations: LayerOperations) -> LayerTimes:
         sources: dict[Source, float] = {}
@@ -176,6 +189,16 @@ def _as_run(
     if compiled:
         passes = [fused(made) for made in passes]
     return LayerOperations(layer.name, *passes)
+
+
+def _with_gathering(operations: LayerOperations, parameters: int) -> LayerOperations:
+    """With what FSDP copies beside: gathered parameters into their arrays before each pass, gradients out of theirs."""
+    gathered = memory("bf16", parameters, 2, "cat")
+    # Two bytes are read and four written.
+    scattered = memory("bf16", parameters, 3, "cat", backward=True)
+    return replace(
+        operations, forward=(gathered, *operations.forward), backward=(gathered, *operations.backward, scattered)
+    )
 
 
 def _kernels(operation: Operation) -> tuple[Operation, ...]:
