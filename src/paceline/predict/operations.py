@@ -95,7 +95,7 @@ class OperationTimer:
     """
 
     hardware: Hardware
-    busy: int = 1
+    busy: float = 1.0
     _known: dict[Operation, Timed] = field(default_factory=dict)
 
     def timed(self, operation: Operation) -> Timed:
@@ -110,11 +110,14 @@ class OperationTimer:
 
     @cached_property
     def _crowding(self) -> dict[str, float]:
-        """Factors for so many busy slices, or for the next larger number that was measured."""
+        """Factors by kind or name for so many busy slices, between those of the numbers that were measured."""
         measured = {int(slices): factors for slices, factors in self.hardware.calibrated.operation_crowding.items()}
-        if self.busy < 2 or not measured:
+        if self.busy <= 1 or not measured:
             return {}
-        return measured[min((count for count in measured if count >= self.busy), default=max(measured))]
+        counts = sorted({1, *measured})
+        names = {name for factors in measured.values() for name in factors}
+        known = {name: [measured.get(count, {}).get(name, 1.0) for count in counts] for name in names}
+        return {name: float(np.interp(self.busy, counts, factors)) for name, factors in known.items()}
 
     def _crowded(self, operation: Operation) -> float:
         """By which factor an operation takes longer while other slices compute too."""

@@ -27,7 +27,7 @@ UNKNOWN_SOFTWARE = 0.15
 UNMEASURED_TRANSFERS = 0.3
 # What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, whether it casts, and
 # how many slices of one GPU compute at the same time.
-ComputeKey = tuple[str, Precision, Execution, str, bool, int]
+ComputeKey = tuple[str, Precision, Execution, str, bool, float]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Predictor:
     _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
     _compute: dict[ComputeKey, Compute] = field(default_factory=dict)
-    _timers: dict[int, OperationTimer] = field(default_factory=dict)
+    _timers: dict[float, OperationTimer] = field(default_factory=dict)
 
     @cached_property
     def _overheads(self) -> dict[str, StrategyOverhead]:
@@ -186,14 +186,15 @@ class Predictor:
         """Where the seconds of a step go, and nothing else of it."""
         return time_step(footprint, self._inputs(spec, strategy(spec.strategy), footprint))
 
-    def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> StepInputs:
+    def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint, busy: float | None = None) -> StepInputs:
         microbatch, microbatches = self._microbatch(spec, chosen, footprint), _passes_of(footprint, spec)
-        clock, work = self._clock(spec, chosen), footprint.groups[0].work
+        busy = self._busy_slices(spec, chosen, footprint) if busy is None else busy
+        clock, work = self._clock(spec, chosen, busy), footprint.groups[0].work
         crowding = self._crowding(footprint, spec, chosen)
         own = clock.passes(work).crowded(crowding) if clock is not None and work is not None else None
         return StepInputs(
             self.hardware, self._transfers(chosen, spec), self.model,
-            own or self.passes(chosen, spec, microbatch),
+            own or self.passes(chosen, spec, microbatch, busy),
             crowding=crowding, synchronous=chosen.synchronous, workers=spec.workers,
             flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
@@ -222,9 +223,18 @@ class Predictor:
         """Bytes that a worker has."""
         return self._memory.limit_bytes
 
-    def passes(self, chosen: Strategy, spec: RunSpec, samples: float) -> Passes:
+    def _busy_slices(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> float:
+        """How many slices of one GPU compute at the same time: in a pipeline, those that do not wait for others."""
+        if not self.hardware.slices or spec.workers == 1:
+            return 1.0
+        if footprint.stages is None or footprint.stages.workers == 1:
+            return float(min(spec.workers, self.hardware.slices))
+        alone = time_step(footprint, self._inputs(spec, chosen, footprint, busy=1.0))
+        return max(1.0, round(alone.cpu_seconds / alone.step, 1))
+
+    def passes(self, chosen: Strategy, spec: RunSpec, samples: float, busy: float = 1.0) -> Passes:
         """Seconds of computation for a local batch, in the run's framework, precision and execution."""
-        compute = self.compute(chosen, spec)
+        compute = self.compute(chosen, spec, busy)
         key = id(compute), samples
         if key not in self._passes:
             self._passes[key] = compute.passes(self.model, samples, self.digest)
@@ -235,9 +245,9 @@ class Predictor:
         clock = self._clock(spec, chosen)
         return clock.passes(work) if clock is not None else self.passes(chosen, spec, work.samples)
 
-    def compute(self, chosen: Strategy, spec: RunSpec) -> Compute:
-        """How fast the system computes in a strategy's framework and numbers."""
-        key = self._compute_key(chosen, spec)
+    def compute(self, chosen: Strategy, spec: RunSpec, busy: float = 1.0) -> Compute:
+        """How fast the system computes in a strategy's framework and numbers while so many slices of a GPU do."""
+        key = _compute_key(chosen, spec, busy)
         if key not in self._compute:
             framework, precision, execution, _, casts, busy = key
             self._compute[key] = Compute(
@@ -245,34 +255,27 @@ class Predictor:
             )
         return self._compute[key]
 
-    def _timer(self, busy: int) -> OperationTimer:
+    def _timer(self, busy: float) -> OperationTimer:
         if busy == 1 and self.timer is not None:
             return self.timer
         if busy not in self._timers:
             self._timers[busy] = OperationTimer(self.hardware, busy)
         return self._timers[busy]
 
-    def _compute_key(self, chosen: Strategy, spec: RunSpec) -> ComputeKey:
-        casts = chosen.traits.numbers(spec) == "cast"
-        busy = min(spec.workers, self.hardware.slices) if self.hardware.slices else 1
-        return chosen.framework or "torch", spec.precision, spec.execution, spec.optimizer.name, casts, busy
-
-    def _clock(self, spec: RunSpec, chosen: Strategy) -> RankClock | None:
+    def _clock(self, spec: RunSpec, chosen: Strategy, busy: float = 1.0) -> RankClock | None:
         """Times ranks' own parts of a model on GPUs, unless its steps were measured there or its operations traced."""
         if self.hardware.kind == "cpu" or self.traced is not None:
             return None
-        compute = self.compute(chosen, spec)
+        compute = self.compute(chosen, spec, busy)
         if compute.measured_steps(self.digest) is not None:
             return None
-        key = self._compute_key(chosen, spec)
+        key = _compute_key(chosen, spec, busy)
         if key not in self.clocks:
             self.clocks[key] = RankClock(compute)
         return self.clocks[key]
 
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
         """Seconds of a step on one worker with as many samples, without any strategy."""
-        if self.hardware.slices:
-            spec = spec.model_copy(update={"workers": 1})
         samples = spec.global_batch or spec.local_batch or 1
         key = id(self.compute(chosen, spec)), samples
         if key not in self._singles:
@@ -346,6 +349,11 @@ class Predictor:
         idle = parts.bubble + parts.waiting
         busy = parts.step - idle
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
+
+
+def _compute_key(chosen: Strategy, spec: RunSpec, busy: float) -> ComputeKey:
+    casts = chosen.traits.numbers(spec) == "cast"
+    return chosen.framework or "torch", spec.precision, spec.execution, spec.optimizer.name, casts, busy
 
 
 def _passes_of(footprint: Footprint, spec: RunSpec) -> int:

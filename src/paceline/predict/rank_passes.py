@@ -12,12 +12,13 @@ from paceline.costs.operation_tape import Pass
 from paceline.costs.operations import LayerOperations, Operation, memory, update
 from paceline.predict.compute import Compute, Passes
 from paceline.predict.operations import OperationTimer, Source
-from paceline.predict.steps import BESIDE, CASTING_HOST, HOST_DEVIATION, host_seconds
+from paceline.predict.steps import BESIDE, HOST_DEVIATION, host_seconds, unit_operations
 from paceline.spec import Precision, Recompute
 from paceline.systems.software import AttentionKernel
 
-# What FSDP asks for beside each layer and pass: to copy its shard in, to gather, to copy out, to free.
-UNIT_OPERATIONS = 4
+# What DTensor takes the host for each operation on a part of a layer, over a plain one. As those of `steps.py`, from
+# steps of GPT-2 with 64 tokens on slices of an H200: 145 ms with tensor=2 where torch-ddp takes 25.
+SPLIT_HOST = 6.8
 # Where a framework compiles a whole step, the host takes this long to start it: JAX on an H200 made 0.3 to 0.4 ms
 # steps of a small CNN with 128 and 256 samples alike, measured.
 COMPILED_STEP_SECONDS = 3e-4
@@ -68,11 +69,9 @@ class RankClock:
                 passes.append((last[0] + loss[0], last[1] + loss[1], last[2] + loss[2]))
         # Passes of less than a sample, as of stretches of a sequence, are in proportion.
         part = work.samples / max(1, round(work.samples))
-        software, parameters = self.compute.hardware.software, work.model.parameters
-        asking = 1 + (software.host_share_per_split if software else 0.0) * (work.ways - 1)
+        parameters = work.model.parameters
+        asking, unit = self._asking(work)
         device, host, off = (sum(times[which] for times in (*forward, *backward)) for which in (0, 1, 2))
-        # Hooks and copies around each layer that FSDP gathers.
-        unit = UNIT_OPERATIONS * self._host if work.gathers and software is None else 0.0
         host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
         return Passes(
@@ -84,6 +83,16 @@ class RankClock:
             host_forward=tuple(times[1] * asking + unit for times in forward),
             host_backward=tuple(times[1] * asking + unit for times in backward),
         )  # fmt: skip
+
+    def _asking(self, work: RankWork) -> tuple[float, float]:
+        """How many times as long the host takes for an operation, and its seconds beside each layer and pass."""
+        software = self.compute.hardware.software
+        if software is not None:
+            return 1 + software.host_share_per_split * (work.ways - 1), 0.0
+        # A compiler leaves nothing of DTensor in a step.
+        split = SPLIT_HOST if work.ways > 1 and not self._compiled else 1.0
+        casts = self.compute.casts if work.cast is None else work.cast
+        return split, unit_operations(casts, work.gathers, work.ways > 1) * self._host
 
     def _beside(self, updated: float, device: float, host_bound: bool) -> float:
         """Seconds of a step beside its passes and its update."""
@@ -163,8 +172,7 @@ class RankClock:
 
     @cached_property
     def _host(self) -> float:
-        asked_again = CASTING_HOST if self.compute.casts else 1.0
-        return host_seconds(self._timer, self.compute.running) * asked_again
+        return host_seconds(self._timer, self.compute.running)
 
     @cached_property
     def _attention(self) -> AttentionKernel:
