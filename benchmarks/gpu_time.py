@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 
+from paceline.calibrate.gpu.calls_gauge import call_of
 from paceline.calibrate.gpu.fit import grid_of
 from paceline.calibrate.gpu.messages import TimedOperation
-from paceline.calibrate.gpu.operations_gauge import operation_seconds
+from paceline.calibrate.gpu.operations_gauge import asks_long, device_seconds
 from paceline.calibrate.gpu.replay import distinct_operations
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.costs.layer_operations import model_operations
@@ -148,14 +149,14 @@ def _asked(spec: RunSpec) -> dict[str, Any]:
     return {name: getattr(spec, name) for name in names}
 
 
-def replayed(step: StepOperations, hardware: Hardware, until: float, cold: bool = True) -> tuple[Hardware, int]:
-    """The system with these operations timed, and how many were; `cold` operands are not in the cache."""
+def replayed(step: StepOperations, hardware: Hardware, until: float) -> tuple[Hardware, int]:
+    """The system with these operations timed, and how many were."""
     timed, device = [], torch.device("cuda", 0)
     for operation in distinct_operations([step]):
         if time.monotonic() > until:
             break
         try:
-            seconds = operation_seconds(operation, device, cold)
+            seconds = device_seconds(call_of(operation, device), device, asks_long(operation))
         except RuntimeError as error:
             print(f"not replayed: {operation}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
@@ -182,8 +183,6 @@ def compare(case: Case, described: Hardware, calibrated: Hardware) -> Iterator[d
         systems = {"data sheet": described, "grid": calibrated}
         began = time.monotonic()
         systems["replay"], count = replayed(step, calibrated, began + REPLAY_SECONDS)
-        if how == "trace":
-            systems["warm replay"], _ = replayed(step, calibrated, began + 2 * REPLAY_SECONDS, cold=False)
         row[f"replay seconds by {how}"] = round(time.monotonic() - began, 2)
         for name, hardware in systems.items():
             made = step_seconds(step, OperationTimer(hardware), case.execution)

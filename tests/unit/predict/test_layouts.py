@@ -56,9 +56,20 @@ def test_copies_take_about_what_ddp_takes() -> None:
 
 
 def test_parts_in_a_pipeline_compute_less_and_exchange_more() -> None:
-    alone, split = (predicted(layout) for layout in ("shard=2,pipeline=2", "tensor=2,pipeline=2"))
+    # So many samples that devices take longer than hosts, which are slow to ask for parts of layers.
+    alone, split, line, parts = (
+        predicted(layout, global_batches=(4096,))
+        for layout in ("shard=2,pipeline=2", "tensor=2,pipeline=2", "pipeline=4", "tensor=2,pipeline=4")
+    )
     assert split.parts.exposed > alone.parts.exposed
-    assert predicted("tensor=2,pipeline=4").parts.compute < predicted("pipeline=4").parts.compute
+    assert parts.parts.compute < line.parts.compute
+
+
+def test_hosts_take_longer_to_ask_for_parts_of_layers() -> None:
+    layouts = ("shard=2", "tensor=2", "shard=2,tensor=2")
+    few = {layout: predicted(layout, global_batches=(2,)).parts.compute for layout in layouts}
+    assert few["tensor=2"] > 2 * few["shard=2"]
+    assert few["shard=2,tensor=2"] > few["tensor=2"]
 
 
 def test_several_rounds_of_a_schedule_have_its_bubble_each() -> None:

@@ -74,7 +74,7 @@ MEMORY_NAMES: dict[str, tuple[float, bool]] = {
     "native_layer_norm_backward": (3, True), "_to_copy": (3, False), "_log_softmax": (2, False),
     "_log_softmax_backward_data": (3, True), "sum": (1, True), "native_group_norm": (2, False),
     "native_group_norm_backward": (3, True), "native_batch_norm": (2, False), "native_batch_norm_backward": (3, True),
-    "max_pool2d_with_indices": (2, False), "max_pool2d_with_indices_backward": (3, True), "clone": (2, False),
+    "max_pool2d_with_indices": (2, False), "clone": (2, False),
     "contiguous": (2, False), "_fused_rms_norm": (2, False), "_fused_rms_norm_backward": (3, True),
 }  # fmt: skip
 CAST = "_to_copy"
