@@ -102,18 +102,26 @@ def _predict(row: dict[str, str], layout: Layout, recompute: str) -> Prediction:
     knobs |= {"layout": layout.text} if takes_layout else {}
     if layout.pipeline > 1:
         knobs["microbatches"] = knobs.pop("accumulation")
+    knobs |= _knobs(row["knobs"])
     (spec,) = question.specs(name, {**knobs, "recompute": recompute}, (layout.workers,), [("global_batch", batch)])
     spec = spec.model_copy(update={"execution": row["execution"]})
     footprint = strategy(name).footprint(spec, question.facts)
     software = _file()["tables"][row["table"]]
-    if software.get("autocast", False):
-        groups = (replace(group, work=replace(group.work, cast=False)) for group in footprint.groups if group.work)
+    if "autocast" in software:
+        cast = not software["autocast"]
+        groups = (replace(group, work=replace(group.work, cast=cast)) for group in footprint.groups if group.work)
         footprint = replace(footprint, groups=tuple(groups))
     prediction = question.predictor.predict(spec, footprint)
     if row["execution"] != "eager" or "eager_norm_bytes" not in software:
         return prediction
     more = _norm_seconds(question, software["eager_norm_bytes"]["value"], prediction)
     return replace(prediction, parts=replace(prediction.parts, compute=prediction.parts.compute + more))
+
+
+def _knobs(text: str) -> dict[str, Scalar]:
+    """`schedule=interleaved;stages_per_worker=5` as names and values."""
+    pairs = (pair.split("=") for pair in text.split(";") if pair)
+    return {name: int(value) if value.isdigit() else value for name, value in pairs}
 
 
 def _norm_seconds(question: Question, bytes_each: float, prediction: Prediction) -> float:
@@ -131,6 +139,10 @@ def _question(table: str, model: str, sequence: int, system: str) -> Question:
     efficiencies = {name: Quantity.model_validate(value) for name, value in _file()["tables"][table].items()
                     if name in Device.model_fields}  # fmt: skip
     hardware = hardware.model_copy(update={"device": hardware.device.model_copy(update=efficiencies)})
+    between_nodes = _file()["tables"][table].get("outer_bytes_per_second")
+    if between_nodes is not None:
+        outer = hardware.outer.model_copy(update={"bytes_per_second": Quantity.model_validate(between_nodes)})
+        hardware = hardware.model_copy(update={"outer": outer})
     options.pop("source")
     return Question(hardware, workload=options.pop("workload"), options={**options, "sequence": sequence})
 
