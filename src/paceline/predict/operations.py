@@ -8,7 +8,7 @@ here.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log, log2
+from math import log, log2, sqrt
 from typing import Literal
 
 import numpy as np
@@ -57,6 +57,31 @@ class Timed:
     seconds: float
     source: Source
     deviation: float
+
+
+@dataclass
+class Spread:
+    """How many seconds a pass may be off.
+
+    What was measured is off by chance, one operation this way and the next that way; a data sheet is off in all of
+    them alike, as the share of the peak that kernels reach is.
+    """
+
+    alike: float = 0.0
+    by_chance_squared: float = 0.0
+
+    def add(self, timed: Timed, seconds: float) -> None:
+        """One operation that takes so many seconds in all."""
+        off = seconds * timed.deviation
+        if timed.source == "data sheet":
+            self.alike += off
+        else:
+            self.by_chance_squared += off * off
+
+    @property
+    def seconds(self) -> float:
+        """Of all operations together."""
+        return self.alike + sqrt(self.by_chance_squared)
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,19 @@ from paceline.costs.layer_operations import Pass, layer_operations, loss_operati
 from paceline.costs.layers import LayerFacts
 from paceline.costs.operations import LayerOperations, Operation, update
 from paceline.predict.compute import Compute, Passes
-from paceline.predict.operations import OperationTimer, Source
+from paceline.predict.operations import OperationTimer, Source, Spread
 from paceline.predict.steps import BESIDE, CASTING_HOST, HOST_DEVIATION, host_seconds
 from paceline.spec import Precision, Recompute
 from paceline.systems.software import AttentionKernel
 
 # What FSDP asks for beside each layer and pass: to copy its shard in, to gather, to copy out, to free.
 UNIT_OPERATIONS = 4
-# Where a framework compiles a whole step, the host takes this long to start it: JAX on an H200 made 0.3 to 0.4 ms
-# steps of a small CNN with 128 and 256 samples alike, measured.
-COMPILED_STEP_SECONDS = 3e-4
+# Where a framework compiles a whole step, the host starts it as one program and goes on to the next while the device
+# computes: a step takes the longer of both. JAX beside an H200 made steps of a small CNN in 0.3, 0.4, 0.41 and 0.71 ms
+# with 128, 256 and 512 samples and in fp32 and bf16 (docs/results/h200.md): their middle, and how far they lie apart.
+COMPILED_STEP_SECONDS, COMPILED_STEP_DEVIATION = 4.3e-4, 0.36
+# Frameworks whose compiled step asks for its kernels itself.
+WHOLE_STEP_FRAMEWORKS = ("jax",)
 # Seconds of the device, those of the host, and the device's by how far off they may be.
 PassTimes = tuple[float, float, float]
 
@@ -74,11 +77,16 @@ class RankClock:
         unit = UNIT_OPERATIONS * self._host if work.gathers and software is None else 0.0
         host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
+        deviation = HOST_DEVIATION if host_bound else off / (device or 1.0)
+        if self._starts_whole_steps:
+            # The nearer the device is to the host's time, the more it matters how long that is.
+            started = COMPILED_STEP_SECONDS / (device * part + updated)
+            host_bound = started > 1
+            deviation = max(deviation, COMPILED_STEP_DEVIATION * min(1.0, started))
         return Passes(
             tuple(times[0] * part for times in forward), tuple(times[0] * part for times in backward),
             overhead=self._beside(updated, device * part, host_bound),
-            update_per_parameter=updated / parameters if parameters else 0.0,
-            deviation=HOST_DEVIATION if host_bound else off / (device or 1.0),
+            update_per_parameter=updated / parameters if parameters else 0.0, deviation=deviation,
             source=self.compute.source_text(sources, host_bound),
             host_forward=tuple(times[1] * asking + unit for times in forward),
             host_backward=tuple(times[1] * asking + unit for times in backward),
@@ -90,7 +98,7 @@ class RankClock:
             # What a fit says of each step has all of this in it.
             return 0.0
         if self.compute.framework != "torch":
-            return max(0.0, COMPILED_STEP_SECONDS - device)
+            return max(0.0, COMPILED_STEP_SECONDS - device - updated)
         return max(0.0, (BESIDE + 1) * self._host - updated) * host_bound
 
     def _layers(self, work: RankWork) -> list[tuple[LayerTimes, int]]:
@@ -136,20 +144,27 @@ class RankClock:
         return LayerTimes(forward, backward, tuple(sources.items()))
 
     def _pass(self, operations: Sequence[Operation], sources: dict[Source, float]) -> PassTimes:
-        device, count, off = 0.0, 0.0, 0.0
+        device, count, off = 0.0, 0.0, Spread()
         for operation in operations:
             timed = self._timer.timed(operation)
             seconds = timed.seconds * operation.count
-            device, count, off = device + seconds, count + operation.count, off + seconds * timed.deviation
+            device, count = device + seconds, count + operation.count
+            off.add(timed, seconds)
             sources[timed.source] = sources.get(timed.source, 0.0) + seconds
-        return device, count * self._host, off
+        return device, count * self._host, off.seconds
 
     @cached_property
     def _timer(self) -> OperationTimer:
         return self.compute.timer or OperationTimer(self.compute.hardware)
 
     @cached_property
+    def _starts_whole_steps(self) -> bool:
+        return self.compute.framework in WHOLE_STEP_FRAMEWORKS and self.compute.hardware.software is None
+
+    @cached_property
     def _host(self) -> float:
+        if self._starts_whole_steps:
+            return 0.0
         asked_again = CASTING_HOST if self.compute.casts else 1.0
         return host_seconds(self._timer, self.compute.running) * asked_again
 

@@ -33,8 +33,10 @@ class TrainingRow:
     method: str
     published: float
     predicted: Estimate
-    # Whether a number that predictions use was chosen by this row.
+    # Whether a number that predictions use was chosen by this row's table.
     used: bool
+    # Whose programs ran it: rows of one stack are off together.
+    stack: str
     # Why the run is not quite what was predicted; shown, and not counted.
     caveat: str | None = None
 
@@ -84,12 +86,15 @@ def _row(row: dict[str, str]) -> TrainingRow:
     rates = [prediction.tokens_per_second for prediction in predictions]
     # The middle of two steps is that of their seconds.
     value = len(rates) / sum(1 / rate.value for rate in rates if rate is not None)
-    predicted = Estimate.around(value, max(prediction.deviation for prediction in predictions))
+    # A stack that was looked at while predictions were improved is no unknown one.
+    used = table.get("used", False)
+    deviation = max(each.deviation if used else each.whole_deviation for each in predictions)
+    predicted = Estimate.around(value, deviation)
     name = f"{row['model']}, {int(row['sequence']):,} tokens, {row['layout']}, {row['local_batch']} each"
     more = "".join(f", {each}" for each in (row["recompute"], row["execution"]) if each not in ("none", "eager"))
     return TrainingRow(
         row["table"], name + more, table["source"], predictions[0].source,
-        float(row["tokens_per_second_per_device"]), predicted, table.get("used", False), table.get("caveat"),
+        float(row["tokens_per_second_per_device"]), predicted, used, table["stack"], table.get("caveat"),
     )  # fmt: skip
 
 
