@@ -78,24 +78,31 @@ class RankClock:
         host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
         deviation = HOST_DEVIATION if host_bound else off / (device or 1.0)
-        if self._starts_whole_steps:
+        host_forward = tuple(times[1] * asking + unit for times in forward)
+        host_backward = tuple(times[1] * asking + unit for times in backward)
+        if self._starts_whole_steps and device:
             # The nearer the device is to the host's time, the more it matters how long that is.
-            started = COMPILED_STEP_SECONDS / (device * part + updated)
+            started = max(0.0, COMPILED_STEP_SECONDS - updated) / (device * part)
             host_bound = started > 1
             deviation = max(deviation, COMPILED_STEP_DEVIATION * min(1.0, started))
+            host_forward, host_backward = (
+                tuple(times[0] * part * started for times in passes) for passes in (forward, backward)
+            )
         return Passes(
             tuple(times[0] * part for times in forward), tuple(times[0] * part for times in backward),
             overhead=self._beside(updated, device * part, host_bound),
             update_per_parameter=updated / parameters if parameters else 0.0, deviation=deviation,
             source=self.compute.source_text(sources, host_bound),
-            host_forward=tuple(times[1] * asking + unit for times in forward),
-            host_backward=tuple(times[1] * asking + unit for times in backward),
+            host_forward=host_forward, host_backward=host_backward,
         )  # fmt: skip
 
     def _beside(self, updated: float, device: float, host_bound: bool) -> float:
         """Seconds of a step beside its passes and its update."""
         if self.compute.hardware.software is not None:
             # What a fit says of each step has all of this in it.
+            return 0.0
+        if self._starts_whole_steps:
+            # What starting takes is what the host takes for the passes.
             return 0.0
         if self.compute.framework != "torch":
             return max(0.0, COMPILED_STEP_SECONDS - device - updated)

@@ -63,7 +63,10 @@ class TableSummary:
     # The middle of all ratios, minus one: above zero where predictions are too fast.
     bias: float
     coverage: float
+    # Of the intervals, above the prediction, on the mean.
+    half_width: float
     used: bool
+    caveat: str | None = None
 
 
 @cache
@@ -161,7 +164,8 @@ def summarise_tables(rows: Sequence[TrainingRow]) -> list[TableSummary]:
         TableSummary(
             table, method, len(group), mean(abs(row.error) for row in group), max(abs(row.error) for row in group),
             exp(mean(log(row.predicted.value / row.published) for row in group)) - 1,
-            mean(row.inside for row in group), group[0].used,
+            mean(row.inside for row in group), mean(row.predicted.high / row.predicted.value - 1 for row in group),
+            group[0].used, group[0].caveat,
         )
         for (table, method), group in groups.items()
     ]  # fmt: skip
