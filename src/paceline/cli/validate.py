@@ -185,8 +185,8 @@ def _print_training(rows: Sequence[TrainingRow]) -> None:
         console.print()
         console.print(detail)
     console.print(
-        "[dim]bias and error above zero: predicted too fast; † decided numbers of predictions, so that their stack is a "
-        "known one; ‡ not quite what was predicted, and not counted; sources and reasons: --json[/]"
+        "[dim]bias and error above zero: predicted too fast; † decided numbers of predictions, so that their stack is "
+        "a known one; ‡ not quite what was predicted, and not counted; sources and reasons: --json[/]"
     )
 
 
