@@ -140,7 +140,10 @@ def _print_published(rows: Sequence[PublishedRow]) -> None:
         f"{total.rows} published numbers, mean error {total.mean_error:.1%}, median {total.median_error:.1%}, worst "
         f"{total.worst_error:.1%}, order kept in {format_percent(total.order_kept)} of pairs"
     )
-    console.print("[dim]what one device does is taken from the source; ‡ the source leaves open what was trained[/]")
+    console.print(
+        "[dim]what one device does is taken from the source; "
+        "‡ the source leaves open what was trained or how it was fed[/]"
+    )
 
 
 def _training_values(rows: Sequence[TrainingRow]) -> list[dict[str, object]]:
