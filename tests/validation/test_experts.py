@@ -73,7 +73,7 @@ def test_a_data_sheet_is_less_sure_than_a_grid_from_such_a_machine() -> None:
         (spec,) = question.specs("torch-ddp", workers=(8,))
         found = question.predictor.predict(spec)
         widths[found.source.split(",")[0]] = found.step_seconds.high / found.step_seconds.value
-    assert widths["the data sheet"] > 1.3 > 1.25 > widths["a grid of operations"]
+    assert widths["the data sheet"] > 1.3 > 1.28 > widths["a grid of operations"]
 
 
 @pytest.mark.parametrize(("workers", "batch"), [(8, 16), (128, 256)])

@@ -10,7 +10,7 @@ from paceline.costs.layer_operations import Pass, layer_operations, loss_operati
 from paceline.costs.layers import LayerFacts
 from paceline.costs.operations import LayerOperations, Operation, update
 from paceline.predict.compute import Compute, Passes
-from paceline.predict.operations import OperationTimer, Source, Spread
+from paceline.predict.operations import OperationTimer, Source, Spread, step_deviation
 from paceline.predict.steps import BESIDE, CASTING_HOST, HOST_DEVIATION, host_seconds
 from paceline.spec import Precision, Recompute
 from paceline.systems.software import AttentionKernel
@@ -77,7 +77,7 @@ class RankClock:
         unit = UNIT_OPERATIONS * self._host if work.gathers and software is None else 0.0
         host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
-        deviation = HOST_DEVIATION if host_bound else off / (device or 1.0)
+        deviation = HOST_DEVIATION if host_bound else step_deviation(off, sources)
         host_forward = tuple(times[1] * asking + unit for times in forward)
         host_backward = tuple(times[1] * asking + unit for times in backward)
         if self._starts_whole_steps and device:

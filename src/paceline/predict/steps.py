@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 from paceline.costs.fusion import fused
 from paceline.costs.operations import LOSS, Operation, StepOperations
-from paceline.predict.operations import OperationTimer, Source, Spread
+from paceline.predict.operations import OperationTimer, Source, Spread, step_deviation
 from paceline.spec import Execution
 
 # Of what the host takes: the same step took from 24 to 33 ms within minutes on one machine.
@@ -84,7 +84,7 @@ class StepSeconds:
         if self.host_bound:
             return HOST_DEVIATION
         off = sum(part.off for part in (*self.forward, *self.backward, self.update))
-        return off / self.device if self.device else 0.0
+        return step_deviation(off, self.sources)
 
 
 def step_seconds(step: StepOperations, timer: OperationTimer, execution: Execution) -> StepSeconds:
