@@ -22,8 +22,8 @@ from paceline.systems.operation_times import OperationTimes
 Source = Literal["replayed", "grid", "data sheet"]
 # Relative deviations of single operations, from timing them again and from grids whose points were left out in turn.
 REPLAYED_DEVIATION, GRID_DEVIATION = 0.04, 0.12
-# Of whole steps whose operations were measured, for what lies between those: 11 predictions of steps on an H200 were 5 %
-# off on the mean of squares (docs/accuracy.md).
+# Of whole steps whose operations were measured, for what lies between those: 11 predictions of steps on an H200 were
+# 5 % off on the mean of squares (docs/accuracy.md).
 STEP_DEVIATION = 0.05
 # Of large operations on the data sheet's word: what is left of the errors of 111 published training runs (`paceline
 # validate`). Large is what takes ten times as long as the part that every operation takes.

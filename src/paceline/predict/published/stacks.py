@@ -2,7 +2,7 @@
 
 A stack is one group's programs: its rows are off together, so each counts once, by the mean of its rows. The spread is
 the middle of how far stacks are off, over the middle of errors of a normal distribution, so that a few stacks far out,
-as programs of 2023 are, do not decide it.
+as some early programs are, do not decide it.
 """
 
 from collections.abc import Iterable, Sequence
