@@ -13,6 +13,7 @@ from paceline.errors import SpecError
 from paceline.predict.against import ChoiceLoss, ComparedRun, Comparison, ErrorSummary, compare
 from paceline.predict.logged import read_log
 from paceline.predict.published.scaling import PublishedRow, published_rows, summarise_published
+from paceline.predict.published.stacks import counted, stack_biases
 from paceline.predict.published.training import TrainingRow, summarise_tables, training_rows
 from paceline.predict.validate import Row, Summary, summarise, validate_records
 from paceline.store import DEFAULT_PATH, Store
@@ -20,8 +21,6 @@ from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Hardware
 from paceline.units import format_percent, format_seconds
 
-# Tables with no more rows than this are shown row by row.
-FEW_ROWS = 8
 # Of runs that could not be used, and of the worst predicted ones, so many are shown; JSON has all.
 SHOWN = 5
 
@@ -141,13 +140,16 @@ def _print_published(rows: Sequence[PublishedRow]) -> None:
         f"{total.rows} published numbers, mean error {total.mean_error:.1%}, median {total.median_error:.1%}, worst "
         f"{total.worst_error:.1%}, order kept in {format_percent(total.order_kept)} of pairs"
     )
-    console.print("[dim]what one device does is taken from the source; ‡ the source leaves open what was trained[/]")
+    console.print(
+        "[dim]what one device does is taken from the source; "
+        "‡ the source leaves open what was trained or how it was fed[/]"
+    )
 
 
 def _training_values(rows: Sequence[TrainingRow]) -> list[dict[str, object]]:
     """All rows as JSON has them."""
     return [
-        {"table": row.table, "name": row.name, "source": row.source, "method": row.method,
+        {"table": row.table, "stack": row.stack, "name": row.name, "source": row.source, "method": row.method,
          "published_tokens_per_second": row.published, "predicted_tokens_per_second": vars(row.predicted),
          "error": row.error, "inside": row.inside, "used": row.used, "caveat": row.caveat}
         for row in rows
@@ -155,32 +157,40 @@ def _training_values(rows: Sequence[TrainingRow]) -> list[dict[str, object]]:
 
 
 def _print_training(rows: Sequence[TrainingRow]) -> None:
-    """Errors by table and method, and small tables in full."""
+    """Errors by table and method, what intervals are worth for stacks that decided no speed, and the rows outside."""
     console = output()
     console.print()
-    table = plain_table("published: tokens/s of each device", "rows", "mean\nerror", "bias", "worst", "in-\nside")
+    headers = ("rows", "mean\nerror", "bias", "worst", "in-\nside", "90 %")
+    table = plain_table("published: tokens/s of each device", *headers)
     table.add_column("computation from")
     for total in summarise_tables(rows):
+        mark = (" †" if total.used else "") + (" ‡" if total.caveat else "")
         table.add_row(
-            escape(total.table), str(total.rows), format_percent(total.mean_error), f"{total.bias:+.0%}",
-            format_percent(total.worst_error), format_percent(total.coverage), escape(total.method),
+            escape(total.table) + mark, str(total.rows), format_percent(total.mean_error), f"{total.bias:+.0%}",
+            format_percent(total.worst_error), format_percent(total.coverage), f"±{total.half_width:.0%}",
+            escape(total.method),
         )  # fmt: skip
     console.print(table)
-    counts = {row.table: sum(other.table == row.table for other in rows) for row in rows}
-    small = [row for row in rows if counts[row.table] <= FEW_ROWS]
-    if small:
-        detail = plain_table("of which", "predicted", "90 %", "published", "error")
-        for row in small:
+    fresh = counted(rows)
+    outside = [row for row in fresh if not row.inside]
+    console.print(
+        f"{len(fresh)} rows of {len(stack_biases(fresh))} software stacks that decided no speed: "
+        f"{format_percent(1 - len(outside) / len(fresh))} inside their intervals"
+    )
+    if outside:
+        detail = plain_table("outside", "predicted", "90 %", "published", "error")
+        for row in outside:
             ends = f"{row.predicted.low:,.0f} – {row.predicted.high:,.0f}"
             detail.add_row(
-                escape(f"{row.table}: {row.name}") + (" ‡" if row.caveat else ""), f"{row.predicted.value:,.0f}", ends,
-                f"{row.published:,.0f}", f"{row.error:+.0%}",
+                escape(f"{row.table}: {row.name}"), f"{row.predicted.value:,.0f}", ends, f"{row.published:,.0f}",
+                f"{row.error:+.0%}",
             )  # fmt: skip
         console.print()
         console.print(detail)
-    caveats = sorted({row.caveat for row in rows if row.caveat})
-    marked = f"; ‡ {', '.join(caveats)}" if caveats else ""
-    console.print(f"[dim]bias and error above zero: predicted too fast{marked}; sources: --json[/]")
+    console.print(
+        "[dim]bias and error above zero: predicted too fast; † decided numbers of predictions, so that their stack is "
+        "a known one; ‡ not quite what was predicted, and not counted; sources and reasons: --json[/]"
+    )
 
 
 def parse_assumed(words: Sequence[str] | None) -> dict[str, str]:

@@ -20,6 +20,8 @@ from paceline.systems.hardware import Hardware, LayerRate, StepCurve
 
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "bf16-pure": 2}
 DIGEST_LENGTH = 12
+# Where seconds come from that nobody measured.
+DATA_SHEET = "the data sheet"
 USUAL_OPTIMIZER = Optimizer()
 # Arrays that one operation of a framework has as a rule: a kernel and a bias.
 ARRAYS_PER_OPERATION = 2
@@ -149,7 +151,7 @@ class Compute:
         names: dict[Source, str] = {
             "replayed": f"operations of this model, replayed {self._where}",
             "grid": f"a grid of operations, measured {self._where}",
-            "data sheet": "numbers fitted to logged runs" if self.hardware.software else "the data sheet",
+            "data sheet": "numbers fitted to logged runs" if self.hardware.software else DATA_SHEET,
         }
         text = names[max(sources, key=lambda source: sources[source], default="data sheet")]
         return f"{text}; the host that asks for operations takes longer than the device" if host_bound else text
@@ -224,7 +226,7 @@ class Compute:
         overhead = calibration.step_overhead_seconds.get(self.framework, 0.0)
         return Passes(
             tuple(part[0] for part in parts), tuple(part[1] for part in parts), overhead, update,
-            self._deviation(rates, model), f"layers, measured {self._where}" if rates else "the data sheet", least,
+            self._deviation(rates, model), f"layers, measured {self._where}" if rates else DATA_SHEET, least,
         )  # fmt: skip
 
     def _deviation(self, rates: dict[str, LayerRate], model: ModelFacts) -> float:

@@ -5,10 +5,10 @@ through the nearest of these factors, over the logarithms of their sizes, gives 
 here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import log, log2
+from math import hypot, log, log2, sqrt
 from typing import Literal
 
 import numpy as np
@@ -22,6 +22,9 @@ from paceline.systems.operation_times import OperationTimes
 Source = Literal["replayed", "grid", "data sheet"]
 # Relative deviations of single operations, from timing them again and from grids whose points were left out in turn.
 REPLAYED_DEVIATION, GRID_DEVIATION = 0.04, 0.12
+# Of whole steps whose operations were measured, for what lies between those: 11 predictions of steps on an H200 were
+# 5 % off on the mean of squares (docs/accuracy.md).
+STEP_DEVIATION = 0.05
 # Of large operations on the data sheet's word: what is left of the errors of 111 published training runs (`paceline
 # validate`). Large is what takes ten times as long as the part that every operation takes.
 DESCRIBED_DEVIATIONS: dict[OperationKind, float] = {"product": 0.05, "attention": 0.05, "memory": 0.12, "update": 0.12}
@@ -57,6 +60,38 @@ class Timed:
     seconds: float
     source: Source
     deviation: float
+
+
+@dataclass
+class Spread:
+    """How many seconds a pass may be off.
+
+    What was measured is off by chance, one operation this way and the next that way; a data sheet is off in all of
+    them alike, as the share of the peak that kernels reach is.
+    """
+
+    alike: float = 0.0
+    by_chance_squared: float = 0.0
+
+    def add(self, timed: Timed, seconds: float) -> None:
+        """One operation that takes so many seconds in all."""
+        off = seconds * timed.deviation
+        if timed.source == "data sheet":
+            self.alike += off
+        else:
+            self.by_chance_squared += off * off
+
+    @property
+    def seconds(self) -> float:
+        """Of all operations together."""
+        return self.alike + sqrt(self.by_chance_squared)
+
+
+def step_deviation(off: float, sources: Mapping[Source, float]) -> float:
+    """Relative, of a step that may be off by so many seconds, from its seconds by where they come from."""
+    total = sum(sources.values())
+    measured = total - sources.get("data sheet", 0.0)
+    return hypot(off, STEP_DEVIATION * measured) / total if total else 0.0
 
 
 @dataclass(frozen=True)

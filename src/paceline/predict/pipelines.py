@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.costs.footprint import RankFootprint, Stages
+from paceline.costs.messages import Message
 from paceline.predict.schedules import Kind, holder, orders
 from paceline.predict.step_inputs import Parts, StepInputs
 
@@ -49,10 +50,15 @@ def _exchanges(
     known: dict[int, tuple[tuple[float, float], float]] = {}
     for group in line:
         if id(group.messages) not in known:
-            send = max((inputs.cost(message) for message in group.messages if message.kind == "send"), default=0.0)
+            send = max((inputs.cost(message) for message in group.messages if _between_stages(message)), default=0.0)
             known[id(group.messages)] = within_passes(group, inputs, count), send
     found = [known[id(group.messages)] for group in line]
     return [within for within, _ in found], [send for _, send in found]
+
+
+def _between_stages(message: Message) -> bool:
+    """Whether it is sent for each micro-batch; gradients of a table that both ends have are sent once in a step."""
+    return message.kind == "send" and message.content != "gradients"
 
 
 def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
@@ -120,7 +126,9 @@ def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[floa
     that one; what belongs to the update hides behind nothing.
     """
     exposed = sum(
-        inputs.seconds(message) for message in group.messages if message.phase == "update" and message.kind != "send"
+        inputs.seconds(message)
+        for message in group.messages
+        if message.phase == "update" and not _between_stages(message)
     )
     for phase, seconds in zip(("forward", "backward"), passes, strict=True):
         hidden = sum(inputs.seconds(m) for m in group.messages if m.hidden and m.phase == phase)

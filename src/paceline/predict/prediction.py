@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from paceline.costs.footprint import Footprint, ModelFacts, RankWork, optimizer_bytes, training_flops
-from paceline.predict.compute import Compute, Passes, model_digest
+from paceline.predict.compute import DATA_SHEET, Compute, Passes, model_digest
 from paceline.predict.estimate import Estimate
 from paceline.predict.memory import MemoryNeed, MemoryPredictor
 from paceline.predict.operations import OperationTimer, peak_of
@@ -23,6 +23,11 @@ from paceline.systems.hardware import Hardware, StrategyOverhead
 TOGETHER = 0.05
 # The same where the strategy's software was not timed here.
 UNKNOWN_SOFTWARE = 0.15
+# The same on slices of one GPU, which share its memory and its host: 20 recorded runs (docs/accuracy.md).
+TOGETHER_ON_SLICES = 0.13
+# How far a whole software stack is from what a data sheet says of GPUs: the middle of seven published ones, each by the
+# mean of its rows, over what is the middle of normal errors (`published/stacks.py`). No row decided a speed.
+UNKNOWN_STACK = 0.16
 # Of transfers over a transport that was not measured.
 UNMEASURED_TRANSFERS = 0.3
 # What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, whether it casts, and
@@ -36,6 +41,8 @@ class Prediction:
 
     spec: RunSpec
     parts: Parts
+    # Relative, of this run against others of the same programs, and of those programs as a whole: what layouts of one
+    # stack have in common does not count between them.
     deviation: float
     # Worked out when it is asked for: a peak on a GPU may have to be traced first, which takes seconds.
     memory_need: Callable[[], MemoryNeed]
@@ -52,11 +59,17 @@ class Prediction:
     model_flops: float = 0.0
     peak_flops_per_second: float = 0.0
     tokens_per_sample: int | None = None
+    stack_deviation: float = 0.0
+
+    @property
+    def whole_deviation(self) -> float:
+        """Relative, from the truth: what intervals go by."""
+        return combined(self.deviation, self.stack_deviation)
 
     @cached_property
     def step_seconds(self) -> Estimate:
         """Seconds of one optimizer step."""
-        return Estimate.around(self.parts.step, self.deviation)
+        return Estimate.around(self.parts.step, self.whole_deviation)
 
     @property
     def samples_per_second(self) -> Estimate:
@@ -88,7 +101,7 @@ class Prediction:
     def joules_per_epoch(self) -> Estimate:
         """Joules of all devices for one pass over the data."""
         steps = self.samples_per_epoch / self.spec.samples_per_step
-        return Estimate.around(self.joules_per_step * steps, self.deviation)
+        return Estimate.around(self.joules_per_step * steps, self.whole_deviation)
 
     @property
     def cost_per_epoch(self) -> Estimate | None:
@@ -179,7 +192,7 @@ class Predictor:
             price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
             model_flops=training_flops(self.model, spec.samples_per_step),
             peak_flops_per_second=peak_of(self.hardware.device, spec.precision),
-            tokens_per_sample=self.tokens_per_sample,
+            tokens_per_sample=self.tokens_per_sample, stack_deviation=self._stack_deviation(inputs.passes),
         )  # fmt: skip
 
     def parts(self, spec: RunSpec, footprint: Footprint) -> Parts:
@@ -341,8 +354,14 @@ class Predictor:
         known = costs.residual("all-reduce", workers)
         known_software = self.hardware.kind == "cuda" or self.overhead(chosen) is not None
         together = TOGETHER if known_software else UNKNOWN_SOFTWARE
+        together = TOGETHER_ON_SLICES if self.hardware.slices else together
         moving = (UNMEASURED_TRANSFERS if known is None else known) * parts.exposed / step
         return combined(computing, moving, repeats, together, foreign_machine)
+
+    def _stack_deviation(self, passes: Passes) -> float:
+        """What was measured has its programs in it; a data sheet of GPUs says nothing of them."""
+        from_data_sheet = self.hardware.kind == "cuda" and passes.source.startswith(DATA_SHEET)
+        return UNKNOWN_STACK if from_data_sheet else 0.0
 
     def _joules(self, parts: Parts, footprint: Footprint) -> float:
         device = self.hardware.device

@@ -11,7 +11,7 @@ from paceline.costs.layers import LayerFacts
 from paceline.costs.operation_tape import Pass
 from paceline.costs.operations import LayerOperations, Operation, memory, update
 from paceline.predict.compute import Compute, Passes
-from paceline.predict.operations import OperationTimer, Source
+from paceline.predict.operations import OperationTimer, Source, Spread, step_deviation
 from paceline.predict.steps import BESIDE, HOST_DEVIATION, host_seconds, unit_operations
 from paceline.spec import Precision, Recompute
 from paceline.systems.software import AttentionKernel
@@ -19,9 +19,12 @@ from paceline.systems.software import AttentionKernel
 # What DTensor takes the host for each operation on a part of a layer, over a plain one. As those of `steps.py`, from
 # steps of GPT-2 with 64 tokens on slices of an H200: 145 ms with tensor=2 where torch-ddp takes 25.
 SPLIT_HOST = 6.8
-# Where a framework compiles a whole step, the host takes this long to start it: JAX on an H200 made 0.3 to 0.4 ms
-# steps of a small CNN with 128 and 256 samples alike, measured.
-COMPILED_STEP_SECONDS = 3e-4
+# Where a framework compiles a whole step, the host starts it as one program and goes on to the next while the device
+# computes: a step takes the longer of both. JAX beside an H200 made steps of a small CNN in 0.3, 0.4, 0.41 and 0.71 ms
+# with 128, 256 and 512 samples and in fp32 and bf16 (docs/results/h200.md): their middle, and how far they lie apart.
+COMPILED_STEP_SECONDS, COMPILED_STEP_DEVIATION = 4.3e-4, 0.36
+# Frameworks whose compiled step asks for its kernels itself.
+WHOLE_STEP_FRAMEWORKS = ("jax",)
 # Seconds of the device, those of the host, and the device's by how far off they may be.
 PassTimes = tuple[float, float, float]
 
@@ -74,14 +77,23 @@ class RankClock:
         device, host, off = (sum(times[which] for times in (*forward, *backward)) for which in (0, 1, 2))
         host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
+        deviation = HOST_DEVIATION if host_bound else step_deviation(off, sources)
+        host_forward = tuple(times[1] * asking + unit for times in forward)
+        host_backward = tuple(times[1] * asking + unit for times in backward)
+        if self._starts_whole_steps and device:
+            # The nearer the device is to the host's time, the more it matters how long that is.
+            started = max(0.0, COMPILED_STEP_SECONDS - updated) / (device * part)
+            host_bound = started > 1
+            deviation = max(deviation, COMPILED_STEP_DEVIATION * min(1.0, started))
+            host_forward, host_backward = (
+                tuple(times[0] * part * started for times in passes) for passes in (forward, backward)
+            )
         return Passes(
             tuple(times[0] * part for times in forward), tuple(times[0] * part for times in backward),
             overhead=self._beside(updated, device * part, host_bound),
-            update_per_parameter=updated / parameters if parameters else 0.0,
-            deviation=HOST_DEVIATION if host_bound else off / (device or 1.0),
+            update_per_parameter=updated / parameters if parameters else 0.0, deviation=deviation,
             source=self.compute.source_text(sources, host_bound),
-            host_forward=tuple(times[1] * asking + unit for times in forward),
-            host_backward=tuple(times[1] * asking + unit for times in backward),
+            host_forward=host_forward, host_backward=host_backward,
         )  # fmt: skip
 
     def _asking(self, work: RankWork) -> tuple[float, float]:
@@ -99,8 +111,11 @@ class RankClock:
         if self.compute.hardware.software is not None:
             # What a fit says of each step has all of this in it.
             return 0.0
+        if self._starts_whole_steps:
+            # What starting takes is what the host takes for the passes.
+            return 0.0
         if self.compute.framework != "torch":
-            return max(0.0, COMPILED_STEP_SECONDS - device)
+            return max(0.0, COMPILED_STEP_SECONDS - device - updated)
         return max(0.0, (BESIDE + 1) * self._host - updated) * host_bound
 
     def _layers(self, work: RankWork) -> list[tuple[LayerTimes, int]]:
@@ -158,20 +173,27 @@ class RankClock:
         return LayerTimes(forward, backward, tuple(sources.items()))
 
     def _pass(self, operations: Sequence[Operation], sources: dict[Source, float]) -> PassTimes:
-        device, count, off = 0.0, 0.0, 0.0
+        device, count, off = 0.0, 0.0, Spread()
         for operation in operations:
             timed = self._timer.timed(operation)
             seconds = timed.seconds * operation.count
-            device, count, off = device + seconds, count + operation.count, off + seconds * timed.deviation
+            device, count = device + seconds, count + operation.count
+            off.add(timed, seconds)
             sources[timed.source] = sources.get(timed.source, 0.0) + seconds
-        return device, count * self._host, off
+        return device, count * self._host, off.seconds
 
     @cached_property
     def _timer(self) -> OperationTimer:
         return self.compute.timer or OperationTimer(self.compute.hardware)
 
     @cached_property
+    def _starts_whole_steps(self) -> bool:
+        return self.compute.framework in WHOLE_STEP_FRAMEWORKS and self.compute.hardware.software is None
+
+    @cached_property
     def _host(self) -> float:
+        if self._starts_whole_steps:
+            return 0.0
         return host_seconds(self._timer, self.compute.running)
 
     @cached_property

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 from paceline.costs.fusion import fused
 from paceline.costs.operations import LOSS, Operation, StepOperations
-from paceline.predict.operations import OperationTimer, Source
+from paceline.predict.operations import OperationTimer, Source, Spread, step_deviation
 from paceline.spec import Execution
 
 # Of what the host takes: the same step took from 24 to 33 ms within minutes on one machine.
@@ -92,7 +92,7 @@ class StepSeconds:
         if self.host_bound:
             return HOST_DEVIATION
         off = sum(part.off for part in (*self.forward, *self.backward, self.update))
-        return off / self.device if self.device else 0.0
+        return step_deviation(off, self.sources)
 
 
 def step_seconds(step: StepOperations, timer: OperationTimer, execution: Execution) -> StepSeconds:
@@ -135,18 +135,19 @@ def _pass_seconds(
     segments: list[list[float]],
 ) -> PassSeconds:  # fmt: skip
     each_host = host_seconds(timer, execution)
-    device, host, off, least = 0.0, 0.0, 0.0, 0.0
+    device, host, off, least = 0.0, 0.0, Spread(), 0.0
     for operation in operations:
         timed = timer.timed(operation)
         seconds, asking = timed.seconds * operation.count, each_host * operation.count
         sources[timed.source] = sources.get(timed.source, 0.0) + seconds
-        device, host, off = device + seconds, host + asking, off + seconds * timed.deviation
+        device, host = device + seconds, host + asking
+        off.add(timed, seconds)
         least += min(timed.seconds, timer.shortest_seconds) * operation.count
         segments[-1][0] += seconds
         segments[-1][1] += asking
         if operation.waits:
             segments.append([0.0, 0.0])
-    return PassSeconds(device, host, off, least)
+    return PassSeconds(device, host, off.seconds, least)
 
 
 def host_seconds(timer: OperationTimer, execution: Execution) -> float:

@@ -128,7 +128,7 @@ def _row(
 
 def by_cpu(prediction: Prediction) -> Estimate:
     """CPU seconds of all processes; on a machine that others use they vary more."""
-    deviation = combined(prediction.deviation, DISTURBED_DEVIATION)
+    deviation = combined(prediction.whole_deviation, DISTURBED_DEVIATION)
     return Estimate.around(prediction.parts.cpu_seconds, deviation)
 
 

@@ -112,20 +112,24 @@ class Screen:
         work = self._work(setting.samples / setting.passes, layout.holders > 1)
         passes = self.predictor.rank_passes(self.chosen, self._run(setting), work)
         divided = layout.tensor * layout.context
-        # A host asks for a part of each layer as often as for all of it.
-        forward = max(passes.forward_total / divided, sum(passes.host_forward))
-        backward = max(passes.backward_total / divided, sum(passes.host_backward))
+        forward, backward = passes.forward_total / divided, passes.backward_total / divided
         again = forward if setting.recompute == "full" else 0.0
+        # A host asks for a part of each layer as often as for all of it, for each block alike, and goes on meanwhile.
+        host_forward, host_backward = sum(passes.host_forward), sum(passes.host_backward)
+        host_backward += host_forward if again else 0.0
         exchanged = self._exchange_seconds(setting)
         more = exchanged * (BLOCK_EXCHANGES + (BLOCK_EXCHANGES_AGAIN if again else 0))
         gathered, scattered = self._transfers(layout)
         update = sums.parameters[-1] / layout.pipeline / layout.holders * passes.update_per_parameter
+        shares = self._shares_of_work(setting)
+        all_blocks = sum(blocks for _, _, blocks in shares)
         places = [
             (
-                forward * share + exchanged * BLOCK_EXCHANGES * blocks,
-                backward * share + again * of_blocks + more * blocks,
+                max(forward * share + exchanged * BLOCK_EXCHANGES * blocks, host_forward * asked),
+                max(backward * share + again * of_blocks + more * blocks, host_backward * asked),
             )
-            for share, of_blocks, blocks in self._shares_of_work(setting)
+            for share, of_blocks, blocks in shares
+            for asked in (blocks / all_blocks if all_blocks else share,)
         ]
         if layout.pipeline == 1:
             computed = sum(places[0]) * setting.passes

@@ -6,7 +6,7 @@ from math import sqrt
 import pytest
 
 from paceline.costs.operations import Operation, attention, convolution, memory, product, update
-from paceline.predict.operations import OperationTimer, peak_of
+from paceline.predict.operations import STEP_DEVIATION, OperationTimer, Spread, Timed, peak_of, step_deviation
 from paceline.systems.files import load_hardware, shipped_systems
 from paceline.systems.hardware import Calibration, Hardware, Quantity
 from paceline.systems.operation_times import OperationTimes
@@ -128,3 +128,18 @@ def test_deviations_grow_where_points_disagree(h200: Hardware) -> None:
     wanted = memory("bf16", 3e5, 3, "add")
     calm, noisy = (OperationTimer(with_times(h200, operations=points(noise))).timed(wanted) for noise in (0.0, 0.5))
     assert noisy.deviation > 1.5 * calm.deviation
+
+
+def test_measured_operations_are_off_by_chance_and_described_ones_alike() -> None:
+    measured, described = Spread(), Spread()
+    for _ in range(4):
+        measured.add(Timed(1.0, "grid", 0.1), 1.0)
+        described.add(Timed(1.0, "data sheet", 0.1), 1.0)
+    assert measured.seconds == pytest.approx(0.2)
+    assert described.seconds == pytest.approx(0.4)
+
+
+def test_a_step_is_no_surer_than_what_lies_between_its_operations() -> None:
+    assert step_deviation(0.0, {"replayed": 2.0}) == pytest.approx(STEP_DEVIATION)
+    assert step_deviation(0.1, {"data sheet": 1.0}) == pytest.approx(0.1)
+    assert step_deviation(0.05, {"grid": 1.0}) == pytest.approx(STEP_DEVIATION * sqrt(2))

@@ -11,7 +11,7 @@ from paceline.costs.operations import attention
 from paceline.plan import complete
 from paceline.predict.compute import Compute
 from paceline.predict.prediction import Predictor
-from paceline.predict.rank_passes import RankClock
+from paceline.predict.rank_passes import COMPILED_STEP_DEVIATION, COMPILED_STEP_SECONDS, RankClock
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems.files import load_hardware
@@ -99,3 +99,47 @@ def test_a_fitted_system_gives_the_deviation_of_its_fit() -> None:
         Predictor(hardware, facts, 1).predict(spec_of(layout)).deviation for layout in ("replicate=8", "replicate=16")
     ]
     assert found == [0.1, 0.2]
+
+
+def small_step(strategy_name: str, system: str = "h100-nvlink", batch: int = 512) -> Any:
+    spec = complete(RunSpec.parse(
+        {"workload": "mnist-small", "strategy": strategy_name, "local_batch": batch, "steps": 1, "device": "cuda",
+         "precision": "bf16"}, "a small step"))  # fmt: skip
+    return Predictor(load_hardware(system), spec_facts(spec), 1).predict(spec)
+
+
+def test_a_step_that_is_one_program_is_started_once_and_not_operation_by_operation() -> None:
+    whole, single = small_step("jax-single"), small_step("torch-single")
+    assert whole.parts.step == pytest.approx(COMPILED_STEP_SECONDS)
+    assert whole.parts.step < single.parts.step / 2
+    # The host starts the next step while the device computes: what the device takes is hidden behind it.
+    assert small_step("jax-single", batch=128).parts.step == pytest.approx(whole.parts.step)
+
+
+@pytest.mark.parametrize("system", ["h100-nvlink", "h200-nvlink"])
+@pytest.mark.parametrize("recorded", [716_475, 1_254_860])
+def test_the_interval_of_a_small_step_in_jax_has_what_was_recorded(system: str, recorded: int) -> None:
+    rate = small_step("jax-single", system).samples_per_second
+    assert rate.low <= recorded <= rate.high
+
+
+def test_a_device_that_computes_for_long_hides_what_starting_takes() -> None:
+    long = small_step("jax-single", batch=262_144)
+    assert long.parts.step > 10 * COMPILED_STEP_SECONDS
+    assert long.deviation < COMPILED_STEP_DEVIATION
+
+
+def test_a_tables_gradients_are_sent_once_and_not_with_every_micro_batch() -> None:
+    knobs = {"microbatches": 16}
+    tied, untied = (
+        step(spec_of("pipeline=4", knobs=knobs, options={**MODEL["options"], "tied": tied})) for tied in (True, False)
+    )
+    spec = spec_of("pipeline=4", knobs=knobs)
+    (sent,) = {
+        message.payload_bytes
+        for group in strategy("torch-mesh").footprint(spec, spec_facts(spec)).groups
+        for message in group.messages
+        if message.name == "gradients of the tied table"
+    }
+    # What the table takes over the link, and room for the head's own parameters.
+    assert tied - untied < 2 * sent / A100.inner.bytes_per_second.value

@@ -98,3 +98,12 @@ def test_several_precisions_are_compared() -> None:
     answer = recommend(question)
     assert {candidate.spec.precision for candidate in answer.ranked} == {"bf16", "tf32"}
     assert answer.pick is not None and answer.pick.spec.precision == "bf16"
+
+
+def test_what_is_screened_is_below_what_is_predicted_where_hosts_decide() -> None:
+    question, spec = asked(options={"size": "1b"})
+    screen = Screen(question.predictor, spec)
+    split = [each for each in _settings(question, spec) if each.layout.tensor == 8 and each.layout.pipeline == 4]
+    for setting in random.Random(7).sample(split, 20):
+        predicted = question.predictor.predict(run_of(spec, setting)).parts.step
+        assert screen.step_seconds(setting) * (1 - SECONDS_TOLERANCE) <= predicted

@@ -30,7 +30,7 @@ class PublishedRow:
     source: str
     published: float
     predicted: float
-    # The source leaves open what was trained: shown, and not counted.
+    # The source leaves open what was trained, or how it was fed: shown, and not counted.
     stand_in: bool
 
     @property

@@ -33,8 +33,10 @@ class TrainingRow:
     method: str
     published: float
     predicted: Estimate
-    # Whether a number that predictions use was chosen by this row.
+    # Whether a number that predictions use was chosen by this row's table.
     used: bool
+    # Whose programs ran it: rows of one stack are off together.
+    stack: str
     # Why the run is not quite what was predicted; shown, and not counted.
     caveat: str | None = None
 
@@ -61,7 +63,10 @@ class TableSummary:
     # The middle of all ratios, minus one: above zero where predictions are too fast.
     bias: float
     coverage: float
+    # Of the intervals, above the prediction, on the mean.
+    half_width: float
     used: bool
+    caveat: str | None = None
 
 
 @cache
@@ -84,12 +89,15 @@ def _row(row: dict[str, str]) -> TrainingRow:
     rates = [prediction.tokens_per_second for prediction in predictions]
     # The middle of two steps is that of their seconds.
     value = len(rates) / sum(1 / rate.value for rate in rates if rate is not None)
-    predicted = Estimate.around(value, max(prediction.deviation for prediction in predictions))
+    # A stack that was looked at while predictions were improved is no unknown one.
+    used = table.get("used", False)
+    deviation = max(each.deviation if used else each.whole_deviation for each in predictions)
+    predicted = Estimate.around(value, deviation)
     name = f"{row['model']}, {int(row['sequence']):,} tokens, {row['layout']}, {row['local_batch']} each"
     more = "".join(f", {each}" for each in (row["recompute"], row["execution"]) if each not in ("none", "eager"))
     return TrainingRow(
         row["table"], name + more, table["source"], predictions[0].source,
-        float(row["tokens_per_second_per_device"]), predicted, table.get("used", False), table.get("caveat"),
+        float(row["tokens_per_second_per_device"]), predicted, used, table["stack"], table.get("caveat"),
     )  # fmt: skip
 
 
@@ -102,18 +110,26 @@ def _predict(row: dict[str, str], layout: Layout, recompute: str) -> Prediction:
     knobs |= {"layout": layout.text} if takes_layout else {}
     if layout.pipeline > 1:
         knobs["microbatches"] = knobs.pop("accumulation")
+    knobs |= _knobs(row["knobs"])
     (spec,) = question.specs(name, {**knobs, "recompute": recompute}, (layout.workers,), [("global_batch", batch)])
     spec = spec.model_copy(update={"execution": row["execution"]})
     footprint = strategy(name).footprint(spec, question.facts)
     software = _file()["tables"][row["table"]]
-    if software.get("autocast", False):
-        groups = (replace(group, work=replace(group.work, cast=False)) for group in footprint.groups if group.work)
+    if "autocast" in software:
+        cast = not software["autocast"]
+        groups = (replace(group, work=replace(group.work, cast=cast)) for group in footprint.groups if group.work)
         footprint = replace(footprint, groups=tuple(groups))
     prediction = question.predictor.predict(spec, footprint)
     if row["execution"] != "eager" or "eager_norm_bytes" not in software:
         return prediction
     more = _norm_seconds(question, software["eager_norm_bytes"]["value"], prediction)
     return replace(prediction, parts=replace(prediction.parts, compute=prediction.parts.compute + more))
+
+
+def _knobs(text: str) -> dict[str, Scalar]:
+    """`schedule=interleaved;stages_per_worker=5` as names and values."""
+    pairs = (pair.split("=") for pair in text.split(";") if pair)
+    return {name: int(value) if value.isdigit() else value for name, value in pairs}
 
 
 def _norm_seconds(question: Question, bytes_each: float, prediction: Prediction) -> float:
@@ -131,6 +147,10 @@ def _question(table: str, model: str, sequence: int, system: str) -> Question:
     efficiencies = {name: Quantity.model_validate(value) for name, value in _file()["tables"][table].items()
                     if name in Device.model_fields}  # fmt: skip
     hardware = hardware.model_copy(update={"device": hardware.device.model_copy(update=efficiencies)})
+    between_nodes = _file()["tables"][table].get("outer_bytes_per_second")
+    if between_nodes is not None:
+        outer = hardware.outer.model_copy(update={"bytes_per_second": Quantity.model_validate(between_nodes)})
+        hardware = hardware.model_copy(update={"outer": outer})
     options.pop("source")
     return Question(hardware, workload=options.pop("workload"), options={**options, "sequence": sequence})
 
@@ -144,7 +164,8 @@ def summarise_tables(rows: Sequence[TrainingRow]) -> list[TableSummary]:
         TableSummary(
             table, method, len(group), mean(abs(row.error) for row in group), max(abs(row.error) for row in group),
             exp(mean(log(row.predicted.value / row.published) for row in group)) - 1,
-            mean(row.inside for row in group), group[0].used,
+            mean(row.inside for row in group), mean(row.predicted.high / row.predicted.value - 1 for row in group),
+            group[0].used, group[0].caveat,
         )
         for (table, method), group in groups.items()
     ]  # fmt: skip
