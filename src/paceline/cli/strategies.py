@@ -92,14 +92,14 @@ def strategies(options: StrategiesOptions) -> None:
 def _strategy_table(chosen: Strategy, system: System, width: int, header: bool, knobs: bool) -> Table:
     """One strategy: a line of facts, then its description in the full width."""
     grid = Table.grid(padding=(0, 0))
-    facts = Table(box=None, padding=(0, 2, 0, 0), show_header=header, header_style="dim")
-    for name, size in (("strategy", width), ("family", 6), ("sync", 4), ("holds", 6), ("sends", 12), ("devices", 9)):
+    facts = Table(box=None, padding=(0, 1, 0, 0), show_header=header, header_style="dim")
+    for name, size in (("strategy", width), ("family", 6), ("sync", 4), ("holds", 6), ("sends", 12), ("here", 4)):
         facts.add_column(name, min_width=size, no_wrap=True)
-    facts.add_column("here")
+    facts.add_column("devices")
     reason, cost = why_not(chosen, system), typical_cost(chosen)
     facts.add_row(
         f"[bold]{chosen.name}[/]", chosen.family, "yes" if chosen.synchronous else "no", cost.held, cost.sent,
-        ", ".join(chosen.needs.devices), "[yellow]no[/]" if reason else "[green]yes[/]",
+        "[yellow]no[/]" if reason else "[green]yes[/]", ", ".join(chosen.needs.devices),
     )  # fmt: skip
     grid.add_row(facts)
     grid.add_row(f"  {escape(chosen.about)}")

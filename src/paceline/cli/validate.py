@@ -89,7 +89,7 @@ def _print_measured(rows: Sequence[Row], calibrated: bool) -> None:
     console = output()
     if not rows:
         what = "there are no runs of this machine to compare with" if calibrated else "this machine is not calibrated"
-        console.print(f"[dim]{what}; paceline calibrate, then paceline run, give some[/]")
+        console.print(f"[dim]{what}; use paceline calibrate, then paceline run, to have runs to compare with[/]")
         return
     headers = ("by", "predicted", "90 %", "measured", "error", "in-\nside", "peak\nmemory")
     table = plain_table("measured here", *headers)

@@ -57,7 +57,7 @@ ROUGHLY = 0.1
 
 @dataclass(frozen=True)
 class Pass:
-    """One batch through a layer: samples, numbers, and what the layer is given."""
+    """One batch through a layer: the number of samples, the precision, and what the layer is given."""
 
     samples: int
     precision: Precision
@@ -69,47 +69,47 @@ class Pass:
 
     @property
     def numbers(self) -> OperationNumbers:
-        """What products multiply with."""
+        """The precision in which products are computed."""
         return MULTIPLIED[self.precision]
 
     @property
     def wide(self) -> OperationNumbers:
-        """What autocast leaves in single precision: sums, norms, the loss."""
+        """The precision of what autocast leaves in single precision: sums, norms, the loss."""
         return "fp32" if self.precision in AUTOCAST else self.numbers
 
     def cast(self, elements: float, *, backward: bool = False) -> Iterator[Operation]:
-        """To numbers of two bytes, where passes are made under autocast."""
+        """A cast of so many elements to two bytes, where autocast makes one."""
         if self.precision in AUTOCAST:
             # Four bytes are read and two written.
             yield memory("bf16", elements, 3, CAST, backward=backward)
 
     def widen(self, elements: float, *, backward: bool = False) -> Iterator[Operation]:
-        """Back to numbers of four bytes."""
+        """A cast of so many elements back to four bytes."""
         if self.precision in AUTOCAST:
             yield memory("fp32", elements, 1.5, CAST, backward=backward)
 
 
 @dataclass
 class _Tape:
-    """Operations of both passes; what each step of the forward pass needs on the way back is noted with it."""
+    """The operations of a forward pass, each recorded with the operations that its backward pass needs."""
 
     forward: list[Operation]
     backward: list[list[Operation]]
 
     def note(self, forward: list[Operation], backward: list[Operation]) -> None:
-        """One step of the forward pass and what it needs on the way back."""
+        """Records an operation of the forward pass together with its backward operations."""
         self.forward += forward
         self.backward.append(backward)
 
     def operations(self, name: str) -> LayerOperations:
-        """Both passes, the second from the last step on."""
+        """Both passes; the backward operations are in reverse order."""
         return LayerOperations(name, tuple(self.forward), tuple(op for part in reversed(self.backward) for op in part))
 
 
 def _dense(
     tape: _Tape, on: Pass, sizes: tuple[int, int, int], *, bias: bool, sends_back: bool = True, wide: bool = False
 ) -> None:
-    """A product of (rows, inner, columns) with a kernel; a bias comes with it, and its gradient is a sum.
+    """A product of (rows, inner, columns) with a kernel, with its bias; the bias gradient is a sum.
 
     Under autocast an input that is `wide` is cast, once more for each product that takes it.
     """
@@ -126,7 +126,7 @@ def _dense(
 
 
 def _pointwise(tape: _Tape, numbers: OperationNumbers, elements: float, forward: str, *backward: str) -> None:
-    """Memory-bound operations over so many numbers, by name."""
+    """Memory-bound operations over so many elements, given by name."""
     names = forward.split()
     tape.note(
         [memory(numbers, elements, ARRAYS[name], name) for name in names],
@@ -135,7 +135,7 @@ def _pointwise(tape: _Tape, numbers: OperationNumbers, elements: float, forward:
 
 
 def _block(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """A transformer block: GPT's, an encoder's, Llama's or one with experts; `arrays` may be a worker's part."""
+    """The operations of a transformer block (GPT, encoder, Llama or mixture); `arrays` may be a worker's part."""
     shapes, tape = dict(layer.arrays), _Tape([], [])
     width = shapes["norm1_scale"][0]
     tokens = on.samples * layer.output_elements // width
@@ -159,7 +159,7 @@ def _block(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def _add(tape: _Tape, on: Pass, elements: int) -> None:
-    """What a product has made to what there was; on the way back both gradients meet again before it."""
+    """A residual addition; in the backward pass the two gradients are added."""
     added = memory(on.wide, elements, ARRAYS["add"], "add")
     tape.note([added], [replace(added, backward=True), *on.cast(elements, backward=True)])
 
@@ -170,7 +170,7 @@ def _norm(tape: _Tape, on: Pass, elements: int, *, rms: bool) -> None:
 
 
 def _attend(tape: _Tape, layer: LayerFacts, on: Pass, tokens: int, length: int, width: int) -> None:
-    """Queries, keys and values, perhaps rotated; attention in one kernel; and the product behind it."""
+    """Projections to queries, keys and values, rotary positions if any, fused attention, and the output projection."""
     shapes, heads = dict(layer.arrays), layer.heads or 1
     head_width = width // heads
     if "qkv_kernel" in shapes:
@@ -208,7 +208,7 @@ def _gated(tape: _Tape, on: Pass, tokens: int, width: int, hidden: int, *, wide:
 
 
 def _experts(tape: _Tape, layer: LayerFacts, on: Pass, tokens: int, width: int) -> None:
-    """A router, and each expert with its share of the tokens; the host waits to learn how many each has."""
+    """A router, and each expert with its share of the tokens; the host waits for the counts per expert."""
     count, hidden = dict(layer.arrays)["experts_gate"][0], dict(layer.arrays)["experts_gate"][-1]
     chosen = tokens * layer.chosen_experts
     share = max(1, chosen // max(1, count))
@@ -271,7 +271,7 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def _sides(name: str, kernels: dict[str, tuple[int, ...]], side: int, made: int) -> tuple[int, int]:
-    """Pixels along one side before and behind a convolution of a layer; of several, one makes them fewer."""
+    """Height (or width) of the image before and after a convolution of a layer; one of several may be strided."""
     if len(kernels) == 1 or name.startswith("skip"):
         return side, made
     shrinking = "conv2_kernel" if "conv3_kernel" in kernels else "conv1_kernel"
@@ -284,7 +284,7 @@ def _side(pixels: float) -> int:
 
 
 def _product_layer(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """A dense layer or a head, or a worker's part of one; a tied head computes with another layer's table."""
+    """A dense layer or head, or a worker's part of one; a tied head multiplies with the embedding's table."""
     shapes, tape = dict(layer.arrays), _Tape([], [])
     inner, columns = (layer.tied[1], layer.tied[0]) if layer.tied else shapes["kernel"]
     rows = layer.output_elements // columns
@@ -302,7 +302,7 @@ def _product_layer(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def _counted(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """A layer of which only counts are known: a product of as many operations, over what it reads and writes."""
+    """A layer known only by counts: one product with as many operations, over the numbers it reads and writes."""
     inputs = on.samples * on.input_elements
     moved = (inputs + on.samples * layer.kept + layer.parameters) * NUMBER_BYTES[on.numbers]
     if not layer.forward_flops and not layer.parameters:
@@ -318,7 +318,7 @@ def _counted(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def _looked_up(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """Embeddings of tokens, perhaps with positions added and normalised."""
+    """Embedding lookups, perhaps with positions added and normalised."""
     tape, shapes = _Tape([], []), dict(layer.arrays)
     elements = on.samples * layer.output_elements
     _pointwise(tape, "fp32", elements, "embedding", "embedding_dense_backward")
@@ -333,7 +333,7 @@ def _looked_up(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def _small(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """Norms by themselves, and layers without parameters: a pass over memory each way."""
+    """Norms and layers without parameters: one pass over memory in each direction."""
     tape, elements = _Tape([], []), on.samples * max(on.input_elements, layer.output_elements)
     shapes = dict(layer.arrays)
     if not layer.forward_flops:
@@ -362,7 +362,7 @@ def loss_operations(outputs: float, on: Pass) -> LayerOperations:
 
 @cache
 def layer_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """What both passes of a batch through a layer ask for."""
+    """The operations of one layer's forward and backward pass over a batch."""
     shapes = dict(layer.arrays)
     known: list[tuple[bool, Callable[[LayerFacts, Pass], LayerOperations]]] = [
         ("norm1_scale" in shapes and layer.heads is not None, _block),
@@ -375,7 +375,7 @@ def layer_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def recomputed(operations: LayerOperations, recompute: Recompute, layer: LayerFacts) -> LayerOperations:
-    """With what is computed again before the backward pass: all of a block, or all but products and attention."""
+    """Adds what is recomputed before the backward pass: the whole block, or all but products and attention."""
     if recompute == "none" or layer.heads is None:
         return operations
     again = operations.forward
@@ -387,7 +387,7 @@ def recomputed(operations: LayerOperations, recompute: Recompute, layer: LayerFa
 def model_operations(
     model: ModelFacts, samples: float, precision: Precision, optimizer: Optimizer, recompute: Recompute = "none"
 ) -> StepOperations:
-    """A step of the whole model, or of the part of it that a worker holds."""
+    """The operations of one step of the whole model, or of the part that a worker holds."""
     layers, elements, trained = [], model.input_elements, False
     for layer in model.layers:
         on = Pass(max(1, round(samples)), precision, elements, trained)

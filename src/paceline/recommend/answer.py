@@ -18,7 +18,7 @@ from paceline.strategies import strategy
 # Repeated runs of one configuration lie about this far apart; what is nearer to the best is as good as it.
 TIE = 0.05
 # Synchronous strategies follow one loss curve for one global batch; what others lose, only runs can tell.
-UNSYNCHRONISED = "its steps are not worth those of one worker, and by how much only runs can tell"
+UNSYNCHRONISED = "a step improves the model less than a step of one worker; how much less, only runs tell"
 # Layouts of a worker count and a batch that an answer lists.
 LAYOUTS_KEPT = 4
 # Numbers of earlier runs and their samples per second, by configuration.

@@ -62,7 +62,7 @@ OBJECTIVES = {
                   lambda value: f"{format_seconds(value)} per epoch", "least time until the model is good enough"),
         Objective("energy", ENERGY, lambda prediction: prediction.joules_per_epoch,
                   lambda value: f"{format_about(value)} J per epoch", "fewest joules for an epoch"),
-        Objective("cost", COST, _cost, lambda value: f"{value:.4g} per epoch", "least money for an epoch"),
+        Objective("cost", COST, _cost, lambda value: f"{value:.3g} per epoch", "least money for an epoch"),
         Objective("memory", PEAK_MEMORY, lambda prediction: prediction.memory_bytes,
                   lambda value: f"{format_bytes(value)} per worker", "fewest bytes on a worker"),
     )
