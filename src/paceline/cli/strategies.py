@@ -134,7 +134,7 @@ def _as_values(chosen: Strategy, system: System) -> dict[str, object]:
 
 
 def _check_goes_with_layouts(options: StrategiesOptions) -> None:
-    """Without --layouts nothing is asked about a model."""
+    """Refuses options about a model where --layouts is not given."""
     alone = ("knobs", "layouts", "as_json")
     for field in fields(options):
         if field.name not in alone and getattr(options, field.name) != field.default:
@@ -185,7 +185,7 @@ def _question(options: StrategiesOptions) -> Question:
 
 
 def _precision(options: StrategiesOptions) -> Precision:
-    """As asked, or as usual on the system if the strategy trains in it."""
+    """The precision that was asked for, else the usual one on the system if the strategy supports it."""
     name = _strategy(options)
     asked = check_precision(options.precision) if options.precision is not None else None
     offered = strategy(name).needs.precisions
@@ -287,13 +287,13 @@ def _table(costs: Sequence[LayoutCost], wide: bool) -> Table:
 
 
 def _unit(values: Any) -> str:
-    """The largest unit that all but small ones have some of."""
+    """The largest unit in which all but small values are at least one."""
     largest = max(values, default=0.0)
     return next((name for name, size in UNITS.items() if largest >= LEAST_OF_A_UNIT * size), "kB")
 
 
 def _number(value: float) -> str:
-    """Three digits, as far as there are that many before hundredths."""
+    """The value with three significant digits, at most hundredths."""
     if not value:
         return "–"
     if value >= 100:

@@ -58,7 +58,7 @@ def validate(
 
 
 def _against(path: Path, hardware: Hardware, assumed: dict[str, str], as_json: bool) -> None:
-    """Rows that do not say how they were run are taken for what the rows were that the system was fitted to."""
+    """Holds predictions against logged rows; rows are completed with the assumptions of the fitted system."""
     known = hardware.software.assumed if hardware.software else {}
     log = read_log(path, {**known, **assumed})
     comparison = compare(log.runs, hardware, log.refused)
@@ -145,7 +145,7 @@ def _print_published(rows: Sequence[PublishedRow]) -> None:
 
 
 def _training_values(rows: Sequence[TrainingRow]) -> list[dict[str, object]]:
-    """All rows as JSON has them."""
+    """All rows as values for JSON."""
     return [
         {"table": row.table, "name": row.name, "source": row.source, "method": row.method,
          "published_tokens_per_second": row.published, "predicted_tokens_per_second": vars(row.predicted),
@@ -256,7 +256,7 @@ def _run_name(row: ComparedRun) -> str:
 
 
 def comparison_values(comparison: Comparison) -> dict[str, object]:
-    """The same for other programs."""
+    """The comparison as values for JSON."""
     losses = {"predicted": comparison.loss_of_predicted, "data_parallel": comparison.loss_of_data_parallel}
     return {
         "total": asdict(comparison.total),

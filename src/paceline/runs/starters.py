@@ -137,13 +137,13 @@ class ForkStarter(Starter):
 
 
 def split_environment(environment: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What imports may read, and what only the first use of a GPU reads, so that a fork can be given it later."""
+    """Splits variables into those that imports may read and those that only the first use of a GPU reads."""
     late = {name: value for name, value in environment.items() if name.startswith(_LATE)}
     return {name: value for name, value in environment.items() if name not in late}, late
 
 
 def imports_of(strategy: Strategy) -> tuple[str, ...]:
-    """What a run of that strategy imports first."""
+    """The modules that a run of that strategy imports first."""
     if strategy.framework is None:
         return strategy.needs.packages
     if strategy.framework not in _PRELOADING:

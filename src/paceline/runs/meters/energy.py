@@ -129,7 +129,7 @@ class EnergyMeter:
                 self.readings.append((now, self.counter.joules()))
 
     def joules_between(self, start: int, end: int) -> float | None:
-        """By the counter, drawn straight between readings; None where they do not reach from start to end."""
+        """Joules between two moments, interpolated between readings; None where readings do not cover them."""
         if len(self.readings) < 2 or start < self.readings[0][0] or end > self.readings[-1][0]:
             return None
         return self._at(end) - self._at(start)
@@ -158,7 +158,7 @@ def estimate() -> Energy:
 
 
 def watts_per_core() -> float:
-    """From the environment, where `paceline run --watts-per-core` puts it."""
+    """Watts of a busy core, from the environment variable that `paceline run --watts-per-core` sets."""
     text = os.environ.get(WATTS_VARIABLE)
     if not text:
         return DEFAULT_WATTS_PER_CORE
@@ -233,7 +233,7 @@ def _handles(nvml: Any, visible: str | None) -> list[Any]:
 
 @cache
 def _idle_watts(source: str, gpus: int) -> float:
-    """What the counter shows on an idle machine, measured once, before the first run that needs it."""
+    """The power of the idle machine by the counter, measured once, before the first run that needs it."""
     counter = _gpu_counter(gpus) if source == "nvml" else rapl_counter()
     return mean_watts(counter, time.sleep) if counter is not None else 0.0
 
