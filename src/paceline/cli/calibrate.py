@@ -207,7 +207,7 @@ def _print(hardware: Hardware, out: Path) -> None:
     for collective in calibration.collectives:
         rate = f"{format_bytes(1 / collective.curve.slope)}/s" if collective.curve.slope else "–"
         console.print(
-            f"{collective.kind} between {collective.ranks} workers by {collective.transport}: "
+            f"{collective.transport} {collective.kind}, {collective.ranks} workers: "
             f"{format_seconds(collective.curve.fixed)} to start, then {rate} "
             f"(residual {format_percent(collective.curve.residual)})"
         )

@@ -49,7 +49,7 @@ class Objective:
 
 
 def _cost(prediction: Prediction) -> Estimate:
-    """Without a price, hours of devices: the order is the same."""
+    """The cost of an epoch; without a price, device-hours, which rank the same."""
     return prediction.cost_per_epoch or prediction.epoch_seconds.times(prediction.devices / SECONDS_PER_HOUR)
 
 
@@ -70,5 +70,5 @@ OBJECTIVES = {
 
 
 def objective(name: str) -> Objective:
-    """By name."""
+    """The objective of that name."""
     return choose(name, OBJECTIVES, "objective")

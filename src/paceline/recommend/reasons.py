@@ -47,7 +47,7 @@ def _facts() -> list[dict[str, Any]]:
 
 
 def facts_about(name: str) -> list[str]:
-    """What is known of a strategy, with its source."""
+    """Known facts about a strategy, each with its source."""
     return [
         f"{fact['text']} ({fact['source']})."
         for fact in _facts()
@@ -56,7 +56,7 @@ def facts_about(name: str) -> list[str]:
 
 
 def explain(answer: Answer) -> list[str]:
-    """All there is to say about the pick."""
+    """All sentences about the pick."""
     pick = answer.pick
     if pick is None:
         return ["Nothing that was asked about can run: see the reasons below.", *what_would_fit(answer)]
@@ -218,7 +218,7 @@ def _against_next(answer: Answer, pick: Candidate) -> Iterator[str]:
 
 
 def _faster_but(answer: Answer, pick: Candidate) -> Iterator[str]:
-    """An asynchronous strategy with the better number."""
+    """Names a strategy with a better number that is not picked, and why not."""
     for other in answer.ranked:
         if other.caveat and answer.objective.better(other.best_known, pick.best_known):
             yield f"{label(other)} would reach {answer.objective.text(other.best_known)}, but {other.caveat}."

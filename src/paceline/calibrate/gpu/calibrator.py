@@ -36,7 +36,7 @@ USUAL_SLICES = 4
 
 @dataclass
 class GpuCalibrator:
-    """What is measured, in order; what fails is told and left out."""
+    """Takes the measurements in order; those that fail are reported and left out."""
 
     system: System
     device: Where
@@ -70,7 +70,7 @@ class GpuCalibrator:
 
     @property
     def _haste(self) -> float:
-        """The share of their usual time that the parts have."""
+        """The factor by which the time limits of all parts are scaled."""
         starting = START_SECONDS * (1 + len(self._ranks))
         wanted = sum(self.parts.values()) + LINK_SECONDS * len(self._ranks)
         return min(1.0, max(0.1, (self.seconds - starting) / wanted))
@@ -132,7 +132,7 @@ def _count(count: int, slices: bool) -> str:
 
 
 def _crowding(together: GpuAnswer | None, slices: int) -> dict[str, float]:
-    """How much longer computation takes when all slices compute, which share the memory's bandwidth."""
+    """The slowdown of computation when all slices compute and share the memory bandwidth."""
     if together is None or not together.crowding:
         return {}
     factors = together.crowding.values()
@@ -140,7 +140,7 @@ def _crowding(together: GpuAnswer | None, slices: int) -> dict[str, float]:
 
 
 def _scaled(described: Hardware, share: float) -> dict[str, Any]:
-    """Peaks of a part of a GPU: its multiprocessors; memory is as fast as for the whole until others use it."""
+    """The described device scaled to a slice's multiprocessors; memory bandwidth is that of the whole GPU."""
     rates = {
         precision: peak.model_copy(update={"value": peak.value * share})
         for precision, peak in described.device.flops_per_second.items()

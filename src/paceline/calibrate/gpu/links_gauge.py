@@ -1,4 +1,4 @@
-"""Transfers between GPUs, or slices of one, by NCCL; and what they and other ranks take from computation."""
+"""Times transfers between GPUs or slices with NCCL, and how transfers and other ranks slow computation."""
 
 import os
 import time
@@ -73,7 +73,7 @@ def _all_agree(answer: bool, device: torch.device) -> bool:
 
 
 def _transfer(kind: str, size: int, device: torch.device) -> Callable[[], Any]:
-    """A call that sends that payload; of gathers and scatters the payload is the whole."""
+    """A call that transfers the payload; for gathers and scatters the payload is the whole array."""
     world, rank = dist.get_world_size(), dist.get_rank()
     part = torch.ones(max(1, size // 4 // world), device=device)
     whole = torch.ones(part.numel() * world, device=device)
@@ -91,7 +91,7 @@ def _transfer(kind: str, size: int, device: torch.device) -> Callable[[], Any]:
 
 
 def _send(payload: torch.Tensor, rank: int) -> None:
-    """From the first rank to the second; others have nothing to do."""
+    """Sends from the first rank to the second; the other ranks do nothing."""
     if rank == 0:
         dist.send(payload, 1)
     elif rank == 1:
@@ -99,7 +99,7 @@ def _send(payload: torch.Tensor, rank: int) -> None:
 
 
 def _seconds(transfer: Callable[[], Any], device: torch.device) -> float:
-    """Seconds of one, in a row of several: of all ranks the slowest counts."""
+    """Seconds of one transfer, averaged over several in a row; the slowest rank counts."""
     transfer()
     first = _slowest(_row(transfer, 2, device), device)
     repeats = int(min(REPEATS[1], max(REPEATS[0], REPEAT_SECONDS / max(first, 1e-9))))
@@ -147,7 +147,7 @@ def _crowding(device: torch.device) -> dict[str, float]:
 
 
 def _long_seconds(call: Call) -> float:
-    """In a row of many, so that ranks are busy at the same time."""
+    """Seconds of one call, averaged over many in a row, so that all ranks are busy at the same time."""
     once = device_seconds(call, torch.device("cuda", torch.cuda.current_device()))
     repeats = max(LEAST_PRODUCTS, int(0.05 / once))
     torch.cuda.synchronize()
