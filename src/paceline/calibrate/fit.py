@@ -36,7 +36,7 @@ class LayerTiming:
 
     @property
     def amounts(self) -> Amounts:
-        """One forward, one back for its weights if it has any, one for its input if that is wanted."""
+        """How much of each cost the passes have: forward, backward for weights, backward for the input."""
         passes = 1 + (self.layer.parameters > 0) + (not self.first)
         return {self.kind: _amounts(self.layer, self.input_elements, self.batch, passes)}
 

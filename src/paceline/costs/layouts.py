@@ -253,7 +253,7 @@ def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None, knob
 def _why_not_split_alone(
     spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None, knobs: Mapping[str, Scalar]
 ) -> str | None:
-    """Of other models `tensor` splits dense layers, heads and convolutions, and nothing else goes with it."""
+    """Why `tensor` cannot split a model that is no causal transformer, or does not go with the rest of its layout."""
     layout = plan.layout
     if facts is None or layout.context > 1 or layout.expert > 1:
         return (

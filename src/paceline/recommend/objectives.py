@@ -44,7 +44,7 @@ class Objective:
         return first > second if self.metric.better == "higher" else first < second
 
     def worse_by(self, value: float, best: float) -> float:
-        """How far a value is from the best one: 0.1 for a tenth slower, dearer or larger."""
+        """How much worse a value is than the best: 0.1 where it takes a tenth more time, energy, money or memory."""
         return best / value - 1 if self.metric.better == "higher" else value / best - 1
 
 

@@ -96,7 +96,7 @@ class ForkServers:
         return self._servers[key]
 
     def cpu_seconds(self) -> float:
-        """Of all servers and of the processes that they forked, so far."""
+        """CPU seconds so far of all servers and of the processes that they forked."""
         return sum(server.cpu_seconds() for server in self._servers.values())
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class ForkStarter(Starter):
             server.wait_for_imports()
 
     def cpu_seconds(self) -> float:
-        """Of all servers and of the processes that they forked, so far."""
+        """CPU seconds so far of all servers and of the processes that they forked."""
         return self.servers.cpu_seconds()
 
     def start(self, process: NewProcess) -> RunProcess:

@@ -34,7 +34,7 @@ class Counter(Protocol):
     source: str
 
     def joules(self) -> float:
-        """Up to now, from any starting point."""
+        """Joules counted up to now, from an arbitrary starting point."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class RaplCounter:
             raise OSError(f"no counter in {root}")
 
     def joules(self) -> float:
-        """Of all zones together."""
+        """Joules of all zones together."""
         return sum(zone.joules() for zone in self._zones)
 
 
@@ -92,7 +92,7 @@ class NvmlCounter:
             self._last = (clock(), self._watts())
 
     def joules(self) -> float:
-        """Of all GPUs together."""
+        """Joules of all GPUs together."""
         try:
             return self._counter_joules() if self._has_counter else self._integrate_power()
         except self._nvml.NVMLError as error:
