@@ -111,8 +111,8 @@ def _marks(spec: RunSpec, varying: Sequence[str]) -> list[str]:
 def _plan_order(item: tuple[str, RunSpec]) -> tuple[str | int, ...]:
     spec = item[1]
     data, layout = f"{spec.dataset} {spec.dataset_copies}", spec.layout.text if spec.layout else ""
-    beside = spec.instrumented, layout, spec.accumulation, spec.recompute
-    return spec.workload, data, spec.strategy, spec.samples_per_step, spec.workers, *beside
+    variant = spec.instrumented, layout, spec.accumulation, spec.recompute
+    return spec.workload, data, spec.strategy, spec.samples_per_step, spec.workers, *variant
 
 
 def print_plan(plan: Plan) -> None:
