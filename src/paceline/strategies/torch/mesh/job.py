@@ -157,7 +157,7 @@ class MeshJob(TorchJob):
         return {**super().details(), "mesh": places, "stages": stages, **attention}
 
     def close(self) -> None:
-        """What knows the groups goes before them."""
+        """Releases everything that refers to the groups before the groups."""
         self._contexts.close()
         del self._train, self._stages, self._tied
         super().close()
