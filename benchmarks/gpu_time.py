@@ -20,10 +20,9 @@ from typing import Any
 
 import torch
 
-from paceline.calibrate.gpu.calls_gauge import call_of
 from paceline.calibrate.gpu.fit import grid_of
 from paceline.calibrate.gpu.messages import TimedOperation
-from paceline.calibrate.gpu.operations_gauge import asks_long, device_seconds
+from paceline.calibrate.gpu.operations_gauge import operation_seconds
 from paceline.calibrate.gpu.replay import distinct_operations
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.costs.layer_operations import model_operations
@@ -149,14 +148,14 @@ def _asked(spec: RunSpec) -> dict[str, Any]:
     return {name: getattr(spec, name) for name in names}
 
 
-def replayed(step: StepOperations, hardware: Hardware, until: float) -> tuple[Hardware, int]:
-    """The system with these operations timed, and how many were."""
+def replayed(step: StepOperations, hardware: Hardware, until: float, cold: bool = True) -> tuple[Hardware, int]:
+    """The system with these operations timed, and how many were; `cold` operands are not in the cache."""
     timed, device = [], torch.device("cuda", 0)
     for operation in distinct_operations([step]):
         if time.monotonic() > until:
             break
         try:
-            seconds = device_seconds(call_of(operation, device), device, asks_long(operation))
+            seconds = operation_seconds(operation, device, cold)
         except RuntimeError as error:
             print(f"not replayed: {operation}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
@@ -183,6 +182,8 @@ def compare(case: Case, described: Hardware, calibrated: Hardware) -> Iterator[d
         systems = {"data sheet": described, "grid": calibrated}
         began = time.monotonic()
         systems["replay"], count = replayed(step, calibrated, began + REPLAY_SECONDS)
+        if how == "trace":
+            systems["warm replay"], _ = replayed(step, calibrated, began + 2 * REPLAY_SECONDS, cold=False)
         row[f"replay seconds by {how}"] = round(time.monotonic() - began, 2)
         for name, hardware in systems.items():
             made = step_seconds(step, OperationTimer(hardware), case.execution)

@@ -56,6 +56,7 @@ def merge_calibrations(old: Calibration, new: Calibration) -> Calibration:
             "steps": _joined(old.steps, new.steps, _step, _shorter_steps),
             "layers": layers,
             "layer_crowding": _crowding(old, new),
+            "operation_crowding": {**old.operation_crowding, **new.operation_crowding},
             "crowding": {
                 cores: mean((old.crowding.get(cores, factor), factor)) for cores, factor in new.crowding.items()
             },

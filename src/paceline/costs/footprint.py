@@ -87,6 +87,8 @@ class RankWork:
     cast: bool | None = None
     # Whether its parameters are gathered layer by layer.
     gathers: bool = False
+    # Over how many ranks sequences are divided, where each gathers the keys and values of all.
+    context: int = 1
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,8 @@ def _rank(
         # Gathered parameters come and go within a step as activations do.
         activation_bytes=kept + gathered + buffers,
         work=RankWork(place.part, plan.stretch_microbatch, layout.tensor, spec.recompute, place.stages[-1] == last,
-                      stretches=layout.tensor, gathers=layout.holders > 1),
+                      stretches=layout.tensor, gathers=layout.holders > 1,
+                      context=1 if plan.attention == "ring" else layout.context),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from paceline.costs.footprint import BACKWARD_OVER_FORWARD, ModelFacts
 from paceline.costs.layer_operations import model_operations
 from paceline.costs.layers import LayerFacts
 from paceline.predict.operations import OperationTimer, Source, peak_of
-from paceline.predict.steps import CASTING_HOST, like_layers, step_seconds
+from paceline.predict.steps import host_seconds, like_layers, step_seconds, unit_operations
 from paceline.runs.traced_model import TracedModel
 from paceline.spec import Execution, Optimizer, Precision
 from paceline.systems.hardware import Hardware, LayerRate, StepCurve
@@ -182,7 +182,8 @@ class Compute:
         traced = self.traced.at(samples, self.numbers, self.optimizer) if self.traced else None
         if traced is not None:
             step = like_layers(step_seconds(traced, timer, self.running), step)
-        step = step.asked_slower(CASTING_HOST) if self.casts else step
+        if self.casts:
+            step = step.with_units(unit_operations(casts=True, gathers=True) * host_seconds(timer, self.running))
         host_bound = step.host_bound
         stretched = step.total / (step.host if host_bound else step.device)
         forward, backward = (

@@ -6,7 +6,7 @@ here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import log, log2
 from typing import Literal
@@ -89,17 +89,40 @@ class Grid:
 
 @dataclass(frozen=True)
 class OperationTimer:
-    """Seconds of operations on a system's device; each distinct one is computed once."""
+    """Seconds of operations on a system's device; each distinct one is computed once.
+
+    `busy` slices of one GPU compute at the same time.
+    """
 
     hardware: Hardware
+    busy: float = 1.0
     _known: dict[Operation, Timed] = field(default_factory=dict)
 
     def timed(self, operation: Operation) -> Timed:
         """Seconds of one such operation, whatever its count."""
         found = self._known.get(operation)
         if found is None:
-            found = self._known[operation] = self._timed(operation)
+            found = self._timed(operation)
+            if self._crowding:
+                found = replace(found, seconds=found.seconds * self._crowded(operation))
+            self._known[operation] = found
         return found
+
+    @cached_property
+    def _crowding(self) -> dict[str, float]:
+        """Factors by kind or name for so many busy slices, between those of the numbers that were measured."""
+        measured = {int(slices): factors for slices, factors in self.hardware.calibrated.operation_crowding.items()}
+        if self.busy <= 1 or not measured:
+            return {}
+        counts = sorted({1, *measured})
+        names = {name for factors in measured.values() for name in factors}
+        known = {name: [measured.get(count, {}).get(name, 1.0) for count in counts] for name in names}
+        return {name: float(np.interp(self.busy, counts, factors)) for name, factors in known.items()}
+
+    def _crowded(self, operation: Operation) -> float:
+        """By which factor an operation takes longer while other slices compute too."""
+        named = _name(operation) if operation.kind == "memory" else operation.kind
+        return self._crowding.get(named) or self._crowding.get(STAND_IN, 1.0)
 
     def _timed(self, operation: Operation) -> Timed:
         replayed = self._replayed.get(_identity(operation))

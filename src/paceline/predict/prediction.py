@@ -25,8 +25,9 @@ TOGETHER = 0.05
 UNKNOWN_SOFTWARE = 0.15
 # Of transfers over a transport that was not measured.
 UNMEASURED_TRANSFERS = 0.3
-# What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, and whether it casts.
-ComputeKey = tuple[str, Precision, Execution, str, bool]
+# What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, whether it casts, and
+# how many slices of one GPU compute at the same time.
+ComputeKey = tuple[str, Precision, Execution, str, bool, float]
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ class Predictor:
     _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
     _compute: dict[ComputeKey, Compute] = field(default_factory=dict)
+    _timers: dict[float, OperationTimer] = field(default_factory=dict)
 
     @cached_property
     def _overheads(self) -> dict[str, StrategyOverhead]:
@@ -184,14 +186,15 @@ class Predictor:
         """Where the seconds of a step go, without memory, energy or cost."""
         return time_step(footprint, self._inputs(spec, strategy(spec.strategy), footprint))
 
-    def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> StepInputs:
+    def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint, busy: float | None = None) -> StepInputs:
         microbatch, microbatches = self._microbatch(spec, chosen, footprint), _passes_of(footprint, spec)
-        clock, work = self._clock(spec, chosen), footprint.groups[0].work
+        busy = self._busy_slices(spec, chosen, footprint) if busy is None else busy
+        clock, work = self._clock(spec, chosen, busy), footprint.groups[0].work
         crowding = self._crowding(footprint, spec, chosen)
         own = clock.passes(work).crowded(crowding) if clock is not None and work is not None else None
         return StepInputs(
             self.hardware, self._transfers(chosen, spec), self.model,
-            own or self.passes(chosen, spec, microbatch),
+            own or self.passes(chosen, spec, microbatch, busy),
             crowding=crowding, synchronous=chosen.synchronous, workers=spec.workers,
             flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
@@ -220,9 +223,18 @@ class Predictor:
         """Bytes that a worker has."""
         return self._memory.limit_bytes
 
-    def passes(self, chosen: Strategy, spec: RunSpec, samples: float) -> Passes:
+    def _busy_slices(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> float:
+        """How many slices of one GPU compute at the same time: in a pipeline, those that do not wait for others."""
+        if not self.hardware.slices or spec.workers == 1:
+            return 1.0
+        if footprint.stages is None or footprint.stages.workers == 1:
+            return float(min(spec.workers, self.hardware.slices))
+        alone = time_step(footprint, self._inputs(spec, chosen, footprint, busy=1.0))
+        return max(1.0, round(alone.cpu_seconds / alone.step, 1))
+
+    def passes(self, chosen: Strategy, spec: RunSpec, samples: float, busy: float = 1.0) -> Passes:
         """Seconds of computation for a local batch, in the run's framework, precision and execution."""
-        compute = self.compute(chosen, spec)
+        compute = self.compute(chosen, spec, busy)
         key = id(compute), samples
         if key not in self._passes:
             self._passes[key] = compute.passes(self.model, samples, self.digest)
@@ -233,27 +245,31 @@ class Predictor:
         clock = self._clock(spec, chosen)
         return clock.passes(work) if clock is not None else self.passes(chosen, spec, work.samples)
 
-    def compute(self, chosen: Strategy, spec: RunSpec) -> Compute:
-        """How fast the system computes in a strategy's framework and numbers."""
-        key = _compute_key(chosen, spec)
+    def compute(self, chosen: Strategy, spec: RunSpec, busy: float = 1.0) -> Compute:
+        """How fast the system computes in a strategy's framework and numbers while so many slices of a GPU do."""
+        key = _compute_key(chosen, spec, busy)
         if key not in self._compute:
+            framework, precision, execution, _, casts, busy = key
             self._compute[key] = Compute(
-                self.hardware, key[0], spec.precision, spec.execution, spec.optimizer, self._timer, self.traced, key[-1]
+                self.hardware, framework, precision, execution, spec.optimizer, self._timer(busy), self.traced, casts
             )
         return self._compute[key]
 
-    @cached_property
-    def _timer(self) -> OperationTimer:
-        return self.timer or OperationTimer(self.hardware)
+    def _timer(self, busy: float) -> OperationTimer:
+        if busy == 1 and self.timer is not None:
+            return self.timer
+        if busy not in self._timers:
+            self._timers[busy] = OperationTimer(self.hardware, busy)
+        return self._timers[busy]
 
-    def _clock(self, spec: RunSpec, chosen: Strategy) -> RankClock | None:
+    def _clock(self, spec: RunSpec, chosen: Strategy, busy: float = 1.0) -> RankClock | None:
         """The clock for ranks' parts of the model on GPUs; None where its steps were measured or traced."""
         if self.hardware.kind == "cpu" or self.traced is not None:
             return None
-        compute = self.compute(chosen, spec)
+        compute = self.compute(chosen, spec, busy)
         if compute.measured_steps(self.digest) is not None:
             return None
-        key = _compute_key(chosen, spec)
+        key = _compute_key(chosen, spec, busy)
         if key not in self.clocks:
             self.clocks[key] = RankClock(compute)
         return self.clocks[key]
@@ -289,7 +305,10 @@ class Predictor:
         return shared * max(1.0, busy * spec.cores_per_worker / cores)
 
     def _slices_crowding(self, workers: int) -> float:
-        """The slowdown by slices that share a GPU's memory; 1 on whole GPUs."""
+        """The slowdown by slices that share a GPU's memory; 1 on whole GPUs.
+
+        Where it was measured by kind of operation, it is in the operations' times already.
+        """
         slices = self.hardware.slices or 1
         measured = self.hardware.calibrated.crowding.get(str(slices), 1.0)
         return 1 + (measured - 1) * (min(workers, slices) - 1) / (slices - 1) if slices > 1 else 1.0
@@ -332,9 +351,9 @@ class Predictor:
         return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
 
 
-def _compute_key(chosen: Strategy, spec: RunSpec) -> ComputeKey:
+def _compute_key(chosen: Strategy, spec: RunSpec, busy: float) -> ComputeKey:
     casts = chosen.traits.numbers(spec) == "cast"
-    return chosen.framework or "torch", spec.precision, spec.execution, spec.optimizer.name, casts
+    return chosen.framework or "torch", spec.precision, spec.execution, spec.optimizer.name, casts, busy
 
 
 def _passes_of(footprint: Footprint, spec: RunSpec) -> int:

@@ -6,21 +6,23 @@ from functools import cached_property, lru_cache
 
 from paceline.costs.footprint import RankWork
 from paceline.costs.fusion import fused, unfused
-from paceline.costs.layer_operations import Pass, layer_operations, loss_operations, recomputed
+from paceline.costs.layer_operations import layer_operations, loss_operations, recomputed
 from paceline.costs.layers import LayerFacts
-from paceline.costs.operations import LayerOperations, Operation, update
+from paceline.costs.operation_tape import Pass
+from paceline.costs.operations import LayerOperations, Operation, memory, update
 from paceline.predict.compute import Compute, Passes
 from paceline.predict.operations import OperationTimer, Source
-from paceline.predict.steps import BESIDE, CASTING_HOST, HOST_DEVIATION, host_seconds
+from paceline.predict.steps import BESIDE, HOST_DEVIATION, host_seconds, unit_operations
 from paceline.spec import Precision, Recompute
 from paceline.systems.software import AttentionKernel
 
-# What FSDP asks for beside each layer and pass: to copy its shard in, to gather, to copy out, to free.
-UNIT_OPERATIONS = 4
+# What DTensor takes the host for each operation on a part of a layer, over a plain one. As those of `steps.py`, from
+# steps of GPT-2 with 64 tokens on slices of an H200: 145 ms with tensor=2 where torch-ddp takes 25.
+SPLIT_HOST = 6.8
 # Where a framework compiles a whole step, the host takes this long to start it: JAX on an H200 made 0.3 to 0.4 ms
 # steps of a small CNN with 128 and 256 samples alike, measured.
 COMPILED_STEP_SECONDS = 3e-4
-# Device seconds, host seconds, and device seconds times their relative uncertainty.
+# Seconds of the device, those of the host, and the device's by how far off they may be.
 PassTimes = tuple[float, float, float]
 
 
@@ -40,12 +42,12 @@ class RankClock:
     compute: Compute
     # With the work that they are of, which is known by its place in memory and so must be kept.
     _passes: dict[tuple[int, float, tuple[object, ...]], tuple[RankWork, Passes]] = field(default_factory=dict)
-    _known: dict[tuple[LayerFacts, Pass, Recompute], LayerTimes] = field(default_factory=dict)
-    _losses: dict[float, LayerTimes] = field(default_factory=dict)
+    _known: dict[tuple[LayerFacts, Pass, Recompute, bool], LayerTimes] = field(default_factory=dict)
+    _losses: dict[tuple[float, bool, bool], LayerTimes] = field(default_factory=dict)
 
     def passes(self, work: RankWork) -> Passes:
         """Seconds of one forward and backward pass of a rank's samples, for device and host separately."""
-        how = work.ways, work.recompute, work.last, work.stretches, work.cast, work.gathers
+        how = work.ways, work.recompute, work.last, work.stretches, work.cast, work.gathers, work.context
         key = id(work.model), work.samples, how
         if key not in self._passes:
             self._passes[key] = work, self._timed(work)
@@ -67,11 +69,9 @@ class RankClock:
                 passes.append((last[0] + loss[0], last[1] + loss[1], last[2] + loss[2]))
         # Passes of less than a sample, as of stretches of a sequence, are in proportion.
         part = work.samples / max(1, round(work.samples))
-        software, parameters = self.compute.hardware.software, work.model.parameters
-        asking = 1 + (software.host_share_per_split if software else 0.0) * (work.ways - 1)
+        parameters = work.model.parameters
+        asking, unit = self._asking(work)
         device, host, off = (sum(times[which] for times in (*forward, *backward)) for which in (0, 1, 2))
-        # Hooks and copies around each layer that FSDP gathers.
-        unit = UNIT_OPERATIONS * self._host if work.gathers and software is None else 0.0
         host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
         return Passes(
@@ -83,6 +83,16 @@ class RankClock:
             host_forward=tuple(times[1] * asking + unit for times in forward),
             host_backward=tuple(times[1] * asking + unit for times in backward),
         )  # fmt: skip
+
+    def _asking(self, work: RankWork) -> tuple[float, float]:
+        """How many times as long the host takes for an operation, and its seconds beside each layer and pass."""
+        software = self.compute.hardware.software
+        if software is not None:
+            return 1 + software.host_share_per_split * (work.ways - 1), 0.0
+        # A compiler leaves nothing of DTensor in a step.
+        split = SPLIT_HOST if work.ways > 1 and not self._compiled else 1.0
+        casts = self.compute.casts if work.cast is None else work.cast
+        return split, unit_operations(casts, work.gathers, work.ways > 1) * self._host
 
     def _beside(self, updated: float, device: float, host_bound: bool) -> float:
         """Seconds of a step that belong to neither passes nor update."""
@@ -103,32 +113,44 @@ class RankClock:
         if casts:
             precision = "bf16-pure"
         stretches = 1 if fitted else work.stretches
+        divided = stretches, work.context
         elements, trained, layers = work.model.input_elements, not work.model.input_elements, []
         for layer, count in work.model.runs:
-            first = Pass(samples, precision, elements or layer.output_elements, trained, stretches)
+            first = Pass(samples, precision, elements or layer.output_elements, trained, *divided)
             trained, elements = trained or layer.parameters > 0, layer.output_elements
             # What a layer is given differs for the first of its like alone.
             others, rest = first, count
             if first.input_elements != elements or first.sends_back != trained:
-                others, rest = Pass(samples, precision, elements, trained, stretches), count - 1
-                layers.append((self._layer(layer, first, work.recompute), 1))
+                others, rest = Pass(samples, precision, elements, trained, *divided), count - 1
+                layers.append((self._layer(layer, first, work), 1))
             if rest:
-                layers.append((self._layer(layer, others, work.recompute), rest))
+                layers.append((self._layer(layer, others, work), rest))
         if work.last:
-            layers.append((self._loss(samples * elements / work.ways), 1))
+            # A compiler makes one kernel of it, split or not; programs that were fitted to have one of their own.
+            split = work.ways > 1 and not fitted and not self._compiled
+            layers.append((self._loss(samples * elements / work.ways, casts and not fitted, split), 1))
         return layers
 
-    def _layer(self, layer: LayerFacts, on: Pass, recompute: Recompute) -> LayerTimes:
-        key = layer, on, recompute
+    def _layer(self, layer: LayerFacts, on: Pass, work: RankWork) -> LayerTimes:
+        gathers = work.gathers and self.compute.hardware.software is None
+        key = layer, on, work.recompute, gathers
         if key not in self._known:
-            compiled = "compiled" in self.compute.running
-            self._known[key] = self._times(_as_run(layer, on, recompute, self._attention, compiled))
+            operations = _as_run(layer, on, work.recompute, self._attention, self._compiled)
+            if gathers:
+                operations = _with_gathering(operations, layer.parameters)
+            self._known[key] = self._times(operations)
         return self._known[key]
 
-    def _loss(self, outputs: float) -> LayerTimes:
-        if outputs not in self._losses:
-            self._losses[outputs] = self._times(loss_operations(outputs, Pass(1, self.compute.precision)))
-        return self._losses[outputs]
+    def _loss(self, outputs: float, casts: bool, split: bool) -> LayerTimes:
+        key = outputs, casts, split
+        if key not in self._losses:
+            on = Pass(1, self.compute.precision)
+            self._losses[key] = self._times(loss_operations(outputs, on, casts=casts, split=split))
+        return self._losses[key]
+
+    @property
+    def _compiled(self) -> bool:
+        return "compiled" in self.compute.running
 
     def _times(self, operations: LayerOperations) -> LayerTimes:
         sources: dict[Source, float] = {}
@@ -150,8 +172,7 @@ class RankClock:
 
     @cached_property
     def _host(self) -> float:
-        asked_again = CASTING_HOST if self.compute.casts else 1.0
-        return host_seconds(self._timer, self.compute.running) * asked_again
+        return host_seconds(self._timer, self.compute.running)
 
     @cached_property
     def _attention(self) -> AttentionKernel:
@@ -176,6 +197,16 @@ def _as_run(
     if compiled:
         passes = [fused(made) for made in passes]
     return LayerOperations(layer.name, *passes)
+
+
+def _with_gathering(operations: LayerOperations, parameters: int) -> LayerOperations:
+    """With what FSDP copies beside: gathered parameters into their arrays before each pass, gradients out of theirs."""
+    gathered = memory("bf16", parameters, 2, "cat")
+    # Two bytes are read and four written.
+    scattered = memory("bf16", parameters, 3, "cat", backward=True)
+    return replace(
+        operations, forward=(gathered, *operations.forward), backward=(gathered, *operations.backward, scattered)
+    )
 
 
 def _kernels(operation: Operation) -> tuple[Operation, ...]:

@@ -120,6 +120,11 @@ class StepInputs:
         """Seconds of one such message."""
         return self.costs.seconds(message.kind, message.payload_bytes, message.ranks, message.apart)
 
+    def hidden_seconds(self, message: Message, payload_bytes: float) -> float:
+        """Seconds of so many bytes of such a message while the rank computes, which slows transfers down."""
+        alone = self.costs.seconds(message.kind, payload_bytes, message.ranks, message.apart)
+        return alone * self.hardware.overlap_slowdown.value
+
     def seconds(self, message: Message) -> float:
         """Seconds of all such messages in a step."""
         return self.cost(message) * message.count

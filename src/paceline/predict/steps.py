@@ -17,9 +17,18 @@ HOST_DEVIATION = 0.2
 # Operations of a step beside its layers: samples and targets are picked, gradients forgotten, the update asked for.
 BESIDE = 6
 
-# What gathers and casts parameters for the passes takes the host as long as asking for them: the small CNN in fp32
-# makes 215,556 samples/s with torch-ddp on one slice of an H200, 82,021 with torch-fsdp (docs/results/h200.md).
-CASTING_HOST = 2.0
+# What FSDP takes the host beside each layer and pass (hooks, casts, copies, streams, and starting what gathers), in
+# operations of PyTorch. From steps in which there is next to nothing to compute: GPT-2 with 64 tokens on slices of an
+# H200 takes 25 ms with torch-ddp and 56 to 65 with two shards, 218 where layers are split as well; the small CNN on one
+# slice 2.4 ms with torch-ddp and 6.2 with torch-fsdp.
+UNIT_OPERATIONS, GATHERED_UNIT_OPERATIONS, SPLIT_UNIT_OPERATIONS = 8, 32, 64
+
+
+def unit_operations(casts: bool, gathers: bool, split: bool = False) -> int:
+    """Operations that the host takes as long for as for what FSDP does beside a layer and pass."""
+    if gathers:
+        return SPLIT_UNIT_OPERATIONS if split else GATHERED_UNIT_OPERATIONS
+    return UNIT_OPERATIONS if casts else 0
 
 
 @dataclass(frozen=True)
@@ -69,13 +78,12 @@ class StepSeconds:
         """Whether the device waits for the host more than the host for the device."""
         return self.host > self.device
 
-    def asked_slower(self, factor: float) -> "StepSeconds":
-        """The same step with a host that takes `factor` times as long to launch each operation."""
-        forward, backward, (update,) = (
-            tuple(replace(part, host=part.host * factor) for part in parts)
-            for parts in (self.forward, self.backward, (self.update,))
+    def with_units(self, seconds: float) -> "StepSeconds":
+        """The same step with a host that takes so many seconds beside each layer and pass."""
+        forward, backward = (
+            tuple(replace(part, host=part.host + seconds) for part in parts) for parts in (self.forward, self.backward)
         )
-        slower = replace(self, forward=forward, backward=backward, update=update, beside=self.beside * factor)
+        slower = replace(self, forward=forward, backward=backward)
         return replace(slower, total=max(self.total, slower.host))
 
     @property

@@ -83,7 +83,7 @@ def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -
     pieces: list[tuple[float, float]] = []
     for message in hidden:
         pieces += [
-            (place, inputs.costs.seconds(message.kind, size, message.ranks, message.apart) * message.count * count)
+            (place, inputs.hidden_seconds(message, size) * message.count * count)
             for place, size, count in _pieces(message, inputs)
         ]
     pieces.sort(key=lambda piece: piece[0])
@@ -136,7 +136,8 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
     early, late, scattered = ([0.0] * len(places) for _ in range(3))
     before = behind = transfers = 0.0
     for message in hidden:
-        seconds, place = inputs.seconds(message), places.get(str(message.layer))
+        seconds = inputs.hidden_seconds(message, message.payload_bytes) * message.count
+        place = places.get(str(message.layer))
         transfers += seconds
         if place is None and message.phase == "forward":
             before += seconds

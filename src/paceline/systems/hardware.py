@@ -230,6 +230,8 @@ class Calibration(Frozen):
     collectives: tuple[Collective, ...] = ()
     # By which factor computation takes longer when so many workers compute at the same time, by their number.
     crowding: dict[str, float] = {}
+    # The same for slices of a GPU by the number that compute, and by kind of operation or name of a pass over memory.
+    operation_crowding: dict[str, dict[str, float]] = {}
     # The same for single layers by kind, when all cores compute.
     layer_crowding: dict[str, float] = {}
     optimizer_seconds_per_parameter: dict[str, float] = {}
@@ -259,6 +261,8 @@ class Hardware(Frozen):
     outer: Link
     # Seconds of computation lost in each second in which the device also communicates.
     interference: Quantity
+    # How many times as long a transfer takes while the device computes.
+    overlap_slowdown: Quantity = Quantity(value=1.0, source="not measured: as fast as alone")
     # Relative standard deviation of how slow a rank is in a step.
     straggling: Quantity
     # Relative standard deviation of predictions for this system, where nothing was measured.

@@ -27,6 +27,8 @@ PARTS: dict[Part, float] = {
 }  # fmt: skip
 REPLAY_SECONDS = 15.0
 LINK_SECONDS = 7.0
+# Of each number of ranks: what computing at the same time costs them.
+CROWDING_SECONDS = 6.0
 # Until a process has CUDA, or NCCL has joined several.
 START_SECONDS = 7.0
 USUAL_SECONDS = 90.0
@@ -71,7 +73,7 @@ class GpuCalibrator:
     @property
     def _haste(self) -> float:
         """The factor by which the time limits of all parts are scaled."""
-        starting = START_SECONDS * (1 + len(self._ranks))
+        starting = START_SECONDS + (START_SECONDS + CROWDING_SECONDS) * len(self._ranks)
         wanted = sum(self.parts.values()) + LINK_SECONDS * len(self._ranks)
         return min(1.0, max(0.1, (self.seconds - starting) / wanted))
 
@@ -81,24 +83,25 @@ class GpuCalibrator:
             self.failures[part] = f"no time for {count} of its cases"
         return answer
 
-    def _with_links(self, gauge: GpuGauge) -> tuple[list[Collective], GpuAnswer | None]:
-        """Curves of transfers between as many ranks as there are devices, and the answer of the most ranks."""
+    def _with_links(self, gauge: GpuGauge) -> tuple[list[Collective], dict[int, GpuAnswer]]:
+        """Curves of transfers between as many ranks as there are devices, and the answers by number of ranks."""
         curves: list[Collective] = []
-        together: GpuAnswer | None = None
+        together: dict[int, GpuAnswer] = {}
         for ranks in self._ranks:
             answer = self._measured(gauge.measure({"links": LINK_SECONDS * self._haste}, world=ranks))
             curves += curves_of(answer.transfers, ranks)
-            together = answer if answer.transfers else together
+            if answer.transfers:
+                together[ranks] = answer
         return curves, together
 
-    def _hardware(self, answer: GpuAnswer, links: list[Collective], together: GpuAnswer | None) -> Hardware:
+    def _hardware(self, answer: GpuAnswer, links: list[Collective], together: dict[int, GpuAnswer]) -> Hardware:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         described, share = nearest_description(answer.gpu), 1 / self.slices if self.device == "cuda-slice" else 1.0
         source = f"measured by paceline calibrate, {at}"
         calibration = Calibration(
             at=at, machine=self.system.cpu, frameworks={"torch": answer.torch}, gpu=answer.gpu,
             operations=grid_of(answer.operations), replayed=grid_of(answer.replayed), collectives=tuple(links),
-            crowding=_crowding(together, self.slices),
+            operation_crowding={str(ranks): measured.crowding for ranks, measured in together.items() if share < 1},
         )  # fmt: skip
         device = described.device.model_copy(update={
             "name": answer.gpu if share == 1 else f"1/{self.slices} of {answer.gpu}",
@@ -122,21 +125,15 @@ class GpuCalibrator:
             fields["slices"] = self.slices
         if links:
             fields["inner"] = link_of(links, source)
-        if together is not None and together.interference is not None:
-            fields["interference"] = Quantity(value=together.interference, source=source)
+        overlapped = together[max(together)] if together else GpuAnswer()
+        for name in ("interference", "overlap_slowdown"):
+            if (value := getattr(overlapped, name)) is not None:
+                fields[name] = Quantity(value=value, source=source)
         return described.model_copy(update=fields)
 
 
 def _count(count: int, slices: bool) -> str:
     return f"{count} slices of it" if slices else f"{count} in this machine"
-
-
-def _crowding(together: GpuAnswer | None, slices: int) -> dict[str, float]:
-    """The slowdown of computation when all slices compute and share the memory bandwidth."""
-    if together is None or not together.crowding:
-        return {}
-    factors = together.crowding.values()
-    return {str(slices): max(1.0, sum(factors) / len(factors))}
 
 
 def _scaled(described: Hardware, share: float) -> dict[str, Any]:

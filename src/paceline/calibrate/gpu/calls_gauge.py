@@ -143,8 +143,8 @@ def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype
     """Norms and pooling over the pixels of (samples, 32 channels, 32, 32), with channels fastest where they may be."""
     shape = (elements // (NORM_GROUPS * SIDE * SIDE), NORM_GROUPS, SIDE, SIDE)
     images = _random(shape, device, kind).to(memory_format=torch.channels_last)
-    if name == "max_pool2d_with_indices":
-        return lambda: functional.max_pool2d(images, 2)
+    if name.startswith("max_pool2d"):
+        return _pool(images, backward=name.endswith("backward"))
     if name == "contiguous":
         return lambda: images.contiguous(memory_format=torch.contiguous_format)
     aten, samples, pixels = torch.ops.aten, shape[0], SIDE * SIDE
@@ -163,6 +163,14 @@ def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype
         return lambda: aten.native_batch_norm(images, ones, zeros, *running, True, 0.1, 1e-5)
     made, mean, deviation = aten.native_batch_norm(images, ones, zeros, *running, True, 0.1, 1e-5)
     return lambda: aten.native_batch_norm_backward(made, images, ones, *running, mean, deviation, True, 1e-5, masks)
+
+
+def _pool(images: Tensor, backward: bool) -> Call:
+    if not backward:
+        return lambda: functional.max_pool2d(images, 2)
+    made, places = functional.max_pool2d(images, 2, return_indices=True)
+    gradient, pool = torch.randn_like(made), torch.ops.aten.max_pool2d_with_indices_backward
+    return lambda: pool(gradient, images, [2, 2], [2, 2], [0, 0], [1, 1], False, places)
 
 
 def _update(operation: Operation, device: torch.device) -> Call:

@@ -1,17 +1,19 @@
-"""Times transfers between GPUs or slices with NCCL, and how transfers and other ranks slow computation."""
+"""Transfers between GPUs, or slices of one, by NCCL; and what they and other ranks take from computation."""
 
 import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from paceline.calibrate.gpu.calls_gauge import Call, call_of
+from paceline.calibrate.gpu.calls_gauge import call_of
+from paceline.calibrate.gpu.crowding_gauge import time_crowding
 from paceline.calibrate.gpu.messages import TimedTransfer
-from paceline.calibrate.gpu.operations_gauge import Measuring, device_seconds
+from paceline.calibrate.gpu.operations_gauge import Measuring
 from paceline.costs.operations import memory, product
 from paceline.systems.nccl import BOUNDS, loaded_nccl, slice_link, slice_multiprocessors
 
@@ -22,8 +24,11 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "send", "broadcast", "all
 REPEAT_SECONDS, REPEATS, ROUNDS = 4e-3, (3, 20), 2
 # What is computed while gradients of this size are averaged.
 HIDDEN_BYTES, HIDDEN_PRODUCT = 64 << 20, (4096, 4096, 4096)
+HIDDEN_ELEMENTS = 1 << 24
 HIDDEN_ROUNDS, LEAST_PRODUCTS = 4, 4
-CROWDED_ELEMENTS = 1 << 25
+# What is computed takes so many times as long as the transfers alone.
+LONGER = 5
+MILLI = 1e-3
 # Newer versions of PyTorch have other names for them.
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -45,8 +50,8 @@ def time_links(measuring: Measuring) -> None:
         measuring.answer["transfers"] = _transfers(measuring)
         if cuda:
             measuring.tell("timing computation beside transfers")
-            measuring.answer["crowding"] = _crowding(device)
-            measuring.answer["interference"] = _interference(device)
+            measuring.answer["crowding"] = time_crowding(device)
+            measuring.answer["interference"], measuring.answer["overlap_slowdown"] = _overlap(device)
     finally:
         dist.destroy_process_group()
 
@@ -128,71 +133,44 @@ def _synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _crowding(device: torch.device) -> dict[str, float]:
-    """How much longer computation takes while all ranks compute: 1 where each has a GPU of its own."""
-    calls = {
-        "product": call_of(product("bf16", *HIDDEN_PRODUCT), device),
-        "memory": call_of(memory("bf16", CROWDED_ELEMENTS, 3, "add"), device),
-    }
-    rank, crowding = dist.get_rank(), {}
-    for name, call in calls.items():
-        alone = 0.0
+def _overlap(device: torch.device) -> tuple[float, float]:
+    """What computing and transfers take from each other while both are under way, as in a backward pass.
+
+    Seconds of computation that are lost in each second of a transfer, and how many times as long a transfer takes.
+    """
+    product_call = call_of(product("bf16", *HIDDEN_PRODUCT), device)
+    memory_call = call_of(memory("bf16", HIDDEN_ELEMENTS, 3, "add"), device)
+    payload, waiting = torch.ones(HIDDEN_BYTES // 4, device=device), torch.cuda.Stream(device)
+
+    def seconds(products: int, transfers: int) -> tuple[float, float]:
+        """Seconds until all computation is done, and until all transfers are done."""
+        torch.cuda.synchronize()
         dist.barrier()
-        if rank == 0:
-            alone = _long_seconds(call)
-        dist.barrier()
-        together = _long_seconds(call)
-        crowding[name] = together / alone if alone else 1.0
-    return crowding
-
-
-def _long_seconds(call: Call) -> float:
-    """Seconds of one call, averaged over many in a row, so that all ranks are busy at the same time."""
-    once = device_seconds(call, torch.device("cuda", torch.cuda.current_device()))
-    repeats = max(LEAST_PRODUCTS, int(0.05 / once))
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - started) / repeats
-
-
-def _interference(device: torch.device) -> float:
-    """Seconds of computation lost in each second in which an all-reduce is under way."""
-    call, payload = call_of(product("bf16", *HIDDEN_PRODUCT), device), torch.ones(HIDDEN_BYTES // 4, device=device)
-
-    def computing(count: int) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start, computed, moved = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
-        for _ in range(count):
-            call()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3
-
-    def average() -> float:
+        works = [dist.all_reduce(payload, async_op=True) for _ in range(transfers)]
+        for _ in range(products):
+            product_call()
+            memory_call()
+        computed.record()
+        with torch.cuda.stream(waiting):
+            for work in works:
+                work.wait()
+            moved.record()
         torch.cuda.synchronize()
-        dist.barrier()
-        started = time.perf_counter()
-        dist.all_reduce(payload)
-        torch.cuda.synchronize()
-        return time.perf_counter() - started
+        return float(start.elapsed_time(computed)) * MILLI, float(start.elapsed_time(moved)) * MILLI
 
-    average()
-    alone = min(average() for _ in range(HIDDEN_ROUNDS))
-    # As long as the transfers, so that they meet all the while; every rank computes as many.
-    count = torch.tensor([max(LEAST_PRODUCTS, alone * HIDDEN_ROUNDS / (computing(2) / 2))], device=device)
+    seconds(LEAST_PRODUCTS, HIDDEN_ROUNDS)
+    alone = min(seconds(0, HIDDEN_ROUNDS)[1] for _ in range(HIDDEN_ROUNDS))
+    each = seconds(LEAST_PRODUCTS, 0)[0] / LEAST_PRODUCTS
+    # Longer than the transfers will take, so that they meet all the while; every rank computes as many.
+    count = torch.tensor([max(LEAST_PRODUCTS, LONGER * alone / each)], device=device)
     dist.all_reduce(count, dist.ReduceOp.MAX)
-    products, lost = int(count.item()), []
+    products, lost, slowed = int(count.item()), [], []
     for _ in range(HIDDEN_ROUNDS):
-        dist.barrier()
-        plain = computing(products)
-        dist.barrier()
-        works = [dist.all_reduce(payload, async_op=True) for _ in range(HIDDEN_ROUNDS)]
-        busy = computing(products)
-        for work in works:
-            work.wait()
-        torch.cuda.synchronize()
-        lost.append(max(0.0, busy - plain) / (HIDDEN_ROUNDS * alone))
-    return sorted(lost)[len(lost) // 2]
+        plain, _none = seconds(products, 0)
+        busy, moved = seconds(products, HIDDEN_ROUNDS)
+        lost.append(max(0.0, busy - plain) / min(moved, busy))
+        slowed.append(max(1.0, moved / alone))
+    return median(lost), median(slowed)

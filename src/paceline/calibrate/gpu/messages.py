@@ -68,9 +68,11 @@ class GpuAnswer(Message):
     idle_watts: float | None = None
     busy_watts: float | None = None
     transfers: tuple[TimedTransfer, ...] = ()
-    # Seconds of computation lost in each second of a transfer; how much longer products and passes over memory take
-    # while all ranks compute.
+    # Seconds of computation lost in each second of a transfer; how much longer operations take while all ranks compute,
+    # by kind or name.
     interference: float | None = None
+    # How many times as long a transfer takes while the device computes.
+    overlap_slowdown: float | None = None
     crowding: dict[str, float] = {}
     failures: dict[str, str] = {}
     # Seconds that each part took, and cases that there was no time for.

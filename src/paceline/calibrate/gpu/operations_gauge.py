@@ -2,8 +2,9 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ SLEEP_CYCLES, LONG_SLEEP_CYCLES = 1_500_000, 6_000_000
 REPEAT_SECONDS, REPEATS, ROUNDS = 1.5e-3, (2, 12), 2
 # Of those that take the host longer there is time to ask for fewer while the device sleeps.
 LONG_REPEATS = 5
+# Sets of operands together are this many times as large as the cache, but no more than so many.
+SPILLED, MOST_SETS = 1.5, 12
 IDLE_READINGS, READING_SECONDS = 5, 0.1
 # What keeps the GPU busy while its power is read: products and passes over memory, as training has both.
 BUSY_PRODUCT, BUSY_ELEMENTS = (8192, 4096, 4096), 1 << 26
@@ -48,6 +51,31 @@ class Measuring:
     def until(self, part: Part) -> float:
         """When the time for that part ends."""
         return time.monotonic() + self.request.seconds.get(part, 0.0)
+
+
+def operation_seconds(operation: Operation, device: torch.device, cold: bool = True) -> float:
+    """Seconds of one such operation on the device.
+
+    Repeats take turns with several sets of operands where these fit into the cache together: in a step most of them
+    have left it when they are needed.
+    """
+    count = 1
+    if cold and device.type == "cuda":
+        cached = torch.cuda.get_device_properties(device).L2_cache_size
+        count = min(MOST_SETS, 1 + int(SPILLED * cached / max(1.0, operation.moved_bytes)))
+    return device_seconds(in_turns([call_of(operation, device) for _ in range(count)]), device, asks_long(operation))
+
+
+def in_turns(calls: Sequence[Call]) -> Call:
+    """A call that makes the next of these each time."""
+    if len(calls) == 1:
+        return calls[0]
+    endless = cycle(calls)
+
+    def call() -> Any:
+        return next(endless)()
+
+    return call
 
 
 def device_seconds(call: Call, device: torch.device, long: bool = False) -> float:
@@ -86,7 +114,7 @@ def time_operations(wanted: Iterable[Operation], measuring: Measuring, part: Par
         if number % 50 == 0:
             measuring.tell(f"timing {part}: {number} of {len(wanted)}")
         try:
-            seconds = device_seconds(call_of(operation, measuring.device), measuring.device, asks_long(operation))
+            seconds = operation_seconds(operation, measuring.device)
         except (RuntimeError, torch.OutOfMemoryError) as error:
             _forget(measuring, part, operation, error)
             continue

@@ -291,23 +291,44 @@ def _let_counts_be_listed() -> None:
 
 def in_channels_last(made: Any, inputs: Iterable[Any]) -> Any:
     """A convolution's output in the memory format of its inputs, which the meta kernel forgets."""
-    wanted = torch.channels_last
-    ordered = any(
-        isinstance(value, Tensor)
-        and value.ndim == 4
-        and value.is_contiguous(memory_format=wanted)
-        and not value.is_contiguous()
-        for value in inputs
-    )
-    if not ordered:
+    if not any(has_channels_fastest(value) for value in inputs):
         return made
     if isinstance(made, tuple):
         return tuple(_reordered(tensor) for tensor in made)
     return _reordered(made)
 
 
+def has_channels_fastest(value: Any) -> bool:
+    """Whether a tensor is an image, or weights for them, with channels side by side, as its strides say.
+
+    Weights of one pixel are in both orders at once, and their strides tell which one was meant.
+    """
+    if not _is_image(value):
+        return False
+    shape, strides, least = value.shape, value.stride(), 0
+    for dimension in (1, 3, 2, 0):
+        step = strides[dimension]
+        # One channel of one pixel says nothing: then it is the usual order.
+        if step < least or (dimension == 1 and step == 0) or (dimension == 0 and least == strides[1]):
+            return False
+        least = step * shape[dimension] if shape[dimension] > 1 else step
+    return True
+
+
+def in_rows(made: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What CUDA's norms over groups make: images channel by channel, in whatever order they were given."""
+    return tuple(
+        torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) if _is_image(tensor) else tensor
+        for tensor in made
+    )
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 4
+
+
 def _reordered(tensor: Any) -> Any:
-    if not isinstance(tensor, Tensor) or tensor.ndim != 4:
+    if not _is_image(tensor):
         return tensor
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device, memory_format=torch.channels_last)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from paceline.costs.operations import Operation, OperationKind, OperationNumbers
+from paceline.frameworks.torch.trace.cuda_on_meta import has_channels_fastest
 from paceline.frameworks.torch.trace.fused_norm import SPACE
 
 _NUMBERS: dict[torch.dtype, OperationNumbers] = {
@@ -18,6 +19,9 @@ _NUMBERS: dict[torch.dtype, OperationNumbers] = {
 ATTENTION_BACKWARD = 2.5
 # Adding, as part of a multiplication, counts as an operation.
 MULTIPLY_ADD = 2
+COPIES, REORDERING = ("clone", "copy_"), "contiguous"
+CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
+GROUP_NORMS = ("aten::native_group_norm", "aten::native_group_norm_backward")
 # Products by where their two factors are among the arguments.
 _PRODUCTS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
 
@@ -35,9 +39,49 @@ def operation_of(
         numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else made))
         return Operation("update", "fp32", (numbers,), float(numbers), moved, short)
     kind, shape, flops = _work(name, args, read, made)
+    if short in COPIES and read and made and has_channels_fastest(read[0]) != has_channels_fastest(made[0]):
+        short = REORDERING
     sums_rows = kind == "product" and backward and _is_transposed(args[_PRODUCTS[name]])
     numbers_of = _numbers(kind, read, made, tf32)
     return Operation(kind, numbers_of, shape, flops, moved, short, backward=backward, sums_rows=sums_rows)
+
+
+def unseen_operations(name: str, args: Any, made: list[Tensor], backward: bool) -> list[Operation]:
+    """What CUDA's kernels do beside the call that the dispatcher sees: copies into another order, and biases.
+
+    Norms over groups want images channel by channel; convolutions whose weights have channels fastest want them so.
+    What goes through images of two orders at once reads one of them as a copy into the other order would.
+    """
+    images = [value for value in args if _is_image(value)]
+    ordered = [image for image in images if has_channels_fastest(image)]
+    moved: list[Tensor] = []
+    if name in GROUP_NORMS:
+        moved = [image for image in images if not image.is_contiguous()]
+    elif name in CONVOLUTIONS:
+        if ordered:
+            moved = [image for image in images if not image.is_contiguous(memory_format=torch.channels_last)]
+    elif ordered and len({image.shape for image in images}) == 1 and len(ordered) < len(images):
+        moved = ordered[:1]
+    return [_pass_over(image, 2, REORDERING, backward) for image in moved] + _bias(name, args, made)
+
+
+def _bias(name: str, args: Any, made: list[Tensor]) -> list[Operation]:
+    """The bias of a convolution: an addition over its output, and a sum in the backward pass."""
+    if name == CONVOLUTIONS[0] and args[2] is not None:
+        return [_pass_over(made[0], 2, "add", backward=False)]
+    if name == CONVOLUTIONS[1] and args[-1][2]:
+        return [_pass_over(args[0], 1, "sum", backward=True)]
+    return []
+
+
+def _pass_over(tensor: Tensor, arrays: int, name: str, backward: bool) -> Operation:
+    moved = float(arrays * tensor.numel() * tensor.element_size())
+    numbers = _NUMBERS.get(tensor.dtype, "fp32")
+    return Operation("memory", numbers, (tensor.numel(),), float(tensor.numel()), moved, name, backward=backward)
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 4
 
 
 def _is_transposed(factor: Tensor) -> bool:
@@ -51,7 +95,7 @@ def _work(name: str, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple
         batch = first.shape[0] if first.ndim == 3 else 1
         shape = (batch, first.shape[-2], second.shape[-1], first.shape[-1])
         return "product", shape, float(MULTIPLY_ADD * math.prod(shape))
-    if name in ("aten::convolution", "aten::convolution_backward"):
+    if name in CONVOLUTIONS:
         return _convolution(name, args, made)
     if "scaled_dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
         return _attention(args, "backward" in name)

@@ -16,11 +16,12 @@ from paceline.costs.operations import Operation
 from paceline.frameworks.torch.trace.cuda_on_meta import (
     counts_of,
     in_channels_last,
+    in_rows,
     node_number,
     running_node,
     scalar_of,
 )
-from paceline.frameworks.torch.trace.operations import operation_of
+from paceline.frameworks.torch.trace.operations import GROUP_NORMS, operation_of, unseen_operations
 from paceline.frameworks.torch.trace.scratch import Scratch
 
 # The CUDA allocator gives out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
@@ -104,7 +105,7 @@ class Recorder(TorchDispatchMode):
         taken = self._scratch.taken_by(operation, func, args, made) if operation is not None else 0
         moment.peak_bytes = max(moment.peak_bytes, self.live_bytes + taken)
         if operation is not None:
-            moment.operations.append(operation)
+            moment.operations += [*unseen_operations(name, args, made, backward), operation]
         return result
 
     @staticmethod
@@ -115,6 +116,8 @@ class Recorder(TorchDispatchMode):
         if name == "aten::bincount":
             return counts_of(args[0], kwargs.get("minlength", args[2] if len(args) > 2 else 0))
         result = func(*args, **kwargs)
+        if name in GROUP_NORMS:
+            return in_rows(result)
         return in_channels_last(result, args) if "convolution" in name else result
 
     def add(self, tensor: Tensor, place: int | None = None) -> None:
