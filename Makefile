@@ -3,9 +3,9 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 # Three groups of tests at a time, as some mostly wait, made and put in order by tests/conftest.py.
-BESIDE := -n 3 --dist loadgroup --no-loadscope-reorder
+IN_PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
 # The interpreter may be called python3 where python3.11 is not on the path.
-FOUND := $(shell command -v $(PYTHON) || command -v python3)
+INTERPRETER := $(shell command -v $(PYTHON) || command -v python3)
 
 # `make demo FRAMEWORKS=torch` (or torch,jax) installs and tries only these; its stamp is its own, so that a later
 # `make test` still installs the rest.
@@ -33,18 +33,18 @@ demo-plan:
 	@echo "and ends with a table and the path of a report. It writes into $(VENV) and demo/ only; stopped, it goes on where it was."
 
 test: check
-	$(BIN)/pytest $(BESIDE) -m "not alone and not soak" tests/contract tests/integration tests/browser
+	$(BIN)/pytest $(IN_PARALLEL) -m "not alone and not soak" tests/contract tests/integration tests/browser
 	$(BIN)/pytest -m "alone and not soak" tests/contract tests/integration
 
 soak: $(VENV)/all
-	$(BIN)/pytest $(BESIDE) -m soak tests
+	$(BIN)/pytest $(IN_PARALLEL) -m soak tests
 
 check: $(VENV)/all
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
 	$(BIN)/mypy $(wildcard benchmarks/*.py tools/*.py)
-	$(BIN)/pytest $(BESIDE) tests/unit tests/architecture tests/golden tests/validation
+	$(BIN)/pytest $(IN_PARALLEL) tests/unit tests/architecture tests/golden tests/validation
 
 format: $(VENV)/all
 	$(BIN)/ruff format src tests benchmarks tools
@@ -57,12 +57,12 @@ docs: $(VENV)/all
 
 $(VENV)/all: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) with PyTorch, TensorFlow and JAX (about 3 GB); this takes some minutes, once"
-	$(FOUND) -m venv $(VENV)
+	$(INTERPRETER) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,tensorflow,jax,dev]'
 	touch $@
 
 $(VENV)/demo-%: pyproject.toml constraints.txt
-	$(FOUND) -m venv $(VENV)
+	$(INTERPRETER) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(FRAMEWORKS)]'
 	touch $@
 

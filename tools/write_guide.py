@@ -122,8 +122,12 @@ def measured() -> list[str]:
 
 
 def known() -> list[str]:
-    """Cited facts."""
-    return [f"- `{name}`: {' '.join(facts)}" for name in sorted(strategies()) if (facts := facts_about(name))]
+    """Cited facts, each with the strategies that it is about."""
+    names_by_fact: dict[str, list[str]] = {}
+    for name in sorted(strategies()):
+        for fact in facts_about(name):
+            names_by_fact.setdefault(fact, []).append(f"`{name}`")
+    return [f"- {', '.join(names)}: {fact}" for fact, names in names_by_fact.items()]
 
 
 def with_tables(text: str) -> str:

@@ -46,7 +46,7 @@ class Layout(BaseModel):
 
     @property
     def text(self) -> str:
-        """As it is written on the command line: only dimensions above one."""
+        """The layout as it is written on the command line: only dimensions above one."""
         sizes = [f"{name}={getattr(self, name)}" for name in DIMENSIONS if getattr(self, name) > 1]
         return ",".join(sizes) or "shard=1"
 

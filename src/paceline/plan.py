@@ -268,10 +268,12 @@ def _unfit(spec: RunSpec, chosen: Strategy) -> str | None:
         return f"{spec.workload} can be built as {offered}, and {chosen.name} trains {MODEL_KINDS[chosen.trains]}"
     stages = "stages" in chosen.needs.cut_by(spec) and "layout" not in chosen.needs.heeds
     if stages and any(layer.tied for layer in spec_layers(spec)[0]):
-        others = ", ".join(other.name for other in strategies().values() if "layout" in other.needs.heeds)
+        others = " or ".join(other.name for other in strategies().values() if "layout" in other.needs.heeds)
+        off = "false" if isinstance(model.options.get("tied"), bool) else "no"
+        untied = f", or --option tied={off}" if "tied" in model.options else ""
         return (
-            f"{spec.workload} ties its head to its table of tokens, and {chosen.name} gives them to different workers; "
-            f"use {others}, or option tied where {spec.workload} has it"
+            f"{spec.workload} ties its head to its embedding, and {chosen.name} puts them on different workers; "
+            f"use {others}{untied}"
         )
     return None
 

@@ -85,7 +85,7 @@ def format_bytes(count: float) -> str:
     for unit, size in (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
         if float(f"{count / size:.3g}") < 1000:
             return f"{count / size:.3g} {unit}"
-    return f"{count / 1e12:,.4g} TB"
+    return f"{float(f'{count / 1e12:.3g}'):,g} TB"
 
 
 def format_money(amount: float) -> str:

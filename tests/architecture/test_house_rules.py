@@ -9,6 +9,7 @@ from architecture.conftest import PACKAGE, ROOT, functions, modules, named, own_
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_FILES_OF_A_FOLDER = 25
+WITHOUT_A_SUBJECT = ("Of ", "Up to ", "Until ", "Behind ")
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager", "handler", "misc"}
 # Put together here, so that this file does not contain them.
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
@@ -49,6 +50,18 @@ def test_no_folder_is_several_rooms_in_one() -> None:
 def test_every_module_says_what_it_is() -> None:
     silent = [named(path) for path in own_files("src", "benchmarks", "tools") if not ast.get_docstring(parsed(path))]
     assert silent == []
+
+
+def test_docstrings_name_what_they_are_about() -> None:
+    """One that begins with `Of all ranks` says of what, and not what."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [(path, node) for path in modules() for node in ast.walk(parsed(path)) if isinstance(node, kinds)]
+    headless = [
+        (named(path), docstring)
+        for path, node in nodes
+        if (docstring := ast.get_docstring(node) or "").startswith(WITHOUT_A_SUBJECT)
+    ]
+    assert headless == []
 
 
 def test_no_file_is_named_after_nothing_in_particular() -> None:

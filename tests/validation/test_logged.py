@@ -10,11 +10,16 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paceline.calibrate.logs import FittedLog, fit_log, system_that_fits
+from paceline.cli import calibrate as command
 from paceline.predict.against import Comparison
 from paceline.predict.logged import read_log
 
@@ -30,9 +35,35 @@ def fitted(path: Path, seed: int) -> FittedLog:
     return fit_log(runs, described, source=path.name, hold_out=0.5, seed=seed, attention="unfused")
 
 
+@dataclass(frozen=True)
+class CommandedFit:
+    """What `paceline calibrate --from` printed, the folder that it wrote to, and the fit that it made."""
+
+    printed: str
+    folder: Path
+    fit: FittedLog
+
+
 @pytest.fixture(scope="module")
-def held_out() -> Comparison:
-    found = fitted(SAMPLE, seed=0).held_out
+def commanded(tmp_path_factory: pytest.TempPathFactory) -> CommandedFit:
+    """The command, run once for all tests: a fit takes seconds."""
+    folder, fits = tmp_path_factory.mktemp("fitted"), []
+
+    def keep(*arguments: Any, **named: Any) -> FittedLog:
+        fits.append(fit_log(*arguments, **named))
+        return fits[-1]
+
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+        patch.chdir(folder)
+        patch.setattr(command, "fit_log", keep)
+        command.calibrate(log=SAMPLE, hold_out=0.5, attention="unfused", out=Path("a100.toml"))
+    (fit,) = fits
+    return CommandedFit(printed.getvalue(), folder, fit)
+
+
+@pytest.fixture(scope="module")
+def held_out(commanded: CommandedFit) -> Comparison:
+    found = commanded.fit.held_out
     assert found is not None and len(found.rows) == 36
     return found
 
@@ -66,20 +97,18 @@ def paceline(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_commands_write_a_system_and_hold_rows_against_it(tmp_path: Path) -> None:
-    options = ["--hold-out", "0.5", "--attention", "unfused", "--out", "a100.toml"]
-    written = paceline(tmp_path, "calibrate", "--from", str(SAMPLE), *options)
-    assert written.returncode == 0, written.stderr
-    assert "held out" in written.stdout and "several nodes" in written.stdout
+def test_the_commands_write_a_system_and_hold_rows_against_it(commanded: CommandedFit) -> None:
+    assert "held out" in commanded.printed and "several nodes" in commanded.printed
     # The last row is wrong: it has too many GPUs for its layout.
-    (tmp_path / "rows.csv").write_text(SAMPLE.read_text() + "single-node,64,2,1,1024,16,16,1024,1,1,4,76\n")
+    rows = SAMPLE.read_text() + "single-node,64,2,1,1024,16,16,1024,1,1,4,76\n"
+    (commanded.folder / "rows.csv").write_text(rows)
     against = ["validate", "--system", "a100.toml", "--against", "rows.csv"]
-    values = json.loads(paceline(tmp_path, *against, "--json").stdout)
+    values = json.loads(paceline(commanded.folder, *against, "--json").stdout)
     assert values["total"]["runs"] == 72 == len(values["rows"])
     assert values["total"]["mean_error"] <= 0.12
     assert list(values["refused"]) == ["row 74"] and "gpus says 64" in values["refused"]["row 74"]
     assert set(values["by_source"]) == {"single-node", "multi-node"}
-    text = paceline(tmp_path, *against).stdout
+    text = paceline(commanded.folder, *against).stdout
     assert "rank correlation" in text and "left out row 74" in text
 
 

@@ -50,7 +50,7 @@ def finding_values(records: Sequence[Record], rows: Sequence[Row]) -> list[dict[
 
 
 def _namer(rows: Sequence[Row]) -> Callable[[Collection[str]], tuple[str, ...]]:
-    """A function that names configurations by key: the series, its workers, and in which setting or how many."""
+    """A function that names a configuration by key: strategy and workers, and the setting where it needs one."""
     titled = group_by_setting(rows, without={"shrunk"})
     varying = varying_within(titled.values())
     short, _ = shorten_titles(list(titled))
@@ -119,14 +119,14 @@ def _unlike(records: Sequence[Record]) -> list[GatheredFinding]:
 
 
 def _unlike_links(records: Sequence[Record]) -> list[GatheredFinding]:
-    """Slices that talked by what their NCCL could: with another one, the same configuration has another link."""
+    """A finding where slices used NCCL's fastest link in some runs and sockets in others: they do not compare."""
     details = [
         record.ranks[0].details
         for record in records
         if record.ok and record.ranks and record.spec.device == "cuda-slice" and record.spec.transport == "auto"
     ]
     # Records without the transport are of a Paceline that had sockets alone.
-    links = {found.get(SLICE_TRANSPORT, "socket") for found in details if {SLICE_TRANSPORT, LINK_SPEED} & found.keys()}
+    links = {rank.get(SLICE_TRANSPORT, "socket") for rank in details if {SLICE_TRANSPORT, LINK_SPEED} & rank.keys()}
     if len(links) < 2:
         return []
     finding = Finding(

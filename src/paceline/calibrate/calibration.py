@@ -59,7 +59,7 @@ ATTEMPTS = 2
 
 @dataclass
 class Calibrator:
-    """What is measured, in order; everything that was learned so far is used for the next."""
+    """Takes the measurements in order; each uses what earlier ones found."""
 
     system: System
     base: RunSpec
@@ -76,7 +76,7 @@ class Calibrator:
     _batches: tuple[int, ...] = LOCAL_BATCHES
 
     def calibrate(self, described: Hardware) -> Hardware:
-        """A little more than a minute for the small models with PyTorch alone; other frameworks add theirs."""
+        """Measures the machine: a little more than a minute with PyTorch alone; other frameworks take longer."""
         calibration = Calibration(
             at=datetime.now(UTC).isoformat(timespec="seconds"), machine=self.system.cpu,
             frameworks={name: self.system.frameworks[name] for name in self.frameworks},
@@ -178,7 +178,7 @@ class Calibrator:
         return calibration.model_copy(update={"steps": (*calibration.steps, curve)})
 
     def _with_memory(self, calibration: Calibration) -> Calibration:
-        """From every run on one worker so far."""
+        """Adds the memory behaviour, from every run on one worker so far."""
         fits = [fit_memory(name, peaks, self._scratch.get(name, ())) for name, peaks in self._peaks.items() if peaks]
         return calibration.model_copy(update={"memory": tuple(fits)})
 
@@ -269,7 +269,7 @@ class Calibrator:
 
 
 def independent_workers() -> Strategy:
-    """The PyTorch strategy whose workers can be told to compute side by side without ever exchanging anything."""
+    """The PyTorch strategy whose workers can run side by side without exchanging anything."""
     of_torch = [chosen for chosen in strategies().values() if chosen.framework == "torch"]
     return next(chosen for chosen in of_torch if chosen.traits.independent_with is not None)
 
@@ -287,7 +287,7 @@ def _between(limits: tuple[int, int], wanted: float) -> int:
 
 
 def _model_timing(trial: TrialModel, calibration: Calibration) -> ModelTiming | None:
-    """Both passes of a model: its step on one worker without the optimizer and what every step takes."""
+    """The time of a model's two passes: its step on one worker without optimizer and fixed costs."""
     beside = calibration.step_overhead_seconds["torch"]
     beside += calibration.optimizer_seconds_per_parameter["torch"] * trial.facts.parameters
     seconds = trial.alone.step.cpu_seconds - beside

@@ -31,19 +31,19 @@ class LayerTiming:
 
     @property
     def kind(self) -> str:
-        """Of the layer."""
+        """The layer's kind."""
         return self.layer.kind
 
     @property
     def amounts(self) -> Amounts:
-        """One forward, one back for its weights if it has any, one for its input if that is wanted."""
+        """How much of each cost the passes have: forward, backward for weights, backward for the input."""
         passes = 1 + (self.layer.parameters > 0) + (not self.first)
         return {self.kind: _amounts(self.layer, self.input_elements, self.batch, passes)}
 
 
 @dataclass(frozen=True)
 class ModelTiming:
-    """Both passes of a whole model. There no layer finds its weights in the cache, as one that is timed alone does."""
+    """Time of both passes of a whole model, in which weights are not cached as they are for a single layer."""
 
     model: ModelFacts
     batch: float
@@ -51,7 +51,7 @@ class ModelTiming:
 
     @property
     def amounts(self) -> Amounts:
-        """Of all layers."""
+        """The summed amounts of all layers."""
         amounts: Amounts = {}
         input_elements = self.model.input_elements
         for layer, back in zip(self.model.layers, passes_back(self.model), strict=True):
@@ -70,7 +70,7 @@ def _amounts(layer: LayerFacts, input_elements: int, batch: float, passes: int) 
 def fit_layers(
     framework: str, timings: Sequence[LayerTiming], models: Sequence[ModelTiming] = ()
 ) -> tuple[LayerRate, ...]:
-    """One rate for each kind of layer that was timed; all models together count as much as all single layers."""
+    """Fits one rate for each kind of layer; all models together weigh as much as all single layers."""
     from scipy.optimize import nnls
 
     kinds = tuple(dict.fromkeys(timing.kind for timing in timings))
@@ -95,7 +95,7 @@ def fit_layers(
 
 
 def crowding_by_kind(alone: Sequence[LayerTiming], together: Sequence[LayerTiming]) -> dict[str, float]:
-    """How much longer layers of each kind take when other cores compute the same: the middle one of each kind."""
+    """The median slowdown of each kind of layer when all cores compute it at once."""
     ratios: dict[str, list[float]] = {}
     alone_seconds = {(timing.layer, timing.batch): timing.seconds for timing in alone}
     for timing in together:

@@ -1,4 +1,4 @@
-"""Measurements that are no training run: processes forked from one with PyTorch that time layers or transfers."""
+"""Measurements apart from training runs: forked processes that time layers or transfers in PyTorch."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ KINDS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "send"]
 
 
 class GaugeRequest(Message):
-    """What one of several processes is to measure: transfers of these sizes and kinds, or layers if there are none."""
+    """What a process is asked to measure: transfers of these sizes and kinds, or layers if there are none."""
 
     rank: int
     world: int
@@ -48,14 +48,14 @@ class Gauge:
     server: ForkServer
 
     def layers(self, at_once: int) -> dict[str, Any]:
-        """What the first of so many processes measures that all time the same layers at the same time.
+        """Layer timings by the first of `at_once` processes that time the same layers simultaneously.
 
         Several time some of the layers; one times all, and beside them the optimizer and what layers hold.
         """
         return self._measure(at_once, [], [])
 
     def transfers(self, ranks: int, sizes: list[int] = SIZES) -> dict[str, Any]:
-        """What the first of so many processes measures of transfers between them."""
+        """Transfer timings between `ranks` processes, as the first of them measures them."""
         return self._measure(ranks, sizes, KINDS)
 
     def _measure(self, ranks: int, sizes: list[int], kinds: list[str]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Gauge:
         return dict(json.loads(answers[0].read_text()))
 
     def _run(self, requests: list[GaugeRequest], logs: list[Path]) -> list[int]:
-        """The exit codes of processes that measure what was asked, each its own part."""
+        """Runs processes that each answer one request, and gives their exit codes."""
         deadline, entry = time.monotonic() + PATIENCE_SECONDS, f"{__name__}:answer_request"
         processes = [
             self.server.fork(ForkRequest(entry=entry, argument=request.model_dump_json(), log=log))

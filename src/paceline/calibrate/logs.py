@@ -46,7 +46,7 @@ MOST_STEPS, MOST_STEPS_AGAIN = 20, 4
 
 @dataclass(frozen=True)
 class FittedNumber:
-    """One number: where it starts, how far off a description may be (as a factor's logarithm), and its bounds."""
+    """One fitted number: its start, its allowed deviation (log of a factor), and its bounds."""
 
     name: str
     spread: float
@@ -187,7 +187,7 @@ FAST_LINK = 1e11
 
 
 def system_that_fits(runs: Sequence[LoggedRun], name: str = "") -> Hardware:
-    """Of the described systems the slowest GPU that can have made all runs, with the most of them in a node.
+    """The slowest described GPU that can have made all runs, with the most devices per node.
 
     A GPU that the log's name has in it, as `megatron-a100` has, is taken before others.
     """
@@ -213,13 +213,13 @@ def system_that_fits(runs: Sequence[LoggedRun], name: str = "") -> Hardware:
 
 
 def _flops_per_second(run: LoggedRun) -> float:
-    """Of each device, with what is computed again."""
+    """Operations per second of each device, recomputation included."""
     footprint = strategy(run.spec.strategy).footprint(run.spec, run.model)
     return sum(group.flops * group.ranks for group in footprint.groups) / run.spec.workers / run.step_seconds
 
 
 def _usable(runs: Sequence[LoggedRun], hardware: Hardware) -> tuple[list[Prepared], dict[str, str]]:
-    """Runs with their footprints, which do not depend on what is fitted; those that have none are refused."""
+    """Runs with their footprints, which the fit does not change; runs without one are refused."""
     usable: list[Prepared] = []
     refused: dict[str, str] = {}
     for run, predictor in predictors_of(runs, hardware):
@@ -298,7 +298,7 @@ def _fit(
 
 
 def _with_busy_hosts(residuals: Callable[[Any], list[float]], described: Sequence[float]) -> list[float]:
-    """A start from which the search sees hosts: while none is slower than its device, none of them matters."""
+    """A start with slow hosts: hosts faster than their devices have no effect, and so no gradient."""
     place = next(place for place, number in enumerate(FITTED) if number.place is _host_seconds)
     starts = [
         [value + log(factor) if index == place else value for index, value in enumerate(described)]
@@ -319,7 +319,7 @@ def _derivatives(residuals: Callable[[Any], list[float]], logs: Any) -> Any:
 
 
 def _weights(runs: Sequence[Prepared], hardware: Hardware) -> list[float]:
-    """Few runs over several nodes beside many within one would count for nothing: the rarer kind weighs more."""
+    """Weights of runs: the rarer of single-node and multi-node runs weighs more."""
     within = [nodes_of(run, hardware) == 1 for run, _ in runs]
     weights = {}
     for kind in set(within):
@@ -329,7 +329,7 @@ def _weights(runs: Sequence[Prepared], hardware: Hardware) -> list[float]:
 
 
 def _cross_validate(runs: Sequence[Prepared], start: Hardware, values: Sequence[float]) -> list[ComparedRun]:
-    """Each run predicted with the numbers of a fit that has not seen its fold."""
+    """Predicts each run with numbers fitted without its fold."""
     rows: list[ComparedRun] = []
     for fold in range(FOLDS):
         others = [pair for place, pair in enumerate(runs) if place % FOLDS != fold]
@@ -343,7 +343,7 @@ def _cross_validate(runs: Sequence[Prepared], start: Hardware, values: Sequence[
 
 
 def _with_deviation(hardware: Hardware, rows: Sequence[ComparedRun]) -> Hardware:
-    """Intervals that nine of ten runs that a fit had not seen lie in."""
+    """The system with an uncertainty that covers nine of ten runs a fit had not seen."""
     together = _deviation(rows)
     kinds = [[row for row in rows if (row.nodes == 1) == within] for within in (True, False)]
     one, several = (_deviation(kind) if len(kind) >= LEAST_FOR_INTERVAL else together for kind in kinds)

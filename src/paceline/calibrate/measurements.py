@@ -20,12 +20,12 @@ LEAST_DEVIATION = 0.02
 
 
 def layer_timings(rows: Sequence[dict[str, Any]]) -> list[LayerTiming]:
-    """Of single layers, as the gauge reported them."""
+    """Timings of single layers, as the gauge reported them."""
     return [LayerTiming(*_case(row), row["cpu_seconds"]) for row in rows]
 
 
 def layer_scratch(rows: Sequence[dict[str, Any]]) -> list[MeasuredScratch]:
-    """Of single layers, as the gauge reported them."""
+    """Temporary memory of single layers, as the gauge reported it."""
     return [MeasuredScratch(*_case(row), row["peak_bytes"]) for row in rows]
 
 
@@ -43,7 +43,7 @@ def transfer_curve(rows: Sequence[dict[str, Any]]) -> Curve:
 
 
 def never_falling(values: Sequence[float]) -> list[float]:
-    """Fewer bytes take no longer than more: where they did, something else was in the way."""
+    """Values made non-decreasing: a small transfer that took longer than a large one was disturbed."""
     return list(accumulate(reversed(values), min))[::-1]
 
 
@@ -55,7 +55,7 @@ def one_worker_seconds(record: Record) -> float:
 
 
 def slowest_of_each_step(record: Record) -> float:
-    """Seconds of a step if all workers waited for the slowest in each; of the least disturbed epochs."""
+    """Step seconds if all workers waited for the slowest in each step, in the least disturbed epochs."""
     steps = [max(ranks) for ranks in zip(*record.step_seconds.values(), strict=True)]
     ends = list(accumulate(epoch.steps for epoch in record.epochs))
     epochs = [steps[start:end] for start, end in pairwise([0, *ends])]
@@ -63,7 +63,7 @@ def slowest_of_each_step(record: Record) -> float:
 
 
 def deviation_of_a_run(repeats: Sequence[Sequence[float]]) -> float:
-    """How far one more run may lie off, as a share, from repeated runs of several steps.
+    """The relative deviation to expect of another run, from repeated runs of several steps.
 
     From a few runs it is less certain than a normal curve says, by as much as Student's t is wider (Student 1908).
     """

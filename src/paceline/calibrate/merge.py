@@ -72,7 +72,7 @@ def merge_calibrations(old: Calibration, new: Calibration) -> Calibration:
 
 
 def _deviation(old: Calibration, new: Calibration) -> float:
-    """Of a run at another time: as repeats within each of them say, and as both lie apart, all three counting alike."""
+    """The deviation between runs: from repeats within each calibration, and from the distance between both."""
     differences = [
         abs(log(after / before))
         for earlier in old.steps
@@ -101,7 +101,7 @@ def _crowding(old: Calibration, new: Calibration) -> dict[str, float]:
 
 
 def _mean_memory(old: MemoryFit, new: MemoryFit) -> MemoryFit:
-    """What an allocator keeps is chance, either way: the mean of both, where they are of the same model."""
+    """The mean of both memory fits, where they are of the same model: allocators vary either way."""
     if old.digest != new.digest or old.points is None or new.points is None or old.points.sizes != new.points.sizes:
         return new
     points = [mean(pair) for pair in zip(old.points.values, new.points.values, strict=True)]
@@ -125,7 +125,7 @@ def _means(old: Frozen, new: Frozen, names: Iterable[str]) -> dict[str, float]:
 def _joined(
     old: Iterable[T], new: Iterable[T], identity: Callable[[T], object], merge: Callable[[T, T], T]
 ) -> tuple[T, ...]:
-    """All measurements of both; those that are in both are merged."""
+    """All measurements of both calibrations; those that both have are merged."""
     joined = {identity(measurement): measurement for measurement in old}
     for measurement in new:
         key = identity(measurement)
@@ -166,7 +166,7 @@ def _less_disturbed_layers(old: LayerRate, new: LayerRate) -> LayerRate:
 
 
 def _mean_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
-    """What is left over when the rest is taken away errs either way: the mean of both."""
+    """The mean of both overheads, which are differences and so vary either way."""
     both = old.held_per_activation_byte, new.held_per_activation_byte
     waiting = ("waiting_per_message", "waiting_per_long_message")
     names = set(StrategyOverhead.model_fields) - {"strategy", "held_per_activation_byte", *waiting}
@@ -184,7 +184,7 @@ def _mean_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOve
 
 
 def _lower(old: Curve, new: Curve) -> Curve:
-    """Point by point, where both were measured at the same sizes."""
+    """The lower of both curves at each size, where both have the same sizes."""
     if old.sizes != new.sizes:
         return new
     return Curve.through(new.sizes, [min(pair) for pair in zip(old.values, new.values, strict=True)])

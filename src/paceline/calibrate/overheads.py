@@ -18,7 +18,7 @@ from paceline.systems.hardware import Hardware, StrategyOverhead
 
 @dataclass(frozen=True)
 class MeasuredOverhead:
-    """A strategy on one of the models: what it took, what is predicted, and what a second of each cost adds to that."""
+    """A strategy on one model: measured and predicted time, and how much each second of overhead would add."""
 
     step: MeasuredStep
     predicted: Prediction
@@ -50,7 +50,7 @@ class MeasuredMemory:
 
 
 def strategy_overheads(hardware: Hardware, trials: Sequence[TrialModel]) -> tuple[StrategyOverhead, ...]:
-    """What the software of each strategy takes that was run."""
+    """The overheads of each strategy that was run."""
     overheads: dict[str, list[MeasuredOverhead]] = {}
     memory: dict[str, list[MeasuredMemory]] = {}
     for trial in trials:
@@ -93,7 +93,7 @@ def _beyond_bytes(record: Record, predicted: Prediction) -> float:
 
 
 def _passing(spec: RunSpec, facts: ModelFacts) -> float:
-    """Gradients and activations of a worker: a worker with a part of them has that part of what is misjudged."""
+    """Gradient and activation bytes of a worker, by which misjudged memory is scaled."""
     worker = _worker(spec, facts)
     return worker.gradient_bytes + worker.activation_bytes
 
@@ -103,7 +103,7 @@ def _worker(spec: RunSpec, facts: ModelFacts) -> RankFootprint:
 
 
 def _with_a_second(predictor: Predictor, spec: RunSpec, name: str) -> Parts:
-    """The parts of a step if this cost were one second."""
+    """The parts of a step if this overhead were one second."""
     costs = {"seconds_per_message": 0.0, "held_bytes": 0.0, name: 1.0}
     overhead = StrategyOverhead.model_validate({"strategy": spec.strategy, **costs})
     calibration = predictor.hardware.calibration
@@ -153,6 +153,6 @@ def fitted(sums: Sequence[tuple[float, float, float, float]]) -> tuple[float, fl
 
 
 def _waiting(overheads: Sequence[MeasuredOverhead]) -> tuple[float, float]:
-    """For each message, and for each long one beside: wall clock in which no process computed."""
+    """Wake-up seconds per message, and per long message: wall clock in which no process computed."""
     undisturbed = [row for row in overheads if not row.step.disturbed and row.per_wait]
     return fitted([(row.per_wait, row.per_long_wait, row.idle_seconds, row.step.wall_seconds) for row in undisturbed])

@@ -48,7 +48,7 @@ TRIALS = (
 
 
 def timed_strategies(workload: str | None = None) -> list[str]:
-    """Strategies whose software is timed, on this workload or on any; the traits of others say which they are like."""
+    """Strategies whose software is timed on this workload; traits say which of them others resemble."""
     timed_on = {chosen.name: chosen.traits.timed_on for chosen in strategies().values()}
     return [name for name, timed in timed_on.items() if (workload in timed if workload else timed)]
 
@@ -64,7 +64,7 @@ class TrialRun:
 
 @dataclass(frozen=True)
 class TrialModel:
-    """A model, run on one worker and, right after, by each strategy with a worker on every core."""
+    """A model's runs: on one worker and then by each strategy with a worker on every core."""
 
     alone: TrialRun
     by_strategies: Mapping[str, TrialRun]
@@ -110,7 +110,7 @@ def run_workload(
 
 
 def with_samples(spec: RunSpec, samples: int) -> RunSpec:
-    """With so many in an epoch: the data over again where many cores want more than there are."""
+    """The run with so many samples in an epoch; the data set is repeated where it is too small."""
     copies = ceil(samples / sample_count(spec.model_copy(update={"train_samples": None}), probe))
     return spec.model_copy(update={"train_samples": ceil(samples / copies), "dataset_copies": copies})
 
@@ -125,7 +125,7 @@ def _by_strategies(specs: Sequence[RunSpec], system: System, run: Run, say: Say,
 
 
 def _can_run(spec: RunSpec, system: System) -> bool:
-    """Not every strategy divides these models over as many workers as there are cores."""
+    """Whether the strategy can divide the model over as many workers as there are cores."""
     try:
         return refusal(spec, system, probe) is None
     except UserError:

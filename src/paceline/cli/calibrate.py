@@ -207,8 +207,8 @@ def _print(hardware: Hardware, out: Path) -> None:
     for collective in calibration.collectives:
         rate = f"{format_bytes(1 / collective.curve.slope)}/s" if collective.curve.slope else "–"
         console.print(
-            f"{collective.kind} of {collective.ranks} by {collective.transport}: "
-            f"{format_seconds(collective.curve.fixed)} and then {rate} "
+            f"{collective.transport} {collective.kind}, {collective.ranks} workers: "
+            f"{format_seconds(collective.curve.fixed)} to start, then {rate} "
             f"(residual {format_percent(collective.curve.residual)})"
         )
     timed, replayed = (
@@ -217,12 +217,12 @@ def _print(hardware: Hardware, out: Path) -> None:
     if timed:
         device = hardware.device
         console.print(
-            f"{timed:,} operations and {replayed:,} of the model itself; "
+            f"{timed:,} operations timed, and {replayed:,} of the model itself; "
             f"products reach {format_percent(device.product_efficiency.value)} of the peak, passes over memory "
             f"{format_percent(device.memory_efficiency.value)} of the bandwidth"
         )
         for execution, host in device.host_seconds_per_operation.items():
-            console.print(f"the host takes {format_seconds(host.value)} for an operation, {execution}")
+            console.print(f"the host takes {format_seconds(host.value)} to launch an operation, {execution}")
     for count, factor in calibration.crowding.items():
         console.print(f"{count} workers at once compute {factor:.2f} times as long as one")
     for count, factors in calibration.operation_crowding.items():

@@ -64,7 +64,9 @@ def _print(comparisons: list[Comparison]) -> None:
 def _table(comparisons: list[Comparison]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("by")
-    for name in (comparisons[0].first, comparisons[0].second, "runs", "ratio", "interval", "p", "effect"):
+    # A selector such as `torch-ddp:workers=2,seed=1` is broken at its own marks, not within a word.
+    sides = [side.replace(":", ":\n").replace(",", ",\n") for side in (comparisons[0].first, comparisons[0].second)]
+    for name in (*sides, "runs", "ratio", "interval", "p", "effect"):
         table.add_column(escape(name), justify="right", overflow="fold")
     for comparison in comparisons:
         interval = f"{comparison.interval.low:.2f} to {comparison.interval.high:.2f}" if comparison.interval else "–"

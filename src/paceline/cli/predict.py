@@ -25,6 +25,8 @@ PARTS = {"compute": "com-\npute", "exposed": "ex-\nposed", "bubble": "bub-\nble"
 LEAST_SHARE = 0.01
 LEAST_WIDTH = 10
 TOKENS = "tokens/s\neach"
+# How a peak of memory was predicted, as `MemoryNeed` names it, in words.
+MEMORY_METHODS = {"traced": "of a traced step", "counted": "counted from the layers"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +136,10 @@ def _print(question: Question, predictions: Sequence[Prediction], refused: dict[
 
 
 def _memory_text(predictions: Sequence[Prediction]) -> str:
-    """How the peaks of memory were found out."""
+    """Whether peaks of memory are those of a traced step or counted, and why a step could not be traced."""
     reasons = {prediction.memory.reason: None for prediction in predictions if prediction.memory.reason}
-    methods = {prediction.memory.method: None for prediction in predictions}
-    return f"memory {' and '.join(methods)}" + "".join(f"; not traced: {reason}" for reason in reasons)
+    methods = {MEMORY_METHODS.get(method, method): None for method in (each.memory.method for each in predictions)}
+    return f"peak memory {' or '.join(methods)}" + "".join(f"; not traced: {reason}" for reason in reasons)
 
 
 def _step_table(predictions: Sequence[Prediction]) -> Table:

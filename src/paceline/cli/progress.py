@@ -17,7 +17,7 @@ from paceline.plan import Plan, PlannedRun
 from paceline.record import Record, Status
 from paceline.runs.wire import EpochEvent, StepEvent
 from paceline.spec import RunSpec
-from paceline.units import format_bytes, format_rate, format_seconds
+from paceline.units import format_bytes, format_count, format_rate, format_seconds
 
 _COLOURS = {Status.OK: "green", Status.INTERRUPTED: "yellow"}
 
@@ -111,8 +111,8 @@ def _marks(spec: RunSpec, varying: Sequence[str]) -> list[str]:
 def _plan_order(item: tuple[str, RunSpec]) -> tuple[str | int, ...]:
     spec = item[1]
     data, layout = f"{spec.dataset} {spec.dataset_copies}", spec.layout.text if spec.layout else ""
-    beside = spec.instrumented, layout, spec.accumulation, spec.recompute
-    return spec.workload, data, spec.strategy, spec.samples_per_step, spec.workers, *beside
+    variant = spec.instrumented, layout, spec.accumulation, spec.recompute
+    return spec.workload, data, spec.strategy, spec.samples_per_step, spec.workers, *variant
 
 
 def print_plan(plan: Plan) -> None:
@@ -142,7 +142,7 @@ def print_plan(plan: Plan) -> None:
     for text in dict.fromkeys(spec.shrunk.text for spec in specs.values() if spec.shrunk):
         output().print(f"shrunk to {escape(text)}")
     stored = f", {plan.done} already stored" if plan.done else ""
-    output().print(f"{len(plan.to_run)} runs to make{stored}")
+    output().print(f"{format_count(len(plan.to_run), 'run')} to make{stored}")
 
 
 def _with_layout(spec: RunSpec) -> str:

@@ -1,5 +1,6 @@
 """`paceline recommend`: which strategy, how many workers, what batch, and why."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +18,7 @@ from paceline.cli.terminal import AsJson, Db, errors, output, plain_table, print
 from paceline.errors import SpecError
 from paceline.plan import DEFAULT_EPOCHS
 from paceline.predict.question import Question
-from paceline.recommend.answer import UNSYNCHRONISED, Answer, Candidate
+from paceline.recommend.answer import Answer, Candidate
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.configs import configs, write_config
 from paceline.recommend.objectives import OBJECTIVES
@@ -36,6 +37,8 @@ SHOWN = 10
 SCRIPT = "script"
 # Numbers as long as `100,000` are shown in thousands.
 LONG = 7
+# The column of strategies may get as narrow as this before others are cut; longer words are folded.
+LEAST_WIDTH = 14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,14 +165,37 @@ def _print(answer: Answer, console: Console) -> None:
     if answer.ranked:
         console.print()
         console.print(_table(answer))
-    for name, reason in answer.excluded.items():
-        console.print(f"[yellow]left out[/] {name} {escape(reason)}")
+    for names, reason in group_left_out(answer.excluded):
+        console.print(f"[yellow]left out[/] {names} {escape(reason)}")
     source = answer.ranked[0].prediction.source if answer.ranked else "nothing"
+    legend = "".join(f"; {text}" for text in _legend(answer.ranked[:SHOWN]))
     console.print(
         f"[dim]{answer.considered:,} configurations considered and {answer.predictions} predicted, computation from "
-        f"{escape(source)}; "
-        f"intervals are 90 %; = ties with the best, * measured, † {UNSYNCHRONISED} or another optimizer[/]"
+        f"{escape(source)}; intervals are 90 %{legend}[/]"
     )
+
+
+def group_left_out(excluded: dict[str, str]) -> list[tuple[str, str]]:
+    """Strategies that were left out, with the reason; those with the same reason together."""
+    names_by_reason: dict[str, list[str]] = {}
+    for name, reason in excluded.items():
+        names_by_reason.setdefault(reason.replace(f": {name} ", ": each "), []).append(name)
+    return [
+        (", ".join(names), reason if len(names) > 1 else excluded[names[0]])
+        for reason, names in names_by_reason.items()
+    ]
+
+
+def _legend(shown: Sequence[Candidate]) -> Iterator[str]:
+    """What the marks in the table mean, as far as it has them."""
+    if any(candidate.tied for candidate in shown):
+        yield "= ties with the best"
+    if any(not candidate.tied for candidate in shown):
+        yield "behind: how much more it takes than the best"
+    if any(candidate.measured is not None for candidate in shown):
+        yield "* measured"
+    if any(candidate.caveat for candidate in shown):
+        yield "† not synchronised in every step, or with an optimizer of its own: its steps do not compare"
 
 
 def _counts(question: Question) -> str:
@@ -180,8 +206,12 @@ def _counts(question: Question) -> str:
 def _table(answer: Answer) -> Table:
     tokens = answer.question.tokens_per_sample is not None and answer.question.hardware.kind == "cuda"
     busy = "MFU" if tokens else "effi-\nciency"
-    headers = ("wor-\nkers", "batch", answer.objective.metric.label, "90 %", "behind", busy, "memory")
-    table = plain_table("strategy", *headers, least_width=20)
+    value = answer.objective.metric.label.replace(" per ", "\nper ")
+    # The objective's own column may be that of memory already.
+    memory = [] if answer.objective.name == "memory" else ["memory"]
+    table = plain_table(
+        "strategy", "wor-\nkers", "batch", value, "90 %", "behind", busy, *memory, least_width=LEAST_WIDTH
+    )
     for candidate in answer.ranked[:SHOWN]:
         spec, goal = candidate.spec, answer.objective
         ends = [_bare(goal.text(value)) for value in (candidate.value.low, candidate.value.high)]
@@ -193,7 +223,7 @@ def _table(answer: Answer) -> Table:
             _bare(goal.text(candidate.best_known)) + ("*" if candidate.measured is not None else ""),
             " – ".join(ends), behind,
             "–" if share is None else format_percent(share),
-            format_bytes(candidate.prediction.memory_bytes.value),
+            *([format_bytes(candidate.prediction.memory_bytes.value)] if memory else []),
         )  # fmt: skip
     return table
 

@@ -92,14 +92,14 @@ def strategies(options: StrategiesOptions) -> None:
 def _strategy_table(chosen: Strategy, system: System, width: int, header: bool, knobs: bool) -> Table:
     """One strategy: a line of facts, then its description in the full width."""
     grid = Table.grid(padding=(0, 0))
-    facts = Table(box=None, padding=(0, 2, 0, 0), show_header=header, header_style="dim")
-    for name, size in (("strategy", width), ("family", 6), ("sync", 4), ("holds", 6), ("sends", 12), ("devices", 9)):
+    facts = Table(box=None, padding=(0, 1, 0, 0), show_header=header, header_style="dim")
+    for name, size in (("strategy", width), ("family", 6), ("sync", 4), ("holds", 6), ("sends", 12), ("here", 4)):
         facts.add_column(name, min_width=size, no_wrap=True)
-    facts.add_column("here")
+    facts.add_column("devices")
     reason, cost = why_not(chosen, system), typical_cost(chosen)
     facts.add_row(
         f"[bold]{chosen.name}[/]", chosen.family, "yes" if chosen.synchronous else "no", cost.held, cost.sent,
-        ", ".join(chosen.needs.devices), "[yellow]no[/]" if reason else "[green]yes[/]",
+        "[yellow]no[/]" if reason else "[green]yes[/]", ", ".join(chosen.needs.devices),
     )  # fmt: skip
     grid.add_row(facts)
     grid.add_row(f"  {escape(chosen.about)}")
@@ -134,7 +134,7 @@ def _as_values(chosen: Strategy, system: System) -> dict[str, object]:
 
 
 def _check_goes_with_layouts(options: StrategiesOptions) -> None:
-    """Without --layouts nothing is asked about a model."""
+    """Refuses options about a model where --layouts is not given."""
     alone = ("knobs", "layouts", "as_json")
     for field in fields(options):
         if field.name not in alone and getattr(options, field.name) != field.default:
@@ -185,7 +185,7 @@ def _question(options: StrategiesOptions) -> Question:
 
 
 def _precision(options: StrategiesOptions) -> Precision:
-    """As asked, or as usual on the system if the strategy trains in it."""
+    """The precision that was asked for, else the usual one on the system if the strategy supports it."""
     name = _strategy(options)
     asked = check_precision(options.precision) if options.precision is not None else None
     offered = strategy(name).needs.precisions
@@ -287,13 +287,13 @@ def _table(costs: Sequence[LayoutCost], wide: bool) -> Table:
 
 
 def _unit(values: Any) -> str:
-    """The largest unit that all but small ones have some of."""
+    """The largest unit in which all but small values are at least one."""
     largest = max(values, default=0.0)
     return next((name for name, size in UNITS.items() if largest >= LEAST_OF_A_UNIT * size), "kB")
 
 
 def _number(value: float) -> str:
-    """Three digits, as far as there are that many before hundredths."""
+    """The value with three significant digits, at most hundredths."""
     if not value:
         return "–"
     if value >= 100:

@@ -57,7 +57,7 @@ def validate(
 
 
 def _against(path: Path, hardware: Hardware, assumed: dict[str, str], as_json: bool) -> None:
-    """Rows that do not say how they were run are taken for what the rows were that the system was fitted to."""
+    """Holds predictions against logged rows; rows are completed with the assumptions of the fitted system."""
     known = hardware.software.assumed if hardware.software else {}
     log = read_log(path, {**known, **assumed})
     comparison = compare(log.runs, hardware, log.refused)
@@ -88,7 +88,7 @@ def _print_measured(rows: Sequence[Row], calibrated: bool) -> None:
     console = output()
     if not rows:
         what = "there are no runs of this machine to compare with" if calibrated else "this machine is not calibrated"
-        console.print(f"[dim]{what}; paceline calibrate, then paceline run, give some[/]")
+        console.print(f"[dim]{what}; use paceline calibrate, then paceline run, to have runs to compare with[/]")
         return
     headers = ("by", "predicted", "90 %", "measured", "error", "in-\nside", "peak\nmemory")
     table = plain_table("measured here", *headers)
@@ -147,7 +147,7 @@ def _print_published(rows: Sequence[PublishedRow]) -> None:
 
 
 def _training_values(rows: Sequence[TrainingRow]) -> list[dict[str, object]]:
-    """All rows as JSON has them."""
+    """All rows as values for JSON."""
     return [
         {"table": row.table, "stack": row.stack, "name": row.name, "source": row.source, "method": row.method,
          "published_tokens_per_second": row.published, "predicted_tokens_per_second": vars(row.predicted),
@@ -266,7 +266,7 @@ def _run_name(row: ComparedRun) -> str:
 
 
 def comparison_values(comparison: Comparison) -> dict[str, object]:
-    """The same for other programs."""
+    """The comparison as values for JSON."""
     losses = {"predicted": comparison.loss_of_predicted, "data_parallel": comparison.loss_of_data_parallel}
     return {
         "total": asdict(comparison.total),

@@ -55,7 +55,7 @@ class Rendezvous:
     exchange: Exchange | None = None
 
     def publish(self, name: str, rank: int, value: str = "") -> None:
-        """Leaves a text of this process, or only the word that it got so far, for all others."""
+        """Publishes a text of this process (an empty one as a mere signal) for the other processes to read."""
         assert self.exchange is not None
         self.exchange.publish(name, rank, value)
 
@@ -95,7 +95,7 @@ class Context:
 
     @cached_property
     def notes(self) -> dict[str, Any]:
-        """What setting up found out and the record should have, beside the job's own details."""
+        """Notes made while setting up that go into the record, beside the job's own details."""
         return {}
 
     @cached_property
@@ -125,7 +125,7 @@ class Context:
         return Model(found.build(self.spec.options, shape, self.data.classes or 0))
 
     def starting_weights(self) -> Weights:
-        """Of built-in layers, from the run's seed; made anew each time, so that no process holds them twice."""
+        """The initial weights of built-in layers, from the run's seed; made at each call, so never held twice."""
         return initial_weights(self.model.layers, self.data.input_shape, self.spec.seed)
 
 
@@ -159,7 +159,7 @@ def _facts_of(
     classes: int | None,
     seed: int,
 ) -> ModelFacts:
-    """Runs of a model that differ in how they are spread have the same counts, and those of a deep one take a while."""
+    """Counts of a built-in model, cached: runs that differ only in how they are spread share them."""
     spec = RunSpec(
         workload=name, options=dict(options), dataset=dataset, input_shape=shape, classes=classes, seed=seed,
         global_batch=1, steps=1,

@@ -48,21 +48,21 @@ class Job(Protocol):
         """The trained weights in the neutral layout (for a user's own model: under its own names)."""
 
     def details(self) -> dict[str, Any]:
-        """What the strategy wants in the record: thread counts, staleness, the like."""
+        """What the strategy adds to the record, such as thread counts or staleness."""
 
     def close(self) -> None:
-        """Leaves nothing behind: groups destroyed, connections closed."""
+        """Releases everything: destroys groups and closes connections."""
 
 
 @runtime_checkable
 class Service(Protocol):
-    """A process that does not train but serves those that do: a parameter server, a coordinator's helper."""
+    """A process that does not train but serves those that do, such as a parameter server."""
 
     def serve(self) -> None:
         """Returns when the workers have said that they are done."""
 
     def details(self) -> dict[str, Any]:
-        """What it wants in the record."""
+        """What the service adds to the record."""
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Releases everything."""

@@ -22,7 +22,7 @@ MOST_STRETCHES = 16
 
 
 def layouts_to_try(workers: int, hardware: "Hardware") -> list[str]:
-    """Layouts as they are written, simple ones first, without the one that stands for no layout."""
+    """Layouts worth trying, as text, simple ones first; the trivial layout is left out."""
     layouts = {
         Layout(replicate=data // shard, shard=shard, tensor=tensor, pipeline=pipeline, context=context)
         for tensor in divisors(workers, min(MOST_PARTS, hardware.node_devices))
@@ -41,7 +41,7 @@ def _simplicity(layout: Layout) -> tuple[int, ...]:
 
 
 def divisors(number: int, most: int) -> Iterator[int]:
-    """Those up to `most`, smallest first."""
+    """The divisors of a number up to `most`, smallest first."""
     return (size for size in range(1, min(number, most) + 1) if number % size == 0)
 
 

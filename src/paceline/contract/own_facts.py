@@ -1,4 +1,4 @@
-"""What a look at a user's own model found out."""
+"""Facts about a user's model, as `runs/probe.py` finds them."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ MODEL_KINDS = {"torch": "a torch.nn.Module", "keras": "a Keras model", "jax": "a
 
 @dataclass(frozen=True)
 class OwnFacts:
-    """What a look at the user's model found (see `runs/probe.py`); `framework` is one of `MODEL_KINDS`."""
+    """Facts about the user's model (see `runs/probe.py`); `framework` is one of `MODEL_KINDS`."""
 
     framework: str
     parameters: int
@@ -29,7 +29,7 @@ class OwnFacts:
     input_elements: int = 0
 
     def why_not_cut(self, function: str) -> str | None:
-        """Why a strategy that cuts by this function cannot cut the model, as words behind its name, or None."""
+        """Why a strategy that cuts models by this function cannot cut this one, or None."""
         if self.sequential or function in (*self.cuts, *self.found):
             return None
         reason = self.not_found.get(function)
@@ -37,5 +37,5 @@ class OwnFacts:
 
     @property
     def model(self) -> ModelFacts | None:
-        """What footprints are made of, if it is known."""
+        """The model's layers in numbers, from which footprints are made; None if they are not known."""
         return ModelFacts(self.layers, self.input_elements) if self.layers else None

@@ -37,7 +37,7 @@ class Role:
 
 
 def one_process_per_worker(spec: RunSpec) -> tuple[Role, ...]:
-    """The usual layout."""
+    """One process for each worker, the usual arrangement."""
     return (Role("worker", spec.workers),)
 
 
@@ -47,7 +47,7 @@ def one_process_for_all_workers(spec: RunSpec) -> tuple[Role, ...]:
 
 
 def on_one_worker(strategy: str) -> Callable[[RunSpec], RunSpec]:
-    """A reference: the same run on one worker of a framework."""
+    """The reference run: the same run on one worker of the same framework."""
     alone = {"strategy": strategy, "workers": 1, "knobs": {}, "layout": None, "accumulation": 1, "recompute": "none",
              "reduction": None, "offload": False}  # fmt: skip
     return lambda spec: spec.model_copy(update=alone)
@@ -57,7 +57,7 @@ on_baseline = on_one_worker(BASELINE)
 
 
 def nothing_more(_spec: RunSpec, _process: Process) -> dict[str, str]:
-    """The usual environment of a process."""
+    """No further environment variables for a process."""
     return {}
 
 
@@ -67,7 +67,7 @@ def on_cores(spec: RunSpec) -> bool:
 
 
 def step_by_step(spec: RunSpec) -> bool:
-    """Whether the host sees the parts of a step; a recorded one is a single call."""
+    """Whether the host runs the parts of a step one by one; a recorded graph is a single call."""
     return "graph" not in spec.execution
 
 
@@ -75,7 +75,7 @@ Cut = Literal["stages", "plan"]
 
 
 def always_cut_by(function: Cut) -> Callable[[RunSpec], tuple[Cut, ...]]:
-    """Of a strategy that cuts every model in the same way."""
+    """For strategies that cut every model in the same way: the user's function that does it."""
     return lambda _spec: (function,)
 
 
@@ -142,7 +142,7 @@ class Strategy:
 
     @property
     def trains(self) -> str | None:
-        """The kind of own model that it trains: torch, keras or jax; None for any."""
+        """Which framework's models it trains: torch, keras or jax; None for any."""
         return self.needs.own_models or ("keras" if self.framework == "tensorflow" else self.framework)
 
     def knob_values(self, spec: RunSpec) -> dict[str, Scalar]:
@@ -150,7 +150,7 @@ class Strategy:
         return {knob.name: spec.knobs.get(knob.name, knob.default) for knob in self.knobs}
 
     def knob_below_one(self, spec: RunSpec, *names: str) -> str | None:
-        """Why a run is refused that has one of these knobs, which count something, below one; None if it has not."""
+        """Why a run is refused whose knobs, which count something, are below one; None if all are fine."""
         values = self.knob_values(spec)
         low = next((name for name in names if int(values[name]) < 1), None)
         return f"knob {low} of {self.name} is {values[low]}; it must be at least 1" if low else None

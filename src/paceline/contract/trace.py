@@ -1,4 +1,4 @@
-"""What a look at one whole training step of a model found: what a device is asked to do, and what it holds."""
+"""The trace of one training step: the operations that a device executes, and the bytes that it holds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ class Trace:
     memory: StepMemory
 
     def repeated(self, layers: Sequence[tuple[str, int]]) -> "Trace":
-        """The step of a deeper model: for each of its layers a name, and the place of the one here that it is like."""
+        """The trace of a deeper model: for each of its layers a name, and the index of an equal layer in this trace."""
         names = [*layers, (self.memory.layers[-1].layer, len(self.memory.layers) - 1)]
         held = tuple(replace(self.memory.layers[place], layer=name) for name, place in names)
         deeper = replace(self.memory, layers=held)
@@ -27,7 +27,7 @@ class Trace:
 
 
 def _grown(operation: Operation, growth: float) -> Operation:
-    """An update of more parameters; what it does for each parameter stays the same."""
+    """The update of more parameters; its work per parameter stays the same."""
     return replace(
         operation,
         shape=tuple(round(size * growth) for size in operation.shape),

@@ -1,4 +1,4 @@
-"""What a strategy declares for those who predict, calibrate and recommend: none of them asks for its name."""
+"""What a strategy declares for predictions, calibration and recommendations, so that none of them asks for its name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ Values = Callable[[int, "Hardware"], Iterable[Scalar]]
 
 @dataclass(frozen=True)
 class Search:
-    """A knob (or a field such as `layout`) that decides much, the values to try, and what to try further with each."""
+    """A knob (or field such as `layout`) that matters much, values of it to try, and what to try with each value."""
 
     knob: str
     values: Values
     then: tuple["Search", ...] = ()
 
     def settings(self, workers: int, hardware: "Hardware", fixed: Mapping[str, Scalar]) -> Iterable[dict[str, Scalar]]:
-        """Knobs to predict with; those that the user fixed are left alone."""
+        """Knob values to predict with; knobs that the user fixed are left alone."""
         if self.knob in fixed:
             return
         for value in self.values(workers, hardware):
@@ -43,19 +43,19 @@ class Search:
 
 
 def batch_parts(_workers: int, _hardware: "Hardware") -> tuple[int, ...]:
-    """A few and many micro-batches."""
+    """Numbers of micro-batches to try: a few and many."""
     return BATCH_PARTS
 
 
 def group_sizes(other_than: int) -> Values:
-    """Workers in each of several equal groups; the knob's default is predicted anyway."""
+    """Sizes of equal groups of workers to try; the knob's default is predicted anyway."""
     return lambda workers, _hardware: [
         size for size in GROUP_SIZES if size <= workers and workers % size == 0 and size != other_than
     ]
 
 
 def group_sizes_within_a_node(other_than: int) -> Values:
-    """The same for groups that exchange so much that they must share the fastest link."""
+    """The same, for groups that exchange so much that they must be within one node."""
     sizes = group_sizes(other_than)
     return lambda workers, hardware: [
         size for size in sizes(workers, hardware) if isinstance(size, int) and size <= hardware.node_devices
@@ -63,7 +63,7 @@ def group_sizes_within_a_node(other_than: int) -> Values:
 
 
 def one_group_per_node(workers: int, hardware: "Hardware") -> tuple[int, ...]:
-    """As many groups as there are nodes, if GPUs fill several of them."""
+    """One group per node, if the workers fill several nodes of GPUs."""
     nodes, rest = divmod(workers, hardware.node_devices)
     return (nodes,) if hardware.kind == "cuda" and nodes > 1 and not rest else ()
 
@@ -79,13 +79,13 @@ def one_replica(_spec: RunSpec) -> int:
 
 
 def always(_spec: RunSpec) -> bool:
-    """Whatever the run's settings are."""
+    """True for every run."""
     return True
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """How the peak of each group of ranks follows from one traced step of the whole model on one device."""
+    """How the peak of each group of ranks is computed from one traced step of the whole model on one device."""
 
     of: Callable[[RunSpec, ModelFacts, Footprint, StepMemory], Sequence[float]] = whole_model_peaks
     # Samples of that step, where they are not those of one pass of a worker.

@@ -16,7 +16,7 @@ JOINED = ("select_backward", "select_backward", "add", "select_backward", "add",
 
 
 def block_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """A transformer block: GPT's, an encoder's, Llama's or one with experts; `arrays` may be a worker's part."""
+    """The operations of a transformer block (GPT, encoder, Llama or mixture); `arrays` may be a worker's part."""
     shapes, tape = dict(layer.arrays), Tape([], [])
     width = shapes["norm1_scale"][0]
     tokens = on.samples * layer.output_elements // width
@@ -50,13 +50,13 @@ def _exchange(tape: Tape, on: Pass, elements: int) -> None:
 
 
 def _add(tape: Tape, on: Pass, elements: int) -> None:
-    """What a product has made to what there was; on the way back both gradients meet again before it."""
+    """A residual addition; in the backward pass the two gradients are added."""
     added = memory(on.wide, elements, ARRAYS["add"], "add")
     tape.note([added], [replace(added, backward=True), *on.cast(elements, backward=True)])
 
 
 def _attend(tape: Tape, layer: LayerFacts, on: Pass, tokens: int, length: int, width: int) -> None:
-    """Queries, keys and values, perhaps rotated; attention in one kernel; and the product behind it."""
+    """Projections to queries, keys and values, rotary positions if any, fused attention, and the output projection."""
     shapes, heads = dict(layer.arrays), layer.heads or 1
     head_width = width // heads
     if "qkv_kernel" in shapes:
@@ -116,7 +116,7 @@ def _gated(tape: Tape, on: Pass, tokens: int, width: int, hidden: int, *, wide: 
 
 
 def _experts(tape: Tape, layer: LayerFacts, on: Pass, tokens: int, width: int) -> None:
-    """A router, and each expert with its share of the tokens; the host waits to learn how many each has."""
+    """A router, and each expert with its share of the tokens; the host waits for the counts per expert."""
     count, hidden = dict(layer.arrays)["experts_gate"][0], dict(layer.arrays)["experts_gate"][-1]
     chosen = tokens * layer.chosen_experts
     share = max(1, chosen // max(1, count))

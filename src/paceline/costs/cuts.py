@@ -33,7 +33,7 @@ FactsOf = Callable[[RunSpec], ModelFacts]
 
 
 def cut(costs: Sequence[float], trainable: Sequence[bool], count: int) -> tuple[range, ...]:
-    """`count` stretches whose heaviest is as light as can be, and the others as even as can be.
+    """Cuts layers into `count` stages so that the heaviest is as light as possible, and the others as even as possible.
 
     Each has a layer, and the first one with parameters, as there must be something to send gradients back for.
     """
@@ -48,7 +48,7 @@ def cut(costs: Sequence[float], trainable: Sequence[bool], count: int) -> tuple[
 
 
 def most_stages(trainable: Sequence[bool]) -> int:
-    """Into how many stages `cut` can cut layers of which these have parameters."""
+    """The most stages that `cut` can make of layers, given which of them have parameters."""
     return len(trainable) - _head(trainable)
 
 
@@ -57,13 +57,13 @@ def _head(trainable: Sequence[bool]) -> int:
 
 
 def _least_heaviest(sums: Sequence[float], parts: int) -> float:
-    """The least that the heaviest of so many stretches can be: one of all stretches there are."""
+    """The lowest cost that the heaviest stage can have when layers are cut into `parts` stages."""
     stretches = sorted({sums[end] - sums[start] for end in range(1, len(sums)) for start in range(end)})
     return stretches[bisect_left(stretches, True, key=lambda most: _fewest_parts(sums, most) <= parts)]
 
 
 def _fewest_parts(sums: Sequence[float], most: float) -> float:
-    """Into how few stretches layers go of which none is heavier than `most`."""
+    """The fewest stages into which layers can be cut when no stage may cost more than `most`."""
     parts, start = 1, 0
     for end in range(1, len(sums)):
         if sums[end] - sums[end - 1] > most:
@@ -74,7 +74,7 @@ def _fewest_parts(sums: Sequence[float], most: float) -> float:
 
 
 def _most_even(sums: Sequence[float], parts: int, most: float) -> list[int]:
-    """Where stretches end of which none is heavier than `most` and the sum of squares is least."""
+    """Where each stage ends, if none may cost more than `most` and the sum of squared costs is to be least."""
     size = len(sums)
     best = [0.0, *[float("inf")] * (size - 1)]
     starts: list[list[int]] = []
@@ -101,7 +101,7 @@ def cut_by_flops(layers: Sequence[LayerFacts], count: int) -> tuple[tuple[LayerF
 
 
 def cut_by_blocks(layers: Sequence[LayerFacts], count: int) -> tuple[tuple[LayerFacts, ...], ...]:
-    """Stages with as many blocks each, as Megatron-LM cuts: what stands before and behind them is on the ends."""
+    """Stages with equal numbers of blocks, as Megatron-LM cuts; the first and last stage also get the other layers."""
     return _stages(layers, tuple(float(layer.heads is not None) for layer in layers), count)
 
 
@@ -128,7 +128,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "Pipeline":
-        """The pipeline that the knobs ask for."""
+        """The pipeline that a run's knobs describe."""
         schedule = cast("Schedule", knobs.get("schedule", "gpipe"))
         return cls(
             workers=spec.workers,
@@ -140,11 +140,11 @@ class Pipeline:
 
     @property
     def stages(self) -> int:
-        """Of the whole pipeline."""
+        """The number of stages of the whole pipeline."""
         return self.workers * self.stages_per_worker
 
     def passes_kept(self, worker: int) -> float:
-        """Forward passes of a micro-batch through all stages of a worker that wait for their backward pass at once."""
+        """How many forward passes of a micro-batch a worker keeps at once, waiting for their backward pass."""
         if self.schedule == "gpipe":
             return self.microbatches
         if self.schedule == "1f1b":
@@ -156,7 +156,7 @@ class Pipeline:
 
 
 def why_not_cut(spec: RunSpec, knobs: Mapping[str, Scalar], facts_of: FactsOf) -> str | None:
-    """Why a model cannot be trained so, in words, or None; of a user's model only the run itself can tell all."""
+    """Why a model cannot be cut so, in words, or None; for a user's model only the run itself can tell everything."""
     if spec.optimizer.name == "lbfgs":
         return f"{spec.strategy} keeps parameters apart and L-BFGS needs them in one place; use another optimizer"
     pipeline = Pipeline.of(spec, knobs)
@@ -197,7 +197,7 @@ def _why_not_scheduled(pipeline: Pipeline) -> str | None:
 def pipeline_footprint(
     spec: RunSpec, knobs: Mapping[str, Scalar], model: ModelFacts, width: int = FLOAT_BYTES, numbers: Numbers = "single"
 ) -> Footprint:
-    """Every rank, in order; `width` is of an activation."""
+    """What each rank of a pipeline computes, sends and holds, in rank order; `width` is bytes per activation."""
     pipeline = Pipeline.of(spec, knobs)
     stages = cut_by_flops(model.layers, pipeline.stages)
     places = [
@@ -248,7 +248,7 @@ def _worker(
 def _messages(
     pipeline: Pipeline, stage_numbers: range, stages: Sequence[Sequence[LayerFacts]], width: int
 ) -> tuple[Message, ...]:
-    """What goes forward and comes back at the cuts, once for each micro-batch."""
+    """Activations sent forward and gradients sent back between stages, once for each micro-batch."""
     if pipeline.workers == 1:
         return ()
     scale = width * pipeline.samples / pipeline.microbatches

@@ -25,12 +25,12 @@ class ModelFacts:
 
     @cached_property
     def derived(self) -> dict[tuple[object, ...], Any]:
-        """What was worked out of it before, by what it was worked out for: a search comes back to the same parts."""
+        """A cache of values derived from the model, by name: a search asks for the same ones again and again."""
         return {}
 
     @cached_property
     def runs(self) -> tuple[tuple[LayerFacts, int], ...]:
-        """Neighbouring layers that differ in nothing but their names: the first of them, and how many."""
+        """Runs of neighbouring layers that differ only in name, each as its first layer and its length."""
         runs: list[tuple[LayerFacts, int]] = []
         for layer in self.layers:
             if runs and replace(runs[-1][0], name=layer.name) == layer:
@@ -65,14 +65,14 @@ class ModelFacts:
         return (self.input_elements + sum(layer.kept for layer in self.layers)) * FLOAT_BYTES
 
     def kept_bytes(self, numbers: Numbers) -> int:
-        """The same in other numbers; indices and statistics stay as they are."""
+        """Activation bytes of one sample in another precision; indices and statistics keep their size."""
         width = FLOAT_BYTES if numbers == "single" else HALF_BYTES
         return self.input_elements * width + sum(kept_bytes(layer, numbers) for layer in self.layers)
 
 
 @dataclass(frozen=True)
 class RankWork:
-    """What a rank computes in one pass: its part of the model, and its samples in whole sequences' worth."""
+    """What a rank computes in one pass: its part of the model, and its samples (counted as whole sequences)."""
 
     model: ModelFacts
     samples: float
@@ -164,7 +164,7 @@ class Footprint:
 
 
 def in_groups(ranks: Iterable[RankFootprint], stages: Stages | None = None) -> Footprint:
-    """The footprint of ranks that are listed in order; neighbours that do the same become one group."""
+    """Groups ranks, listed in rank order, into a footprint: neighbours that do the same become one group."""
     groups: list[RankFootprint] = []
     for rank in ranks:
         # Most that differ do so in what they keep of activations, which is quickly seen.
@@ -177,12 +177,12 @@ def in_groups(ranks: Iterable[RankFootprint], stages: Stages | None = None) -> F
 
 
 def training_flops(model: ModelFacts, samples: float) -> float:
-    """Forward and backward of a batch."""
+    """Floating-point operations of the forward and backward pass of a batch."""
     return model.forward_flops * (1 + BACKWARD_OVER_FORWARD) * samples
 
 
 def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int, width: int = FLOAT_BYTES) -> float:
-    """State beside the parameters, in their numbers; Adam and Adagrad also count steps, in one number per array."""
+    """Bytes of optimizer state, in the parameters' precision; Adam and Adagrad also keep a step counter per array."""
     counters = tensors * FLOAT_BYTES
     match settings.name:
         case "adam":
@@ -197,13 +197,13 @@ def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int, width:
 
 
 def in_one_pass(spec: RunSpec) -> RunSpec:
-    """The run on the samples of one of its passes."""
+    """The same run with the samples of only one of its accumulation passes."""
     samples = spec.samples_per_step // spec.accumulation
     return spec.model_copy(update={"global_batch": samples, "local_batch": None, "accumulation": 1})
 
 
 def in_all_passes(group: RankFootprint, passes: int) -> RankFootprint:
-    """What a rank does that makes one pass so many times in a step, each with its own transfers.
+    """The work of a rank that makes one pass `passes` times in a step, each with its own transfers.
 
     The sum of all gradients is there beside those of the pass under way.
     """
@@ -221,7 +221,7 @@ def trainer(
     spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...] = (), *, samples: int | None = None,
     numbers: Numbers = "single", **fields: Any,
 ) -> RankFootprint:  # fmt: skip
-    """Workers that each hold all of `model` and train it on a share of the batch; `fields` say what is otherwise."""
+    """Workers that each hold all of `model` and train it on a share of the batch; `fields` override the defaults."""
     samples = spec.samples_per_step // spec.workers if samples is None else samples
     width = parameter_width(spec)
     usual: dict[str, Any] = {

@@ -17,7 +17,7 @@ APART = {"sum", "native_layer_norm_backward", "native_group_norm_backward", "nat
 
 
 def fused(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """The same operations with each run of memory-bound ones as one."""
+    """The operations with each sequence of memory-bound ones merged into one, as a compiler fuses them."""
     return _fused(tuple(operations))
 
 
@@ -38,7 +38,7 @@ def _fused(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
 
 
 def _padded(operation: Operation) -> Operation:
-    """A product whose sides are multiples of eight, which PyTorch's compiler pads others to: their kernels are slow."""
+    """The product with sides rounded up to multiples of eight, as PyTorch's compiler pads for faster kernels."""
     if operation.kind != "product" or not any(side % MULTIPLE for side in operation.shape[1:]):
         return operation
     batch, *sides = operation.shape
@@ -46,7 +46,7 @@ def _padded(operation: Operation) -> Operation:
 
 
 def _as_one(run: Sequence[Operation]) -> list[Operation]:
-    """One pass: the first one's input is read and the last one's output written, and what others have beside those."""
+    """One memory pass for a fused sequence: it reads the first input, writes the last output, and any extra arrays."""
     if len(run) < 2:
         return list(run)
     arrays = [operation.shape[0] * NUMBER_BYTES[operation.numbers] for operation in run]
@@ -58,7 +58,7 @@ def _as_one(run: Sequence[Operation]) -> list[Operation]:
 
 
 def unfused(operation: Operation) -> tuple[Operation, ...]:
-    """Attention whose scores go through memory between its products: scaled and masked, a softmax, and back."""
+    """Attention as separate kernels: the scores go through memory for scaling, masking and softmax."""
     samples, heads, _, queries, keys, width, _ = operation.shape
     n, batch, back = operation.numbers, samples * heads, operation.backward
     scores = product(n, queries, keys, width, batch=batch, backward=back)

@@ -66,7 +66,7 @@ def worker_footprint(
 
 
 def _attention_again(spec: RunSpec, model: ModelFacts) -> float:
-    """Operations of one sample's attention, which selective recomputation makes again: all but products of weights."""
+    """Operations of one sample's attention that selective recomputation repeats: everything but weight products."""
     if spec.recompute != "selective":
         return 0
     again = 0
@@ -80,7 +80,7 @@ def _attention_again(spec: RunSpec, model: ModelFacts) -> float:
 
 
 def norm_messages(spec: RunSpec, arrays: int, ranks: int, apart: int = 1) -> tuple[Message, ...]:
-    """What devices with parts of arrays send for the norm that gradients are clipped by: a sum for each array."""
+    """What devices with parts of arrays exchange to compute the gradient norm for clipping: one sum per array."""
     if spec.clip is None or not arrays:
         return ()
     return all_reduce("norm of gradients", arrays * FLOAT_BYTES, ranks, apart=apart)

@@ -70,7 +70,7 @@ def mesh_footprint(spec: RunSpec, layout: Layout, model: ModelFacts, split_convo
 
 @dataclass(frozen=True)
 class _Array:
-    """Numbers in the part of an array that a split leaves to a device, and whether that is divided further."""
+    """How many numbers of an array a device has after the split, and whether those are sharded further."""
 
     part: int
     split: bool
@@ -88,7 +88,7 @@ def _arrays(split: Split, layout: Layout) -> Iterable[_Array]:
 
 
 def _between_parts(spec: RunSpec, layout: Layout, splits: Sequence[Split], samples: int) -> Iterable[Message]:
-    """Activations that are summed or gathered in each pass, and sums that a block computed again makes again."""
+    """Activations summed or gathered between split layers in each pass, and again where a block is recomputed."""
     passes = spec.accumulation
     messages = list(tensor_messages(spec, splits, layout.tensor, samples / passes))
     for split in splits if spec.recompute == "full" else ():
@@ -101,7 +101,7 @@ def _between_parts(spec: RunSpec, layout: Layout, splits: Sequence[Split], sampl
 
 
 def _between_data_ranks(spec: RunSpec, layout: Layout, divided: float, whole: float) -> Iterable[Message]:
-    """Parameters put together over the shards, and gradients averaged over all that have other samples."""
+    """Parameters gathered over shards, and gradients averaged over all ranks that have other samples."""
     apart, everywhere = layout.apart("shard"), layout.data_ranks
     gathered = all_gather("parameters", divided * FLOAT_BYTES, layout.shard if divided else 1)
     if layout.replicate > 1:
@@ -115,6 +115,6 @@ def _between_data_ranks(spec: RunSpec, layout: Layout, divided: float, whole: fl
 
 
 def _norm(spec: RunSpec, layout: Layout, arrays: Sequence[_Array]) -> Iterable[Message]:
-    """Sums of squares of parts of arrays."""
+    """Sums of squares exchanged for the norm of gradients."""
     yield from norm_messages(spec, sum(array.split for array in arrays), layout.tensor)
     yield from norm_messages(spec, sum(array.divided for array in arrays), layout.shard, layout.apart("shard"))

@@ -70,7 +70,7 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def _sides(name: str, kernels: dict[str, tuple[int, ...]], side: int, made: int) -> tuple[int, int]:
-    """Pixels along one side before and behind a convolution of a layer; of several, one makes them fewer."""
+    """Height (or width) of the image before and after a convolution of a layer; one of several may be strided."""
     if len(kernels) == 1 or name.startswith("skip"):
         return side, made
     shrinking = "conv2_kernel" if "conv3_kernel" in kernels else "conv1_kernel"
@@ -83,7 +83,7 @@ def _side(pixels: float) -> int:
 
 
 def _product_layer(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """A dense layer or a head, or a worker's part of one; a tied head computes with another layer's table."""
+    """A dense layer or head, or a worker's part of one; a tied head multiplies with the embedding's table."""
     shapes, tape = dict(layer.arrays), Tape([], [])
     inner, columns = (layer.tied[1], layer.tied[0]) if layer.tied else shapes["kernel"]
     rows = layer.output_elements // columns
@@ -101,7 +101,7 @@ def _product_layer(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def _counted(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """A layer of which only counts are known: a product of as many operations, over what it reads and writes."""
+    """A layer known only by counts: one product with as many operations, over the numbers it reads and writes."""
     inputs = on.samples * on.input_elements
     moved = (inputs + on.samples * layer.kept + layer.parameters) * NUMBER_BYTES[on.numbers]
     if not layer.forward_flops and not layer.parameters:
@@ -117,7 +117,7 @@ def _counted(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def _looked_up(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """Embeddings of tokens, perhaps with positions added and normalised."""
+    """Embedding lookups, perhaps with positions added and normalised."""
     tape, shapes = Tape([], []), dict(layer.arrays)
     elements = on.samples * layer.output_elements
     pointwise(tape, "fp32", elements, "embedding", "embedding_dense_backward")
@@ -132,7 +132,7 @@ def _looked_up(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def _small(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """Norms by themselves, and layers without parameters: a pass over memory each way."""
+    """Norms and layers without parameters: one pass over memory in each direction."""
     tape, elements = Tape([], []), on.samples * max(on.input_elements, layer.output_elements)
     shapes = dict(layer.arrays)
     if not layer.forward_flops:
@@ -183,7 +183,7 @@ def _wide_loss(outputs: float, on: Pass, casts: bool, split: bool) -> LayerOpera
 
 @cache
 def layer_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
-    """What both passes of a batch through a layer ask for."""
+    """The operations of one layer's forward and backward pass over a batch."""
     shapes = dict(layer.arrays)
     known: list[tuple[bool, Callable[[LayerFacts, Pass], LayerOperations]]] = [
         ("norm1_scale" in shapes and layer.heads is not None, block_operations),
@@ -196,7 +196,7 @@ def layer_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def recomputed(operations: LayerOperations, recompute: Recompute, layer: LayerFacts) -> LayerOperations:
-    """With what is computed again before the backward pass: all of a block, or all but products and attention."""
+    """Adds what is recomputed before the backward pass: the whole block, or all but products and attention."""
     if recompute == "none" or layer.heads is None:
         return operations
     again = operations.forward
@@ -208,7 +208,7 @@ def recomputed(operations: LayerOperations, recompute: Recompute, layer: LayerFa
 def model_operations(
     model: ModelFacts, samples: float, precision: Precision, optimizer: Optimizer, recompute: Recompute = "none"
 ) -> StepOperations:
-    """A step of the whole model, or of the part of it that a worker holds."""
+    """The operations of one step of the whole model, or of the part that a worker holds."""
     layers, elements, trained = [], model.input_elements, False
     for layer in model.layers:
         on = Pass(max(1, round(samples)), precision, elements, trained)

@@ -72,12 +72,12 @@ class LayerFacts:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "LayerFacts":
-        """As another process sent it: JSON has lists where shapes are tuples."""
+        """A layer's facts as another process sent them in JSON, with lists turned back into tuples."""
         return cls(**{**values, "arrays": tuple((name, tuple(shape)) for name, shape in values["arrays"])})
 
     @property
     def kept(self) -> int:
-        """What it keeps of one sample for the backward pass."""
+        """Bytes of one sample's activations that the layer keeps for its backward pass."""
         return self.output_elements if self.kept_elements is None else self.kept_elements
 
 

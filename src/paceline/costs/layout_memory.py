@@ -25,7 +25,7 @@ from paceline.spec import RunSpec
 def whole_model_peaks(
     spec: RunSpec, model: ModelFacts, footprint: Footprint, step: StepMemory, buckets: int = 0
 ) -> list[float]:
-    """Of each group of ranks that compute all layers, or a part of each.
+    """Peak memory of each group of ranks that compute every layer, or a part of every layer.
 
     What stays is the rank's own; what comes and goes is traced, as much of it as the rank has of all activations.
     Gradients may have a place of their own, in `buckets` as large as all of them, which stay.
@@ -59,7 +59,7 @@ def mesh_peaks(
     step: StepMemory,
     gathers_layers: bool = True,
 ) -> list[float]:
-    """Of each group of ranks of a composed layout, in the order of its footprint.
+    """Peak memory of each group of ranks of a composed layout, in the order of the footprint.
 
     The step is one micro-batch through the model with its parameters cast; `gathers_layers` is whether layers are
     gathered one by one and divided again after each pass.
@@ -79,7 +79,7 @@ def mesh_peaks(
 
 
 def _received_bytes(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequence[Sequence[LayerFacts]]) -> float:
-    """PyTorch has room for every micro-batch that a stage receives."""
+    """Bytes of receive buffers: PyTorch allocates one for every micro-batch that a stage receives."""
     received = [
         stages[stage - 1][-1].output_elements
         for stage in place.stages
@@ -91,14 +91,14 @@ def _received_bytes(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequenc
 
 @dataclass(frozen=True)
 class _StageMemory:
-    """A rank's layers as one micro-batch goes through them, the loss with the last."""
+    """Memory of a rank's layers while one micro-batch passes through them; the loss counts with the last layer."""
 
     layers: tuple[LayerMemory, ...]
     step: StepMemory
 
     @property
     def forward_share(self) -> float:
-        """The most in a forward pass of a layer here, of that of any layer of the model."""
+        """The highest forward-pass memory of a layer on this rank, as a share of the highest in the whole model."""
         here, anywhere = (max(layer.forward_bytes for layer in layers) for layers in (self.layers, self.step.layers))
         return min(1.0, here / (anywhere or 1.0))
 
@@ -117,7 +117,7 @@ class _StageMemory:
 
 
 def _more_logits(plan: MeshPlan) -> int:
-    """Arrays as large as the logits that there are beside those of a loss on one device.
+    """How many arrays of the size of the logits exist beside those of the loss on one device.
 
     A loss over a split vocabulary makes one more. PyTorch's pipeline keeps the results of the last stage until its
     backward pass is done, and the stage has one more as the model of their shape.
@@ -130,7 +130,7 @@ def _with_more(layer: LayerMemory, nbytes: float) -> LayerMemory:
 
 
 def _kept_shares(spec: RunSpec, plan: MeshPlan, place: Place) -> dict[str, float]:
-    """How much of what a layer keeps on one device a rank keeps that has a part of it."""
+    """For each layer, the share of its single-device activations that a rank with a part of it keeps."""
     numbers, ways = cast_numbers(spec), plan.layout.tensor
     if ways == plan.layout.context == 1:
         return {layer.name: 1.0 for layer in place.whole.layers}
@@ -180,7 +180,7 @@ class _Moments:
     gathers_layers: bool
 
     def most(self) -> float:
-        """The most in the passes of all micro-batches over what stays."""
+        """The highest memory above the static part, over the passes of all micro-batches."""
         layers, waiting = self.stage.layers, self.plan.passes_kept(self.place.number)
         kept_before = (waiting - 1) * sum(layer.kept_bytes for layer in layers)
         most, below = 0.0, kept_before
@@ -193,17 +193,17 @@ class _Moments:
 
     @property
     def _several(self) -> bool:
-        """Whether gradients of several passes are added up whole."""
+        """Whether gradients of several passes are accumulated unsharded."""
         return self.plan.layout.pipeline > 1 or self.plan.accumulation > 1
 
     @property
     def _stay_gathered(self) -> bool:
-        """Whether parameters stay gathered for all of a step."""
+        """Whether parameters stay gathered during the whole step."""
         return self._several or not self.gathers_layers
 
     @property
     def _copies(self) -> bool:
-        """Whether gathered parameters are others than those that are held."""
+        """Whether gathered parameters are copies of the sharded ones rather than the same arrays."""
         return self.plan.layout.holders > 1 or compute_width(self.spec) != parameter_width(self.spec)
 
     def _stays(self) -> float:
@@ -217,14 +217,14 @@ class _Moments:
         return self.padded.get(layers[number].layer, 0.0) if 0 <= number < len(layers) else 0.0
 
     def _gathered(self, number: int, forward: bool) -> float:
-        """The layer's own parameters, and those of the next one, which come meanwhile."""
+        """Bytes of a layer's gathered parameters and of the next layer's, which are prefetched."""
         if self._stay_gathered or not self._copies:
             return 0.0
         following = self._numbers(number + 1 if forward else number - 1)
         return (self._numbers(number) + following) * compute_width(self.spec)
 
     def _gradients(self, number: int) -> float:
-        """Shards of the layers behind, and what is just being scattered of the layer and of the one behind it."""
+        """Bytes of gradients: shards of later layers, and the full gradients that are being reduce-scattered."""
         if self._several:
             return 0.0
         behind = sum(self._numbers(place) for place in range(number + 1, len(self.stage.layers)))

@@ -52,7 +52,7 @@ class MeshPlan:
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "MeshPlan":
-        """As the run says; without a layout everything is divided over all workers."""
+        """The plan that a run's layout describes; without a layout, everything is sharded over all workers."""
         layout = spec.layout or Layout(shard=spec.workers)
         schedule = cast("Schedule", knobs["schedule"])
         stages = 1
@@ -77,26 +77,26 @@ class MeshPlan:
 
     @property
     def stages(self) -> int:
-        """Of the whole pipeline."""
+        """The number of stages of the whole pipeline."""
         return self.layout.pipeline * self.stages_per_worker
 
     @property
     def passes(self) -> int:
-        """Forward passes of each stage in a step."""
+        """Forward passes of each stage in one step."""
         return self.accumulation * self.microbatches
 
     @property
     def microbatch(self) -> float:
-        """Samples of one forward pass."""
+        """Samples in one forward pass."""
         return self.samples / self.passes
 
     @property
     def stretch_microbatch(self) -> float:
-        """The same in whole sequences' worth, where each rank has a stretch of them."""
+        """Samples in one forward pass, counted as whole sequences where each rank has only a part of every sequence."""
         return self.microbatch / self.layout.context
 
     def settled(self, model: ModelFacts) -> "MeshPlan":
-        """With what only the model tells."""
+        """The plan completed with what depends on the model."""
         return replace(self, tied=any(layer.tied for layer in model.layers))
 
     @property
@@ -121,7 +121,7 @@ class MeshPlan:
 
     @property
     def division(self) -> tuple[object, ...]:
-        """What the parts of a model depend on; the batch and how many copies share it are no part of it."""
+        """The fields that decide how the model is divided; batch size and number of copies are not among them."""
         layout = self.layout
         return (
             layout.pipeline, layout.tensor, layout.context, layout.expert, self.stages_per_worker,
@@ -138,7 +138,7 @@ class MeshPlan:
         return tuple(stage for stage in range(self.stages) if self.holder(stage) == place)
 
     def passes_kept(self, place: int) -> float:
-        """Forward passes of a micro-batch through all stages of a rank that wait for their backward pass at once."""
+        """How many forward passes of a micro-batch a rank keeps at once, waiting for their backward pass."""
         ranks, count = self.layout.pipeline, self.microbatches
         match self.schedule:
             case "1f1b":
@@ -193,7 +193,7 @@ def _why_not_scheduled(spec: RunSpec, plan: MeshPlan) -> str | None:
 
 
 def _why_not_in_turn(plan: MeshPlan) -> str | None:
-    """What PyTorch's schedules ask of the number of micro-batches."""
+    """Why PyTorch's schedule refuses this number of micro-batches, or None."""
     ranks, count = plan.layout.pipeline, plan.microbatches
     needed = {"1f1b": ranks, "zbv": ranks, "dualpipev": 2 * ranks}.get(plan.schedule, 1)
     if count < needed:
@@ -253,7 +253,7 @@ def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None, knob
 def _why_not_split_alone(
     spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None, knobs: Mapping[str, Scalar]
 ) -> str | None:
-    """Of other models `tensor` splits dense layers, heads and convolutions, and nothing else goes with it."""
+    """Why `tensor` cannot split a model that is no causal transformer, or does not go with the rest of its layout."""
     layout = plan.layout
     if facts is None or layout.context > 1 or layout.expert > 1:
         return (

@@ -49,7 +49,7 @@ COUNTER_BYTES = 8
 
 @dataclass(frozen=True)
 class Crossing:
-    """Bytes of one micro-batch that a stage sends on to the next and is given by the one before."""
+    """Bytes of one micro-batch that a stage sends to the next stage and receives from the previous one."""
 
     stage: int
     sent_bytes: float
@@ -57,7 +57,7 @@ class Crossing:
 
 
 def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprint:
-    """Every rank, in the order of the mesh: pipeline, replicate, shard, context, tensor."""
+    """What every rank computes, sends and holds, in mesh order: pipeline, replicate, shard, context, tensor."""
     layout, plan = plan.layout, plan.settled(model)
     places, stages = places_of(plan, model)
     ranks: list[RankFootprint] = []
@@ -98,7 +98,7 @@ def _messages(spec: RunSpec, plan: MeshPlan, place: Place, crossings: Sequence[C
 
 
 def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
-    """Ranks in order that hold as much as each other: how many, and numbers in the shard of each."""
+    """Runs of consecutive ranks that hold equal shards: the length of the run, and the size of the shard."""
     key = ("held", plan.layout.holders, plan.layout.expert)
     if key not in place.part.derived:
         place.part.derived[key] = _held(plan, place)
@@ -118,7 +118,7 @@ def _held(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
 
 
 def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
-    """Arrays by the number of ranks that they are divided over: experts have fewer of them."""
+    """Arrays grouped by the number of ranks they are sharded over: experts are sharded over fewer."""
     holders: dict[int, list[Array]] = {plan.layout.holders: []}
     for unit in units_of(plan, model).values():
         holders.setdefault(unit.holders, []).extend(unit.arrays)
@@ -128,7 +128,7 @@ def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
 def _layer_by_layer(
     messages_of: Callable[[RunSpec, MeshPlan, Place], list[Message]], spec: RunSpec, plan: MeshPlan, place: Place
 ) -> list[Message]:
-    """What layers exchange; neighbours that are alike but for their names, as most are, are worked out once."""
+    """Messages of all layers; neighbouring layers that differ only in their names are computed once."""
     like = place.like
     messages = messages_of(spec, plan, place.distinct)
     return [of_like_layers(message, like.get(message.layer, 1)) for message in messages]
@@ -170,7 +170,7 @@ def _buffer_bytes(plan: MeshPlan, crossings: Sequence[Crossing]) -> float:
 
 
 def _crossings(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequence[Sequence[LayerFacts]]) -> list[Crossing]:
-    """What each stage of a place sends on and is given; neighbours on the same rank send nothing."""
+    """What each stage on a rank sends and receives; stages on the same rank exchange nothing."""
     scale = compute_width(spec) * plan.stretch_microbatch / plan.layout.tensor
 
     def crossing_bytes(before: int) -> float:
@@ -195,7 +195,7 @@ def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Messa
 
 
 def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """What `tensor` costs: of causal transformers with the sequence divided, of other models with whole activations."""
+    """Messages of tensor parallelism: with sequence parallelism for causal transformers, without for others."""
     if plan.layout.tensor == 1 or plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
         return _layer_by_layer(_between_parts, spec, plan, place)
     splits = plan.splits(place.whole)
@@ -204,7 +204,7 @@ def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[M
 
 
 def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """Positions of the sequence are gathered before a split product and scattered after it, in every pass."""
+    """With sequence parallelism, activations are gathered before each split product and reduce-scattered after it."""
     ways = plan.layout.tensor
     # Gradients of several passes are added up in the numbers in which they go between workers.
     several = plan.layout.pipeline > 1 or plan.passes > 1
@@ -251,7 +251,7 @@ def _passing(
 
 
 def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """Keys and values of all stretches of a sequence are gathered in each block, and their gradients scattered."""
+    """Context parallelism: each block gathers keys and values of the whole sequence and scatters their gradients."""
     layout, messages = plan.layout, list[Message]()
     again = int(spec.recompute == "full")
     for layer in place.whole.layers if layout.context > 1 else ():
@@ -272,7 +272,7 @@ def _between_stretches(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
 
 
 def _round_the_ring(spec: RunSpec, plan: MeshPlan, layer: LayerFacts) -> list[Message]:
-    """A rank's keys and values visit all others in both passes; their gradients go with them, and home at the end."""
+    """Ring attention: keys and values go around the ring in both passes, followed by their gradients."""
     ranks, numbers = plan.layout.context, keys_and_values(layer) / plan.layout.tensor * plan.stretch_microbatch
     # What selective recomputation keeps of a block are the results of attention, not what was sent for them.
     again = int(spec.recompute != "none")
@@ -295,7 +295,7 @@ def _round_the_ring(spec: RunSpec, plan: MeshPlan, layer: LayerFacts) -> list[Me
 
 
 def _between_experts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """Vectors go to their experts and come back, in both passes; what each rank gets is told first.
+    """Tokens travel to their experts and back in both passes, after an exchange of counts.
 
     As many as there would be if the router spread them evenly: only a run knows how it does.
     """
@@ -315,7 +315,7 @@ def _between_experts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Messag
 
 
 def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """Gradients of the table of tokens and of the tied head's copy, which are on the ends of a pipeline."""
+    """Gradients of a tied embedding, summed between the first and last stage of a pipeline."""
     if plan.layout.pipeline == 1 or plan.holder(0) == plan.holder(plan.stages - 1):
         return []
     ends = [layer for layer in place.part.layers if layer.tied is not None or "tokens" in dict(layer.arrays)]
@@ -329,7 +329,7 @@ def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) ->
 
 
 def _between_shards_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """The same for all batches of a layout."""
+    """As `_between_shards`, computed once for all batch sizes of a layout."""
     layout = plan.layout
     key = ("shards", layout.replicate, layout.shard, *plan.gathers, spec.precision, spec.reduction, spec.device)
     if key not in place.part.derived:
@@ -359,7 +359,7 @@ def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message
 
 
 def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """The norm of each array over shards and parts, then the whole norm over the pipeline."""
+    """The norm of each array over shards and tensor parts, then the total over the pipeline."""
     if spec.clip is None:
         return []
     layout = plan.layout
@@ -389,7 +389,7 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
 
 
 def _split_arrays(plan: MeshPlan, place: Place, arrays: int) -> tuple[int, bool]:
-    """Of so many arrays, those that PyTorch knows as parts over `tensor`; and whether convolutions are split beside."""
+    """How many of the arrays are tensor-parallel DTensors, and whether convolutions are split as well."""
     if plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
         return arrays, False
     splits = plan.splits(place.whole)

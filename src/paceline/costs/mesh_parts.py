@@ -25,7 +25,7 @@ EXPERTS = "experts_"
 
 @dataclass(frozen=True)
 class Place:
-    """One place in the pipeline: its stages of the whole model, and a rank's part of them."""
+    """One position in the pipeline: its stages of the whole model, and the part of them that a rank has."""
 
     number: int
     stages: tuple[int, ...]
@@ -33,7 +33,7 @@ class Place:
     part: ModelFacts
 
     def alike(self, other: "Place", stages: int) -> bool:
-        """Whether neither has an end of the pipeline and their layers differ in nothing but names."""
+        """Whether two positions are both inside the pipeline and have layers that differ only in their names."""
         ends = {0, stages - 1} & {*self.stages, *other.stages}
         return not ends and len(self.stages) == len(other.stages) and self._nameless == other._nameless
 
@@ -43,7 +43,7 @@ class Place:
 
     @cached_property
     def distinct(self) -> "Place":
-        """The same with the first of each run of like layers alone."""
+        """The same position with only the first of each run of equal layers."""
         whole, part = (
             ModelFacts(tuple(model.layers[start] for start, _ in self.runs), model.input_elements)
             for model in (self.whole, self.part)
@@ -52,12 +52,12 @@ class Place:
 
     @cached_property
     def like(self) -> dict[str | None, int]:
-        """How many layers each of those stands for, by its name."""
+        """How many layers each layer of `distinct` stands for, by name."""
         return {self.whole.layers[start].name: count for start, count in self.runs}
 
     @cached_property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """Neighbouring layers that are alike, whole and in part: the place of the first of them, and how many."""
+        """Runs of neighbouring layers that are equal, also in a rank's part: the index of the first, and the length."""
         runs, pairs = list[tuple[int, int]](), list(zip(self.whole.layers, self.part.layers, strict=True))
         for place, pair in enumerate(pairs):
             start = runs[-1][0] if runs else 0
@@ -74,7 +74,7 @@ def _alike(layer: LayerFacts, other: LayerFacts) -> bool:
 
 
 def places_of(plan: MeshPlan, model: ModelFacts) -> tuple[tuple[Place, ...], Sequence[Sequence[LayerFacts]]]:
-    """All places in the pipeline, and the layers of each stage; of like divisions of a model the same ones."""
+    """All positions in the pipeline and the layers of each stage; cached for equal divisions of the model."""
     key = ("places", *plan.division)
     if key not in model.derived:
         cut = cut_by_blocks if plan.balance == "blocks" else cut_by_flops
@@ -86,7 +86,7 @@ def places_of(plan: MeshPlan, model: ModelFacts) -> tuple[tuple[Place, ...], Seq
 
 
 def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int) -> Place:
-    """A place in the pipeline, with a rank's part of what is there."""
+    """A position in the pipeline, with the part of its layers that a rank has."""
     held = plan.held_stages(number)
     layers = tuple(layer for stage in held for layer in stages[stage])
     # Only the first stage reads the samples themselves; what others receive is in their buffers.
@@ -101,7 +101,7 @@ def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]
 
 
 def _with_copy(layer: LayerFacts) -> LayerFacts:
-    """A tied head that is on another stage than its table has a copy of it."""
+    """A tied head with its own copy of the embedding, for a head on another stage than the embedding."""
     if layer.tied is None:
         return layer
     arrays = (*layer.arrays, ("tokens", layer.tied))
@@ -109,7 +109,7 @@ def _with_copy(layer: LayerFacts) -> LayerFacts:
 
 
 def _dealt(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
-    """The layer with a rank's share of its experts, who are given as many vectors as all of them would on one rank."""
+    """The layer with a rank's share of its experts; together they still process as many tokens as on one rank."""
     ways = plan.layout.expert
     if ways == 1 or not layer.experts:
         return layer
@@ -120,7 +120,7 @@ def _dealt(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
 
 
 def _with_all_keys(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
-    """Keys and values of all stretches are gathered beside a rank's own; counts are of a whole sequence."""
+    """The layer with the gathered keys and values of the whole sequence beside a rank's own."""
     if plan.layout.context == 1 or not layer.heads or plan.attention == "ring":
         return layer
     gathered = keys_and_values(layer) * plan.layout.context // plan.layout.tensor
@@ -128,14 +128,14 @@ def _with_all_keys(layer: LayerFacts, plan: MeshPlan) -> LayerFacts:
 
 
 def keys_and_values(layer: LayerFacts) -> int:
-    """Numbers of both in a block, for a whole sequence."""
+    """How many numbers the keys and values of a block have for a whole sequence."""
     assert layer.heads is not None
     return 2 * layer.output_elements * (layer.kv_heads or layer.heads) // layer.heads
 
 
 @lru_cache(maxsize=1024)
 def _split(layer: LayerFacts, ways: int) -> LayerFacts:
-    """A rank's part of a layer: sizes that do not divide are those of the first rank, which has most."""
+    """A rank's part of a layer; where a size does not divide, that of the first rank, which has most."""
     if ways == 1:
         return layer
     arrays = tuple((name, _shape(name, shape, ways)) for name, shape in layer.arrays)
@@ -159,7 +159,7 @@ def _split(layer: LayerFacts, ways: int) -> LayerFacts:
 
 
 def head_shape(layer: LayerFacts) -> tuple[int, int]:
-    """Of the head's product: numbers that go in for each position, and that come out."""
+    """Inputs and outputs of the head's product for each position."""
     if layer.tied is not None:
         return layer.tied[1], layer.tied[0]
     width, vocabulary = dict(layer.arrays)["kernel"]
@@ -174,7 +174,7 @@ def _shape(name: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Unit:
-    """Parameters of a layer that FSDP gathers together, from so many ranks."""
+    """Parameters that FSDP gathers together, and over how many ranks they are sharded."""
 
     layer: str
     arrays: list[Array]
@@ -182,12 +182,12 @@ class Unit:
 
     @cached_property
     def padded(self) -> int:
-        """Numbers that travel."""
+        """How many numbers are sent, padding included."""
         return sum(array.padded(self.holders) for array in self.arrays)
 
 
 def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
-    """By name: each layer, and its experts apart where they are dealt."""
+    """FSDP units by name: each layer, and its experts separately under expert parallelism."""
     key = ("units", plan.layout.holders, plan.layout.expert)
     if key not in model.derived:
         model.derived[key] = _units(plan, model)

@@ -43,7 +43,7 @@ class Message:
 
     @property
     def carries(self) -> Content:
-        """What is in it: a pass that waits for a message, or a single receiver, wants activations (or their gradients).
+        """What the message carries: activations (or their gradients) if a pass waits for it or one rank receives it.
 
         Transfers that hide behind computation, and those of the update, are about the model itself.
         """
@@ -61,13 +61,13 @@ def all_reduce(name: str, payload_bytes: float, ranks: int, **fields: Any) -> tu
 
 
 def all_gather(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
-    """Each rank passes on every part of the whole but one."""
+    """An all-gather: each rank forwards every part of the result but one."""
     moved = (ranks - 1) / ranks * payload_bytes
     return _unless_alone(Message(name, "all-gather", payload_bytes, moved, moved, ranks=ranks), ranks)
 
 
 def reduce_scatter(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
-    """Half of a ring all-reduce."""
+    """A reduce-scatter, which is half of a ring all-reduce."""
     moved = (ranks - 1) / ranks * payload_bytes
     return _unless_alone(Message(name, "reduce-scatter", payload_bytes, moved, moved, ranks=ranks), ranks)
 
@@ -79,7 +79,7 @@ def all_to_all(name: str, payload_bytes: float, ranks: int) -> tuple[Message, ..
 
 
 def scattered_reduction(spec: RunSpec, name: str, payload_bytes: float, ranks: int) -> tuple[Message, ...]:
-    """A reduce-scatter; on CPU neither gloo nor XLA has one: all is summed everywhere and each keeps its part."""
+    """A reduce-scatter; on CPU an all-reduce of which each rank keeps its part, as gloo and XLA have no other."""
     return (all_reduce if spec.device == "cpu" else reduce_scatter)(name, payload_bytes, ranks)
 
 
@@ -92,18 +92,18 @@ def exchange(
 
 
 def during(messages: Iterable[Message], phase: Phase, **fields: Any) -> tuple[Message, ...]:
-    """The same messages in a part of the step, with other fields where they are given."""
+    """The messages assigned to a phase of the step, with other fields replaced where given."""
     changed = {"phase": phase, **fields}
     return tuple(_with(message, changed) for message in messages)
 
 
 def of_like_layers(message: Message, layers: int) -> Message:
-    """The same message of each of so many neighbouring layers that are alike, as one."""
+    """One message that stands for the same message of `layers` neighbouring equal layers."""
     return _with(message, {"layers": layers, "count": message.count * layers}) if layers > 1 else message
 
 
 def _with(message: Message, changed: dict[str, Any]) -> Message:
-    """As `dataclasses.replace`, in a fifth of its time: a search over layouts of a deep model makes a million."""
+    """`dataclasses.replace` in a fifth of the time: a search over layouts of a deep model makes a million calls."""
     copy = object.__new__(Message)
     copy.__dict__.update(message.__dict__, **changed)
     return copy

@@ -28,7 +28,7 @@ CAST = "_to_copy"
 
 @dataclass(frozen=True)
 class Pass:
-    """One batch through a layer: samples, numbers, and what the layer is given."""
+    """One batch through a layer: the number of samples, the precision, and what the layer is given."""
 
     samples: int
     precision: Precision
@@ -42,47 +42,47 @@ class Pass:
 
     @property
     def numbers(self) -> OperationNumbers:
-        """What products multiply with."""
+        """The precision in which products are computed."""
         return MULTIPLIED[self.precision]
 
     @property
     def wide(self) -> OperationNumbers:
-        """What autocast leaves in single precision: sums, norms, the loss."""
+        """The precision of what autocast leaves in single precision: sums, norms, the loss."""
         return "fp32" if self.precision in AUTOCAST else self.numbers
 
     def cast(self, elements: float, *, backward: bool = False) -> Iterator[Operation]:
-        """To numbers of two bytes, where passes are made under autocast."""
+        """A cast of so many elements to two bytes, where autocast makes one."""
         if self.precision in AUTOCAST:
             # Four bytes are read and two written.
             yield memory("bf16", elements, 3, CAST, backward=backward)
 
     def widen(self, elements: float, *, backward: bool = False) -> Iterator[Operation]:
-        """Back to numbers of four bytes."""
+        """A cast of so many elements back to four bytes."""
         if self.precision in AUTOCAST:
             yield memory("fp32", elements, 1.5, CAST, backward=backward)
 
 
 @dataclass
 class Tape:
-    """Operations of both passes; what each step of the forward pass needs on the way back is noted with it."""
+    """The operations of a forward pass, each recorded with the operations that its backward pass needs."""
 
     forward: list[Operation]
     backward: list[list[Operation]]
 
     def note(self, forward: list[Operation], backward: list[Operation]) -> None:
-        """One step of the forward pass and what it needs on the way back."""
+        """Records an operation of the forward pass together with its backward operations."""
         self.forward += forward
         self.backward.append(backward)
 
     def operations(self, name: str) -> LayerOperations:
-        """Both passes, the second from the last step on."""
+        """Both passes; the backward operations are in reverse order."""
         return LayerOperations(name, tuple(self.forward), tuple(op for part in reversed(self.backward) for op in part))
 
 
 def dense(
     tape: Tape, on: Pass, sizes: tuple[int, int, int], *, bias: bool, sends_back: bool = True, wide: bool = False
 ) -> None:
-    """A product of (rows, inner, columns) with a kernel; a bias comes with it, and its gradient is a sum.
+    """A product of (rows, inner, columns) with a kernel, with its bias; the bias gradient is a sum.
 
     Under autocast an input that is `wide` is cast, once more for each product that takes it.
     """
@@ -99,7 +99,7 @@ def dense(
 
 
 def pointwise(tape: Tape, numbers: OperationNumbers, elements: float, forward: str, *backward: str) -> None:
-    """Memory-bound operations over so many numbers, by name."""
+    """Memory-bound operations over so many elements, given by name."""
     names = forward.split()
     tape.note(
         [memory(numbers, elements, ARRAYS[name], name) for name in names],

@@ -25,7 +25,7 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that a device is asked to do, `count` times in a pass.
+    """One operation of a device, executed `count` times in a pass.
 
     `shape` is, by kind: product (batch, rows, columns, inner); convolution (samples, input channels, height, width,
     output channels, kernel height, kernel width, stride, groups); attention (samples, heads, key heads, queries, keys,
@@ -55,13 +55,13 @@ class Operation:
 
     @property
     def update_name(self) -> str:
-        """Of an update: the optimizer, `adam` of `_fused_adam_`."""
+        """The optimizer's name for an update: `adam` of `_fused_adam_`."""
         return self.plain_name.removesuffix("_").removeprefix("_fused_")
 
 
 @dataclass(frozen=True)
 class LayerOperations:
-    """What both passes of one layer ask for, in order; what is recomputed comes first in the backward pass."""
+    """The operations of a layer's forward and backward pass, in order; recomputed ones open the backward pass."""
 
     layer: str
     forward: tuple[Operation, ...]
@@ -90,7 +90,7 @@ def product(
 def convolution(
     numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False, gradients: int = 2
 ) -> Operation:
-    """A convolution that pads half its kernel; its backward pass makes so many gradients, of weights and of inputs."""
+    """A convolution padded by half its kernel; its backward pass computes gradients of weights and inputs."""
     samples, inputs, height, width, outputs, kernel_height, kernel_width, stride, groups = shape
     read = samples * inputs * height * width
     written = samples * outputs * ((height - 1) // stride + 1) * ((width - 1) // stride + 1)
@@ -105,7 +105,7 @@ def attention(
     numbers: OperationNumbers, samples: int, heads: tuple[int, int], length: tuple[int, int], width: int, *,
     causal: bool, backward: bool = False,
 ) -> Operation:  # fmt: skip
-    """Attention in one kernel. `heads` are those of queries and of keys, `length` is of queries and of keys."""
+    """Fused attention; `heads` and `length` are pairs: those of queries and those of keys."""
     queries, keys = samples * heads[0] * length[0] * width, samples * heads[1] * length[1] * width
     flops = 4.0 * samples * heads[0] * length[0] * length[1] * width / (2 if causal else 1)
     moved = (2 * queries + 2 * keys) * NUMBER_BYTES[numbers]
@@ -119,14 +119,14 @@ def memory(
     numbers: OperationNumbers, elements: float, arrays: float, name: str = "", *, backward: bool = False,
     count: float = 1, waits: bool = False,
 ) -> Operation:  # fmt: skip
-    """An operation that reads and writes so many arrays of so many elements, and computes little."""
+    """A memory-bound operation that reads and writes `arrays` arrays of so many elements."""
     moved = elements * arrays * NUMBER_BYTES[numbers]
     shape = (max(1, round(elements)),)
     return Operation("memory", numbers, shape, elements, moved, name=name, backward=backward, count=count, waits=waits)
 
 
 def update(optimizer: str, parameters: float) -> Operation:
-    """The optimizer's, in one kernel for all arrays."""
+    """The optimizer's update, as one kernel for all arrays."""
     moved = parameters * UPDATE_BYTES[optimizer]
     return Operation("update", "fp32", (max(1, round(parameters)),), parameters, moved, name=optimizer)
 

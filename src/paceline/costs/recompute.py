@@ -9,7 +9,7 @@ from paceline.spec import Recompute
 
 
 def recomputed_model(model: ModelFacts, recompute: Recompute, ways: int = 1) -> ModelFacts:
-    """The model whose transformer blocks keep less: their output alone, or what products and transfers made too.
+    """The model with blocks that keep less: only their output, or also what products and transfers gave.
 
     `ways` is over how many ranks each layer is split already.
     """
@@ -41,7 +41,7 @@ def activation_bytes(
     numbers: Numbers = "single",
     passes: float = 1,
 ) -> float:
-    """Of a batch: what is kept, and what the block that is computed again just now has beside it.
+    """Bytes kept of a batch, plus those of the block that is being recomputed in the backward pass.
 
     Where the samples are those of several passes, one pass goes back at a time.
     """
@@ -55,12 +55,12 @@ def activation_bytes(
 
 
 def most_again(model: ModelFacts, recompute: Recompute, numbers: Numbers, ways: int = 1) -> int:
-    """Bytes per sample that the largest of the blocks which are computed again has beside what it keeps."""
+    """Bytes per sample, beyond what it keeps, of the largest block while it is recomputed."""
     pairs = zip(model.layers, recomputed_model(model, recompute, ways).layers, strict=True)
     return max((0, *(kept_bytes(before, numbers) - kept_bytes(after, numbers) for before, after in pairs)))
 
 
 def step_flops(model: ModelFacts, recompute: Recompute, samples: float) -> float:
-    """Forward and backward of a batch, with the blocks' forward once more where all of it is computed again."""
+    """Operations of both passes of a batch; with full recomputation, blocks run forward twice."""
     again = sum(layer.forward_flops * count for layer, count in model.runs if layer.heads) * (recompute == "full")
     return (model.forward_flops * (1 + BACKWARD_OVER_FORWARD) + again) * samples

@@ -31,7 +31,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cut:
-    """Over how many servers, and in pieces of how many elements at most."""
+    """Over how many servers parameters are spread, and the largest size of a piece."""
 
     servers: int
     most: int
@@ -42,7 +42,7 @@ class Cut:
         return cls(int(knobs["servers"]), int(knobs["piece_kib"]) * KIBIBYTE // parameter_width(spec))
 
     def pieces(self, elements: int) -> tuple[Piece, ...]:
-        """Stripes over all servers: each has as many elements as any other, give or take one, throughout a pass."""
+        """The parameters cut into pieces and dealt to servers in turn, so that all servers get equal amounts."""
         return tuple(self._pieces(elements))
 
     def _pieces(self, elements: int) -> Iterator[Piece]:
@@ -55,7 +55,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a worker and the servers exchange, in times per step: gradients, parameters, words and answers to them."""
+    """What a worker exchanges with the servers, each as times per step: gradients, parameters, control messages."""
 
     pushes: float = 1
     fetches: float = 1
@@ -64,12 +64,12 @@ class Traffic:
 
 
 def holds_back(spec: RunSpec) -> bool:
-    """Whether workers send nothing before all gradients of a step are there: it may be skipped, or they scaled."""
+    """Whether workers send nothing until all gradients of a step are complete, because it may be skipped or clipped."""
     return spec.precision == "fp16" or spec.clip is not None
 
 
 def served_footprint(spec: RunSpec, model: ModelFacts, cut: Cut, settings: Optimizer, traffic: Traffic) -> Footprint:
-    """Workers hold the model and no optimizer; each server holds its part of both, and a gradient of every worker."""
+    """Workers hold the model without an optimizer; servers hold parameters, optimizer state and received gradients."""
     width, local = parameter_width(spec), spec.samples_per_step // spec.workers
     size, held_back = model.parameters * width, holds_back(spec)
     leaving: dict[str, Any] = {"phase": "backward", "hidden": not held_back, "piece_bytes": cut.most * width}
@@ -96,7 +96,7 @@ def served_footprint(spec: RunSpec, model: ModelFacts, cut: Cut, settings: Optim
 
 
 def _parts_of(how: Cut, elements: int) -> Iterator[tuple[int, int]]:
-    """Pieces and elements of each server: one of full size in every whole stripe, and its share of the last one."""
+    """Pieces and elements on each server: one full piece per stripe, and a share of the last stripe."""
     whole, rest = divmod(elements, how.servers * how.most)
     last = {piece.server: piece.elements for piece in how.pieces(rest)}
     for server in range(how.servers):

@@ -25,7 +25,7 @@ BUCKET_BYTES = 25 * 1024**2
 
 @dataclass(frozen=True)
 class Split:
-    """One layer's place in a split model."""
+    """How one layer is split in a tensor-parallel model."""
 
     layer: LayerFacts
     input_elements: int
@@ -45,7 +45,7 @@ class Split:
 
     @property
     def sums(self) -> int:
-        """Partial results that a pass through the layer adds up over the workers: one for each kernel by rows."""
+        """How many all-reduces of partial results one pass through the layer needs: one per kernel split by rows."""
         return sum(self.array_split(array) == "rows" for array, _ in self.layer.arrays)
 
     @property
@@ -87,7 +87,7 @@ def split_layers(model: ModelFacts, ways: int, split_convolutions: bool) -> tupl
 def _part(
     layer: LayerFacts, ways: int, is_split: bool, following: LayerFacts | None, split_convolutions: bool
 ) -> LayerSplit:
-    """The way that a layer is split, among those that it declares."""
+    """The way in which a layer is split, chosen from those it declares."""
     if ways == 1:
         return "whole"
     if "heads" in layer.splits:
@@ -110,7 +110,7 @@ def _divides(layer: LayerFacts, part: LayerSplit, ways: int) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """Workers in rows of `ways` that split a model between them; `count` rows are replicas."""
+    """Tensor-parallel groups of `ways` workers, of which there are `count` as data-parallel replicas."""
 
     ways: int
     count: int
@@ -118,7 +118,7 @@ class Rows:
 
     @classmethod
     def of(cls, spec: RunSpec, knobs: Mapping[str, Scalar]) -> "Rows":
-        """The rows that the knobs ask for; workers that do not fill one, which is refused elsewhere, count as one."""
+        """The groups that the knobs ask for; an incomplete group, which is refused elsewhere, counts as one."""
         ways = max(1, min(int(knobs.get("tensor", spec.workers)), spec.workers))
         return cls(ways, spec.workers // ways, knobs["convolutions"] == "split")
 
@@ -128,7 +128,7 @@ class Rows:
 
 
 def why_not_split(spec: RunSpec, knobs: Mapping[str, Scalar], facts_of: FactsOf) -> str | None:
-    """Why a model cannot be split so, in words, or None; of a user's model only the run itself can tell."""
+    """Why a model cannot be split so, in words, or None; for a user's model only the run itself can tell."""
     if spec.optimizer.name == "lbfgs":
         return f"{spec.strategy} keeps parameters apart and L-BFGS needs them in one place; use another optimizer"
     asked = int(knobs.get("tensor", spec.workers))
@@ -198,7 +198,7 @@ def tensor_messages(
     spec: RunSpec, splits: Sequence[Split], ways: int, samples: float, scatter: Scatter = scattered_reduction,
     width: int = FLOAT_BYTES,
 ) -> tuple[Message, ...]:  # fmt: skip
-    """What the workers of a row exchange in a step: sums and pieces of activations and of their gradients."""
+    """What the workers of one tensor-parallel group exchange in a step."""
     messages: list[Message] = []
     for split in splits:
         name, scale = split.layer.name, samples * width

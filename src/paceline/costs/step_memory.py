@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """One layer's bytes in a pass; the loss counts as the last layer."""
+    """Bytes of one layer in a pass; the loss counts as the last layer."""
 
     layer: str
     parameter_bytes: float = 0
@@ -26,7 +26,7 @@ class LayerMemory:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """One device's bytes in a step on so many samples, all of the model on it."""
+    """Bytes on one device in a step over so many samples, with the whole model on it."""
 
     samples: float
     layers: tuple[LayerMemory, ...]
@@ -46,12 +46,12 @@ class StepMemory:
 
     @cached_property
     def parameter_bytes(self) -> float:
-        """Of all layers."""
+        """Bytes of the parameters of all layers."""
         return sum(layer.parameter_bytes for layer in self.layers)
 
     @cached_property
     def gradient_bytes(self) -> float:
-        """Of all layers."""
+        """Bytes of the gradients of all layers."""
         return sum(layer.gradient_bytes for layer in self.layers)
 
     @cached_property
@@ -61,13 +61,13 @@ class StepMemory:
 
     @cached_property
     def static_bytes(self) -> float:
-        """What is there before a step and after it."""
+        """Bytes that are allocated before a step as well as after it."""
         state = self.buffer_bytes + self.state_bytes
         return self.parameter_bytes + state + self.data_bytes + self.workspace_bytes
 
     @cached_property
     def passing_bytes(self) -> float:
-        """The most in both passes over what stays."""
+        """The highest number of bytes in both passes above the static ones."""
         most, below, left = 0.0, 0.0, self.gradient_bytes
         for layer in self.layers:
             left -= layer.gradient_bytes
@@ -77,7 +77,7 @@ class StepMemory:
 
     @cached_property
     def passing_beside_gradients(self) -> float:
-        """The same where all gradients are there already, and count as what stays."""
+        """The same if all gradients already exist and count as static."""
         most, below = 0.0, 0.0
         for layer in self.layers:
             most = max(most, below + layer.forward_bytes, below + layer.backward_bytes)
@@ -85,7 +85,7 @@ class StepMemory:
         return most
 
     def peak_bytes(self, accumulation: int = 1) -> float:
-        """The most at one time; of several passes, all but the first find every gradient there already."""
+        """The peak of a step; with accumulation, later passes start with all gradients allocated."""
         passing = self.passing_bytes
         if accumulation > 1:
             passing = max(passing, self.gradient_bytes + self.passing_beside_gradients)
@@ -93,12 +93,12 @@ class StepMemory:
         return self.static_bytes + max(passing, after)
 
     def evaluated_by(self, replicas: int) -> "StepMemory":
-        """The same where the samples to evaluate are divided over so many workers."""
+        """The same with the evaluation samples divided over `replicas` workers."""
         share = min(self.evaluation_samples, math.ceil(self.test_samples / replicas)) / self.evaluation_samples
         return replace(self, evaluation_bytes=self.evaluation_bytes * share)
 
     def towards(self, other: "StepMemory", samples: float) -> "StepMemory":
-        """The same step on other samples: all bytes on a straight line through both steps."""
+        """The same step with another number of samples, all byte counts on a line through the two steps."""
         share = (samples - self.samples) / (other.samples - self.samples)
         layers = tuple(
             replace(first, **_on_line(first, second, share))
@@ -108,7 +108,7 @@ class StepMemory:
 
 
 def _on_line(first: LayerMemory | StepMemory, second: LayerMemory | StepMemory, share: float) -> dict[str, Any]:
-    """All fields that are bytes, which are never below zero."""
+    """All byte counts interpolated (or extrapolated) linearly, never below zero."""
     names = [field.name for field in fields(first) if field.name.endswith("_bytes")]
     pairs = {name: (getattr(first, name), getattr(second, name)) for name in names}
     return {name: max(0.0, a + (b - a) * share) for name, (a, b) in pairs.items()}

@@ -128,10 +128,10 @@ def colours(names: Sequence[str], panels: Iterable[Iterable[str]] = (), **option
     `panels` names the series of each panel: two that are never drawn together may have the same colour.
     """
     ours = [name for name in names if not name.endswith(PUBLISHED)]
-    beside = [set(panel) for panel in panels] or [set(ours)]
+    panel_series = [set(panel) for panel in panels] or [set(ours)]
     colour_of = dict.fromkeys(names, INK) | dict.fromkeys(ours, OTHERS)
     for name in ours:
-        taken = {colour_of[other] for panel in beside if name in panel for other in panel if other in colour_of}
+        taken = {colour_of[other] for panel in panel_series if name in panel for other in panel if other in colour_of}
         colour_of[name] = next((colour for colour in PALETTE if colour not in taken), OTHERS)
     scale = altair.Scale(domain=list(colour_of), range=list(colour_of.values()))
     return altair.Color("series:N", title=None, scale=scale, **options)

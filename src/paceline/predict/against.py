@@ -30,7 +30,7 @@ class ComparedRun:
 
     @property
     def error(self) -> float:
-        """Relative; above zero where the prediction is too long."""
+        """Relative error; positive where the predicted time is too long."""
         return self.predicted.value / self.run.step_seconds - 1
 
     @property
@@ -48,7 +48,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class ErrorSummary:
-    """Errors of several runs; the bias is the median of relative errors."""
+    """Errors of several runs; the bias is the median of their relative errors."""
 
     runs: int
     mean_error: float
@@ -59,7 +59,7 @@ class ErrorSummary:
 
     @classmethod
     def of(cls, rows: Sequence[ComparedRun]) -> "ErrorSummary":
-        """All of them together."""
+        """The summary of these rows."""
         errors = [row.error for row in rows]
         sizes = [abs(error) for error in errors]
         inside = mean(row.inside for row in rows)
@@ -85,31 +85,31 @@ class Comparison:
 
     @property
     def total(self) -> ErrorSummary:
-        """Of all runs."""
+        """The summary of all runs."""
         return ErrorSummary.of(self.rows)
 
     def by(self, key: Callable[[ComparedRun], str]) -> dict[str, ErrorSummary]:
-        """Of the runs that have a key in common."""
+        """Summaries of runs grouped by a key."""
         return {name: ErrorSummary.of(rows) for name, rows in sorted(_grouped(self.rows, key).items())}
 
     @property
     def by_nodes(self) -> dict[str, ErrorSummary]:
-        """Of runs within a node, and over several."""
+        """Summaries of runs within one node, and over several nodes."""
         return self.by(lambda row: "one node" if row.nodes == 1 else "several nodes")
 
     @property
     def by_layout(self) -> dict[str, ErrorSummary]:
-        """By the dimensions of the layout."""
+        """Summaries by the layout dimensions in use."""
         return self.by(lambda row: row.dimensions)
 
     @property
     def by_source(self) -> dict[str, ErrorSummary]:
-        """By what the log calls the source."""
+        """Summaries by the log's source column."""
         return self.by(lambda row: row.run.source)
 
     @property
     def rank_correlation(self) -> float | None:
-        """Spearman's, within runs of one model and device count; the mean of all such groups by their runs."""
+        """Spearman's correlation within runs of one model and device count; the mean over groups, weighted by runs."""
         groups = _grouped(self.rows, lambda row: str((row.run.spec.workload, row.run.group[2], row.run.spec.workers)))
         found = [(len(rows), _spearman(rows)) for rows in groups.values() if len(rows) >= LEAST_RANKED]
         total = sum(count for count, _ in found)
@@ -117,12 +117,12 @@ class Comparison:
 
     @property
     def loss_of_predicted(self) -> ChoiceLoss | None:
-        """Of taking the layout with the shortest predicted step."""
+        """How much longer steps take if the layout with the shortest predicted step is chosen."""
         return self._loss(lambda rows: min(rows, key=lambda row: row.predicted.value))
 
     @property
     def loss_of_data_parallel(self) -> ChoiceLoss | None:
-        """Of always taking the most copies of the model, with the largest micro-batch."""
+        """How much longer steps take if data parallelism with the largest micro-batch is always chosen."""
         return self._loss(lambda rows: max(rows, key=_data_parallel))
 
     def _loss(self, choose: Callable[[Sequence[ComparedRun]], ComparedRun]) -> ChoiceLoss | None:
@@ -185,7 +185,7 @@ def predictors_of(
 
 
 def _with_attention(hardware: Hardware, attention: AttentionKernel | None) -> Hardware:
-    """A system whose software makes attention as a run says that it did."""
+    """The system with the attention kernel (fused or not) that a logged run used."""
     if attention is None or hardware.software is None or hardware.software.attention == attention:
         return hardware
     software = hardware.software.model_copy(update={"attention": attention})

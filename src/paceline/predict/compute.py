@@ -63,7 +63,7 @@ class Passes:
         return self.forward_total + self.backward_total
 
     def crowded(self, factor: float) -> "Passes":
-        """The same where other workers slow the device down by a factor; not the host, which is each worker's own."""
+        """The passes slowed down by other workers on the device; the host's seconds stay."""
         if factor == 1:
             return self
         forward, backward = (tuple(seconds * factor for seconds in passes) for passes in (self.forward, self.backward))
@@ -87,7 +87,7 @@ def touched_elements(layer: LayerFacts, before: int) -> int:
 
 
 def passes_back(model: ModelFacts) -> list[int]:
-    """How often the backward pass goes through each layer: once for its weights, once for what is below.
+    """How many gradient computations each layer needs in the backward pass: for its weights, and for its input.
 
     Before the first parameters nothing goes back, and there the gradient of the input is not wanted.
     """
@@ -99,7 +99,7 @@ def passes_back(model: ModelFacts) -> list[int]:
 
 
 def takes_time(layer: LayerFacts) -> bool:
-    """Whether there is anything to compute: not where only a shape changes."""
+    """Whether the layer computes anything, rather than only changing a shape."""
     return bool(layer.forward_flops or layer.parameters)
 
 
@@ -147,21 +147,21 @@ class Compute:
         )
 
     def source_text(self, sources: Mapping[Source, float], host_bound: bool) -> str:
-        """Where the device's seconds come from, and whether they are what counts."""
+        """Where the seconds come from, in words, and whether the host is the bottleneck."""
         names: dict[Source, str] = {
             "replayed": f"operations of this model, replayed {self._where}",
             "grid": f"a grid of operations, measured {self._where}",
             "data sheet": "numbers fitted to logged runs" if self.hardware.software else DATA_SHEET,
         }
         text = names[max(sources, key=lambda source: sources[source], default="data sheet")]
-        return f"{text}; the host that asks for operations takes longer than the device" if host_bound else text
+        return f"{text}; the host takes longer to launch kernels than the GPU to run them" if host_bound else text
 
     @property
     def _where(self) -> str:
         return "on such a machine" if self.hardware.measured_elsewhere else "here"
 
     def measured_steps(self, digest: str) -> StepCurve | None:
-        """The curve of a model that was measured here."""
+        """The curve of this model's measured steps, if there is one."""
         return self._curves.get(digest)
 
     @cached_property
@@ -177,7 +177,7 @@ class Compute:
         return of_framework or {rate.kind: rate for rate in known}
 
     def _by_operations(self, model: ModelFacts, samples: float) -> Passes:
-        """The longer of what the device and the host take; the loss goes with the last layer."""
+        """Seconds of each layer: the larger of device and host time; the loss counts with the last layer."""
         timer = self.timer or OperationTimer(self.hardware)
         operations = model_operations(model, samples, self.numbers, self.optimizer)
         step = step_seconds(operations, timer, self.running)
@@ -205,12 +205,12 @@ class Compute:
 
     @property
     def running(self) -> Execution:
-        """How its steps run; other frameworks than PyTorch compile theirs."""
+        """The execution of the steps; frameworks other than PyTorch always compile."""
         return self.execution if self.framework == "torch" else "compiled"
 
     @property
     def numbers(self) -> Precision:
-        """Parameters that are cast beforehand ask for the operations of a model that is in these numbers."""
+        """The precision for which operations are looked up, with casts taken into account."""
         return "bf16-pure" if self.casts else self.precision
 
     def _by_layers(self, model: ModelFacts, samples: float) -> Passes:
@@ -260,6 +260,6 @@ class Compute:
 
 
 def _joined(seconds: Iterable[float]) -> tuple[float, ...]:
-    """Of layers, with the loss's added to those of the last one."""
+    """Seconds by layer, those of the loss added to the last layer."""
     *layers, last, loss = seconds
     return (*layers, last + loss)

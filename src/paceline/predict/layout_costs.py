@@ -48,7 +48,7 @@ class LayoutCost:
 
 
 def dimension_of(message: Message, layout: Layout) -> str:
-    """By how far apart its ranks are, and how many; two of several exchange what crosses between stages."""
+    """The layout dimension that a message belongs to, from the number of its ranks and the distance between them."""
     near = [name for name in DIMENSIONS if getattr(layout, name) > 1 and layout.apart(name) == message.apart]
     exactly = [name for name in near if getattr(layout, name) == message.ranks]
     return next(iter((*exactly, *near)), "others")
@@ -83,7 +83,7 @@ def layout_costs(
 
 
 def _rank(cost: LayoutCost, order: Order) -> tuple[bool, float]:
-    """What does not fit comes last, whatever it sends."""
+    """The sort key of a layout: those that do not fit come last."""
     amount = cost.heaviest.held_bytes if order == "held" else cost.busiest.sent_bytes
     return cost.fits is False, amount
 

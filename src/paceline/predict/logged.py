@@ -107,7 +107,7 @@ class LogRow(Frozen):
 
     @property
     def layout(self) -> Layout:
-        """How its GPUs divided the model."""
+        """The layout in which the run's GPUs divided the model."""
         others = self.tensor * self.pipeline * self.context * self.shard
         copies = self.replicate or max(1, self.gpus // others)
         return Layout(
@@ -116,7 +116,7 @@ class LogRow(Frozen):
 
     @property
     def spec(self) -> RunSpec:
-        """The run, as the strategy that takes layouts would make it."""
+        """The run as a spec of the strategy that takes layouts."""
         layout = self.layout
         passes = self.global_batch // layout.data_ranks // self.micro_batch
         knobs: dict[str, Scalar] = {}
@@ -165,7 +165,7 @@ class LoggedRun:
 
     @property
     def group(self) -> tuple[Any, ...]:
-        """What runs have in common that are choices of the same user: model, devices and global batch."""
+        """What runs share that are alternatives for the same user: model, devices and global batch."""
         spec = self.spec
         return self.source, spec.workload, tuple(sorted(spec.options.items())), spec.workers, spec.samples_per_step
 

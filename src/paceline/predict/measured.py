@@ -25,7 +25,7 @@ class MeasuredStep:
 
 
 def measured_step(record: Record) -> MeasuredStep | None:
-    """From the epochs after the first, if there are others."""
+    """Seconds of a step, from the epochs after the first if there are any."""
     epochs = [epoch for epoch in record.epochs if epoch.steps]
     steady = epochs[1:] or epochs
     if not record.ok or not steady:

@@ -71,7 +71,7 @@ def peak_of_passes(
 
 
 def kept_by_allocator(points: Curve, samples: float) -> float:
-    """Bytes over the local batch; beyond the largest that was measured the line goes on, not that point's chance."""
+    """Bytes that the allocator keeps at a local batch; beyond the largest measured batch the fitted line continues."""
     if samples <= max(points.sizes):
         return points.at(samples)
     return max(points.values[-1], points.fixed + points.slope * samples)
@@ -121,7 +121,7 @@ class MemoryPredictor:
         return TracedPeaks(self.hardware, self.model)
 
     def need(self, spec: RunSpec, footprint: Footprint, samples: float) -> MemoryNeed:
-        """Of the rank that holds most, with so many samples in a pass: traced where it can be, else counted."""
+        """What the rank that holds most needs with `samples` in a pass: traced if possible, else counted."""
         chosen = strategy(spec.strategy)
         # On cores it is part of what a process holds.
         reserved = self.hardware.device.reserved_bytes.value if self.hardware.kind == "cuda" else 0.0
@@ -165,7 +165,7 @@ class MemoryPredictor:
         return held + beyond + slack + (self.data_bytes if computes else 0.0)
 
     def _buffered(self, group: RankFootprint, passing: float, overhead: StrategyOverhead) -> float:
-        """Bytes of passes for a moment and of the strategy's buffers: as measured with this model, or by its size."""
+        """Temporary bytes of passes and of the strategy's buffers: measured with this model, or scaled by its size."""
         buffers = overhead.held_per_parameter_byte * self.model.parameter_bytes
         grown = overhead.held_per_activation_byte.get(self.digest)
         if grown is not None:
@@ -181,7 +181,7 @@ class MemoryPredictor:
         return {fit.framework: fit for fit in self.hardware.calibrated.memory}
 
     def _passing(self, framework: str, samples: float, width: int) -> float:
-        """What the passes of a local batch hold at their peak, over all gradients and all that is kept."""
+        """Bytes of a local batch's passes at their peak, beyond all gradients and kept activations."""
         if (framework, samples, width) not in self._passed:
             fit = self._fits.get(framework)
             scratch = {rates.kind: rates for rates in fit.scratch} if fit else {}

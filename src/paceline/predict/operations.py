@@ -96,13 +96,13 @@ def step_deviation(off: float, sources: Mapping[Source, float]) -> float:
 
 @dataclass(frozen=True)
 class Grid:
-    """Points of operations that are alike: logarithms of sizes, and of the factor between measured and described."""
+    """Measured operations of one kind: logarithms of their sizes, and of measured time over data-sheet time."""
 
     places: Floats
     factors: Floats
 
     def at(self, place: Sequence[float]) -> tuple[float, float]:
-        """The factor there, as a logarithm, and how far the points nearby lie from their plane."""
+        """The logarithm of the correction factor at these coordinates, and the residual of the points nearby."""
         offsets = self.places - np.asarray(place)
         squares = np.einsum("ij,ij->i", offsets, offsets)
         count = min(len(squares), POINTS_PER_SLOPE * offsets.shape[1] + POINTS_BESIDE)
@@ -124,7 +124,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class OperationTimer:
-    """How long a system's device takes for operations; each is worked out once.
+    """Seconds of operations on a system's device; each distinct one is computed once.
 
     `busy` slices of one GPU compute at the same time.
     """
@@ -134,7 +134,7 @@ class OperationTimer:
     _known: dict[Operation, Timed] = field(default_factory=dict)
 
     def timed(self, operation: Operation) -> Timed:
-        """One such operation, whatever its count."""
+        """Seconds of one such operation, whatever its count."""
         found = self._known.get(operation)
         if found is None:
             found = self._timed(operation)
@@ -172,7 +172,7 @@ class OperationTimer:
         return Timed(seconds, "data sheet", self._described_deviation(operation))
 
     def _slower(self, operation: Operation) -> float:
-        """By which factor it takes longer than what stands in for it."""
+        """The factor by which the operation is slower than the one that stands in for it in the grid."""
         if operation.plain_name not in SLOWER or operation.plain_name in self._names:
             return 1.0
         return SLOWER[operation.plain_name]
@@ -182,7 +182,7 @@ class OperationTimer:
         return {times.name for times in self.hardware.calibrated.operations}
 
     def _described_deviation(self, operation: Operation) -> float:
-        """Large operations take what a data sheet says more surely than small ones."""
+        """The relative uncertainty of the data sheet's estimate: lower for large operations."""
         device = self.hardware.device
         seconds = LARGE * device.half_rate_flops.value / max(each.value for each in device.flops_per_second.values())
         large = self.least_seconds(operation) >= seconds
@@ -190,7 +190,7 @@ class OperationTimer:
         return min(usual, DESCRIBED_DEVIATIONS.get(operation.kind, usual)) if large else usual
 
     def least_seconds(self, operation: Operation) -> float:
-        """What peak arithmetic and bandwidth allow."""
+        """The lower bound given by peak arithmetic and peak bandwidth."""
         device = self.hardware.device
         moving = _moved(operation) / device.memory_bytes_per_second.value
         if operation.kind in ("memory", "update"):
@@ -199,13 +199,13 @@ class OperationTimer:
 
     @cached_property
     def shortest_seconds(self) -> float:
-        """What an operation takes in which there is next to nothing to compute."""
+        """Seconds of an operation with next to nothing to compute."""
         device = self.hardware.device
         best = max(quantity.value for quantity in device.flops_per_second.values())
         return device.half_rate_flops.value / (best * device.product_efficiency.value)
 
     def _described(self, operation: Operation) -> float:
-        """The slower of computing and of moving numbers, each at the share of its peak that devices reach.
+        """The larger of arithmetic and memory time, each at the share of its peak that kernels reach.
 
         Beside it what every operation takes, however small: by that one of `half_rate_flops` reaches half the rate.
         """
@@ -236,7 +236,7 @@ class OperationTimer:
         return {}
 
     def _grid(self, operation: Operation) -> Grid | None:
-        """The points of its kind, numbers and pass, or of those that are most alike."""
+        """Measured points of the same kind, precision and pass, or of the most similar ones."""
         names = {"memory": (_name(operation), STAND_IN), "update": (_name(operation), USUAL_UPDATE)}.get(
             operation.kind, ("",)
         )
@@ -266,7 +266,7 @@ def peak_of(device: Device, numbers: Precision) -> float:
 
 
 def _identity(operation: Operation) -> tuple[object, ...]:
-    """What a replayed operation is known by: kernels depend on nothing else."""
+    """The key of a replayed operation: everything that its kernel's time depends on."""
     named = operation.kind in ("memory", "update")
     return (operation.kind, operation.numbers, operation.backward, operation.sums_rows,
             _name(operation) if named else "", operation.shape,
@@ -274,17 +274,17 @@ def _identity(operation: Operation) -> tuple[object, ...]:
 
 
 def _passes_like(operation: Operation) -> tuple[tuple[bool, bool], ...]:
-    """Whether backward, and whether over rows: as the operation is, then as those that are most alike."""
+    """Pass and row order to look up, the operation's own first and then the most similar."""
     return (operation.backward, operation.sums_rows), (operation.backward, False), (not operation.backward, False)
 
 
 def _name(operation: Operation) -> str:
-    """What a memory-bound operation or an update goes by: `add` of `add_`, `adam` of `_fused_adam_`."""
+    """The plain name of a memory-bound operation or update: `add` of `add_`, `adam` of `_fused_adam_`."""
     return operation.update_name if operation.kind == "update" else operation.plain_name.removesuffix("_")
 
 
 def _moved(operation: Operation) -> float:
-    """Bytes that are read and written; what an operation in place writes was counted once."""
+    """Bytes read and written; an in-place operation's output is counted once."""
     if operation.kind == "update":
         return operation.shape[0] * float(UPDATE_BYTES.get(_name(operation), UPDATE_BYTES[USUAL_UPDATE]))
     if operation.plain_name in READ:
@@ -294,7 +294,7 @@ def _moved(operation: Operation) -> float:
 
 
 def place_of(operation: Operation) -> tuple[float, ...]:
-    """Where an operation is among those of its kind: logarithms of what its speed depends on."""
+    """The operation's coordinates in its grid: logarithms of the sizes its speed depends on."""
     shape = operation.shape
     if operation.kind == "product":
         batch, rows, columns, inner = shape

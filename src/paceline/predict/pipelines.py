@@ -18,7 +18,7 @@ Arrivals = list[list[float | None]]
 
 
 def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInputs) -> Parts:
-    """Micro-batches go forward through the line of workers and their gradients back; passes are those of one."""
+    """A pipeline's step: micro-batches go forward through the workers and their gradients come back."""
     line, rounds = line_of_workers(workers, stages), stages.accumulation
     count = stages.microbatches * rounds
     within, sends = _exchanges(line, inputs, count)
@@ -46,7 +46,7 @@ def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInpu
 def _exchanges(
     line: Sequence[RankFootprint], inputs: StepInputs, count: int
 ) -> tuple[list[tuple[float, float]], list[float]]:
-    """Of each worker, what its passes wait for, and one of its sends; workers that send the same are alike."""
+    """For each worker, seconds of exchanges that its passes wait for, and of one send to the next stage."""
     known: dict[int, tuple[tuple[float, float], float]] = {}
     for group in line:
         if id(group.messages) not in known:
@@ -62,7 +62,7 @@ def _between_stages(message: Message) -> bool:
 
 
 def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
-    """Until all micro-batches are done; once the pipeline is full, as many more take as long as the ones before."""
+    """Seconds until all micro-batches are done; once the pipeline is full, its pace is extrapolated."""
     few = STEADY_ROUNDS.get(stages.schedule, STEADY_ROUNDS_OTHERWISE) * stages.workers
     if stages.microbatches <= few + stages.workers:
         return pipeline_seconds(stages, passes, sends)
@@ -74,7 +74,7 @@ def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Seq
 
 
 def _without_sends(stages: Stages, passes: Sequence[tuple[float, float]]) -> float:
-    """The same if nothing had to be sent."""
+    """Seconds of the same schedule if sends took no time."""
     if stages.schedule != "1f1b":
         return _scheduled(stages, passes, [0.0] * len(passes))
     # One micro-batch goes through all stages, and then the slowest makes the others.
@@ -85,7 +85,7 @@ def _without_sends(stages: Stages, passes: Sequence[tuple[float, float]]) -> flo
 def _stage_passes(
     line: Sequence[RankFootprint], stages: Stages, within: Sequence[tuple[float, float]], inputs: StepInputs
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]], StepInputs]:
-    """Seconds of each worker's two passes, alone and with exchanges; and inputs with what they are made of."""
+    """Seconds of each worker's forward and backward pass, without and with exchanges, and their inputs."""
     own = [passes for group in line if (passes := inputs.own_passes(group)) is not None]
     if len(own) == len(line):
         # A pass takes no less than its host takes to ask for it.
@@ -120,7 +120,7 @@ def within_passes(group: RankFootprint, inputs: StepInputs, count: int) -> tuple
 
 
 def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[float, float]) -> float:
-    """Exposed seconds of what comes once in a step.
+    """Exposed seconds of transfers that happen once per step.
 
     Gathered parameters hide behind the first forward pass and gradients, which the last backward pass completes, behind
     that one; what belongs to the update hides behind nothing.
@@ -137,7 +137,7 @@ def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[floa
 
 
 def line_of_workers(workers: Sequence[RankFootprint], stages: Stages) -> list[RankFootprint]:
-    """One pipeline's workers in order, each by itself."""
+    """The workers of one pipeline in order, one entry each."""
     line: list[RankFootprint] = []
     before = 0
     for group in workers:
@@ -150,7 +150,7 @@ def line_of_workers(workers: Sequence[RankFootprint], stages: Stages) -> list[Ra
 
 
 def pipeline_seconds(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
-    """Until every worker has made its passes in the order of the schedule, each followed by sending what it made.
+    """Seconds until every worker has made its passes in schedule order, each followed by a send.
 
     `passes` are the seconds of each worker's forward and backward pass through all of its stages, `sends` those of one
     of its messages, which leave one after another.
@@ -195,14 +195,14 @@ def pipeline_seconds(stages: Stages, passes: Sequence[tuple[float, float]], send
 
 
 def _arriving(ahead: Arrivals, back: Arrivals, forward: bool, stage: int, last: int) -> list[float | None] | None:
-    """What a pass waits for, by micro-batch: the stage before it, the one behind it, or at the end its forward pass."""
+    """When the input of a pass is there: from the stage before, the stage after, or its own forward pass."""
     if forward:
         return ahead[stage - 1] if stage else None
     return back[stage + 1] if stage < last else ahead[last]
 
 
 def _seconds_of(passes: tuple[float, float], chunks: int) -> tuple[dict[Kind, float], dict[Kind, float]]:
-    """Seconds of each kind of pass through one stage: the first, and any other."""
+    """Seconds of each kind of pass through one stage: for the first stage, and for the others."""
     forward, backward = (seconds / chunks for seconds in passes)
     whole: dict[Kind, float] = {"forward": forward, "backward": backward}
     # Nothing is before the first stage: PyTorch makes its whole backward pass where the weights' turn is.
@@ -211,7 +211,7 @@ def _seconds_of(passes: tuple[float, float], chunks: int) -> tuple[dict[Kind, fl
 
 
 def messages_sent(stages: Stages, worker: int) -> int:
-    """Messages of one worker: what its passes make for stages of others."""
+    """Number of messages that one worker sends to stages of other workers."""
     count = stages.workers * stages.stages_per_worker
     holders = [holder(stages.schedule, stages.workers, stage) for stage in range(count)]
     neighbours = [

@@ -141,7 +141,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts runs of one model on one system; what they have in common is worked out once."""
+    """Predicts runs of one model on one system; what the runs have in common is computed once."""
 
     hardware: Hardware
     model: ModelFacts
@@ -177,7 +177,7 @@ class Predictor:
         return model_digest(self.model)
 
     def predict(self, spec: RunSpec, footprint: Footprint | None = None) -> Prediction:
-        """The configuration as its strategy's footprint describes it, which is worked out where it is not given."""
+        """The prediction for a configuration; its footprint is computed unless it is passed."""
         chosen = strategy(spec.strategy)
         footprint = footprint or chosen.footprint(spec, self.model)
         inputs = self._inputs(spec, chosen, footprint)
@@ -196,7 +196,7 @@ class Predictor:
         )  # fmt: skip
 
     def parts(self, spec: RunSpec, footprint: Footprint) -> Parts:
-        """Where the seconds of a step go, and nothing else of it."""
+        """Where the seconds of a step go, without memory, energy or cost."""
         return time_step(footprint, self._inputs(spec, strategy(spec.strategy), footprint))
 
     def _inputs(self, spec: RunSpec, chosen: Strategy, footprint: Footprint, busy: float | None = None) -> StepInputs:
@@ -254,7 +254,7 @@ class Predictor:
         return self._passes[key]
 
     def rank_passes(self, chosen: Strategy, spec: RunSpec, work: RankWork) -> Passes:
-        """Seconds of a rank's own part of the model where GPUs are timed so, else those of as many samples."""
+        """Seconds of a rank's own part of the model on GPUs; elsewhere those of the whole model on as many samples."""
         clock = self._clock(spec, chosen)
         return clock.passes(work) if clock is not None else self.passes(chosen, spec, work.samples)
 
@@ -276,7 +276,7 @@ class Predictor:
         return self._timers[busy]
 
     def _clock(self, spec: RunSpec, chosen: Strategy, busy: float = 1.0) -> RankClock | None:
-        """Times ranks' own parts of a model on GPUs, unless its steps were measured there or its operations traced."""
+        """The clock for ranks' parts of the model on GPUs; None where its steps were measured or traced."""
         if self.hardware.kind == "cpu" or self.traced is not None:
             return None
         compute = self.compute(chosen, spec, busy)
@@ -288,7 +288,7 @@ class Predictor:
         return self.clocks[key]
 
     def _single(self, spec: RunSpec, chosen: Strategy) -> float:
-        """Seconds of a step on one worker with as many samples, without any strategy."""
+        """Seconds of a step with the same samples on one worker, without a strategy."""
         samples = spec.global_batch or spec.local_batch or 1
         key = id(self.compute(chosen, spec)), samples
         if key not in self._singles:
@@ -307,7 +307,7 @@ class Predictor:
         return self._costs[key]
 
     def _crowding(self, footprint: Footprint, spec: RunSpec, chosen: Strategy) -> float:
-        """Workers of a CPU share its caches, its memory and, where there are more than cores, the cores."""
+        """The slowdown by workers that share a CPU's caches, memory and, if oversubscribed, cores."""
         if self.hardware.kind != "cpu":
             return self._slices_crowding(spec.workers)
         busy = 1 if footprint.stages and footprint.stages.microbatches == 1 else spec.workers
@@ -318,7 +318,7 @@ class Predictor:
         return shared * max(1.0, busy * spec.cores_per_worker / cores)
 
     def _slices_crowding(self, workers: int) -> float:
-        """Slices of one GPU share its memory; GPUs share nothing.
+        """The slowdown by slices that share a GPU's memory; 1 on whole GPUs.
 
         Where it was measured by kind of operation, it is in the operations' times already.
         """
@@ -327,7 +327,7 @@ class Predictor:
         return 1 + (measured - 1) * (min(workers, slices) - 1) / (slices - 1) if slices > 1 else 1.0
 
     def _all_busy(self, chosen: Strategy) -> float:
-        """How much longer computation takes when every core computes: as this model did, or as its kinds of layers.
+        """The slowdown of computation when every core is busy: measured on this model, or on its kinds of layers.
 
         A layer by itself stays in its core's cache, which a model's step does not: it is no less than what was measured
         of a whole model.

@@ -94,7 +94,7 @@ class Question:
 
     @cached_property
     def facts(self) -> ModelFacts:
-        """The model's layers in numbers; a user's own is followed in a process of its own."""
+        """The model's layers in numbers; a user's model is traced on the meta device in a process of its own."""
         if self.own_facts is None:
             return spec_facts(self.base)
         if self.own_facts.model is None:
@@ -106,7 +106,7 @@ class Question:
         return self.own_facts.model
 
     def but_with(self, **fields: Any) -> "Question":
-        """The same model asked about otherwise; what is known of it is not worked out again."""
+        """The same question with some fields changed; what is already known of the model is kept."""
         other = replace(self, **fields)
         known: dict[str, Any] = {name: vars(self)[name] for name in ("own_facts", "facts") if name in vars(self)}
         vars(other).update(known)
@@ -133,13 +133,13 @@ class Question:
 
     @cached_property
     def tokens_per_sample(self) -> int | None:
-        """Of a model that is trained on sequences of tokens."""
+        """Tokens in a sample; None for models that are not trained on tokens."""
         shape = self.base.input_shape
         return shape[0] if self.base.dataset in SEQUENCES and shape else None
 
     @cached_property
     def batches(self) -> list[tuple[str, int]]:
-        """("global_batch" or "local_batch", size); by default as such models are trained."""
+        """("global_batch" or "local_batch", size) for each batch asked about; by default a usual one."""
         if not self.global_batches and not self.local_batches:
             return [("global_batch", self._usual_batch)]
         fixed = [("global_batch", size) for size in self.global_batches]
@@ -147,7 +147,7 @@ class Question:
 
     @property
     def _usual_batch(self) -> int:
-        """On GPUs as many tokens as models of that size are trained with; else as many samples as workers share."""
+        """The default batch: as many tokens as such models are trained with on GPUs, else a multiple of workers."""
         if self.hardware.kind == "cuda" and self.tokens_per_sample is not None:
             tokens = next(tokens for most, tokens in USUAL_TOKENS if self.facts.parameters <= most)
             return 1 << max(0, tokens // self.tokens_per_sample).bit_length() - 1
@@ -158,7 +158,7 @@ class Question:
 
     @property
     def chose_batch(self) -> bool:
-        """Whether the batch is not the user's."""
+        """Whether Paceline chose the batch because the user named none."""
         return not self.global_batches and not self.local_batches
 
     def specs(
@@ -187,7 +187,7 @@ class Question:
                 yield self.as_usual(spec.model_copy(update=shape))
 
     def as_usual(self, spec: RunSpec) -> RunSpec:
-        """The run as people make it where nothing is asked: models of tokens are compiled on GPUs, if they can be."""
+        """The run with defaults for what was not asked: models of tokens are compiled on GPUs, where possible."""
         if self.execution is not None or self.hardware.kind != "cuda" or self.tokens_per_sample is None:
             return spec
         if USUAL_EXECUTION not in strategy(spec.strategy).needs.executions:
@@ -196,7 +196,7 @@ class Question:
         return compiled if self.why_not(compiled) is None else spec
 
     def _shapes(self, spec: RunSpec, workers: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """Worker counts, with the layouts of a strategy that takes them."""
+        """Worker counts, or the layouts of a strategy that takes them."""
         if "layout" not in strategy(spec.strategy).needs.heeds:
             yield from ({"workers": count} for count in workers)
             return
@@ -206,7 +206,7 @@ class Question:
 
     @property
     def settings(self) -> set[str]:
-        """Names of settings that the question itself fixes, whichever strategy heeds them."""
+        """Names of run fields that the question itself fixes."""
         asked = {"accumulation": self.accumulation > 1, "recompute": self.recompute != "none", "layout": True}
         return {*self.knobs, *(name for name, fixed in asked.items() if fixed)}
 
@@ -273,5 +273,5 @@ def data_bytes(spec: RunSpec) -> float:
 
 
 def usual_precision(hardware: Hardware) -> Precision:
-    """What people train with there: bf16 where a GPU has it."""
+    """The precision that people train with on this hardware: bf16 where a GPU supports it."""
     return "bf16" if hardware.kind == "cuda" and "bf16" in hardware.device.flops_per_second else "fp32"

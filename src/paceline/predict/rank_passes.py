@@ -40,7 +40,7 @@ class LayerTimes:
 
 @dataclass(frozen=True)
 class RankClock:
-    """Times passes of ranks as one framework makes them; layers that are alike are timed once."""
+    """Times the passes of ranks in one framework; equal layers are timed once."""
 
     compute: Compute
     # With the work that they are of, which is known by its place in memory and so must be kept.
@@ -49,7 +49,7 @@ class RankClock:
     _losses: dict[tuple[float, bool, bool], LayerTimes] = field(default_factory=dict)
 
     def passes(self, work: RankWork) -> Passes:
-        """One forward and backward pass of its samples; seconds of device and host apart."""
+        """Seconds of one forward and backward pass of a rank's samples, for device and host separately."""
         how = work.ways, work.recompute, work.last, work.stretches, work.cast, work.gathers, work.context
         key = id(work.model), work.samples, how
         if key not in self._passes:
@@ -107,7 +107,7 @@ class RankClock:
         return split, unit_operations(casts, work.gathers, work.ways > 1) * self._host
 
     def _beside(self, updated: float, device: float, host_bound: bool) -> float:
-        """Seconds of a step beside its passes and its update."""
+        """Seconds of a step that belong to neither passes nor update."""
         if self.compute.hardware.software is not None:
             # What a fit says of each step has all of this in it.
             return 0.0
@@ -119,7 +119,7 @@ class RankClock:
         return max(0.0, (BESIDE + 1) * self._host - updated) * host_bound
 
     def _layers(self, work: RankWork) -> list[tuple[LayerTimes, int]]:
-        """Of each run of like layers, and of the loss."""
+        """Seconds of each run of equal layers with the length of the run, the loss as the last entry."""
         precision: Precision = self.compute.precision
         samples = max(1, round(work.samples))
         fitted = self.compute.hardware.software is not None
@@ -211,7 +211,7 @@ class RankClock:
 def _as_run(
     layer: LayerFacts, on: Pass, recompute: Recompute, attention: AttentionKernel, compiled: bool
 ) -> LayerOperations:
-    """Both passes of a layer with what is recomputed, as attention is made and as a compiler leaves them."""
+    """A layer's operations as executed: with recomputation, the attention kernel in use, and compiler fusion."""
     operations = recomputed(layer_operations(replace(layer, name=""), on), recompute, layer)
     passes = [operations.forward, operations.backward]
     if attention == "unfused":

@@ -24,7 +24,7 @@ class Pass(NamedTuple):
 
 
 def holder(schedule: str, workers: int, stage: int) -> int:
-    """The worker that holds a stage: round after round, or down the workers and up again."""
+    """The worker that holds a stage: stages are dealt in rounds, or in a V (down the workers and up again)."""
     lap, place = divmod(stage, workers)
     return workers - 1 - place if lap % 2 and schedule in V_SHAPED else place
 
@@ -78,7 +78,7 @@ def _in_rounds(schedule: str, worker: int, workers: int, microbatches: int, chun
 
 
 def _with_weights_apart(order: tuple[Pass, ...], behind: int) -> tuple[Pass, ...]:
-    """Backward passes in halves: those for weights stay so many passes behind and fill the end."""
+    """Splits backward passes in two; the weight gradients come so many passes later and fill the end."""
     halves, waiting = list[Pass](), deque[Pass]()
     for made in order:
         if made.kind == "forward":
@@ -92,7 +92,7 @@ def _with_weights_apart(order: tuple[Pass, ...], behind: int) -> tuple[Pass, ...
 
 
 class _InTurn:
-    """Passes of a worker with two stages of a V, written as words: `F0 I1` is a forward and a backward half."""
+    """Passes of a worker with two stages of a V, written as words: `F0 I1` is a forward and a half backward pass."""
 
     def __init__(self, worker: int, workers: int) -> None:
         self._stages = (worker, 2 * workers - 1 - worker)
@@ -101,11 +101,11 @@ class _InTurn:
         self.order = list[Pass]()
 
     def made(self, word: str) -> int:
-        """How many such passes there were."""
+        """How many passes of this kind were made so far."""
         return self._counts[word[0], int(word[1])]
 
     def repeat(self, times: int, words: str) -> None:
-        """Each word of the text as often as told; a bare `W` is the longest waiting pass for weights, if any waits."""
+        """Makes the named passes, `times` times; a bare `W` is the oldest pending weight gradient, if any."""
         for word in words.split() * max(0, times):
             if word != "W":
                 self._make(word[0], int(word[1]))
@@ -122,7 +122,7 @@ class _InTurn:
 
 
 def _zbv(worker: int, workers: int, microbatches: int) -> tuple[Pass, ...]:
-    """Written for as many micro-batches as fill the V, of which those that there are not are left out."""
+    """The ZBV order, written for enough micro-batches to fill the V; micro-batches that do not exist are left out."""
     turn, count = _InTurn(worker, workers), max(2 * workers - 1, microbatches)
     turn.repeat(2 * (workers - worker) - 1, "F0")
     turn.repeat(worker, "F1 F0")

@@ -14,7 +14,7 @@ LARGEST_ERROR = 0.10
 
 
 def self_check(question: Question, db: Path) -> str | None:
-    """A sentence if one worker's measured steps are off by more than a tenth; nothing if they are not, or unknown."""
+    """A warning if steps measured on one worker differ from the prediction by more than 10 %, else None."""
     calibration = question.hardware.calibration
     if calibration is None or calibration.machine != local_system().cpu or not db.is_file():
         return None
@@ -38,7 +38,7 @@ def self_check(question: Question, db: Path) -> str | None:
 
 
 def _middle(repeats: list[tuple[float, Record]]) -> tuple[float, Record]:
-    """Of one and the same step: a single run that something disturbed is no reason for doubt."""
+    """The median of repeats of the same step: one disturbed run is no reason for doubt."""
     return sorted(repeats, key=lambda item: item[0])[len(repeats) // 2]
 
 

@@ -44,7 +44,7 @@ class Times:
 
     @property
     def total(self) -> float:
-        """Until the last one ended."""
+        """The end of the last task."""
         return max(self.ends, default=0.0)
 
 
@@ -82,7 +82,7 @@ def simulate(tasks: Sequence[Task], interference: float = 0.0) -> Times:
 
 
 def _in_turn(tasks: Sequence[Task], queues: Queues) -> Times:
-    """Where nothing slows anything, a task starts when its stream is free and what it waits for is done."""
+    """Without interference: a task starts when its stream is free and the tasks it waits for are done."""
     begins, ends = [-1.0] * len(tasks), [-1.0] * len(tasks)
     places, done = dict.fromkeys(queues, 0), 0
     while done < len(tasks):
@@ -109,7 +109,7 @@ def _in_turn(tasks: Sequence[Task], queues: Queues) -> Times:
 def _active(
     tasks: Sequence[Task], queues: Queues, places: dict[Stream, int], ends: Sequence[float]
 ) -> list[tuple[Stream, int]]:
-    """The first task of each stream, if nothing keeps it waiting."""
+    """The first task of each stream, if it waits for nothing."""
     active = []
     for stream, numbers in queues.items():
         if places[stream] < len(numbers):
@@ -120,7 +120,7 @@ def _active(
 
 
 def overlap(segments: Sequence[float], transfers: Sequence[float], interference: float = 0.0) -> tuple[float, float]:
-    """Segments of computation, each followed by the transfer of what it filled: when both streams are done.
+    """When computation and transfers end, if each segment of computation is followed by a transfer of its result.
 
     The same as `simulate` says of these tasks, in closed form: this is what data-parallel steps are made of.
     Gives the end of the computation and the end of the transfers.
@@ -135,7 +135,7 @@ def overlap(segments: Sequence[float], transfers: Sequence[float], interference:
 
 
 class LayerTurn(NamedTuple):
-    """One pass of `layers` layers that are alike: what each waits for, computes and leaves to be scattered."""
+    """One pass of `layers` equal layers: the gather that each waits for, its computation, its reduce-scatter."""
 
     gather: float
     compute: float
@@ -145,7 +145,7 @@ class LayerTurn(NamedTuple):
 
 @dataclass
 class _Streams:
-    """When the streams are free, and when the link is busy from now on."""
+    """When the two streams of a rank are free, and until when the link is busy."""
 
     slowed: float
     computed: float = 0.0
@@ -153,7 +153,7 @@ class _Streams:
     busy: deque[tuple[float, float]] = field(default_factory=deque)
 
     def transfer(self, seconds: float, after: float) -> float:
-        """Behind all transfers before it; gives its end, and the beginning of time where there is none."""
+        """Queues a transfer behind all earlier ones and gives its end; without a transfer, time zero."""
         if not seconds:
             return 0.0
         start = max(self.link, after)
@@ -162,7 +162,7 @@ class _Streams:
         return self.link
 
     def compute(self, seconds: float, after: float) -> None:
-        """Slower while the link is busy."""
+        """Runs a computation, slower while the link is busy, and gives its end."""
         now, left = max(self.computed, after), seconds
         while self.busy:
             start, end = self.busy[0]
@@ -182,14 +182,14 @@ class _Streams:
         self.computed = now + left
 
     def skip(self, seconds: float) -> None:
-        """Time goes on, and all is as it was."""
+        """Moves all times forward by so many seconds."""
         self.computed += seconds
         self.link += seconds
         self.busy = deque((start + seconds, end + seconds) for start, end in self.busy)
 
 
 def gathered_step(turns: Sequence[LayerTurn], before: float, interference: float) -> tuple[float, float]:
-    """The ends of computation and of transfers; `before` is what all layers wait for at first.
+    """When computation and transfers of an FSDP step end; `before` is what the first layer waits for.
 
     The gather of a turn starts when the turn but one before is computed, the scatter of one when it is computed; the
     link takes them in the order gather, scatter of the turn before, next gather. The same as `simulate` says.
@@ -225,7 +225,7 @@ def largest_of(count: int, deviation: float) -> float:
 
 @dataclass(frozen=True)
 class Served:
-    """Asynchronous workers at servers: updates in a second, and updates by others between a fetch and its push."""
+    """Asynchronous workers at servers: updates per second, and updates by others between a fetch and its push."""
 
     updates_per_second: float
     staleness: float
@@ -259,5 +259,5 @@ def serve(cycles: Sequence[float], service: float) -> Served:
 
 
 def combined(*deviations: float) -> float:
-    """Independent relative deviations together."""
+    """Independent relative deviations combined: the root of the sum of squares."""
     return sqrt(sum(deviation * deviation for deviation in deviations))

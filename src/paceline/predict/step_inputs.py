@@ -29,7 +29,7 @@ class Parts:
 
     @property
     def step(self) -> float:
-        """The whole."""
+        """Seconds of the whole step."""
         return self.compute + self.exposed + self.bubble + self.waiting
 
 
@@ -76,7 +76,7 @@ class StepInputs:
 
     @property
     def places(self) -> dict[str, int]:
-        """Of each layer among those of the model, by its name."""
+        """The index of each layer in the model, by its name."""
         key = ("places of layers",)
         if key not in self.model.derived:
             self.model.derived[key] = {layer.name: place for place, layer in enumerate(self.model.layers)}
@@ -84,20 +84,20 @@ class StepInputs:
         return found
 
     def own_passes(self, group: RankFootprint) -> Passes | None:
-        """One pass of the rank's own part of the model; None where only its share of the whole model's is known."""
+        """Seconds of one pass over the rank's own part of the model; None where only its share is known."""
         if self.clock is None or group.work is None:
             return None
         return self.clock.passes(group.work).crowded(self.crowding)
 
     @property
     def overhead_seconds(self) -> float:
-        """Of a step, beside passes, transfers and update."""
+        """Seconds of a step that belong to no pass, transfer or update."""
         fitted = self.hardware.software.step_seconds if self.hardware.software else 0.0
         return self.passes.overhead * self.crowding + fitted
 
     @property
     def hidden_share(self) -> float:
-        """Of the transfers of gradients that may hide behind the backward pass."""
+        """The share of gradient transfers that may overlap with the backward pass."""
         return self.hardware.software.hidden_share if self.hardware.software else 1.0
 
     def share(self, group: RankFootprint) -> float:
@@ -105,12 +105,12 @@ class StepInputs:
         return group.flops / (1 + self.earlier_passes) / self.flops if self.flops else 1.0
 
     def scale(self, group: RankFootprint) -> float:
-        """What a rank's passes take of the whole model's: by its operations, but no less than launching takes."""
+        """A rank's pass time over that of the whole model: by operations, but never below the kernel launch time."""
         least = self.passes.least / self.passes.total if self.passes.total else 0.0
         return self.crowding * max(self.share(group), least)
 
     def update_seconds(self, group: RankFootprint) -> float:
-        """Seconds of updating the parameters that a rank has optimizer state for, or all that it holds."""
+        """Seconds to update the parameters that a rank has optimizer state for, or all that it holds."""
         held = group.parameter_bytes / FLOAT_BYTES
         if self.state_bytes_per_parameter:
             held = min(held, group.optimizer_bytes / self.state_bytes_per_parameter)

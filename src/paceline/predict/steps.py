@@ -33,7 +33,7 @@ def unit_operations(casts: bool, gathers: bool, split: bool = False) -> int:
 
 @dataclass(frozen=True)
 class PassSeconds:
-    """One pass of one layer: seconds of the device, of the host, and how far the device's may be off.
+    """One pass of one layer: device seconds, host seconds, and the relative uncertainty of the device's.
 
     `least` is what the device would take if there were next to nothing to compute in each operation.
     """
@@ -46,7 +46,7 @@ class PassSeconds:
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """A step's layers, both passes of each, the loss with the last one; the update; and where the seconds come from."""
+    """Seconds of each layer's passes (the loss counts with the last layer), of the update, and their source."""
 
     forward: tuple[PassSeconds, ...]
     backward: tuple[PassSeconds, ...]
@@ -60,22 +60,22 @@ class StepSeconds:
 
     @property
     def device(self) -> float:
-        """Of all that the device does."""
+        """Device seconds of the whole step."""
         return sum(part.device for part in (*self.forward, *self.backward, self.update))
 
     @property
     def host(self) -> float:
-        """Of all that the host asks for."""
+        """Host seconds of the whole step."""
         return sum(part.host for part in (*self.forward, *self.backward, self.update)) + self.beside
 
     @property
     def least(self) -> float:
-        """Of the device for both passes, however little there is to compute."""
+        """Device seconds of both passes if every operation had next to nothing to compute."""
         return sum(part.least for part in (*self.forward, *self.backward))
 
     @property
     def host_bound(self) -> bool:
-        """Whether the device waits for the host more than the other way round."""
+        """Whether the device waits for the host more than the host for the device."""
         return self.host > self.device
 
     def with_units(self, seconds: float) -> "StepSeconds":
@@ -88,7 +88,7 @@ class StepSeconds:
 
     @property
     def deviation(self) -> float:
-        """Relative, of whichever stream the step takes as long as."""
+        """The relative uncertainty of the stream that decides how long the step takes."""
         if self.host_bound:
             return HOST_DEVIATION
         off = sum(part.off for part in (*self.forward, *self.backward, self.update))
@@ -96,7 +96,7 @@ class StepSeconds:
 
 
 def step_seconds(step: StepOperations, timer: OperationTimer, execution: Execution) -> StepSeconds:
-    """Seconds of every layer of a step that runs so."""
+    """Seconds of every layer of a step under this execution (eager, compiled or graph-captured)."""
     sources: dict[Source, float] = {}
     segments = [[0.0, 0.0]]
 
@@ -116,7 +116,7 @@ def step_seconds(step: StepOperations, timer: OperationTimer, execution: Executi
 
 
 def like_layers(step: StepSeconds, other: StepSeconds) -> StepSeconds:
-    """A step with as many layers as another has: its own where they are as many, else shared out as there."""
+    """The step with its seconds assigned to the layers of another step: one to one if the counts agree, else shared."""
     if len(step.forward) == len(other.forward):
         return step
     forward, backward = (_shared_out(getattr(step, name), getattr(other, name)) for name in ("forward", "backward"))
@@ -151,7 +151,7 @@ def _pass_seconds(
 
 
 def host_seconds(timer: OperationTimer, execution: Execution) -> float:
-    """What the host takes to ask for one operation."""
+    """Seconds that the host takes to launch one operation."""
     known = timer.hardware.device.host_seconds_per_operation
     name: Execution = "graph" if "graph" in execution else execution
     found = known.get(name) or known.get("eager")

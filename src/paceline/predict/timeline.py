@@ -14,7 +14,7 @@ from paceline.predict.step_inputs import Parts, StepInputs
 
 
 def time_step(footprint: Footprint, inputs: StepInputs) -> Parts:
-    """The step of the whole run."""
+    """Where the seconds of one step of the whole run go."""
     workers = [group for group in footprint.groups if group.role == "worker"]
     servers = [group for group in footprint.groups if group.role == "server"]
     if footprint.stages is not None and footprint.stages.workers > 1:
@@ -69,14 +69,14 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
 
 
 def _stretched(own: Passes, group: RankFootprint, inputs: StepInputs) -> float:
-    """By which factor passes take longer because the device waits for its host, which asks for the next meanwhile."""
+    """The factor by which passes take longer because the device waits for its host."""
     host = sum(own.host_forward) + sum(own.host_backward)
     within = sum(within_passes(group, inputs, 1 + inputs.earlier_passes))
     return max(1.0, (host - within) / own.total) if own.total else 1.0
 
 
 def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
-    """Gradients leave in pieces as the backward pass fills them: the end of both, and all seconds of transfer.
+    """When a backward pass whose gradients leave in buckets ends, and the seconds of all its transfers.
 
     `scale` is what the rank's passes take of those of the whole model.
     """
@@ -98,7 +98,7 @@ def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -
 
 
 def _pieces(message: Message, inputs: StepInputs) -> list[tuple[float, float, int]]:
-    """(share of the backward pass after which they are full, bytes, how many) of pieces, from the last layer on."""
+    """Gradient buckets, last layer first: (share of the backward pass after which it is full, bytes, count)."""
     most = message.piece_bytes or float("inf")
     sizes = message.first_piece_bytes or most, most
     if sizes not in inputs.filled:
@@ -113,7 +113,7 @@ def _pieces(message: Message, inputs: StepInputs) -> list[tuple[float, float, in
 
 
 def _filled(model: ModelFacts, first: float, most: float) -> list[tuple[int, float]]:
-    """(layer from the last on, bytes) of pieces: one is closed by the array that fills it, as DDP does."""
+    """Gradient buckets, last layer first: (layer, bytes); the array that fills a bucket closes it, as in DDP."""
     pieces, filled, limit = [], 0.0, first
     for place, layer in enumerate(reversed(model.layers)):
         for array_bytes in _arrays(layer.arrays, layer.parameters):
@@ -131,7 +131,7 @@ def _arrays(arrays: Sequence[tuple[str, tuple[int, ...]]], parameters: int) -> l
 
 
 def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
-    """Parameters are gathered just before each layer needs them, one layer ahead; gradients are scattered after it."""
+    """FSDP: parameters are gathered one layer ahead, and gradients reduce-scattered after each layer."""
     places = inputs.places
     early, late, scattered = ([0.0] * len(places) for _ in range(3))
     before = behind = transfers = 0.0
@@ -190,7 +190,7 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
 
 
 def _at_server(message: Message, share: float, inputs: StepInputs) -> float:
-    """Seconds of the busiest server for one worker's message. A server has the link of a whole node to itself."""
+    """Seconds that the busiest server spends on one worker's message, with the link of a whole node to itself."""
     if inputs.hardware.kind == "cpu":
         return inputs.seconds(message) * share
     bandwidth = inputs.costs.outer.bandwidth * inputs.hardware.node_devices

@@ -37,7 +37,7 @@ class TracedPeaks:
     _steps: dict[tuple[object, ...], Sequence[Trace | str]] = field(default_factory=dict)
 
     def peak(self, spec: RunSpec, chosen: Strategy, footprint: Footprint, samples: float) -> Estimate | str | None:
-        """Bytes of the rank that holds most; why they are not known of a run that is traced as a rule, or None."""
+        """Peak bytes of the rank that holds most, a reason why it cannot be traced, or None where it never is."""
         if self.hardware.kind != "cuda" or chosen.framework != "torch":
             return None
         if not can_trace():
@@ -60,7 +60,7 @@ class TracedPeaks:
         return estimate
 
     def _traces(self, spec: RunSpec, casts: bool, samples: float) -> Sequence[Trace] | str:
-        """Two steps that differ in their samples alone."""
+        """Traces of two steps that differ only in their number of samples."""
         if casts and spec.precision in ("bf16", "fp16"):
             # FSDP casts parameters and inputs, as precision bf16-pure holds them.
             spec = spec.model_copy(update={"precision": "bf16-pure"})
@@ -89,5 +89,5 @@ def _has_single_convolutions(trace: Trace) -> bool:
 
 
 def _with_graph(spec: RunSpec, step: StepMemory) -> StepMemory:
-    """A graph is recorded with workspaces of its own."""
+    """The step's memory with the extra workspaces of a CUDA graph, where the run records one."""
     return replace(step, workspace_bytes=2 * step.workspace_bytes) if "graph" in spec.execution else step

@@ -35,17 +35,17 @@ class Wire:
 
 
 def ring_seconds(kind: str, payload_bytes: float, ranks: int, wire: Wire) -> float:
-    """Every rank passes on a part at a time: n - 1 steps for each pass."""
+    """A ring collective: every rank forwards one part at a time, n - 1 times in each pass."""
     return RING_PASSES[kind] * (ranks - 1) * wire.send(payload_bytes / ranks)
 
 
 def tree_seconds(payload_bytes: float, ranks: int, wire: Wire) -> float:
-    """An all-reduce up and down a pair of binary trees that share the payload, in a stream of small parts."""
+    """An all-reduce over two binary trees that each carry half of the payload, in small chunks."""
     return 2 * ceil(log2(ranks)) * wire.latency + 2 * payload_bytes / wire.bandwidth
 
 
 def broadcast_seconds(payload_bytes: float, ranks: int, wire: Wire) -> float:
-    """A binomial tree: after each round twice as many have it."""
+    """A broadcast by binomial tree: each round doubles the number of ranks that have the data."""
     return ceil(log2(ranks)) * wire.send(payload_bytes)
 
 
@@ -64,16 +64,16 @@ class Costs:
 
     @cached_property
     def inner(self) -> Wire:
-        """Between devices of a node."""
+        """The link between devices of a node."""
         return Wire.over(self.hardware.inner)
 
     @cached_property
     def outer(self) -> Wire:
-        """Between nodes, for each device of a node."""
+        """The link between nodes, as the share of each device of a node."""
         return Wire.over(self.hardware.outer)
 
     def seconds(self, kind: MessageKind, payload_bytes: float, ranks: int, apart: int = 1) -> float:
-        """One transfer between `ranks` ranks whose numbers are `apart` from each other."""
+        """Seconds of one transfer between `ranks` ranks whose rank numbers are `apart` from each other."""
         if ranks < 2 or payload_bytes <= 0:
             return 0.0
         measured = self._from_measurements(kind, payload_bytes, ranks)
@@ -85,7 +85,7 @@ class Costs:
         return self._by_formula(kind, payload_bytes, ranks, near)
 
     def _by_formula(self, kind: MessageKind, payload_bytes: float, ranks: int, near: int) -> float:
-        """`near` of the ranks are in one node."""
+        """Seconds by formula, the cheapest algorithm; `near` of the ranks are in one node."""
         if kind == "send":
             return (self.inner if near == ranks else self.outer).send(payload_bytes)
         if kind == "broadcast":
@@ -99,7 +99,7 @@ class Costs:
         return self._hierarchical(kind, payload_bytes, ranks, near)
 
     def residual(self, kind: str, ranks: int) -> float | None:
-        """How far measurements lie from their line, or None where there are none."""
+        """The relative residual of the measured curve, or None without one."""
         measured = self._nearest(kind, ranks)
         return measured.curve.residual if measured else None
 
@@ -111,7 +111,7 @@ class Costs:
         return tree if self.algorithm == "tree" else min(ring, tree)
 
     def _hierarchical(self, kind: str, payload_bytes: float, ranks: int, near: int) -> float:
-        """Each device of a node carries its share of the payload to its peers in other nodes."""
+        """Seconds of a hierarchical collective: devices exchange their shares with peers in other nodes."""
         nodes = ceil(ranks / near)
         between = self._flat(kind, payload_bytes / near, nodes, self.outer)
         return ring_seconds(kind, payload_bytes, near, self.inner) + between
@@ -122,7 +122,7 @@ class Costs:
         return within + (broadcast_seconds(payload_bytes, nodes, self.outer) if nodes > 1 else 0.0)
 
     def _in_process(self, kind: str, payload_bytes: float, ranks: int) -> float:
-        """Every worker's part is read once and the result written for each; memory is shared by all."""
+        """Seconds of a collective through shared memory: parts are read once, the result written per worker."""
         touched = payload_bytes * (2 if kind == "send" else ranks + 1)
         return self.inner.latency + touched / self.hardware.device.memory_bytes_per_second.value
 

@@ -18,7 +18,7 @@ from paceline.strategies import strategy
 # Repeated runs of one configuration lie about this far apart; what is nearer to the best is as good as it.
 TIE = 0.05
 # Synchronous strategies follow one loss curve for one global batch; what others lose, only runs can tell.
-UNSYNCHRONISED = "its steps are not worth those of one worker, and by how much only runs can tell"
+UNSYNCHRONISED = "a step improves the model less than a step of one worker; how much less, only runs tell"
 # Layouts of a worker count and a batch that an answer lists.
 LAYOUTS_KEPT = 4
 # Numbers of earlier runs and their samples per second, by configuration.
@@ -43,12 +43,12 @@ class Candidate:
 
     @property
     def spec(self) -> RunSpec:
-        """The run."""
+        """The candidate's run."""
         return self.prediction.spec
 
     @property
     def best_known(self) -> float:
-        """Measured where it was measured."""
+        """The measured value, or the predicted one where it was not measured."""
         return self.value.value if self.measured is None else self.measured
 
 
@@ -71,7 +71,7 @@ class Answer:
 def recommend(
     question: Question, goal: str = "throughput", records: Iterable[Record] = (), critical_batch: float | None = None
 ) -> Answer:
-    """Predicts every candidate and puts them in order; the best setting stands for its strategy and worker count."""
+    """Predicts every candidate and ranks them; the best setting stands for its strategy and worker count."""
     wanted = objective(goal)
     question = replace(question, workers=worker_counts(question.workers))
     evidence = _evidence(records)
@@ -91,7 +91,7 @@ def recommend(
 
 
 def _without_doubles(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Without composed layouts that are the same as what a plainer strategy of the framework does."""
+    """Drops composed layouts that are the same as a simpler strategy of the same framework."""
     plain = {
         (strategy(spec.strategy).framework, str(strategy(spec.strategy).traits.layout(spec)), _numbers(spec))
         for spec in (candidate.spec for candidate in candidates)
@@ -112,7 +112,7 @@ def _numbers(spec: RunSpec) -> tuple[object, ...]:
 
 @dataclass
 class _Looked:
-    """What came of one strategy."""
+    """What was found for one strategy."""
 
     best: list[Prediction] = field(default_factory=list)
     considered: int = 0
@@ -121,7 +121,7 @@ class _Looked:
 
 
 def _look(question: Question, name: str, wanted: Objective) -> _Looked:
-    """Of each worker count, batch and precision the best setting."""
+    """The best setting of each worker count, batch and precision."""
     looked, best = _Looked(), dict[tuple[object, ...], Prediction]()
     for spec in _specs(question, name):
         predicted, why_not = predict_fitting(question, spec)
@@ -139,7 +139,7 @@ def _look(question: Question, name: str, wanted: Objective) -> _Looked:
 
 
 def _look_for_layouts(question: Question, name: str, wanted: Objective) -> _Looked:
-    """Of each worker count, batch and precision the best layouts."""
+    """The best layouts of each worker count, batch and precision."""
     looked, done = _Looked(), set()
     for spec in _specs(question, name):
         key = spec.workers, spec.samples_per_step, spec.precision
@@ -157,7 +157,7 @@ def _look_for_layouts(question: Question, name: str, wanted: Objective) -> _Look
 
 
 def _simplicity(candidate: Candidate) -> tuple[float, ...]:
-    """Fewer workers, a plainer family, fewer dimensions and settings, less to send."""
+    """The sort key of simplicity: fewer workers, a simpler family, fewer dimensions and settings, less to send."""
     spec = candidate.spec
     dimensions = spec.layout.text.count("=") if spec.layout else 0
     return (
@@ -174,7 +174,7 @@ def _specs(question: Question, name: str) -> Iterator[RunSpec]:
 
 
 def ranked(answer: Answer) -> Answer:
-    """In order of what is known best; the pick is the simplest of those that tie with the first."""
+    """The candidates ranked by their best known values; the pick is the simplest that ties with the first."""
     wanted = answer.objective
     sign = -1 if wanted.metric.better == "higher" else 1
     order = sorted(answer.ranked, key=lambda candidate: (candidate.caveat is not None, sign * candidate.best_known))
@@ -192,7 +192,7 @@ def ranked(answer: Answer) -> Answer:
 
 
 def tie_of(answer: Answer, best: Candidate) -> float:
-    """What is nearer to the best is as good: repeated runs differ so, and data sheets cannot tell more apart."""
+    """How close to the best a candidate must be to tie: repeats vary as much, and data sheets are no more exact."""
     if best.measured is not None or answer.question.hardware.calibration is not None:
         return TIE
     return max(TIE, best.prediction.deviation)
@@ -233,7 +233,7 @@ def _evidence(records: Iterable[Record]) -> Evidence:
 
 
 def with_measurements(answer: Answer, measured: Sequence[tuple[RunSpec, float, int]], runs: int) -> Answer:
-    """The same answer with what the best candidates really did, ranked again."""
+    """The answer ranked again with the measured values of the best candidates."""
     by_spec = {_identity(spec): (value, number) for spec, value, number in measured}
     run, predicted_only = [], []
     for candidate in answer.ranked:

@@ -18,7 +18,7 @@ ALONG = {
     "context": "keys and values between stretches of sequences",
     "expert": "tokens between experts",
 }
-COMPUTATION, HOST = "computation", "the host, which asks for operations more slowly than the device makes them"
+COMPUTATION, HOST = "computation", "the host's kernel launches"
 
 
 def shares_of_step(question: Question, prediction: Prediction) -> dict[str, float]:
@@ -33,7 +33,7 @@ def shares_of_step(question: Question, prediction: Prediction) -> dict[str, floa
 
 
 def host_bound(question: Question, prediction: Prediction) -> bool:
-    """Whether a GPU waits for the host to ask for operations, more than the host waits for it."""
+    """Whether the host takes longer to launch the kernels of a step than the GPU to run them."""
     chosen = strategy(prediction.spec.strategy)
     work = chosen.footprint(prediction.spec, question.facts).groups[0].work
     if question.hardware.kind == "cpu" or work is None:

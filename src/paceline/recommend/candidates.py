@@ -12,7 +12,7 @@ ALL_COUNTS = 16
 
 
 def worker_counts(asked: Sequence[int]) -> tuple[int, ...]:
-    """Those to look at, in order."""
+    """The worker counts to consider, in order."""
     counts = sorted(set(asked))
     if len(counts) <= ALL_COUNTS:
         return tuple(counts)
@@ -21,7 +21,7 @@ def worker_counts(asked: Sequence[int]) -> tuple[int, ...]:
 
 
 def pointless_on_one_worker(chosen: Strategy) -> bool:
-    """Whether one worker alone would be the same as no strategy, with more in the way."""
+    """Whether the strategy on one worker only adds overhead to training without a strategy."""
     return chosen.family not in ("single", "data", "fake")
 
 
@@ -36,7 +36,7 @@ def variants(chosen: Strategy, question: Question, workers: int) -> Iterator[dic
 
 
 def simplicity(name: str, workers: int) -> tuple[int, int, int, int]:
-    """What to prefer among equals: fewer workers, plainer families, synchronous, PyTorch.
+    """The sort key among equals: fewer workers, simpler families, synchronous strategies, PyTorch.
 
     Efficiencies in the system files are those of PyTorch, so that of frameworks that tie it is the one best known.
     """

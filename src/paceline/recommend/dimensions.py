@@ -22,7 +22,7 @@ WHAT_IT_DOES = {
 
 
 def explain_layout(question: Question, pick: Prediction) -> Iterator[str]:
-    """A sentence for each dimension above one, and one for activations that are computed again."""
+    """A sentence for each dimension above one, and one for recomputed activations."""
     layout = pick.spec.layout
     if layout is None:
         return
@@ -39,7 +39,7 @@ def explain_layout(question: Question, pick: Prediction) -> Iterator[str]:
 
 
 def _without(question: Question, pick: Prediction, name: str) -> str:
-    """What the run would be with the devices of a dimension put elsewhere."""
+    """The run with the devices of one dimension moved to another."""
     assert pick.spec.layout is not None
     sizes = {other: getattr(pick.spec.layout, other) for other in DIMENSIONS}
     instead = INSTEAD.get(name, USUALLY_INSTEAD)

@@ -1,4 +1,4 @@
-"""The same run with less in memory at a time, where it does not fit: more passes of fewer samples, or recomputation."""
+"""Lighter forms of a run that does not fit in memory: more accumulation passes, or recomputation."""
 
 from collections.abc import Iterator
 
@@ -15,12 +15,12 @@ Predicted = tuple[list[Prediction], str | None]
 
 
 def predict_fitting(question: Question, spec: RunSpec) -> Predicted:
-    """The run predicted, or lighter forms of it where it does not fit."""
+    """The prediction of a run, or of lighter forms of it where it does not fit."""
     return _predict(question, spec, lighten=True)
 
 
 def predict_as_is(question: Question, spec: RunSpec) -> Predicted:
-    """The run predicted, unless it does not fit."""
+    """The prediction of a run, if it fits."""
     return _predict(question, spec, lighten=False)
 
 
@@ -36,7 +36,7 @@ def _predict(question: Question, spec: RunSpec, lighten: bool) -> Predicted:
 
 
 def lighter(question: Question, spec: RunSpec, footprint: Footprint) -> Iterator[Prediction]:
-    """Of each way to recompute, the run with the fewest passes that fits; fields that the question fixes stay.
+    """For each way to recompute, the run with the fewest passes that fits; fields that the question fixes stay.
 
     More passes of smaller parts take longer, and so does computing activations again: which of them costs less, a
     prediction tells. A pipeline makes passes of its own, of which a search tries several numbers.
@@ -67,7 +67,7 @@ def _footprint(question: Question, spec: RunSpec) -> Footprint:
 
 
 def _too_large(question: Question, spec: RunSpec, footprint: Footprint) -> str | None:
-    """Why a worker has not the memory: that is known before any time is."""
+    """Why the run does not fit in a worker's memory, if so; this is known before its time is."""
     needed, limit = question.predictor.memory(spec, footprint)
     if needed.value <= limit:
         return None
@@ -75,13 +75,13 @@ def _too_large(question: Question, spec: RunSpec, footprint: Footprint) -> str |
 
 
 def _activations_decide(question: Question, footprint: Footprint) -> bool:
-    """Whether it could fit if a worker kept no activations at all."""
+    """Whether the run could fit if workers kept no activations."""
     heaviest = footprint.heaviest
     return heaviest.held_bytes - heaviest.activation_bytes <= question.predictor.memory_limit
 
 
 def _may_change(question: Question, spec: RunSpec, name: str) -> bool:
-    """Whether the strategy heeds a field that nothing fixes."""
+    """Whether the strategy supports the field and the question does not fix it."""
     usual = RunSpec.model_fields[name].default
     return (
         name in strategy(spec.strategy).needs.heeds and name not in question.settings and getattr(spec, name) == usual
@@ -89,7 +89,7 @@ def _may_change(question: Question, spec: RunSpec, name: str) -> bool:
 
 
 def _pass_counts(spec: RunSpec) -> Iterator[int]:
-    """Twice as many passes each time, as long as each has a sample of every copy."""
+    """Numbers of passes to try: doubled each time, as long as each pass has a sample for every copy."""
     passes, most = spec.accumulation, spec.samples_per_step // strategy(spec.strategy).traits.replicas(spec)
     while passes <= most:
         yield passes

@@ -44,12 +44,12 @@ class Objective:
         return first > second if self.metric.better == "higher" else first < second
 
     def worse_by(self, value: float, best: float) -> float:
-        """How far a value is from the best one: 0.1 for a tenth slower, dearer or larger."""
+        """How much worse a value is than the best: 0.1 where it takes a tenth more time, energy, money or memory."""
         return best / value - 1 if self.metric.better == "higher" else value / best - 1
 
 
 def _cost(prediction: Prediction) -> Estimate:
-    """Without a price, hours of devices: the order is the same."""
+    """The cost of an epoch; without a price, device-hours, which rank the same."""
     return prediction.cost_per_epoch or prediction.epoch_seconds.times(prediction.devices / SECONDS_PER_HOUR)
 
 
@@ -62,7 +62,7 @@ OBJECTIVES = {
                   lambda value: f"{format_seconds(value)} per epoch", "least time until the model is good enough"),
         Objective("energy", ENERGY, lambda prediction: prediction.joules_per_epoch,
                   lambda value: f"{format_about(value)} J per epoch", "fewest joules for an epoch"),
-        Objective("cost", COST, _cost, lambda value: f"{value:.4g} per epoch", "least money for an epoch"),
+        Objective("cost", COST, _cost, lambda value: f"{value:.3g} per epoch", "least money for an epoch"),
         Objective("memory", PEAK_MEMORY, lambda prediction: prediction.memory_bytes,
                   lambda value: f"{format_bytes(value)} per worker", "fewest bytes on a worker"),
     )
@@ -70,5 +70,5 @@ OBJECTIVES = {
 
 
 def objective(name: str) -> Objective:
-    """By name."""
+    """The objective of that name."""
     return choose(name, OBJECTIVES, "objective")

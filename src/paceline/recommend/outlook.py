@@ -20,7 +20,7 @@ DOUBLINGS = 7
 
 
 def what_would_change(answer: Answer) -> Iterator[str]:
-    """A sentence for each change that would gain something, on GPUs; or that none would."""
+    """A sentence about changes that would make the answer better on GPUs, or that none would."""
     pick, question = answer.pick, answer.question
     if pick is None or question.hardware.kind != "cuda" or answer.objective.metric.name == "peak_memory_bytes":
         return
@@ -69,7 +69,7 @@ def _times(quantity: Quantity) -> Quantity:
 
 
 def _best(question: Question, pick: Candidate, answer: Answer) -> Candidate | None:
-    """The best of the same strategy on as many workers."""
+    """The best candidate of the same strategy on as many workers."""
     fields: dict[str, Any] = {"strategies": (pick.spec.strategy,), "workers": (pick.spec.workers,)}
     if question.global_batches == answer.question.global_batches:
         fields |= {"global_batches": (pick.spec.samples_per_step,), "local_batches": ()}
@@ -81,7 +81,7 @@ def _rate(candidate: Candidate) -> float:
 
 
 def _differences(before: RunSpec, after: RunSpec) -> str:
-    """The layout and the recomputation, where others would be chosen."""
+    """The layout and recomputation, where the changed question would choose others."""
     changed = []
     if after.layout is not None and after.layout != before.layout:
         changed.append(f"layout {after.layout.text}")
@@ -118,7 +118,7 @@ def _described(candidate: Candidate) -> str:
 
 
 def _lifted_restrictions(question: Question) -> Iterator[tuple[str, Question]]:
-    """Without settings that the question fixes, one kind after another."""
+    """The question without the settings that it fixes, one kind after another."""
     if question.recompute != "none" or question.accumulation > 1 or question.knobs:
         yield "without the settings that are fixed", question.but_with(recompute="none", accumulation=1, knobs={})
     if question.layouts:
@@ -142,7 +142,7 @@ def _more_devices(question: Question) -> Iterator[tuple[str, Question]]:
 
 
 def _other_systems(question: Question) -> Iterator[tuple[str, Question]]:
-    """Systems that ship with more memory, least first."""
+    """Shipped systems with more memory per device, the smallest first."""
     systems = [load_hardware(name) for name in shipped_systems()]
     memory = question.hardware.device.memory_bytes.value
     larger = [each for each in systems if each.kind == "cuda" and each.device.memory_bytes.value > memory]

@@ -47,7 +47,7 @@ def _facts() -> list[dict[str, Any]]:
 
 
 def facts_about(name: str) -> list[str]:
-    """What is known of a strategy, with its source."""
+    """Known facts about a strategy, each with its source."""
     return [
         f"{fact['text']} ({fact['source']})."
         for fact in _facts()
@@ -56,7 +56,7 @@ def facts_about(name: str) -> list[str]:
 
 
 def explain(answer: Answer) -> list[str]:
-    """All there is to say about the pick."""
+    """All sentences about the pick."""
     pick = answer.pick
     if pick is None:
         return ["Nothing that was asked about can run: see the reasons below.", *what_would_fit(answer)]
@@ -102,7 +102,7 @@ def _first(answer: Answer, pick: Candidate) -> str:
 
 
 def _utilisation(prediction: Prediction) -> Iterator[str]:
-    """Of models that keep a GPU busy: what they reach of its peak, and tokens."""
+    """For models of tokens on GPUs: tokens per second, and the share of the peak that they reach."""
     tokens = prediction.tokens_per_second
     if tokens is not None and prediction.spec.device != "cpu":
         yield (
@@ -144,13 +144,18 @@ def _batch(question: Question, pick: Candidate) -> Iterator[str]:
 def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:
     others = [other for other in answer.ranked if other.tied and other is not pick and other.caveat is None]
     if others:
-        names = ", ".join(f"{other.spec.strategy} x{other.spec.workers}" for other in others[:4])
+        names = ", ".join(_short_name(other) for other in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         best = min(answer.ranked, key=lambda candidate: (candidate.caveat is not None, candidate.behind))
         near = format_percent(tie_of(answer, best))
         yield f"It ties with {names}{more}: within {near}. Of those it is the simplest."
         if answer.question.hardware.kind == "cpu" and not answer.measured_runs:
             yield f"--measure {min(MOST_TRIED, len(others) + 1)} would run them here and tell them apart."
+
+
+def _short_name(candidate: Candidate) -> str:
+    spec = candidate.spec
+    return " ".join([spec.strategy, *([spec.layout.text] if spec.layout else []), f"x{spec.workers}"])
 
 
 def _parts(question: Question, prediction: Prediction) -> Iterator[str]:
@@ -164,7 +169,7 @@ def _parts(question: Question, prediction: Prediction) -> Iterator[str]:
 
 
 def _against_one(answer: Answer, pick: Candidate) -> Iterator[str]:
-    """One worker, sentences plainly, with the batch from which on two would pay; or what more workers bring."""
+    """Says that one worker is enough and from which batch on two would pay, or what several workers gain over one."""
     if pick.spec.workers == 1:
         if max(answer.question.workers) > 1 and answer.objective.name in BY_TIME:
             yield "One worker is enough: more of them gain less than they cost each other."
@@ -175,7 +180,7 @@ def _against_one(answer: Answer, pick: Candidate) -> Iterator[str]:
     speedup, efficiency = pick.prediction.speedup, pick.prediction.efficiency
     if speedup is not None and efficiency is not None:
         yield (
-            f"That is {speedup:.2f} times one worker, {format_percent(efficiency)} of ideal"
+            f"That is {format_about(speedup)} times one worker, {format_percent(efficiency)} of ideal"
             + (", if one worker could hold it." if not _one_fits(answer) else ".")
         )
 
@@ -213,7 +218,7 @@ def _against_next(answer: Answer, pick: Candidate) -> Iterator[str]:
 
 
 def _faster_but(answer: Answer, pick: Candidate) -> Iterator[str]:
-    """An asynchronous strategy with the better number."""
+    """Names a strategy with a better number that is not picked, and why not."""
     for other in answer.ranked:
         if other.caveat and answer.objective.better(other.best_known, pick.best_known):
             yield f"{label(other)} would reach {answer.objective.text(other.best_known)}, but {other.caveat}."

@@ -29,7 +29,7 @@ BLOCK_EXCHANGES, BLOCK_EXCHANGES_AGAIN = 4, 3
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A layout, passes of each data rank's samples, what is recomputed, and stages of each rank of a pipeline."""
+    """A layout with its accumulation passes, recomputation, and stages per rank of the pipeline."""
 
     layout: Layout
     samples: int
@@ -42,13 +42,13 @@ class Setting:
 
     @property
     def microbatch(self) -> float:
-        """Sequences' worth of one pass."""
+        """Samples of one pass, counted as whole sequences."""
         return self.samples / self.passes / self.layout.context
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Of the layers before each one, and of all; operations of blocks also by themselves, bytes kept of one sample."""
+    """Cumulative sums over layers: parameters, operations (also of blocks alone), bytes kept of one sample."""
 
     parameters: list[float]
     flops: list[float]
@@ -61,7 +61,7 @@ class Sums:
 
 
 class Screen:
-    """Settings of one strategy for runs that differ in nothing else."""
+    """Estimates settings of one strategy, for runs that differ in nothing else."""
 
     def __init__(self, predictor: Predictor, spec: RunSpec) -> None:
         """`spec` is any such run."""
@@ -78,11 +78,11 @@ class Screen:
 
     @cached_property
     def costs(self) -> Costs:
-        """Of transfers."""
+        """Costs of transfers on the system."""
         return Costs(self.predictor.hardware, transport_of(self.chosen, self.spec))
 
     def held_bytes(self, setting: Setting) -> float:
-        """Bytes of the rank that holds most."""
+        """Bytes held by the rank that holds most."""
         layout, sums = setting.layout, self._layer_sums(setting.layout)
         stays = layout.pipeline > 1 or setting.passes > 1
         width, gathered = parameter_width(self.spec), compute_width(self.spec)
@@ -99,7 +99,7 @@ class Screen:
         return most
 
     def _buffer_bytes(self, setting: Setting) -> float:
-        """What a place in a pipeline keeps for receiving: of each micro-batch of a round, from both sides."""
+        """Bytes of receive buffers of a pipeline rank: one per micro-batch of a round, in both directions."""
         layout = setting.layout
         block = self._block.output_elements * compute_width(self.spec) * setting.microbatch / layout.tensor
         # Of two places the first has one side only.
@@ -107,7 +107,7 @@ class Screen:
         return sides * block * setting.passes / setting.rounds
 
     def step_seconds(self, setting: Setting) -> float:
-        """Seconds of a step, transfers that hide behind computation aside."""
+        """Seconds of a step, without transfers that overlap with computation."""
         layout, sums = setting.layout, self._layer_sums(setting.layout)
         work = self._work(setting.samples / setting.passes, layout.holders > 1)
         passes = self.predictor.rank_passes(self.chosen, self._run(setting), work)
@@ -142,14 +142,14 @@ class Screen:
         return sum(slowest) * setting.passes + waited + outside + update
 
     def _work(self, samples: float, gathers: bool) -> RankWork:
-        """One pass of all layers, as one value for each number of samples."""
+        """Work of one pass through all layers; cached by the number of samples."""
         key = samples, gathers
         if key not in self._works:
             self._works[key] = RankWork(self.model, samples, gathers=gathers)
         return self._works[key]
 
     def _run(self, setting: Setting) -> RunSpec:
-        """Any run that is executed so."""
+        """An example run with this execution."""
         if setting.execution not in self._runs:
             self._runs[setting.execution] = self.spec.model_copy(update={"execution": setting.execution})
         return self._runs[setting.execution]
@@ -159,7 +159,7 @@ class Screen:
         return next((layer for layer in self.model.layers if layer.heads), self.model.layers[0])
 
     def _exchange_seconds(self, setting: Setting) -> float:
-        """Of one exchange between the parts of a block."""
+        """Seconds of one exchange between the tensor-parallel parts of a block."""
         ways, microbatch = setting.layout.tensor, setting.microbatch
         if ways == 1:
             return 0.0
@@ -169,7 +169,7 @@ class Screen:
         return self._exchanges[ways, microbatch]
 
     def _transfers(self, layout: Layout) -> tuple[float, float]:
-        """Seconds of gathering the parameters of a rank once, and of summing its gradients."""
+        """Seconds to gather a rank's parameters once, and to reduce its gradients."""
         if layout not in self._fixed_transfers:
             parameters = self._layer_sums(layout).parameters[-1] / layout.pipeline
             apart, holders = layout.apart("context"), layout.holders
@@ -190,7 +190,7 @@ class Screen:
         )  # fmt: skip
 
     def _places(self, setting: Setting) -> list[tuple[float, float]]:
-        """Parameters of a rank of each place in the pipeline, and bytes that it keeps of one sample."""
+        """For each pipeline position: a rank's parameters, and bytes that it keeps of one sample."""
         key = self._key(setting), setting.recompute
         if key not in self._held:
             sums = self._layer_sums(setting.layout)
@@ -201,7 +201,7 @@ class Screen:
         return self._held[key]
 
     def _shares_of_work(self, setting: Setting) -> list[tuple[float, float, float]]:
-        """Of each place in the pipeline: its share of all operations, that of its blocks, and their number."""
+        """For each pipeline position: its share of all operations, the share of its blocks, and their number."""
         key = self._key(setting)
         if key not in self._shares:
             sums = self._layer_sums(setting.layout)
@@ -213,7 +213,7 @@ class Screen:
         return self._shares[key]
 
     def _stretches(self, setting: Setting) -> list[list[tuple[int, int]]]:
-        """For each place in the pipeline: the first layer and the one after the last, of each of its stages."""
+        """For each pipeline position: (first layer, layer after the last) of each of its stages."""
         ranks, edges = setting.layout.pipeline, self._cut(setting.layout.pipeline * setting.stages_per_worker)
         stages = list(pairwise(edges))
         return [stages[place::ranks] for place in range(ranks)]
@@ -229,7 +229,7 @@ class Screen:
         return self._edges[stages]
 
     def _layer_sums(self, layout: Layout) -> Sums:
-        """Of a rank's part of each layer."""
+        """Cumulative sums over a rank's part of each layer."""
         key = layout.tensor, layout.context
         if key not in self._sums:
             plan = MeshPlan(Layout(tensor=layout.tensor, context=layout.context), 1)

@@ -35,7 +35,7 @@ FEWEST_PREDICTED, MOST_PREDICTED = 6, 24
 
 @dataclass
 class Found:
-    """What a search came to."""
+    """The result of a search over layouts."""
 
     predictions: list[Prediction] = field(default_factory=list)
     screened: int = 0
@@ -49,7 +49,7 @@ def searches_layouts(name: str) -> bool:
 
 
 def search_layouts(question: Question, spec: RunSpec, by_memory: bool = False) -> Found:
-    """The best settings for the workers and the batch of `spec`; `by_memory` wants the fewest bytes."""
+    """The best settings for the workers and batch of `spec`: the fastest, or with `by_memory` the smallest."""
     found, screen = Found(), Screen(question.predictor, spec)
     limit = question.predictor.memory_limit - question.hardware.device.reserved_bytes.value
     fitting: list[tuple[float, int, Setting]] = []
@@ -69,7 +69,7 @@ def search_layouts(question: Question, spec: RunSpec, by_memory: bool = False) -
 
 
 def _predict_best(question: Question, spec: RunSpec, order: list[tuple[float, int, Setting]], found: Found) -> None:
-    """Predicts in order; the first setting that fits stands for all that divide the model's work alike."""
+    """Predicts settings in order; the first that fits stands for all that divide the work in the same way."""
     done: set[tuple[int, ...]] = set()
     best = float("inf")
     tried = 0
@@ -123,7 +123,7 @@ Executions = dict[Recompute, Execution]
 
 
 def _layouts(question: Question, spec: RunSpec, ways: Sequence[Recompute]) -> Iterator[tuple[Layout, Executions]]:
-    """Those that the model can be divided by, each with how its steps run by what is recomputed."""
+    """Layouts that the model supports, each with its execution for each way to recompute."""
     if question.layouts:
         asked = [layout for layout in question.layouts if layout.workers == spec.workers]
     else:
@@ -146,7 +146,7 @@ def _is_sensible(question: Question, layout: Layout) -> bool:
 
 
 def _with_experts(question: Question, layout: Layout) -> Iterator[Layout]:
-    """The layout, and with experts dealt over as many of its shards as divide them, within a node."""
+    """The layout, and variants with experts spread over as many shards as divide them, within a node."""
     yield layout
     experts = max(layer.experts for layer in question.facts.layers)
     ways = 2
@@ -157,7 +157,7 @@ def _with_experts(question: Question, layout: Layout) -> Iterator[Layout]:
 
 
 def _executions(question: Question, spec: RunSpec, layout: Layout, ways: Sequence[Recompute]) -> Executions:
-    """How steps run with such a layout; nothing where the model cannot be divided so, seen by a batch that divides."""
+    """The execution of steps with this layout, by recomputation; empty where the model does not support it."""
     samples = layout.data_ranks * layout.pipeline * 2
     fields = {"layout": layout, "workers": layout.workers, "global_batch": samples, "local_batch": None, "knobs": {},
               "execution": question.base.execution}  # fmt: skip
@@ -166,7 +166,7 @@ def _executions(question: Question, spec: RunSpec, layout: Layout, ways: Sequenc
 
 
 def _passes(question: Question, layout: Layout, samples: int) -> Iterator[int]:
-    """Numbers of passes, each twice the one before, down to one sample in each."""
+    """Numbers of passes to try: doubled each time, down to one sample per pass."""
     fixed = _fixed(question, "microbatches" if layout.pipeline > 1 else "accumulation")
     if fixed is not None:
         yield from [fixed] if samples % fixed == 0 else []
@@ -179,7 +179,7 @@ def _passes(question: Question, layout: Layout, samples: int) -> Iterator[int]:
 
 
 def _rounds(question: Question, layout: Layout, passes: int) -> list[int]:
-    """One round of all passes, or several, of which each has enough to fill the pipeline; buffers are for one."""
+    """Ways to group passes into rounds: one round, or several that each fill the pipeline; buffers hold one."""
     if layout.pipeline == 1 or _fixed(question, "microbatches") is not None:
         return [1]
     each = FULL_ROUND * layout.pipeline
@@ -187,7 +187,7 @@ def _rounds(question: Question, layout: Layout, passes: int) -> list[int]:
 
 
 def _stages(question: Question, layout: Layout, passes: int) -> Iterator[int]:
-    """Stages of each rank; those of an interleaved schedule come in rounds of as many passes as there are ranks."""
+    """Stages per rank to try; interleaved schedules need a multiple of the pipeline's ranks as micro-batches."""
     if layout.pipeline == 1:
         yield 1
         return

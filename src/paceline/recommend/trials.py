@@ -1,4 +1,4 @@
-"""The best candidates, run for real: short, interleaved, and ranked again by what they did."""
+"""Runs the best candidates for real (short, interleaved) and ranks them again by the measurements."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ STEPS_OF_AN_EPOCH = 8
 
 
 def try_best(answer: Answer, count: int, store: Store, listener: Listener) -> Answer:
-    """Runs the `count` best here; the answer then goes by what was measured."""
+    """Runs the `count` best candidates here; the answer then uses the measured values."""
     if answer.objective.name not in ("throughput", "time-to-accuracy"):
         raise SpecError(f"--measure ranks by time, and the objective is {answer.objective.name}; leave one of them out")
     comparable = [candidate for candidate in answer.ranked if candidate.caveat is None]
@@ -37,18 +37,18 @@ def try_best(answer: Answer, count: int, store: Store, listener: Listener) -> An
 
 
 def _interleaved(specs: list[RunSpec]) -> tuple[PlannedRun, ...]:
-    """Every round in the other direction, so that what changes meanwhile meets all alike."""
+    """The runs in rounds of alternating direction, so that slow changes of the machine affect all alike."""
     rounds = [[PlannedRun(spec, repeat) for spec in specs] for repeat in range(REPEATS)]
     return tuple(run for repeat, runs in enumerate(rounds) for run in (reversed(runs) if repeat % 2 else runs))
 
 
 def _short(spec: RunSpec) -> RunSpec:
-    """As it was asked for, for a few steps."""
+    """The run cut to a few steps."""
     fields = {"epochs": EPOCHS, "steps": None, "train_samples": spec.samples_per_step * STEPS_OF_AN_EPOCH}
     return complete(spec.model_copy(update=fields))
 
 
 def _value(candidate: Candidate, answer: Answer, step_seconds: float) -> float:
-    """In the objective's unit."""
+    """The measured value in the objective's unit."""
     parts = replace(candidate.prediction.parts, compute=step_seconds, exposed=0.0, bubble=0.0, waiting=0.0)
     return answer.objective.of(replace(candidate.prediction, parts=parts)).value

@@ -94,7 +94,7 @@ class ForkServer:
         return message.pid
 
     def cpu_seconds(self) -> float:
-        """Of the server so far, and of all processes that it forked and saw end."""
+        """CPU seconds of the server so far, and of all ended processes that it forked."""
         return sum(int(ticks) for ticks in stat_fields(self.process.pid)[TICKS]) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:

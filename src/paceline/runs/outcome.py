@@ -38,12 +38,12 @@ class Ending:
 
     @property
     def results(self) -> list[RankResult]:
-        """Of the processes that did their part."""
+        """The results of processes that ended well."""
         return [report for report in self.reports if isinstance(report, RankResult)]
 
     @property
     def longest_run_queue_share(self) -> float:
-        """Of the process that waited longest for a core: the share of its time."""
+        """The longest share of its time that a process waited for a core."""
         return max((result.run_queue_share or 0.0 for result in self.results), default=0.0)
 
 
@@ -156,7 +156,7 @@ def _charged(
 
 
 def _memory(result: RankResult) -> Memory | None:
-    """Of a process that serves others, all values are those at its end."""
+    """The memory of a process; for one that serves others, all values are those at its end."""
     baseline, final = result.start.baseline_bytes, result.measured.resident
     if baseline is None or final is None:
         return None
@@ -168,7 +168,7 @@ def _memory(result: RankResult) -> Memory | None:
 
 
 def _settled(ranks: list[tuple[float, ...]]) -> dict[str, Any]:
-    """When the durations of the steps settled, and at what."""
+    """When step durations settled, and at which duration."""
     slowest = [max(step) for step in zip(*ranks, strict=False)]
     if not slowest:
         return {}
@@ -269,7 +269,7 @@ def _first_epoch_finding(epochs: tuple[Epoch, ...]) -> list[Finding]:
 
 
 def _slow_link_finding(spec: RunSpec, results: list[RankResult]) -> list[Finding]:
-    """That slices talked over sockets without having been asked to."""
+    """A finding where slices used sockets although nobody asked for them."""
     slow = [result.notes for result in results if result.notes.get(SLICE_TRANSPORT) == "socket"]
     if not slow or spec.transport == "socket":
         return []

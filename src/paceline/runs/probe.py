@@ -1,4 +1,4 @@
-"""A look at the user's own model before any run: whether it loads, whether it takes the data, how large it is.
+"""Tries the user's model before any run: whether it loads, whether it takes the data, how large it is.
 
 Done once per model in a process of its own, so that the tool itself never imports a framework and a model that
 crashes takes nothing with it. `python -m paceline.runs.probe` is that process: a run's spec in, facts or a complaint
@@ -29,7 +29,7 @@ _facts_by_model: dict[str, OwnFacts] = {}
 
 
 def probe(spec: RunSpec) -> OwnFacts:
-    """Facts of the run's own model; raises `ModelError` with what is wrong and where."""
+    """Facts about the run's model; raises `ModelError` with what is wrong and where."""
     fields = ("model", "dataset", "input_shape", "classes", "train_samples", "seed", "memory_format")
     identity = json.dumps(spec.model_dump(mode="json", include=set(fields)), sort_keys=True)
     if identity not in _facts_by_model:
@@ -72,7 +72,7 @@ def _probe_in_new_process(spec: RunSpec) -> OwnFacts:
 
 
 def _builds_otherwise(spec: RunSpec) -> bool:
-    """Whether the plain order of images is what the framework can do with this model.
+    """Whether the model works with channels-first images where it failed with channels-last ones.
 
     PyTorch 2.13 on CPU ends in the backward pass of a strided 1x1 convolution of three channels-last channels.
     """

@@ -94,13 +94,13 @@ def take_down(folder: Path) -> None:
 
 
 def sweep() -> None:
-    """Takes down what tools that were killed have left running."""
+    """Ends daemons that killed tools left running."""
     for folder in orphaned_folders(FOLDER_PREFIX):
         take_down(folder)
 
 
 def _daemon(folder: Path) -> int | None:
-    """The daemon's number, as it wrote it down itself, if that process is the daemon still."""
+    """The process id of the MPS daemon, read from its own file, if that process is still the daemon."""
     try:
         pid = int((folder / f"{SLICING}.pid").read_text())
         name = Path(f"/proc/{pid}/comm").read_text().strip()

@@ -96,7 +96,7 @@ class ForkServers:
         return self._servers[key]
 
     def cpu_seconds(self) -> float:
-        """Of all servers and of the processes that they forked, so far."""
+        """CPU seconds so far of all servers and of the processes that they forked."""
         return sum(server.cpu_seconds() for server in self._servers.values())
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class ForkStarter(Starter):
             server.wait_for_imports()
 
     def cpu_seconds(self) -> float:
-        """Of all servers and of the processes that they forked, so far."""
+        """CPU seconds so far of all servers and of the processes that they forked."""
         return self.servers.cpu_seconds()
 
     def start(self, process: NewProcess) -> RunProcess:
@@ -137,13 +137,13 @@ class ForkStarter(Starter):
 
 
 def split_environment(environment: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What imports may read, and what only the first use of a GPU reads, so that a fork can be given it later."""
+    """Splits variables into those that imports may read and those that only the first use of a GPU reads."""
     late = {name: value for name, value in environment.items() if name.startswith(_LATE)}
     return {name: value for name, value in environment.items() if name not in late}, late
 
 
 def imports_of(strategy: Strategy) -> tuple[str, ...]:
-    """What a run of that strategy imports first."""
+    """The modules that a run of that strategy imports first."""
     if strategy.framework is None:
         return strategy.needs.packages
     if strategy.framework not in _PRELOADING:

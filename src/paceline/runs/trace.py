@@ -44,7 +44,7 @@ def can_trace() -> bool:
 
 
 def traced(spec: RunSpec, samples: int | None = None, gpu: GpuMemory | None = None) -> Trace:
-    """One pass of a worker of this run, over its own samples or so many, and an update, as on one GPU.
+    """The trace of one pass and update of a worker of this run on one GPU, with its own samples or so many.
 
     Raises `ModelError` with the reason where the model cannot be traced.
     """
@@ -55,7 +55,7 @@ def traced(spec: RunSpec, samples: int | None = None, gpu: GpuMemory | None = No
 
 
 def one_step(spec: RunSpec, samples: int | None = None) -> RunSpec:
-    """The run that makes one pass of this one's worker on a single GPU."""
+    """A single-GPU run that makes one pass of this run's worker."""
     if samples is None:
         replicas = max(1, strategy(spec.strategy).traits.replicas(spec))
         samples = max(1, spec.samples_per_step // replicas // spec.accumulation)
@@ -64,7 +64,7 @@ def one_step(spec: RunSpec, samples: int | None = None) -> RunSpec:
 
 
 def traced_all(steps: Sequence[RunSpec], gpu: GpuMemory) -> list[Trace | str]:
-    """A trace of each step, or why there is none; those that are not known yet are made in one process."""
+    """A trace of each step, or why there is none; all missing ones are made in one process."""
     names = [_identity(step, gpu) for step in steps]
     for name in names:
         if name not in _known and (trace := _stored(name)) is not None:
@@ -129,7 +129,7 @@ def _stored(name: str) -> Trace | str | None:
 
 
 def _store(name: str, trace: Trace | str) -> None:
-    """Only where it can be written; a reason is not kept, because it may be gone the next time."""
+    """Writes a trace to the cache, if that is writable; reasons are not kept, because they may go away."""
     if isinstance(trace, str):
         return
     try:

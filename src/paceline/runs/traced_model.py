@@ -20,7 +20,7 @@ class TracedModel:
     _pairs: dict[tuple[Precision, str], Pair | None] = field(default_factory=dict)
 
     def at(self, samples: float, precision: Precision, optimizer: Optimizer) -> StepOperations | None:
-        """A step of so many samples; None where it cannot be traced."""
+        """The operations of a step with so many samples; None where the model cannot be traced."""
         key = precision, optimizer.model_dump_json()
         if key not in self._pairs:
             self._pairs[key] = self._trace(precision, optimizer)
@@ -38,29 +38,29 @@ class TracedModel:
 
 
 def alike(few: StepOperations, more: StepOperations) -> bool:
-    """Whether both ask for the same operations, of whatever sizes."""
+    """Whether two steps have the same operations, apart from their sizes."""
 
     def names(step: StepOperations) -> list[tuple[object, ...]]:
-        return [(one.kind, one.numbers, one.name, len(one.shape), one.backward) for one in _all(step)]
+        return [(each.kind, each.numbers, each.name, len(each.shape), each.backward) for each in _operations(step)]
 
     return names(few) == names(more)
 
 
 def between(few: StepOperations, more: StepOperations, samples: float) -> StepOperations:
-    """The step of so many samples, each size on the line through those of both."""
+    """The step with so many samples: every size interpolated (or extrapolated) between two traced steps."""
     layers = tuple(
         LayerOperations(
-            one.layer,
-            _between(one.forward, other.forward, samples),
-            _between(one.backward, other.backward, samples),
+            layer.layer,
+            _between(layer.forward, same_layer.forward, samples),
+            _between(layer.backward, same_layer.backward, samples),
         )
-        for one, other in zip(few.layers, more.layers, strict=True)
+        for layer, same_layer in zip(few.layers, more.layers, strict=True)
     )
     return StepOperations(layers, few.update)
 
 
 def _between(few: tuple[Operation, ...], more: tuple[Operation, ...], samples: float) -> tuple[Operation, ...]:
-    return tuple(_at(one, other, samples) for one, other in zip(few, more, strict=True))
+    return tuple(_at(*pair, samples) for pair in zip(few, more, strict=True))
 
 
 def _at(few: Operation, more: Operation, samples: float) -> Operation:
@@ -72,5 +72,5 @@ def _at(few: Operation, more: Operation, samples: float) -> Operation:
     return replace(few, shape=shape, flops=max(0.0, line(few.flops, more.flops)), moved_bytes=moved)
 
 
-def _all(step: StepOperations) -> list[Operation]:
-    return [one for layer in step.layers for one in (*layer.forward, *layer.backward)] + [*step.update]
+def _operations(step: StepOperations) -> list[Operation]:
+    return [operation for layer in step.layers for operation in (*layer.forward, *layer.backward)] + [*step.update]

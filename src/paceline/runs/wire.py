@@ -134,7 +134,7 @@ RankReport = Annotated[RankResult | RankError, Field(discriminator="kind")]
 
 
 class ProbeReply(Message):
-    """What a look at a user's model came to: facts, or what is wrong with the model."""
+    """The result of probing a user's model: facts, or what is wrong with it."""
 
     facts: OwnFacts | None = None
     error: str | None = None

@@ -40,7 +40,7 @@ def baseline(framework: str) -> Strategy:
 
 
 def usual_on_several_devices(framework: str) -> Strategy:
-    """What most people use on several devices of a framework."""
+    """The strategy that most people use on several devices of a framework."""
     return next(one for one in _of(framework) if one.traits.usual_on_several_devices)
 
 

@@ -40,7 +40,7 @@ def _folder() -> Any:
 
 
 def load_hardware(name: str | None = None, network: str | None = None) -> Hardware:
-    """By name, by file, or this machine as it was calibrated; without any of them, this class of machine."""
+    """A system by name or file; without a name this machine as calibrated, else a machine of the tested class."""
     if name in (None, LOCAL):
         if name == LOCAL and not LOCAL_FILE.is_file():
             raise SpecError(
@@ -90,7 +90,7 @@ def _read_text(text: str, where: str) -> Hardware:
 
 
 def _with_operations(hardware: Hardware, name: str) -> Hardware:
-    """With the operations that were timed on a GPU of its kind, as `paceline calibrate` wrote them down."""
+    """The system with the operation timings that `paceline calibrate` measured on the same GPU."""
     file = _folder() / MEASURED / f"{name}.toml"
     if not file.is_file():
         known = (entry.name.removesuffix(".toml") for entry in (_folder() / MEASURED).iterdir())

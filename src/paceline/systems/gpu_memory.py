@@ -23,5 +23,5 @@ class GpuMemory(Frozen):
     single_attention: Attention = "efficient"
 
     def cut_into(self, slices: int) -> "GpuMemory":
-        """Of one of so many equal slices."""
+        """The behaviour of one of `slices` equal slices."""
         return self.model_copy(update={"multiprocessors": max(1, self.multiprocessors // slices)})

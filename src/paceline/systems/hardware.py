@@ -33,7 +33,7 @@ class Quantity(Frozen):
 
 
 class Link(Frozen):
-    """What one device can send to another at a time, one way, and how long the first byte takes."""
+    """A link between two devices: bytes per second one way, and the latency of the first byte."""
 
     bytes_per_second: Quantity
     latency_seconds: Quantity
@@ -96,7 +96,7 @@ class Curve(Frozen):
 
     @classmethod
     def through(cls, sizes: Sequence[float], values: Sequence[float]) -> Self:
-        """The line with the least relative errors; neither part of it is below zero."""
+        """The line with the least relative errors; neither its fixed part nor its slope is below zero."""
         fixed, slope = _line(sizes, values)
         errors = [(fixed + slope * size) / value - 1 for size, value in zip(sizes, values, strict=True) if value]
         freedom = max(1, len(errors) - 2)
@@ -104,7 +104,7 @@ class Curve(Frozen):
         return cls(sizes=tuple(sizes), values=tuple(values), fixed=fixed, slope=slope, residual=residual)
 
     def at(self, size: float) -> float:
-        """The line, corrected by how the measured points next to this size lie beside it."""
+        """The value at this size: the line, corrected by the residuals of the nearest measured points."""
         return (self.fixed + self.slope * size) * self._correction(size)
 
     def _correction(self, size: float) -> float:
@@ -128,7 +128,7 @@ class Curve(Frozen):
 
 
 def _line(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Least squares of relative errors: each point weighs as much as any other, whatever its size."""
+    """A least-squares line of relative errors, so that small and large sizes weigh the same."""
     weights = [1 / value**2 for value in values]
     total = sum(weights)
     mean_size = sum(w * s for w, s in zip(weights, sizes, strict=True)) / total
@@ -179,7 +179,7 @@ class LayerRate(Frozen):
 
 
 class LayerScratch(Frozen):
-    """What a framework takes for a moment, beside tensors, in the passes of one kind of layer."""
+    """Temporary memory that a framework takes, beside tensors, in the passes of one kind of layer."""
 
     framework: str
     kind: str
@@ -202,7 +202,7 @@ class MemoryFit(Frozen):
 
 
 class StrategyOverhead(Frozen):
-    """What a strategy's own software takes of a rank, beside computing and sending."""
+    """What a strategy's software costs a rank, beside computing and sending."""
 
     strategy: str
     # CPU seconds: for each message, or each array of the model where layers are split; and for each byte of the
@@ -278,7 +278,7 @@ class Hardware(Frozen):
 
     @classmethod
     def read(cls, values: dict[str, Any], where: str) -> Self:
-        """From a system file; what is wrong becomes one sentence."""
+        """The system that a system file describes; what is wrong with it becomes one sentence."""
         return cls.parse(_without_former_fields(values), f"system {where}")
 
     @property
@@ -293,18 +293,18 @@ class Hardware(Frozen):
 
     @property
     def measured_elsewhere(self) -> bool:
-        """Whether its calibration is that of a machine of its class, not of the one at hand."""
+        """Whether the calibration is of another machine of the same class."""
         return self.calibration is not None and self.name != LOCAL
 
     def as_system(self, workers: int) -> System:
-        """The same as strategies ask for it when they say whether they can run: enough devices, every framework."""
+        """The same as a `System`, which strategies check runs against: with enough devices and every framework."""
         gpus = (Gpu(self.device.name, int(self.device.memory_bytes.value)),) * workers if self.kind == "cuda" else ()
         cores = tuple(range(self.node_devices)) if self.kind == "cpu" else (0,)
         memory, frameworks = int(self.device.memory_bytes.value), dict.fromkeys(FRAMEWORKS, "")
         return System(self.device.name, cores, memory, gpus, frameworks=frameworks)
 
     def speed(self, rank: int) -> float:
-        """Relative to the device that the numbers describe."""
+        """The speed of a rank's device relative to the described one."""
         return self.speeds[rank % len(self.speeds)] if self.speeds else 1.0
 
 

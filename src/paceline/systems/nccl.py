@@ -46,7 +46,7 @@ LINK_SPEED = "link_bytes_per_second"
 
 
 class FoundNccl(Frozen):
-    """What a process that looked for its NCCL prints."""
+    """The NCCL of a process, as the process prints it."""
 
     version: Version | None
 
@@ -59,7 +59,7 @@ class SliceLink:
     reason: str
 
     def environment(self, rank: int, multiprocessors: int) -> dict[str, str]:
-        """The variables of NCCL that make a process on so many multiprocessors talk so; read when ranks meet."""
+        """NCCL's environment variables for a process on so many multiprocessors; read when ranks meet."""
         loopback = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
         if self.transport == "socket":
             return {**loopback, "NCCL_HOSTID": f"slice-{rank}"}
@@ -72,7 +72,7 @@ def channels(multiprocessors: int) -> int:
 
 
 def slice_multiprocessors() -> int:
-    """Of the slice that this process has; 0 where the driver does not say."""
+    """Multiprocessors of this process's slice; 0 where the driver does not say."""
     device, count = ctypes.c_int(), ctypes.c_int()
     try:
         driver = ctypes.CDLL(_DRIVER)
@@ -104,13 +104,13 @@ def version_text(version: tuple[int, ...]) -> str:
 
 
 def parse_version(number: int) -> Version:
-    """From the number that NCCL itself gives."""
+    """The version from the number that NCCL reports."""
     thousand = 1_000 if number < _OLD_STYLE_BELOW else 10_000
     return number // thousand, number % thousand // 100, number % 100
 
 
 def loaded_nccl() -> Version | None:
-    """Of the NCCL that a call from this process reaches.
+    """The NCCL that calls from this process reach.
 
     That is one put before all others (`LD_PRELOAD`), else the one that the framework has loaded, else the one that it
     will load. What a framework says of it is only the version it was compiled with.
@@ -131,21 +131,22 @@ def loaded_nccl() -> Version | None:
 def _packaged() -> list[Path]:
     """The library of NVIDIA's own package, where frameworks look for it."""
     try:
-        found = importlib.util.find_spec("nvidia.nccl")
+        package = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:
         return []
-    folders = (found.submodule_search_locations or ()) if found else ()
+    folders = (package.submodule_search_locations or ()) if package else ()
     return [path for folder in folders if (path := Path(folder) / "lib" / LIBRARY).is_file()]
 
 
 def nccl_package() -> str:
     """The name of NVIDIA's package for the CUDA that is installed here."""
-    names = [str(one.metadata["Name"]) for one in metadata.distributions() if one.metadata["Name"]]
+    installed = metadata.distributions()
+    names = [str(package.metadata["Name"]) for package in installed if package.metadata["Name"]]
     return next((name for name in names if name.startswith("nvidia-nccl-cu")), _USUAL_PACKAGE)
 
 
 def nccl_of(framework: str) -> Version | None:
-    """The NCCL that processes with that framework have, found in one of its own that imports it."""
+    """The NCCL that processes with that framework load, found by importing the framework in a process."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _LOOK.format(framework=framework)],

@@ -7,7 +7,7 @@ from paceline.spec import Frozen
 
 
 class OperationTimes(Frozen):
-    """Seconds of operations that are alike but for their shapes, which are those of `costs.operations`."""
+    """Seconds of operations that differ only in their shapes (see `costs.operations`)."""
 
     kind: OperationKind
     numbers: OperationNumbers
@@ -42,7 +42,7 @@ class OperationTimes(Frozen):
 
     @classmethod
     def of_rows(cls, rows: list[tuple[Operation, float]]) -> "OperationTimes":
-        """From operations that are alike, ordered by their shapes."""
+        """The times of operations that differ only in their shapes, sorted by shape."""
         rows = sorted(rows, key=lambda row: (row[0].shape, row[0].moved_bytes))
         first = rows[0][0]
         derived = all(_is_derived(operation) for operation, _ in rows)
@@ -57,7 +57,7 @@ class OperationTimes(Frozen):
 
 
 def _is_derived(operation: Operation) -> bool:
-    """Whether its shape says all of it."""
+    """Whether everything about the operation follows from its shape."""
     if operation.kind in ("memory", "update") or operation.name:
         return False
     plain = replace(operation, count=1)

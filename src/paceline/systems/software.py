@@ -1,4 +1,4 @@
-"""What a software stack takes of steps on GPUs, as it was fitted to logged runs: no data sheet says it."""
+"""The overhead of a software stack in steps on GPUs, fitted to logged runs: no data sheet has it."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ AttentionKernel = Literal["fused", "unfused"]
 
 
 class Software(Frozen):
-    """How the programs behind a log run a step."""
+    """How the programs behind a log execute a step."""
 
     # Which log it was fitted to, how many of its runs, and how well those kept out of the fit were predicted.
     source: str = Field(min_length=8)

@@ -20,7 +20,7 @@ _lock = Lock()
 
 
 def applicable_figures(rows: Sequence[Row]) -> list[Figure]:
-    """Every figure that these rows can be drawn as, in the order of a report."""
+    """Every figure that these rows can be drawn as, in the order of the report."""
     return [figure for figure in figures().values() if figure.applies(rows)]
 
 

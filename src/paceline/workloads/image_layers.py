@@ -98,7 +98,7 @@ class Residual(Layer):
         return self.channels * (BOTTLENECK_OVER_CHANNELS if self.bottleneck else 1)
 
     def convolutions(self, inputs: int) -> list[tuple[str, int, int, int, int]]:
-        """Name, kernel, inputs, channels and stride of each; `skip` is beside the others where the shape changes."""
+        """Name, kernel, inputs, channels and stride of each convolution; `skip` exists where the shape changes."""
         if self.bottleneck:
             path = [
                 ("conv1", 1, inputs, self.channels, 1),
@@ -115,7 +115,7 @@ class Residual(Layer):
         return path
 
     def _sizes(self, shape: Shape) -> list[tuple[int, int]]:
-        """Of each convolution: numbers of its output, and operations."""
+        """Output numbers and operations of each convolution."""
         sizes, sides = [], shape[1:]
         for name, kernel, inputs, channels, stride in self.convolutions(shape[0]):
             taken = shape[1:] if name == "skip" else sides

@@ -61,23 +61,23 @@ class Layer:
         raise NotImplementedError
 
     def kept(self, shape: Shape) -> int:
-        """Numbers of four bytes that stay for the backward pass of one sample, its input aside: usually its output."""
+        """Numbers (of four bytes) kept for the backward pass of one sample, beside the input: usually the output."""
         return math.prod(self.output(shape))
 
     def kept_unsplit(self, shape: Shape) -> int:
-        """Of `kept`, the numbers that every worker keeps in full when the layer is split."""
+        """The part of `kept` that every worker keeps in full when the layer is split."""
         return 0
 
     def products(self, shape: Shape) -> int:
-        """Of a transformer block: numbers that its products and its attention make, those of its two sums aside."""
+        """For a transformer block: numbers that its products and attention produce, without its two residual sums."""
         return 0
 
     def kept_single(self, shape: Shape) -> int:
-        """Of `kept`, the numbers that have four bytes in every precision."""
+        """The part of `kept` that has four bytes in every precision."""
         return 0
 
     def kept_summed(self, shape: Shape) -> int:
-        """Of `kept`, the sums that autocast leaves in four bytes."""
+        """The part of `kept` that consists of sums, which autocast leaves in four bytes."""
         return 0
 
 

@@ -138,7 +138,7 @@ def _own_line(error: BaseException) -> str:
 
 
 def _as_array(value: Any, label: str) -> Any:
-    """Floats in single precision, whole numbers in int64; anything else is refused."""
+    """The value as an array: floats in single precision, whole numbers in int64; others are refused."""
     try:
         array = np.asarray(value)
     except ValueError as error:

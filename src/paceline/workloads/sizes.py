@@ -16,7 +16,7 @@ Options = Mapping[str, Scalar]
 def sized(
     workload: str, sizes: Mapping[str, Mapping[str, int]], derived: tuple[str, ...] = ()
 ) -> Callable[[Options], dict[str, Scalar]]:
-    """Fills options that are left open from the named size; an unknown size is refused.
+    """Fills options that are left open with those of the named size; an unknown size is refused.
 
     Those that are `derived` from the width stay open where another width than the size's is chosen.
     """
@@ -33,12 +33,12 @@ def sized(
 
 
 def usual_heads(width: int, head: int = USUAL_HEAD) -> int:
-    """Heads of so many numbers, or of at most 128 and at least 64 where the width divides into such."""
+    """The number of heads of width `head`; otherwise heads of 64 to 128 where the width divides into them."""
     counts = [count for count in range(1, width + 1) if width % count == 0]
     fitting = [count for count in counts if SMALLEST_HEAD <= width // count <= USUAL_HEAD]
     return min(fitting or counts, key=lambda count: abs(count - width / head))
 
 
 def token_sample(options: Options) -> tuple[Shape, int]:
-    """A sample of tokens, and the number of different ones."""
+    """The shape of a sample of tokens, and the size of the vocabulary."""
     return (int(options["sequence"]),), int(options["vocabulary"])

@@ -13,7 +13,7 @@ _SMALL = 512
 
 
 def assume(chosen: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-    """Of a wide one: heads of 128 numbers, unless the user says."""
+    """Options that a wide model assumes: heads of 128 numbers, unless the user names others."""
     width = chosen.get("width", 0)
     return {} if "heads" in chosen or not isinstance(width, int) or width <= _SMALL else {"heads": usual_heads(width)}
 
@@ -26,7 +26,7 @@ def layers(options: Mapping[str, Scalar], _shape: Shape, classes: int) -> Layers
 
 
 def sample(options: Mapping[str, Scalar]) -> tuple[Shape | None, int | None]:
-    """Of the data set, unless the options say."""
+    """The shape of a sample and the classes: those of the data set, unless the options name others."""
     sequence, vocabulary = int(options["sequence"]), int(options["vocabulary"])
     return (sequence,) if sequence != AS_USUAL else None, vocabulary if vocabulary != AS_USUAL else None
 

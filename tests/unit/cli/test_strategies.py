@@ -93,3 +93,14 @@ def test_a_question_takes_a_layout_as_a_setting() -> None:
     asked = Question(load_hardware("8xh100-nvlink"), workload="transformer", workers=(8,))
     (spec,) = asked.specs("torch-mesh", {"layout": "shard=2,tensor=4", "recompute": "full"})
     assert (spec.workers, spec.recompute) == (8, "full") and spec.layout is not None and spec.layout.tensor == 4
+
+
+def test_the_table_of_strategies_is_complete_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    strategies()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["strategy", "family", "sync", "holds", "sends", "here", "devices"]
+    assert "cpu, cuda, cuda-slice" in next(line for line in lines if line.startswith("torch-ddp"))
+    assert not any("…" in line for line in lines)

@@ -38,7 +38,7 @@ USUAL_SLICES = 4
 
 @dataclass
 class GpuCalibrator:
-    """What is measured, in order; what fails is told and left out."""
+    """Takes the measurements in order; those that fail are reported and left out."""
 
     system: System
     device: Where
@@ -72,7 +72,7 @@ class GpuCalibrator:
 
     @property
     def _haste(self) -> float:
-        """The share of their usual time that the parts have."""
+        """The factor by which the time limits of all parts are scaled."""
         starting = START_SECONDS + (START_SECONDS + CROWDING_SECONDS) * len(self._ranks)
         wanted = sum(self.parts.values()) + LINK_SECONDS * len(self._ranks)
         return min(1.0, max(0.1, (self.seconds - starting) / wanted))
@@ -137,7 +137,7 @@ def _count(count: int, slices: bool) -> str:
 
 
 def _scaled(described: Hardware, share: float) -> dict[str, Any]:
-    """Peaks of a part of a GPU: its multiprocessors; memory is as fast as for the whole until others use it."""
+    """The described device scaled to a slice's multiprocessors; memory bandwidth is that of the whole GPU."""
     rates = {
         precision: peak.model_copy(update={"value": peak.value * share})
         for precision, peak in described.device.flops_per_second.items()

@@ -1,4 +1,4 @@
-"""The grid of operations that is timed on a GPU: shapes between those that models have, none of a model in particular.
+"""The grid of operations timed on a GPU: shapes in the range of real models, but of no particular model.
 
 Cases are in an order of chance, so that a part that runs out of time has still seen all of its range.
 """
@@ -146,7 +146,7 @@ def memory_cases() -> list[Operation]:
 
 
 def arrays_of(name: str, numbers: OperationNumbers) -> float:
-    """Arrays of those numbers that an operation of that name reads and writes; a cast has one of the other width."""
+    """How many arrays an operation of that name reads and writes; a cast has one of the other width."""
     arrays = MEMORY_NAMES[name][0]
     return arrays / 2 if name == CAST and NUMBER_BYTES[numbers] == NUMBER_BYTES["fp32"] else arrays
 

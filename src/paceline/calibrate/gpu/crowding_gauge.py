@@ -102,7 +102,7 @@ def _crowded(operation: Operation, device: torch.device, settling: float, timed:
 
 
 def _seconds(call: Call, before: int, counted: int) -> float:
-    """Of one of so many calls, behind others that nobody times."""
+    """Seconds of one call, averaged over `counted` calls after `before` untimed ones."""
     for _ in range(before):
         call()
     torch.cuda.synchronize()

@@ -29,7 +29,7 @@ PLAIN_PASSES = ("add", "mul", "clone", "relu")
 
 
 def grid_of(timed: Iterable[TimedOperation]) -> tuple[OperationTimes, ...]:
-    """Timings in columns, those of one kind, numbers, pass and name together, ordered by shape."""
+    """Timings grouped by kind, precision, pass and name, sorted by shape."""
     groups: dict[tuple[Any, ...], list[tuple[Operation, float]]] = {}
     for row in timed:
         operation = row.operation
@@ -43,7 +43,7 @@ def _rounded(value: float) -> float:
 
 
 def efficiencies(timed: Sequence[TimedOperation], device: Device, source: str) -> dict[str, Quantity]:
-    """How close the device comes to its data sheet: large and small products, and passes over memory."""
+    """The shares of data-sheet peaks that large and small products and memory-bound operations reach."""
     fields: dict[str, Quantity] = {}
     fastest = max(device.flops_per_second, key=lambda name: device.flops_per_second[name].value)
     products = [row for row in timed if row.operation.kind == "product" and row.operation.numbers == fastest]
@@ -64,7 +64,7 @@ def efficiencies(timed: Sequence[TimedOperation], device: Device, source: str) -
 
 
 def host_seconds(timings: Sequence[HostTiming], device: Device, source: str) -> dict[str, Any]:
-    """Seconds of tiny steps over the operations that they ask for; the middle of the models."""
+    """Host seconds per operation: tiny steps over their numbers of operations; the median over models."""
     per_operation: dict[str, list[float]] = {}
     for timing in timings:
         per_operation.setdefault(timing.execution, []).append(timing.seconds / _operations(timing))
@@ -76,7 +76,7 @@ def host_seconds(timings: Sequence[HostTiming], device: Device, source: str) -> 
 
 
 def _operations(timing: HostTiming) -> float:
-    """How many operations the tiny model's step asks for."""
+    """The number of operations in the tiny model's step."""
     model = TINY_MODELS[timing.model]
     facts = model_facts(model.layers, model.shape)
     step = model_operations(facts, model.samples, timing.precision, Optimizer())
@@ -100,7 +100,7 @@ def curves_of(transfers: Sequence[TimedTransfer], ranks: int) -> list[Collective
 
 
 def link_of(curves: Sequence[Collective], source: str) -> Link:
-    """The link of two devices in two numbers, for numbers of ranks that were not measured."""
+    """Latency and bandwidth of the link between two devices, for rank counts that were not measured."""
     pair = min(curves, key=lambda curve: (curve.ranks, curve.kind != "all-reduce"))
     size, seconds = pair.curve.sizes[-1], pair.curve.values[-1]
     # An all-reduce of two ranks sends each byte once.
@@ -111,7 +111,7 @@ def link_of(curves: Sequence[Collective], source: str) -> Link:
 
 
 def nearest_description(gpu: str) -> Hardware:
-    """The shipped system of the same GPU, for what is not measured; one of another where none is described."""
+    """The shipped system with the same GPU, or another where none is described, for unmeasured values."""
     words = set(re.findall(r"[A-Z0-9]+", gpu.upper())) - {"NVIDIA", "GPU", "SXM", "PCIE"}
     for name in shipped_systems():
         hardware = load_hardware(name)

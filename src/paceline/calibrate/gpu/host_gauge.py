@@ -1,4 +1,4 @@
-"""What a host takes to ask a GPU for operations: steps of models so small that the GPU waits for it."""
+"""How long a host takes to launch operations: steps of models so small that the GPU waits for the host."""
 
 import time
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def _seconds(step: Step, device: torch.device) -> float:
 
 
 def _replay_seconds(step: Step) -> float:
-    """Of the host alone: the device, which takes longer, sleeps meanwhile."""
+    """Host seconds of a step while the device, which would take longer, sleeps."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -78,7 +78,7 @@ def _all_agree(answer: bool, device: torch.device) -> bool:
 
 
 def _transfer(kind: str, size: int, device: torch.device) -> Callable[[], Any]:
-    """A call that sends that payload; of gathers and scatters the payload is the whole."""
+    """A call that transfers the payload; for gathers and scatters the payload is the whole array."""
     world, rank = dist.get_world_size(), dist.get_rank()
     part = torch.ones(max(1, size // 4 // world), device=device)
     whole = torch.ones(part.numel() * world, device=device)
@@ -96,7 +96,7 @@ def _transfer(kind: str, size: int, device: torch.device) -> Callable[[], Any]:
 
 
 def _send(payload: torch.Tensor, rank: int) -> None:
-    """From the first rank to the second; others have nothing to do."""
+    """Sends from the first rank to the second; the other ranks do nothing."""
     if rank == 0:
         dist.send(payload, 1)
     elif rank == 1:
@@ -104,7 +104,7 @@ def _send(payload: torch.Tensor, rank: int) -> None:
 
 
 def _seconds(transfer: Callable[[], Any], device: torch.device) -> float:
-    """Seconds of one, in a row of several: of all ranks the slowest counts."""
+    """Seconds of one transfer, averaged over several in a row; the slowest rank counts."""
     transfer()
     first = _slowest(_row(transfer, 2, device), device)
     repeats = int(min(REPEATS[1], max(REPEATS[0], REPEAT_SECONDS / max(first, 1e-9))))
@@ -143,7 +143,7 @@ def _overlap(device: torch.device) -> tuple[float, float]:
     payload, waiting = torch.ones(HIDDEN_BYTES // 4, device=device), torch.cuda.Stream(device)
 
     def seconds(products: int, transfers: int) -> tuple[float, float]:
-        """Until all of the computation is done, and until all transfers are."""
+        """Seconds until all computation is done, and until all transfers are done."""
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()

@@ -20,7 +20,7 @@ def steps_per_call(spec: RunSpec) -> int:
 
 
 def check(spec: RunSpec, _system: System) -> str | None:
-    """Fields that no JAX strategy can honour."""
+    """Why no JAX strategy can make such a run, in words, or None."""
     if spec.memory_format == "contiguous":
         return "JAX strategies keep images channels-last (memory_format channels_last) and have no other format"
     if spec.optimizer.name == "lbfgs":
@@ -31,7 +31,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 
 def check_recompute(spec: RunSpec) -> str | None:
-    """What activations that are computed again cannot have, in words, or None."""
+    """Why such a run cannot recompute activations, in words, or None."""
     if spec.recompute != "none" and spec.model is not None:
         return (
             f"{spec.strategy} cannot see the layers of {spec.model.label}, which is a pair of functions; "

@@ -62,7 +62,7 @@ def path_name(path: Any) -> str:
 
 
 def put(array: np.ndarray | Array, sharding: NamedSharding) -> Array:
-    """An array on the devices of this process, as its part of one that all processes make alike."""
+    """Puts this process's part of an array on its devices; all processes have the same array."""
     if isinstance(array, Array):  # it has been put there
         return array
     return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])

@@ -15,7 +15,7 @@ Tree = Any
 
 @dataclass(frozen=True)
 class Transformation:
-    """`init(params)` gives the state; `update(gradients, state, params)` changes of the parameters, and the state."""
+    """`init(params)` gives the state; `update(gradients, state, params)` gives parameter changes and the new state."""
 
     init: Callable[[Tree], Tree]
     update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]

@@ -47,14 +47,14 @@ class Sides:
         return 1 if side is None else int(self.mesh.shape[side])
 
     def on(self, *sides: BatchSide) -> NamedSharding:
-        """Of an activation whose first dimension is the batch; where each device has its share alone, that is whole."""
+        """The sharding of an activation whose first dimension is the batch; each device may have its share alone."""
         here = jax.sharding.get_abstract_mesh()
         if here.empty:
             return NamedSharding(self.mesh, PartitionSpec(self.batch, *sides))
         return NamedSharding(here, PartitionSpec(None, *sides))
 
     def sharded(self, dimensions: int, split: int | None, divided: int | None) -> PartitionSpec:
-        """Of an array with these dimensions split and divided."""
+        """The sharding of an array with these dimensions split and divided."""
         names = {split: self.tensor, divided: self.shard}
         return PartitionSpec(*(names.get(dimension) for dimension in range(dimensions)))
 

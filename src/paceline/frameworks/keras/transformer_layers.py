@@ -35,7 +35,7 @@ def attend(queries: Any, keys: Any, values: Any, causal: bool) -> Any:
 
 
 def joint_attention(qkv: Any, heads: int, causal: bool) -> Any:
-    """Of (n, length, 3 x heads x numbers of a head): queries, keys and values side by side."""
+    """Attention of (n, length, 3 x heads x head width), with queries, keys and values side by side."""
     length, width = qkv.shape[1], qkv.shape[2] // 3
     parts = ops.transpose(ops.reshape(qkv, (-1, length, 3, heads, width // heads)), (2, 0, 3, 1, 4))
     return attend(parts[0], parts[1], parts[2], causal)

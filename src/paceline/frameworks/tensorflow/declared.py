@@ -24,7 +24,7 @@ def environment(_spec: RunSpec, _process: object) -> dict[str, str]:
 
 
 def check(spec: RunSpec, _system: System) -> str | None:
-    """What no TensorFlow strategy here can do, in words."""
+    """Why no TensorFlow strategy can make such a run, in words, or None."""
     if spec.optimizer.name == "lbfgs":
         return "optimizer lbfgs is not there in TensorFlow; use adam, sgd or adagrad, or a PyTorch strategy"
     if spec.memory_format == "contiguous":
@@ -35,7 +35,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
 
 
 def check_recompute(spec: RunSpec) -> str | None:
-    """What activations that are computed again cannot have, in words, or None."""
+    """Why such a run cannot recompute activations, in words, or None."""
     if spec.recompute == "selective":
         return (
             f"{spec.strategy} computes blocks again as a whole (tf.recompute_grad) and cannot keep some of what they "

@@ -13,7 +13,7 @@ LOCKING = True
 
 
 def _handle(variable: Any) -> Any:
-    """What a kernel that writes to a variable is given; under a strategy, the copy that is being updated."""
+    """The resource handle of a variable for a kernel that writes to it; under a strategy, that of the updated copy."""
     return (variable.value if isinstance(variable, keras.Variable) else variable).handle
 
 

@@ -195,7 +195,7 @@ class TfJob:
         return sum(copy.dtype.size * math.prod(copy.shape) for copy in self._copies(variables))
 
     def _copies(self, variables: list[keras.Variable]) -> list[tf.Variable]:
-        """All that this process has of them."""
+        """All copies of the variables that this process holds."""
         return [copy for variable in variables for copy in self._strategy.experimental_local_results(variable.value)]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a model that repeat, each compiled by itself: a model is then compiled in the time of one block."""
+"""The repeated blocks of a model, each compiled by itself, so that compiling takes the time of one block."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def blocks_of(context: Context, module: nn.Module) -> Sequence[nn.Module]:
 
 
 def compile_blocks(context: Context, module: nn.Module, twice_back: bool = False) -> None:
-    """Compiles each block where the run says so; `twice_back` is whether a pass goes back through it in two parts.
+    """Compiles each block where the run says so; `twice_back`: the backward pass goes through it in two parts.
 
     The block's `forward` is replaced, so that no parameter changes its name and hooks around it stay as they are.
     """

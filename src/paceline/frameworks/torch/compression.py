@@ -1,4 +1,4 @@
-"""Gradients made smaller on their way through `DistributedDataParallel`, and sent less often."""
+"""Gradient compression for `DistributedDataParallel`, and gradients that are sent less often."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,7 +15,7 @@ CASTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def compress_gradients(wrapped: DistributedDataParallel, kind: str, rank: int, full_steps: int) -> None:
-    """Another precision, or PowerSGD of that rank after some full steps."""
+    """Registers a hook: another precision, or PowerSGD of that rank after some full steps."""
     if kind in CASTS:
         wrapped.register_comm_hook(CASTS[kind], send_cast)
     else:
@@ -32,13 +32,13 @@ def send_cast(kind: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Futur
 
 
 def make_contiguous(module: nn.Module) -> None:
-    """Parameters in their plain order, for code that cannot read others; layers follow their input's format anyway."""
+    """Gives parameters their default memory format, for code that cannot read others."""
     for parameter in module.parameters():
         parameter.data = parameter.data.contiguous()
 
 
 class DataParallelJob(TorchJob):
-    """Of several passes per step, the gradients travel with the last."""
+    """Training with DDP; of several passes per step only the last sends gradients."""
 
     def _sending(self, last: bool) -> AbstractContextManager[Any]:
         waits: AbstractContextManager[Any] = nullcontext() if last else self._module.no_sync()

@@ -18,7 +18,7 @@ SETTLING_STEPS = 11
 
 @contextmanager
 def recording_stream(wanted: bool) -> Iterator[None]:
-    """A stream other than the default one, on which a model that will be recorded must be wrapped and warmed up."""
+    """A stream other than the default one, on which a model to be recorded must be wrapped and warmed up."""
     if not wanted:
         yield
         return
@@ -30,7 +30,7 @@ def recording_stream(wanted: bool) -> Iterator[None]:
 
 
 class GraphedJob:
-    """A job whose steps are replays of a graph; everything else is that job's own."""
+    """A job whose steps replay a CUDA graph; everything else is the wrapped job's."""
 
     stride = 1
 
@@ -80,7 +80,7 @@ class GraphedJob:
         return losses
 
     def close(self) -> None:
-        """The graph goes before what it uses."""
+        """Releases the graph before what it uses."""
         torch.cuda.synchronize()
         self._graph.reset()
         del self._graph

@@ -18,12 +18,12 @@ STEP_FIELDS = frozenset({"accumulation", "recompute", "clip"})
 
 
 def check_step(spec: RunSpec, system: System) -> str | None:
-    """What a step as `TorchJob` makes it cannot have, in words, or None."""
+    """Why `TorchJob` cannot make such a step, in words, or None."""
     return check_graph(spec, system) or check_recompute(spec) or check_precision(spec)
 
 
 def check_recompute(spec: RunSpec) -> str | None:
-    """What activations that are computed again cannot have, in words, or None."""
+    """Why such a run cannot recompute activations, in words, or None."""
     if spec.recompute == "none":
         return None
     if spec.execution != "eager":
@@ -37,7 +37,7 @@ def check_recompute(spec: RunSpec) -> str | None:
 
 
 def check_precision(spec: RunSpec) -> str | None:
-    """What numbers of two bytes and memory of the host cannot have, in words, or None."""
+    """Why such a run cannot use two-byte precisions or offloading, in words, or None."""
     if spec.offload and spec.device == "cpu":
         return (
             f"offload of {spec.strategy} moves what a GPU does not need into the host's memory, where device "
@@ -56,7 +56,7 @@ def check_precision(spec: RunSpec) -> str | None:
 
 
 def check_graph(spec: RunSpec, _system: System) -> str | None:
-    """What a step that is recorded as a graph cannot have, in words, or None."""
+    """Why such a step cannot be recorded as a CUDA graph, in words, or None."""
     if "graph" not in spec.execution:
         return None
     if spec.device == "cpu":
@@ -69,7 +69,7 @@ def check_graph(spec: RunSpec, _system: System) -> str | None:
 
 
 def check_sharding(spec: RunSpec, system: System) -> str | None:
-    """Whether `fully_shard` is there for the device: in PyTorch 2.6 it knows GPUs only."""
+    """Whether this PyTorch has `fully_shard` for the device: version 2.6 supports GPUs only."""
     if spec.device != "cpu" or not is_older(system, 2, 7):
         return None
     version = system.frameworks["torch"]

@@ -9,7 +9,7 @@ from paceline.errors import ModelError
 
 
 class FlatParameters:
-    """Last parameter first, which is about the order in which a backward pass gives gradients.
+    """All trainable parameters in one vector, the last first, as backward passes produce gradients.
 
     On a CPU messages go from and to the very memory that the network uses. On a GPU they go from and to page-locked
     copies in main memory. Buffers, such as running means, are no parameters and stay with their worker.
@@ -43,7 +43,7 @@ class FlatParameters:
 
     @property
     def elements(self) -> int:
-        """Trainable numbers in all."""
+        """The number of trainable parameters."""
         return self.edges[-1]
 
     def touched(self, start: int, stop: int) -> list[int]:
@@ -66,7 +66,7 @@ class FlatParameters:
             torch.mul(gradient, scale, out=view)
 
     def land(self) -> None:
-        """Puts parameters that have arrived where the network reads them."""
+        """Copies received parameters to where the network reads them."""
         if self.landing is not self.values:
             self.values.copy_(self.landing, non_blocking=True)
 

@@ -29,7 +29,7 @@ class Blocks:
 
     @property
     def holders(self) -> set[str]:
-        """Names of the modules that a block is within, the model itself (an empty name) left out."""
+        """Names of the modules that contain blocks, without the model itself."""
         holders = set[str]()
         for name in self.modules:
             while name := name.rpartition(".")[0]:
@@ -72,7 +72,7 @@ def blocks(module: nn.Module) -> list[nn.Module]:
 
 
 def _listed(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Members of lists that have parameters and are made of several modules."""
+    """Members of module lists that have parameters and consist of several modules."""
     for place, holder in module.named_modules():
         if isinstance(holder, LISTS):
             for name, child in holder.named_children():
@@ -83,7 +83,7 @@ def _listed(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _outermost(members: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """Without those that are within another."""
+    """Those members that are not inside another one."""
     within = {id(inner) for member in members.values() for inner in member.modules() if inner is not member}
     return {name: member for name, member in members.items() if id(member) not in within}
 

@@ -54,7 +54,7 @@ def join_group(context: Context, backend: str | None = None, with_host: bool = F
 
 
 def link_bytes_per_second(ranks: int, payload_bytes: int = PROBE_BYTES) -> float:
-    """What each rank sends per second in an all-reduce among all of them, the middle of a few."""
+    """Bytes per second that each rank sends in an all-reduce over all ranks; the median of a few."""
     payload = torch.ones(payload_bytes // 4, device="cuda")
     taken = []
     for _ in range(PROBE_ROUNDS):

@@ -24,7 +24,7 @@ LossOfInputs = Callable[[Tensor, Tensor], Tensor]
 
 
 def loss_of_inputs(context: Context, module: nn.Module, loss: Loss) -> LossOfInputs:
-    """The loss of what the module gives; computed by its head where the run is compiled and the head is known."""
+    """The loss of the module's outputs; computed by its head where the run is compiled and the head is known."""
     head = head_of(module) if "compiled" in context.spec.execution and context.model.own is None else None
     if head is None:
         return lambda inputs, targets: loss(module(inputs), targets)
@@ -32,13 +32,13 @@ def loss_of_inputs(context: Context, module: nn.Module, loss: Loss) -> LossOfInp
 
 
 def head_of(module: nn.Module) -> nn.Linear | None:
-    """The layer that gives the scores, where that is the last one."""
+    """The layer that outputs the logits, if it is the model's last."""
     last = list(module.children())[-1:]
     return last[0] if last and isinstance(last[0], nn.Linear) else None
 
 
 class LossInHead:
-    """A model whose head gives the loss while there are targets, and scores as ever while there are none.
+    """A model whose head returns the loss while targets are set, and logits otherwise.
 
     The head's `forward` is replaced, so that no parameter changes its name and hooks around it stay as they are.
     """
@@ -70,7 +70,7 @@ class LossInHead:
 
 
 def padded_scores(vectors: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What a linear layer gives, by a product with rows of zeros behind the table's, whose scores are left out."""
+    """A linear layer's outputs, computed with a zero-padded weight; the padding's outputs are cut off."""
     rows = len(weight)
     missing = -rows % TILE_COLUMNS
     bias = None if bias is None else functional.pad(bias, (0, missing))

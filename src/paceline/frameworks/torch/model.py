@@ -31,7 +31,7 @@ def build_module(layers: Layers, shape: Shape, channels_last: bool) -> nn.Sequen
 
 
 def tie_heads(module: nn.Module) -> None:
-    """Has heads that are tied compute with the table of tokens of the first layer."""
+    """Makes tied heads use the embedding weights of the first layer."""
     tables = [
         child.tokens.weight for child in module.children() if isinstance(getattr(child, "tokens", None), nn.Module)
     ]
@@ -62,7 +62,7 @@ def neutral_weights(layers: Layers, shape: Shape, state: Mapping[str, Tensor], c
 
 
 def _named_parameters(layers: Layers, shape: Shape, channels_last: bool) -> Iterator[tuple[str, str, Shape | None]]:
-    """Neutral and PyTorch's name of each array, and the shape of the image whose pixels the rows of a kernel are.
+    """Neutral name, PyTorch name, and the image shape if the kernel follows a flattened image, of each array.
 
     That is of the kernel behind a flattened image whose channels PyTorch has first; of all others it is None.
     """

@@ -19,7 +19,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class _Collector:
-    """Collects, after each layer of a forward pass, what was computed and kept since the layer before."""
+    """Collects after each layer of a forward pass what was computed and kept since the previous one."""
 
     def __init__(self, samples: int, uncounted: list[Tensor]) -> None:
         self.layers: list[LayerFacts] = []

@@ -41,7 +41,7 @@ def make_optimizer(
 
 
 def lean(kind: type[Optimizer]) -> type[Optimizer]:
-    """The optimizer class with its methods undecorated; the class itself where this PyTorch is made differently."""
+    """The optimizer class without the decorators that import the compiler; unchanged in other PyTorch versions."""
     plain = {name: getattr(getattr(Optimizer, name), "__wrapped__", None) for name in _DECORATED}
     step = getattr(kind.step, "__wrapped__", None)
     if step is None or not all(plain.values()):

@@ -19,7 +19,7 @@ FIRST_SCALE, GROWTH, BACKOFF, STEPS_TO_GROW = 2.0**16, 2.0, 0.5, 2000
 
 
 def half_of(spec: RunSpec) -> torch.dtype | None:
-    """The type that passes compute in, where it is not single precision."""
+    """The two-byte type that passes compute in; None for single precision."""
     return HALVES.get(spec.precision)
 
 
@@ -34,7 +34,7 @@ def set_precision(spec: RunSpec, autocasts: bool = True) -> Callable[[], Abstrac
 
 
 def shared_casts(spec: RunSpec) -> AbstractContextManager[Any]:
-    """Around several passes of a step: autocast casts a parameter once for all of them, not once for each."""
+    """A context around several passes in which autocast casts each parameter only once."""
     # It forgets its casts when the outermost context is left, also of one that casts nothing.
     return torch.autocast(_device_type(spec), enabled=False) if spec.precision in ("bf16", "fp16") else nullcontext()
 
@@ -45,7 +45,7 @@ def parameter_type(spec: RunSpec) -> torch.dtype:
 
 
 def reduction_type(spec: RunSpec) -> torch.dtype | None:
-    """The type in which gradients are added up between workers, where it is not the one that they have."""
+    """The type in which gradients are reduced between workers, where it differs from their own."""
     return {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}[spec.reduction]
 
 
@@ -54,13 +54,13 @@ def _device_type(spec: RunSpec) -> str:
 
 
 def hold_in_half(spec: RunSpec, module: nn.Module) -> None:
-    """With precision bf16-pure, parameters of two bytes; their gradients and optimizer state follow."""
+    """With precision bf16-pure, casts parameters to two bytes; gradients and optimizer state follow."""
     if spec.precision == "bf16-pure":
         module.to(torch.bfloat16)
 
 
 def compute_in_half(spec: RunSpec, module: nn.Module) -> None:
-    """The same for a whole model, which then takes samples as they are and gives results in single precision."""
+    """The same for a whole model, which still takes and returns single precision."""
     hold_in_half(spec, module)
     if spec.precision == "bf16-pure":
         module.register_forward_pre_hook(cast_inputs(torch.bfloat16))
@@ -118,5 +118,5 @@ class LossScale:
 def loss_scale(
     spec: RunSpec, device: torch.device, agree: bool, group: dist.ProcessGroup | None = None
 ) -> LossScale | None:
-    """What fp16 needs and no other precision."""
+    """The loss scaling that fp16 needs; none for other precisions."""
     return LossScale(device, agree, group) if spec.precision == "fp16" else None

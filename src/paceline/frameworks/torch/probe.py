@@ -19,7 +19,7 @@ FOLLOWED_SAMPLES, FEWEST_PARTS = 3, 2
 
 
 def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
-    """Facts of the model; raises `ModelError` when it does not fit its data."""
+    """Facts about the user's model; raises `ModelError` when it does not fit its data."""
     user_model = context.own
     assert user_model is not None
     parameters = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
@@ -48,7 +48,7 @@ def look_at_torch(context: Context, module: nn.Module) -> OwnFacts:
 
 
 def _not_found(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str, ...]) -> dict[str, str]:
-    """Why a model that is no sequence cannot be cut into stages or split by itself; nothing where it can."""
+    """Why Paceline cannot cut or split the model by itself; empty where it can."""
     # They import what only models with blocks need.
     from paceline.frameworks.torch.pipeline.follow import CannotCutError
     from paceline.frameworks.torch.pipeline.found import chain_of, found_stages

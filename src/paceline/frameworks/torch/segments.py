@@ -66,7 +66,7 @@ def flattened_sequence(module: nn.Module, prefix: str = "") -> list[tuple[str, n
 
 
 def costs_of(segments: Sequence[Segment], inputs: Tensor, balance: str, device: torch.device) -> list[float]:
-    """Counted by every process alike, or measured by the first one for all; of a built-in model's blocks, one each."""
+    """Costs of segments: counted, or measured by the first process for all; a built-in model's blocks cost one each."""
     if balance == "blocks" and any(segment.is_block for segment in segments):
         return [float(bool(segment.is_block)) for segment in segments]
     if balance != "measured":
@@ -91,7 +91,7 @@ def _counted(segments: Sequence[Segment], inputs: Tensor) -> list[float]:
 
 
 def _timed(segments: Sequence[Segment], inputs: Tensor, device: torch.device) -> list[float]:
-    """Seconds of forward and backward; gradients made on the way are dropped."""
+    """Seconds of the forward and backward pass of each segment; gradients are dropped."""
     costs, activation = [], inputs.to(device)
     for segment in segments:
         module = segment.module.to(device)

@@ -83,12 +83,12 @@ def sharding_policies(spec: RunSpec, gives_results: bool) -> dict[str, Any]:
 
 
 def in_memory_of_its_own(_unit: nn.Module, _inputs: Any, output: Any) -> Any:
-    """A unit's output that is no view: a view changed in place loses the hook that gathers for the backward pass."""
+    """Copies a unit's output if it is a view: views changed in place lose FSDP's hook."""
     return tree_map_only(Tensor, lambda tensor: tensor.clone() if tensor._is_view() else tensor, output)
 
 
 def layers(module: nn.Module) -> list[nn.Module]:
-    """The parts of a model that are gathered one at a time: its blocks, and the layers beside them.
+    """The parts of a model that FSDP gathers one at a time: its blocks, and the layers beside them.
 
     Those that share a parameter stay with the whole.
     """
@@ -99,7 +99,7 @@ def layers(module: nn.Module) -> list[nn.Module]:
 
 
 def _inside(module: nn.Module, blocks: Blocks, prefix: str = "") -> Iterator[nn.Module]:
-    """Children; of lists, and of modules that hold the blocks, what is within."""
+    """Child modules; lists, and modules that contain blocks, are replaced by their members."""
     for name, child in module.named_children():
         path = f"{prefix}{name}"
         holds = path in blocks.holders or isinstance(child, LISTS)
@@ -132,13 +132,13 @@ class ShardedJob(TorchJob):
 
     @contextmanager
     def _sending(self, last: bool) -> Iterator[None]:
-        """Until the last of several passes, gradients and gathered parameters stay where they are."""
+        """A context for one of several passes: before the last one, gradients and gathered parameters stay local."""
         assert isinstance(self._module, FSDPModule)
         send_with_last_pass(self._module, last)
         yield
 
     def evaluate(self) -> Evaluation:
-        """A forward pass without a backward one leaves the model gathered; it is divided again."""
+        """Evaluates, then shards the model again: a forward pass alone leaves it gathered."""
         evaluation = super().evaluate()
         for module in self._module.modules():
             if isinstance(module, FSDPModule):

@@ -210,7 +210,7 @@ class TorchJob:
 
     @property
     def optimizer_state(self) -> list[dict[str, Any]]:
-        """What the optimizer keeps of each parameter."""
+        """The optimizer's state of each parameter."""
         return list(self._optimizer.state.values())
 
     @property
@@ -220,7 +220,7 @@ class TorchJob:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Whatever is trained within is forgotten: weights as they were, the optimizer as if it had made no step."""
+        """A context after which weights and optimizer are as before, whatever was trained inside."""
         kept = list(self._bare_module().state_dict().values())
         copies = [tensor.detach().clone() for tensor in kept]
         yield
@@ -309,12 +309,12 @@ class TorchJob:
 
 
 def device_peak(device: torch.device) -> dict[str, int]:
-    """The most that the GPU's allocator gave out at one time; nothing to say on the CPU."""
+    """The GPU allocator's peak; None on the CPU."""
     return {"device_peak_bytes": torch.cuda.max_memory_allocated(device)} if device.type == "cuda" else {}
 
 
 def held_bytes(parameters: list[Tensor], optimizer: torch.optim.Optimizer | None) -> dict[str, int]:
-    """Bytes of the tensors that this process really holds; of a sharded tensor, its own shard."""
+    """Bytes of the tensors that this process holds; for a sharded tensor, its own shard."""
     # An optimizer that shares its work among ranks keeps its state in the one within it.
     local = getattr(optimizer, "optim", optimizer)
     return {

@@ -116,7 +116,7 @@ class LlamaModule(nn.Module):
         return functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=shared)
 
     def network(self, x: Tensor) -> Tensor:
-        """Of each vector by itself."""
+        """The gated feed-forward network, applied to each vector by itself."""
         mixed: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return mixed
 

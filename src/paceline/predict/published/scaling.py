@@ -86,7 +86,7 @@ def _model(name: str) -> ModelFacts:
 
 
 def _system(name: str, model: ModelFacts, local_batch: int, single_samples_per_second: float) -> Hardware:
-    """As the source describes it, computing as fast as it says that one device does."""
+    """The system as the source describes it, with the single-device speed that the source states."""
     table, base = _file()["systems"][name], load_hardware(BASE_SYSTEM)
     links = {
         side: Link(
@@ -113,7 +113,7 @@ def _system(name: str, model: ModelFacts, local_batch: int, single_samples_per_s
 
 
 def summarise_published(rows: Sequence[PublishedRow]) -> PublishedSummary:
-    """Errors, and the share of pairs whose order was foreseen."""
+    """Errors of all rows, and the share of pairs whose order was predicted correctly."""
     counted = [row for row in rows if not row.stand_in]
     errors = [abs(row.error) for row in counted]
     pairs = [(row, other) for row, other in combinations(counted, 2) if row.published != other.published]

@@ -133,7 +133,7 @@ def _knobs(text: str) -> dict[str, Scalar]:
 
 
 def _norm_seconds(question: Question, bytes_each: float, prediction: Prediction) -> float:
-    """What RMS norms take that are several kernels: so many bytes more of each number that goes through one."""
+    """Extra seconds of RMS norms that run as several kernels: `bytes_each` more per number that passes through."""
     blocks = [layer for layer in question.facts.layers if layer.heads]
     numbers = (2 * len(blocks) + 1) * blocks[0].output_elements * prediction.spec.samples_per_step / prediction.devices
     device = question.hardware.device
@@ -142,7 +142,7 @@ def _norm_seconds(question: Question, bytes_each: float, prediction: Prediction)
 
 @cache
 def _question(table: str, model: str, sequence: int, system: str) -> Question:
-    """The model on the system, with what the table's software reaches where it is not that of today."""
+    """The model on the system, with the efficiencies of the table's software where it is older."""
     hardware, options = load_hardware(system), dict(_file()["models"][model])
     efficiencies = {name: Quantity.model_validate(value) for name, value in _file()["tables"][table].items()
                     if name in Device.model_fields}  # fmt: skip

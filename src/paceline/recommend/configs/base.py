@@ -25,7 +25,7 @@ class Division:
 
     @classmethod
     def of(cls, spec: RunSpec, layout: Layout, knobs: Mapping[str, Scalar], nodes: int, why: str) -> "Division":
-        """From a run and the values of all of its strategy's knobs."""
+        """The division of a run, given its layout and the values of its strategy's knobs."""
         pipeline = layout.pipeline > 1
         microbatches = (int(knobs["microbatches"]) or 2 * layout.pipeline) if pipeline else 1
         schedule = str(knobs["schedule"]) if pipeline else ""

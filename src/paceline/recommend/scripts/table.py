@@ -11,7 +11,7 @@ from paceline.recommend.scripts.torch_text import alone, on_several_machines, op
 
 
 def _zero_values(source: Source) -> Mapping[str, Any]:
-    """The optimizer is given by its class, not made."""
+    """ZeRO's optimizer wrapper takes the optimizer's class rather than an instance."""
     kind, options = optimizer_call(source.spec.optimizer, fused=True)
     bucket = f"parameters_as_bucket_view={source.knobs['parameters_as_bucket_view']}"
     settings = ["parameters", f"optimizer_class=torch.optim.{kind}", bucket, *options]

@@ -1,4 +1,4 @@
-"""What the template of scripts for a composed layout is given."""
+"""The values for the template of scripts with a composed layout."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -52,7 +52,7 @@ def mesh_values(source: Source) -> Mapping[str, Any]:
 
 
 def _check(source: Source, plan: MeshPlan) -> None:
-    """Refuses what the template has no words for."""
+    """Refuses runs that the template cannot express."""
     spec = source.spec
     others = [name for name in DIMENSIONS if name not in SCRIPTED and getattr(plan.layout, name) > 1]
     if others:

@@ -39,7 +39,7 @@ class LocalLauncher:
                 group.close()
 
     def cpu_seconds(self) -> float:
-        """Of fork servers and of the processes that they forked."""
+        """CPU seconds of fork servers and of the processes that they forked."""
         return self.starter.cpu_seconds()
 
 

@@ -1,4 +1,4 @@
-"""What is read off the machine while a run goes on."""
+"""Meters that read the machine during a run."""
 
 from typing import Protocol
 
@@ -7,4 +7,4 @@ class Meter(Protocol):
     """Takes readings of the machine while a run goes on."""
 
     def read(self, last: bool = False) -> None:
-        """Takes a reading if the one before is old enough, or if this is the last chance."""
+        """Takes a reading if the previous one is old enough, or if this is the last chance."""

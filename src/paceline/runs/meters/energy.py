@@ -34,7 +34,7 @@ class Counter(Protocol):
     source: str
 
     def joules(self) -> float:
-        """Up to now, from any starting point."""
+        """Joules counted up to now, from an arbitrary starting point."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class RaplCounter:
             raise OSError(f"no counter in {root}")
 
     def joules(self) -> float:
-        """Of all zones together."""
+        """Joules of all zones together."""
         return sum(zone.joules() for zone in self._zones)
 
 
@@ -92,7 +92,7 @@ class NvmlCounter:
             self._last = (clock(), self._watts())
 
     def joules(self) -> float:
-        """Of all GPUs together."""
+        """Joules of all GPUs together."""
         try:
             return self._counter_joules() if self._has_counter else self._integrate_power()
         except self._nvml.NVMLError as error:
@@ -129,7 +129,7 @@ class EnergyMeter:
                 self.readings.append((now, self.counter.joules()))
 
     def joules_between(self, start: int, end: int) -> float | None:
-        """By the counter, drawn straight between readings; None where they do not reach from start to end."""
+        """Joules between two moments, interpolated between readings; None where readings do not cover them."""
         if len(self.readings) < 2 or start < self.readings[0][0] or end > self.readings[-1][0]:
             return None
         return self._at(end) - self._at(start)
@@ -158,7 +158,7 @@ def estimate() -> Energy:
 
 
 def watts_per_core() -> float:
-    """From the environment, where `paceline run --watts-per-core` puts it."""
+    """Watts of a busy core, from the environment variable that `paceline run --watts-per-core` sets."""
     text = os.environ.get(WATTS_VARIABLE)
     if not text:
         return DEFAULT_WATTS_PER_CORE
@@ -233,7 +233,7 @@ def _handles(nvml: Any, visible: str | None) -> list[Any]:
 
 @cache
 def _idle_watts(source: str, gpus: int) -> float:
-    """What the counter shows on an idle machine, measured once, before the first run that needs it."""
+    """The power of the idle machine by the counter, measured once, before the first run that needs it."""
     counter = _gpu_counter(gpus) if source == "nvml" else rapl_counter()
     return mean_watts(counter, time.sleep) if counter is not None else 0.0
 

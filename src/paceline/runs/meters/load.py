@@ -73,8 +73,8 @@ def other_load_finding(start: Reading | None, end: Reading | None, queued: float
         return None
     shares = {"other programs": others / core_seconds, "other guests of its host": stolen / core_seconds}
     uses = [f"{who} used {share:.0%} of the machine" for who, share in shares.items() if share >= LEAST_SHARE]
-    stood = f"; one of its processes stood ready without a core for {queued:.0%} of it"
-    waited = stood if queued >= LEAST_SHARE else ""
+    core_wait = f"; one of its processes waited for a core for {queued:.0%} of it"
+    waited = core_wait if queued >= LEAST_SHARE else ""
     return Finding(
         code="other_load",
         text=" and ".join(uses) + " during the run" + waited,

@@ -167,7 +167,7 @@ def open_job(context: Context) -> Job:
 
 
 def sent_as(spec: RunSpec, knobs: dict[str, Any]) -> str:
-    """What gradients are made into before they are sent: as the compression says, or the reduction where it differs."""
+    """The form in which gradients are sent: that of the compression, or the reduction's precision where it differs."""
     as_held = spec.reduction is None or reduction_width(spec) == parameter_width(spec)
     return str(knobs["compression"]) if as_held else str(spec.reduction)
 

@@ -77,7 +77,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
 
 
 def peaks(spec: RunSpec, model: ModelFacts, footprint: Footprint, step: StepMemory) -> list[float]:
-    """As of the composed layout that divides everything over the same workers."""
+    """Peaks of each group of ranks: those of the composed layout that shards everything over the same workers."""
     knobs = STRATEGY.knob_values(spec)
     replicas = int(knobs["hsdp_replicas"])
     layout = Layout(replicate=replicas, shard=spec.workers // replicas)

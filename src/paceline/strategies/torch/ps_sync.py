@@ -28,7 +28,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
 
 
 def check(spec: RunSpec, system: System) -> str | None:
-    """What servers cannot do."""
+    """Why parameter servers cannot train such a run, in words, or None."""
     low = STRATEGY.knob_below_one(spec, "servers", "piece_kib")
     if low is None and spec.optimizer.name == "lbfgs":
         return (

@@ -84,7 +84,7 @@ def test_work_of_the_run_that_the_kernel_counts_elsewhere_is_its_own():
 def test_a_process_that_stood_without_a_core_is_told_where_others_used_a_little_of_it(found):
     finding = found(busy=0.55, own=0.5, queued=0.14)
     assert "other programs used 5% of the machine during the run" in finding.text
-    assert "stood ready without a core for 14% of it" in finding.text
+    assert "waited for a core for 14% of it" in finding.text
 
 
 def test_standing_without_a_core_is_no_finding_where_nobody_else_ran(found):

@@ -20,7 +20,7 @@ from paceline.spans import Kind, Span, SpanRecorder
 
 
 def recorded(recorder: SpanRecorder, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with each call on the recorder."""
+    """The function, recording a span for each call."""
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -31,7 +31,7 @@ def recorded(recorder: SpanRecorder, kind: Kind, function: Callable[..., Any]) -
 
 
 class InstrumentedData:
-    """The resident data with each batch on the recorder."""
+    """The resident data, recording a span for each batch."""
 
     def __init__(self, data: Any, recorder: SpanRecorder) -> None:
         self._data = data
@@ -42,7 +42,7 @@ class InstrumentedData:
 
 
 def record_forward(module: nn.Module, recorder: SpanRecorder) -> None:
-    """Each pass through the module that gradients are wanted of; of a row of stages, through each of them."""
+    """Records each forward pass of training through the module; with stages, through each of them."""
     running: list[Span] = []
 
     def before(_module: nn.Module, _inputs: Any) -> None:
@@ -59,18 +59,18 @@ def record_forward(module: nn.Module, recorder: SpanRecorder) -> None:
 
 
 def record_backward(recorder: SpanRecorder) -> None:
-    """Each backward pass of this process, whoever starts it."""
+    """Records each backward pass of this process, whoever starts it."""
     torch.autograd.backward = recorded(recorder, "backward", torch.autograd.backward)
 
 
 def record_updates(optimizer: Any, recorder: SpanRecorder) -> None:
-    """Each step of the optimizer."""
+    """Records each optimizer step."""
     if optimizer is not None:
         optimizer.step = recorded(recorder, "optimizer", optimizer.step)
 
 
 def profile_gpu(recorder: SpanRecorder) -> None:
-    """Starts PyTorch's profiler now; what it saw goes onto the recorder when all steps are made."""
+    """Starts PyTorch's profiler; its events are added to the recorder when all steps are made."""
     running = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True)
     running.start()
 

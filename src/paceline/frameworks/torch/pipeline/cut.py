@@ -29,7 +29,7 @@ CLOSE = {"rtol": 1e-3, "atol": 1e-4}
 
 @dataclass(frozen=True)
 class Edge:
-    """What crosses a cut, for one sample."""
+    """Shape and type of the tensor that crosses a cut, for one sample."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -39,7 +39,7 @@ class Edge:
         return torch.empty((samples, *self.shape), dtype=self.dtype, device=device)
 
     def in_type(self, kind: torch.dtype) -> "Edge":
-        """The same in other numbers, unless they are whole ones."""
+        """The same in another floating-point type; integers stay."""
         return replace(self, dtype=kind) if self.dtype.is_floating_point else self
 
 
@@ -95,17 +95,17 @@ class Stage:
 
     @property
     def first(self) -> bool:
-        """Whether it takes the inputs."""
+        """Whether it is the first stage, which takes the inputs."""
         return self.index == 0
 
     @property
     def last(self) -> bool:
-        """Whether it gives the outputs."""
+        """Whether it is the last stage, which gives the outputs."""
         return self.index == self.count - 1
 
 
 def in_half(spec: RunSpec, stage: Stage) -> Stage:
-    """The stage in the run's precision: in half, two bytes of each number cross a cut, and results are whole again."""
+    """The stage in the run's precision: two-byte numbers cross cuts, and the outputs are in single precision."""
     half = half_of(spec)
     if half is None:
         return stage
@@ -128,7 +128,7 @@ def cut_model(
     device: torch.device,
     prepare: Callable[[nn.Module], None] = lambda _module: None,
 ) -> list[Stage]:
-    """All stages, on the CPU; a model that cannot be cut so is a `ModelError`. `prepare` makes it ready to be cut."""
+    """All stages, on the CPU; a model that cannot be cut is a `ModelError`. `prepare` is called before the cut."""
     module = build(context, torch.device("cpu"))
     prepare(module)
     channels_last = context.spec.memory_format == "channels_last"
@@ -152,7 +152,7 @@ def cut_model(
 def _balanced_parts(
     context: Context, segments: Sequence[Segment], costs: Sequence[float], count: int
 ) -> list[nn.Module]:
-    """Stretches of an `nn.Sequential` whose costs are as even as can be."""
+    """Parts of an `nn.Sequential` with costs as even as possible."""
     trainable = [segment.trainable for segment in segments]
     if count > most_stages(trainable):
         label = context.model.own.label if context.model.own else context.spec.workload
@@ -167,7 +167,7 @@ def _balanced_parts(
 
 
 def _found_parts(context: Context, module: nn.Module, inputs: Tensor, count: int, balance: str) -> list[nn.Module]:
-    """Stretches of the blocks of a user's model that is no sequence."""
+    """Parts of a user's model that is no sequence, cut between its blocks."""
     assert context.model.own is not None
     label, advice = context.model.own.label, "add a function stages(model, count) that returns its stages"
     try:
@@ -223,7 +223,7 @@ def _names(label: str, module: nn.Module, stages: Sequence[nn.Module]) -> list[d
 
 
 def _copies(stage: nn.Module) -> set[int]:
-    """Parameters of another stage that this one has a copy of, by identity."""
+    """Parameters of other stages that this one has a copy of, by identity."""
     copied = isinstance(stage, HoldsBlocks) and stage.has_copies
     return {id(stage.get_parameter(name)) for name in stage.tied} if copied else set()
 
@@ -231,7 +231,7 @@ def _copies(stage: nn.Module) -> set[int]:
 def _checked_stages(
     context: Context, module: nn.Module, parts: Sequence[nn.Module], inputs: Tensor, channels_last: bool
 ) -> list[Stage]:
-    """The parts as stages, after samples went through all of them and came out as of the whole model."""
+    """The parts as stages, after samples through all of them gave the whole model's output."""
     label = context.model.own.label if context.model.own else context.spec.workload
     names = _names(label, module, parts)
     stages: list[Stage] = []

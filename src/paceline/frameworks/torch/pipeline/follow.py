@@ -45,7 +45,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class LayerOutput:
-    """What a layer outside the blocks that has parameters gave for the samples of the trial, and when."""
+    """The output of a layer outside the blocks in the trial pass, and when it was computed."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -89,13 +89,13 @@ class _Follower(TorchDispatchMode):
         self.mark(inputs)
 
     def mark(self, tensor: Tensor) -> None:
-        """Says that a tensor is on this side of the next cut."""
+        """Marks a tensor as computed before the next cut."""
         storage = tensor.untyped_storage()
         self._made[storage._cdata] = self._trial.begun
         self._held.append(storage)
 
     def depends(self, value: Any) -> bool:
-        """Whether anything in it was computed from samples or parameters."""
+        """Whether any part of the value was computed from samples or parameters."""
         return any(tensor.untyped_storage()._cdata in self._made for tensor in _tensors(value))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -145,7 +145,7 @@ def follow(module: nn.Module, blocks: Blocks, inputs: Tensor) -> Chain:
 
 
 def _positions(module: nn.Module, trial: _Trial) -> tuple[dict[str, int], frozenset[str]]:
-    """Where each tensor outside of the blocks is used first, and which of them also behind all blocks.
+    """Where each tensor outside the blocks is first used, and which are used again after all blocks.
 
     In any other two places no parameter may be used.
     """

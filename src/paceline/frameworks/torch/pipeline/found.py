@@ -33,17 +33,17 @@ class _ReachedError(Exception):
 
 @dataclass
 class _Inbox:
-    """What came from the stage before, during a pass."""
+    """Holds what a stage received from the previous one during a pass."""
 
     received: Tensor | None = None
 
     def take(self, _activations: Any) -> Tensor | None:
-        """What came, instead of what a pass on this stage has."""
+        """Returns what was received, in place of the pass's own value."""
         return self.received
 
 
 def _hollow_block(block: nn.Module, forward: Callable[[Any], Any], extras: tuple[Any, ...] | None) -> nn.Module:
-    """In the place of a block of another stage: without its tensors, for code that reads its other attributes."""
+    """Stands in for a block of another stage: no tensors, but its other attributes can be read."""
     tensors = [*block.parameters(), *block.buffers()]
     hollow = copy.deepcopy(block, {id(tensor): tensor.detach().new_empty(0) for tensor in tensors})
     for child in hollow.modules():
@@ -68,7 +68,7 @@ def _end_pass(activations: Tensor) -> None:
 
 
 class FoundStage(HoldsBlocks):
-    """A stretch of blocks with what runs around them."""
+    """Some consecutive blocks, with the model's code that runs around them."""
 
     def __init__(self, model: nn.Module, block_names: Sequence[str], inputs: Tensor, inbox: _Inbox | None) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def _stage(module: nn.Module, chain: Chain, number: int, stage_of: Sequence[int]
 def _blocks_of_stage(
     module: nn.Module, chain: Chain, number: int, stage_of: Sequence[int], inbox: _Inbox | None
 ) -> tuple[dict[int, Any], list[str]]:
-    """What stands in the place of each block, by the block's identity, and the names of the stage's own."""
+    """The stand-in of each block, by the block's identity, and the names of the stage's own blocks."""
     first, behind = stage_of.index(number), len(stage_of) - stage_of[::-1].index(number)
     standing: dict[int, Any] = {}
     for index, name in enumerate(chain.names):
@@ -171,14 +171,14 @@ def _blocks_of_stage(
 
 
 def _hollow(chain: Chain, name: str, parameter: nn.Parameter) -> nn.Parameter:
-    """In the place of a parameter of another stage: nothing where its layer is not run, else zeros."""
+    """Stands in for a parameter of another stage: empty where its layer does not run, else zeros."""
     is_run = name.rpartition(".")[0] not in chain.outputs
     empty = torch.zeros_like(parameter) if is_run else parameter.new_empty(0)
     return nn.Parameter(empty.detach(), requires_grad=False)
 
 
 def _empty(child: nn.Module, name: str, chain: Chain, kept: set[str], emptied: set[int]) -> None:
-    """Takes from a module what belongs to other stages."""
+    """Removes from a module what belongs to other stages."""
     for key, parameter in list(child._parameters.items()):
         if id(parameter) in emptied:
             assert parameter is not None

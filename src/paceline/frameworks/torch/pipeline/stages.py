@@ -168,7 +168,7 @@ def in_microbatches(context: Context, local: LocalStages, pipeline: Pipeline) ->
 
 
 def room_for(context: Context, given: Edge, first: bool, samples: int, device: torch.device) -> Tensor:
-    """What a stage is given, with the strides that it will have: some versions of PyTorch compare them."""
+    """A receive buffer for a stage, with the final strides, which some versions of PyTorch compare."""
     room = given.empty(samples, device)
     if not first or room.ndim != IMAGE_DIMENSIONS or context.spec.memory_format != "channels_last":
         return room
@@ -181,7 +181,7 @@ def _example(tensor: Tensor, outside: bool) -> Tensor:
 
 
 class StageJob(TorchJob):
-    """Training as a process does it that holds some stages of the model."""
+    """Training in a process that holds some stages of the model."""
 
     def __init__(self, context: Context, local: LocalStages, train: Train) -> None:
         trains = any(parameter.requires_grad for parameter in local.parameters())
@@ -209,7 +209,7 @@ class StageJob(TorchJob):
                 self._keep(loss)
 
     def losses(self) -> list[float] | None:  # type: ignore[override]  # `Job` allows None
-        """Only the last stage knows."""
+        """The losses, on the last stage only."""
         return super().losses() if self._local.gives_outputs else None
 
     def evaluate(self) -> Evaluation | None:  # type: ignore[override]
@@ -236,6 +236,6 @@ class StageJob(TorchJob):
         return {**super().details(), "stages": [stage.index for stage in self._local.stages], "layers": layers}
 
     def close(self) -> None:
-        """The schedule holds buffers and the group."""
+        """Releases the schedule, which holds buffers and the group."""
         del self._train, self._local
         super().close()

@@ -12,7 +12,7 @@ STYLES = {"columns": ColwiseParallel, "rows": RowwiseParallel}
 
 
 def is_dense(layer: nn.Module) -> bool:
-    """Whether it is one of the two."""
+    """Whether the layer is an `nn.Linear` or a `Conv1D`."""
     return isinstance(layer, nn.Linear) or is_transposed(layer)
 
 
@@ -59,7 +59,7 @@ def _split_transposed(layer: nn.Module, mesh: DeviceMesh, part: str) -> None:
 
 
 def keep_columns(layer: nn.Module, rank: int, ways: int, parts: int) -> None:
-    """Makes of a layer one worker's part of it by columns, without any other process."""
+    """Replaces a layer by one worker's part by columns, without communication."""
     for name, parameter in list(layer.named_parameters(recurse=False)):
         dimension = output_dimension(layer, parameter)
         order = side_by_side(parameter.shape[dimension], parts, ways).to(parameter.device)
@@ -70,5 +70,5 @@ def keep_columns(layer: nn.Module, rank: int, ways: int, parts: int) -> None:
 
 
 def side_by_side(size: int, parts: int, ways: int) -> Tensor:
-    """The order in which what a worker has of each part lies together."""
+    """The order in which a worker's share of each part is contiguous."""
     return torch.arange(size).view(parts, ways, -1).transpose(0, 1).reshape(-1)

@@ -40,7 +40,7 @@ class CannotGuessError(Exception):
 
 @dataclass(frozen=True)
 class Guess:
-    """What to split, and which modules that looked like it stay whole."""
+    """The layers to split, and modules that looked suitable but stay whole."""
 
     pairs: tuple[SplitPair, ...]
     left_whole: tuple[str, ...]
@@ -91,7 +91,7 @@ def _join(block: str, owner: str) -> str:
 
 
 def _named_pairs(block: nn.Module) -> Iterator[SplitPair]:
-    """Pairs of layers in one module whose names say what they are."""
+    """Pairs of layers in one module that are recognised by name."""
     for owner, holder in block.named_modules():
         dense = {name: child for name, child in holder.named_children() if is_dense(child)}
         for attention, single, fused, behind in (
@@ -106,14 +106,14 @@ def _named_pairs(block: nn.Module) -> Iterator[SplitPair]:
 
 
 def _kind(module: nn.Module, pair: SplitPair) -> tuple[Any, ...]:
-    """What makes two pairs of different blocks alike."""
+    """What two pairs in different blocks must share to be treated alike."""
     owner = module.get_submodule(pair.owner)
     shapes = tuple((name, tuple(parameter.shape)) for name, parameter in owner.named_parameters())
     return type(owner), pair.columns, pair.rows, shapes
 
 
 def _calls(module: nn.Module, inputs: Tensor, owners: set[str]) -> dict[str, tuple[Any, Any]]:
-    """With which arguments each of these modules is called."""
+    """The arguments with which each of these modules is called."""
     calls: dict[str, tuple[Any, Any]] = {}
 
     def noting(name: str) -> Any:

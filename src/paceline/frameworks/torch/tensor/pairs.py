@@ -12,7 +12,7 @@ from paceline.frameworks.torch.tensor.split import Arrangement, reorder
 
 @dataclass(frozen=True)
 class SplitPair:
-    """Dense layers of one module by columns, and the one behind them by rows."""
+    """Dense layers of a module split by columns, and the following one split by rows."""
 
     owner: str
     columns: tuple[str, ...]
@@ -49,7 +49,7 @@ def split_pairs(module: nn.Module, pairs: tuple[SplitPair, ...], mesh: DeviceMes
 
 
 def tell_owner(owner: nn.Module, pair: SplitPair, ways: int) -> None:
-    """Lets the module that has the layers know how many heads and features are left to it."""
+    """Sets the attributes with which a module counts its heads and features to a worker's share."""
     for name in pair.divided:
         setattr(owner, name, getattr(owner, name) // ways)
     if pair.narrowed:
@@ -57,7 +57,7 @@ def tell_owner(owner: nn.Module, pair: SplitPair, ways: int) -> None:
 
 
 def _narrow(owner: nn.Module, columns: list[nn.Module], ways: int) -> None:
-    """Shows the module as few features of its input as are left to it, and its layers by columns all of them."""
+    """Gives the module a narrower view of its input, while its column-split layers get all features."""
     shown: list[Tensor] = []
 
     def show_part(_owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

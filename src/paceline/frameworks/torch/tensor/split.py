@@ -29,7 +29,7 @@ TENSOR = "tensor"
 
 @dataclass
 class Arrangement:
-    """What must be undone to read the weights out, by parameter name."""
+    """How to restore the original order of parameters when weights are read, by name."""
 
     # Put together along this dimension.
     by_hand: dict[str, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Arrangement:
     reordered: dict[str, tuple[int, Tensor]] = field(default_factory=dict)
 
     def whole(self, state: Mapping[str, Tensor], group: dist.ProcessGroup) -> dict[str, Tensor]:
-        """The tensors of the whole model; every worker of the group must ask."""
+        """The tensors of the whole model; every worker of the group must call it."""
         tensors = {}
         for name, tensor in state.items():
             full: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
@@ -53,7 +53,7 @@ class Arrangement:
 
 
 def drift(parameters: Mapping[str, Tensor], arrangement: Arrangement, group: dist.ProcessGroup) -> float:
-    """How far what should be equal on every worker of a group has come apart; anything above zero is a fault."""
+    """The largest difference between copies that should be equal on all workers; anything above zero is a bug."""
     whole = [
         (parameter.to_local() if isinstance(parameter, DTensor) else parameter).detach().reshape(-1)
         for name, parameter in parameters.items()

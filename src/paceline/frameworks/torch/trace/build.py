@@ -30,7 +30,7 @@ def build_on_meta(context: Context, layers: Layers, shape: Shape) -> nn.Module:
 
 
 def _build_own(context: Context) -> nn.Module:
-    """Built without numbers; a model whose code looks at them is built as it is."""
+    """The user's model on the meta device; on the CPU first where its code reads values."""
     assert context.own is not None
     try:
         with META:
@@ -43,7 +43,7 @@ def _build_own(context: Context) -> nn.Module:
 
 
 def without_numbers(module: nn.Module) -> nn.Module:
-    """Puts all tensors of a module on the meta device; weights that modules share stay shared."""
+    """Moves all tensors of a module to the meta device; shared weights stay shared."""
     moved: dict[int, Any] = {}
 
     def meta(tensor: Tensor) -> Any:

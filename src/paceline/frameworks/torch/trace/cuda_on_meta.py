@@ -263,14 +263,14 @@ def _let_checkpoints_cast() -> None:
 
 
 def scalar_of(tensor: Tensor) -> Any:
-    """What code that asks for a number is told: zero, of the tensor's type."""
+    """The number that code gets when it reads a tensor without values: zero, of the tensor's type."""
     if tensor.dtype == torch.bool:
         return False
     return 0.0 if tensor.is_floating_point() else 0
 
 
 def counts_of(numbers: Tensor, classes: int) -> Tensor:
-    """What counting each class among numbers gives; code that asks how many there are is told as many of each."""
+    """The result of counting classes among numbers without values: equal counts for all."""
     counts = torch.empty(classes, dtype=torch.int64, device=numbers.device)
     _counted[id(counts)] = counts, numbers.numel()
     return counts
@@ -290,7 +290,7 @@ def _let_counts_be_listed() -> None:
 
 
 def in_channels_last(made: Any, inputs: Iterable[Any]) -> Any:
-    """What a convolution made, in the order of its inputs, which the meta kernel forgets."""
+    """A convolution's output in the memory format of its inputs, which the meta kernel forgets."""
     if not any(has_channels_fastest(value) for value in inputs):
         return made
     if isinstance(made, tuple):
@@ -334,16 +334,16 @@ def _reordered(tensor: Any) -> Any:
 
 
 def running_node() -> Any:
-    """The node of the graph whose backward pass runs just now, or None."""
+    """The autograd node whose backward pass is running, or None."""
     return torch._C._current_autograd_node()
 
 
 def next_node_number() -> int:
-    """The number that the next node of a forward pass gets."""
+    """The sequence number of the next autograd node."""
     return int(torch.autograd._get_sequence_nr())
 
 
 def node_number(node: Any) -> int:
-    """The number of a node, by which its layer is found; of one that has none, the highest."""
+    """The sequence number of a node, by which its layer is found; the highest for a node without one."""
     numbered = getattr(node, "_sequence_nr", None)
     return 2**64 - 1 if numbered is None else int(numbered())

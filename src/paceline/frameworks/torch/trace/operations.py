@@ -66,7 +66,7 @@ def unseen_operations(name: str, args: Any, made: list[Tensor], backward: bool) 
 
 
 def _bias(name: str, args: Any, made: list[Tensor]) -> list[Operation]:
-    """Of a convolution: added in a pass of its own, and summed up in another on the way back."""
+    """The bias of a convolution: an addition over its output, and a sum in the backward pass."""
     if name == CONVOLUTIONS[0] and args[2] is not None:
         return [_pass_over(made[0], 2, "add", backward=False)]
     if name == CONVOLUTIONS[1] and args[-1][2]:

@@ -33,7 +33,7 @@ Phase = Literal["setup", "forward", "backward", "update", "evaluation"]
 
 @dataclass
 class Moment:
-    """What happened in one layer's part of a pass."""
+    """What happened in one layer during one phase."""
 
     peak_bytes: float = 0
     operations: list[Operation] = field(default_factory=list)
@@ -47,7 +47,7 @@ class _Storage:
 
 
 class Recorder(TorchDispatchMode):
-    """Counts live storages, and gathers operations by phase and by the place of their layer in the forward pass."""
+    """Counts live storages, and collects operations by phase and by layer in forward order."""
 
     def __init__(self, scratch: Scratch, tf32: bool) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
-        """All operations within are of that phase."""
+        """A context in which all operations belong to that phase."""
         before, self.phase = self.phase, phase
         yield
         self.phase = before
@@ -135,7 +135,7 @@ class Recorder(TorchDispatchMode):
         self.live_bytes -= self._storages.pop(key).nbytes
 
     def left_by(self, phase: Phase) -> dict[int, int]:
-        """Bytes alive now that were made in a phase, by place."""
+        """Bytes still alive that were allocated in a phase, by layer."""
         left: dict[int, int] = {}
         for storage in self._storages.values():
             if storage.phase == phase:
@@ -148,7 +148,7 @@ class Recorder(TorchDispatchMode):
         self._backward_place = self.place
 
     def _place_of(self, node: Any) -> int:
-        """The layer whose operation it is; of a backward pass, the one that made the node."""
+        """The layer that an operation belongs to; in a backward pass, the one that created the node."""
         if self.phase == "backward":
             # Nodes that add up a parameter's gradient have the highest of numbers, and no layer.
             number = LAST_NODE if node is None else node_number(node)

@@ -34,7 +34,7 @@ class Scratch:
         return 0.0
 
     def _sum(self, tensor: Tensor, result: Tensor) -> float:
-        """Of a sum whose fastest dimension stays, such as that of a bias's gradient; others need next to nothing."""
+        """Scratch bytes of a sum that keeps the fastest dimension, as a bias gradient does; others need hardly any."""
         columns = max(1, result.numel())
         if tensor.stride(-1) != 1 or columns == 1 or tensor.shape[-1] != result.shape[-1]:
             return 0.0

@@ -42,7 +42,7 @@ class TracedJob(TorchJob):
 
     @property
     def evaluation_samples(self) -> tuple[int, int]:
-        """Of the largest of the batches that the test set is evaluated in, and of all of them."""
+        """Samples in the largest batch of the evaluation, and in all of them."""
         total = len(self._meta_data.test[1])
         return math.ceil(total / math.ceil(total / self._meta_data.evaluation_batch)), total
 
@@ -83,7 +83,7 @@ def trace_step(spec: RunSpec, gpu: GpuMemory) -> Trace:
 
 
 def shortened(layers: Layers) -> tuple[Layers, list[int]]:
-    """The layers with of each run of equal ones only a few, and for each of all layers the place of one like it."""
+    """The layers with each run of equal ones cut to a few, and for every layer the index of an equal one."""
     few: list[Layer] = []
     places: list[int] = []
     for _, run in groupby(layers):
@@ -96,7 +96,7 @@ def shortened(layers: Layers) -> tuple[Layers, list[int]]:
 
 
 def layer_ends(module: nn.Module, layers: Layers, shape: Shape) -> list[tuple[str, nn.Module]]:
-    """Layers by name, each with the module that its part of a forward pass ends with; as facts list them."""
+    """For each layer by name, the module with which its part of the forward pass ends."""
     if not layers:
         return [
             (name or "model", child)
@@ -225,6 +225,6 @@ def _moment(moments: dict[tuple[Phase, int], Moment], phase: Phase, place: int) 
 
 
 def _rounded(tensors: Any) -> float:
-    """Bytes as the allocator gives them out; tensors that share a storage count once."""
+    """Bytes in the allocator's blocks; tensors that share a storage count once."""
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors if tensor is not None}
     return float(sum(-(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES for storage in storages.values()))

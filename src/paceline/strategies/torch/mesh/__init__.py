@@ -91,7 +91,7 @@ def can_be_instrumented(spec: RunSpec) -> bool:
 
 
 def open_job(context: Context) -> Job:
-    """Keeps what falls to the process of the mesh."""
+    """Builds this process's part of the mesh."""
     from paceline.strategies.torch.mesh.job import open_mesh
 
     return open_mesh(context, plan_of(context.spec), str(STRATEGY.knob_values(context.spec)["balance"]))

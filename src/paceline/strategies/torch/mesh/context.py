@@ -44,14 +44,14 @@ class Stretch:
         return tuple(number * piece for number in self.pieces)
 
     def of(self, sequences: Tensor) -> Tensor:
-        """Its part of (n, length, ...)."""
+        """The rank's part of sequences of shape (n, length, ...)."""
         if self.count == 1:
             return sequences
         pieces = sequences.chunk(self.count * len(self.pieces), SEQUENCE)
         return torch.cat([pieces[number] for number in self.pieces], SEQUENCE)
 
     def whole(self, outputs: Tensor) -> Tensor:
-        """All ranks' parts put together, for evaluation."""
+        """The parts of all ranks put together, for evaluation."""
         if self.count == 1:
             return outputs
         parts = [torch.empty_like(outputs) for _ in range(self.count)]

@@ -17,7 +17,7 @@ Network = Callable[[Tensor, Tensor], Tensor]
 
 
 def deal_experts(module: nn.Module, group: dist.ProcessGroup | None) -> list[Experts]:
-    """Leaves this rank its share of the experts of each layer, in place; the layers' experts."""
+    """Keeps this rank's share of each layer's experts, in place, and returns the layers' expert modules."""
     dealt = [child for child in module.modules() if isinstance(child, Experts)]
     if group is None or group.size() == 1:
         return dealt
@@ -31,7 +31,7 @@ def deal_experts(module: nn.Module, group: dist.ProcessGroup | None) -> list[Exp
 
 
 def _through_ranks(network: Network, group: dist.ProcessGroup, vectors: Tensor, counts: Tensor) -> Tensor:
-    """What all experts make of this rank's vectors, which come in the order of their experts."""
+    """The outputs of all experts for this rank's tokens, which are sorted by expert."""
     ranks = group.size()
     arriving = torch.empty_like(counts)
     dist.all_to_all_single(arriving, counts, group=group)
@@ -47,7 +47,7 @@ def _through_ranks(network: Network, group: dist.ProcessGroup, vectors: Tensor, 
 
 
 def whole_experts(parameter: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The experts of all ranks, as the model has them."""
+    """The experts of all ranks, as in the whole model."""
     if group is None or group.size() == 1:
         return parameter
     parts = [torch.empty_like(parameter) for _ in range(group.size())]

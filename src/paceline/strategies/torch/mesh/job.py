@@ -111,7 +111,7 @@ class MeshJob(TorchJob):
         return self._train(inputs, targets, last)
 
     def losses(self) -> list[float] | None:  # type: ignore[override]  # `Job` allows None
-        """Only the last stage knows."""
+        """The losses, on the last stage only."""
         return super().losses() if self._stages.gives_outputs else None
 
     def evaluate(self) -> Evaluation | None:  # type: ignore[override]
@@ -157,14 +157,14 @@ class MeshJob(TorchJob):
         return {**super().details(), "mesh": places, "stages": stages, **attention}
 
     def close(self) -> None:
-        """What knows the groups goes before them."""
+        """Releases everything that refers to the groups before the groups."""
         self._contexts.close()
         del self._train, self._stages, self._tied
         super().close()
 
 
 class _Whole(nn.Module):
-    """The whole model for evaluation: with all of the logits."""
+    """The whole model for evaluation, with unsplit logits."""
 
     def __init__(self, stages: RankStages, context: Context) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class _Whole(nn.Module):
 
 
 def clip_over_mesh(stages: RankStages, most: float, counted_twice: list[Tensor]) -> None:
-    """Scales gradients down to a global norm: over shards and parts by themselves, over stages and experts here."""
+    """Clips gradients by their global norm: DTensors sum over shards and parts, this sums over stages and experts."""
     parameters = [parameter for parameter in stages.parameters() if parameter.grad is not None]
     squared = torch.zeros((), device=stages.device)
     experts = stages.groups.experts
@@ -207,7 +207,7 @@ def _summed(squared: Tensor | float, device: torch.device, group: dist.ProcessGr
 
 
 def _squared_norm(parameters: list[nn.Parameter]) -> Tensor | float:
-    """Over all ranks of the mesh that each of them is on."""
+    """The squared norm of parameters over all ranks of their meshes."""
     squared: Tensor | float = 0.0
     for group in parameters_by_mesh(parameters):
         norm = get_total_norm([parameter.grad for parameter in group if parameter.grad is not None])

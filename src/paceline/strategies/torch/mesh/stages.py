@@ -114,11 +114,11 @@ class RankStages(nn.Module):
         return self.mesh.get_group("pipeline")
 
     def split_by_hand(self) -> list[nn.Parameter]:
-        """Parameters that PyTorch does not know as parts."""
+        """Parameters that are split without DTensor."""
         return [stage.module.get_parameter(name) for stage in self.held for name in stage.by_hand]
 
     def reshard(self) -> None:
-        """A forward pass without a backward one leaves the model gathered; it is divided again."""
+        """Shards the model again after a forward pass without a backward pass."""
         for module in self.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
@@ -126,7 +126,7 @@ class RankStages(nn.Module):
 
 @dataclass(frozen=True)
 class Groups:
-    """Who a rank works with: the mesh, its stretch of the sequences, and the ranks that deal experts with it."""
+    """The groups that a rank belongs to: the mesh, its part of sequences, and those that share experts with it."""
 
     mesh: DeviceMesh
     stretch: Stretch
@@ -247,7 +247,7 @@ def _local_edges(context: Context, stage: MeshStage, plan: MeshPlan, groups: Gro
 
 
 def _in_half(context: Context, edge: Edge | None, crosses: bool) -> Edge | None:
-    """What crosses a cut between stages is as FSDP's layers give it; samples and results are not."""
+    """The edge in half precision where it crosses a cut; samples and results keep their type."""
     half = half_of(context.spec)
     return edge if edge is None or half is None or not crosses else edge.in_type(half)
 

@@ -17,7 +17,7 @@ from paceline.frameworks.torch.transformer_layers import TiedHeadModule
 
 @dataclass(frozen=True)
 class Tied:
-    """What is shared, as far as the stages of a rank have it, in the same order on both sides."""
+    """Shared parameters that the stages of a rank hold, in the same order on both sides."""
 
     first: list[Tensor] = field(default_factory=list)
     last: list[Tensor] = field(default_factory=list)
@@ -31,7 +31,7 @@ def untie(module: nn.Module) -> None:
 
 
 def tied_parameters(module: nn.Module) -> Tied:
-    """Of a built-in model the table of tokens and its head's copy; of a user's model whatever the ends share."""
+    """The parameters that both ends of the pipeline share: the embedding and its tied head, or a user model's."""
     children = list(module.modules())
     found = [child for child in children if isinstance(child, HoldsBlocks)]
     if found:
