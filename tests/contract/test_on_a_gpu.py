@@ -215,8 +215,8 @@ def test_shards_that_wait_in_the_hosts_memory_train_the_same(
 ) -> None:
     given = {**fields, "device": "cuda", "precision": precision, "clip": 0.5}
     kept, waiting = (trained("transformer", **given, offload=offload) for offload in (False, True))
-    # An update on the host rounds otherwise, and a weight that lies between two numbers of two bytes is then cast to the
-    # other one: losses were up to 3.5e-4 apart.
+    # An update on the host rounds otherwise, and a weight between two numbers of two bytes is then cast to the other
+    # one: losses were up to 3.5e-4 apart.
     tolerance = 1e-4 if precision == "fp32" else 2e-3
     np.testing.assert_allclose(waiting.losses, kept.losses, rtol=tolerance)
     for name, weight in kept.weights.items():

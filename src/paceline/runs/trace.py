@@ -1,14 +1,11 @@
-"""One training step of a model, followed operation by operation without a GPU, in a process of its own.
+"""One training step of a model, followed operation by operation without a GPU, in a process of its own (`tracer.py`).
 
-`python -m paceline.runs.trace` is that process: runs in, traces or reasons out, as JSON. What a trace depends on is its
-identity, under which it is kept in memory and on disk.
+What a trace depends on is its identity, under which it is kept in memory and on disk.
 """
 
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,15 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 
 import paceline
 from paceline.contract.trace import Trace
-from paceline.errors import ModelError, UserError
-from paceline.runs.processes import die_with
-from paceline.runs.wire import TraceReply, TraceRequest
+from paceline.errors import ModelError
+from paceline.runs.tracer import trace_steps
 from paceline.spec import BASELINE, KEY_LENGTH, RunSpec
 from paceline.strategies import strategy
 from paceline.systems.gpu_memory import GpuMemory
 from paceline.systems.local import framework_version
 
-PATIENCE_SECONDS = 120.0
 # What decides a trace, beside the samples of a pass.
 _FIELDS = {
     "workload", "model", "options", "dataset", "train_samples", "input_shape", "classes", "seed", "optimizer",
@@ -71,30 +66,10 @@ def traced_all(steps: Sequence[RunSpec], gpu: GpuMemory) -> list[Trace | str]:
             _known[name] = trace
     missing = {name: step for name, step in zip(names, steps, strict=True) if name not in _known}
     if missing:
-        for name, trace in zip(missing, _in_new_process(tuple(missing.values()), gpu), strict=True):
+        for name, trace in zip(missing, trace_steps(tuple(missing.values()), gpu), strict=True):
             _known[name] = trace
             _store(name, trace)
     return [_known[name] for name in names]
-
-
-def _in_new_process(steps: tuple[RunSpec, ...], gpu: GpuMemory) -> Sequence[Trace | str]:
-    request = TraceRequest(specs=steps, gpu=gpu)
-    try:
-        answer = subprocess.run(
-            [sys.executable, "-P", "-m", "paceline.runs.trace"],
-            input=f"{os.getpid()}\n{request.model_dump_json()}".encode(),
-            capture_output=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return [f"its step could not be followed within {PATIENCE_SECONDS:g} s"] * len(steps)
-    last = answer.stdout.decode(errors="replace").rstrip().rpartition("\n")[2]
-    try:
-        return TraceReply.model_validate_json(last).traces
-    except ValidationError:
-        tail = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return [f"following its step ended the process (exit code {answer.returncode}): {tail}"] * len(steps)
 
 
 def _identity(step: RunSpec, gpu: GpuMemory) -> str:
@@ -139,22 +114,3 @@ def _store(name: str, trace: Trace | str) -> None:
         file.rename(_folder() / f"{name}.json")
     except OSError:
         return
-
-
-def _trace_or_reason(spec: RunSpec, gpu: GpuMemory) -> Trace | str:
-    from paceline.frameworks.torch.trace.step import trace_step
-
-    try:
-        return trace_step(spec, gpu)
-    except UserError as error:
-        return str(error)
-    except Exception as error:  # what a model raises on tensors without numbers can be anything
-        return f"its step needs real numbers ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
-
-
-if __name__ == "__main__":
-    die_with(int(sys.stdin.readline()))
-    asked = TraceRequest.model_validate_json(sys.stdin.read())
-    reply = TraceReply(traces=tuple(_trace_or_reason(spec, asked.gpu) for spec in asked.specs))
-    print("\n" + reply.model_dump_json(), flush=True)  # noqa: T201 - this is how the answer travels
-    os._exit(0)

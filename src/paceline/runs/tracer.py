@@ -1,0 +1,143 @@
+"""The process that traces steps: `python -m paceline.runs.tracer PID FD` reads requests as lines and answers as lines.
+
+Importing PyTorch takes longer than most traces. So one process is kept for all built-in models, until this one ends. A
+user's model gets a process of its own, because nobody knows what its code leaves behind.
+"""
+
+import atexit
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+
+from pydantic import ValidationError
+
+from paceline.contract.trace import Trace
+from paceline.errors import UserError
+from paceline.runs.processes import die_with
+from paceline.runs.wire import TraceReply, TraceRequest
+from paceline.spec import RunSpec
+from paceline.systems.gpu_memory import GpuMemory
+
+PATIENCE_SECONDS = 120.0
+CLOSING_SECONDS = 5.0
+PIECE_BYTES = 1 << 16
+
+
+class Tracer:
+    """A process that traces steps; replies have a pipe of their own, as models may print what they like."""
+
+    def __init__(self) -> None:
+        """Starts it; its import goes on while requests are made."""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._replies, answering = os.pipe()
+        words = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(answering)]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, pass_fds=(answering,)
+        )
+        os.close(answering)
+
+    def traces(self, steps: tuple[RunSpec, ...], gpu: GpuMemory) -> tuple[Trace | str, ...]:
+        """A trace of each step, or why there is none."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(TraceRequest(specs=steps, gpu=gpu).model_dump_json().encode() + b"\n")
+            self._process.stdin.flush()
+        try:
+            line = self._line(time.monotonic() + PATIENCE_SECONDS)
+        except TimeoutError:
+            self.close(at_once=True)
+            return (f"its step could not be followed within {PATIENCE_SECONDS:g} s",) * len(steps)
+        try:
+            return TraceReply.model_validate_json(line).traces
+        except ValidationError:
+            code = self._process.wait()
+            reason = f"following its step ended the process (exit code {code}): {self._last_words()}"
+            self.close()
+            return (reason,) * len(steps)
+
+    def _line(self, until: float) -> bytes:
+        """The next reply; what there is of it where the process has ended."""
+        pieces: list[bytes] = []
+        while not (pieces and pieces[-1].endswith(b"\n")):
+            ready, _, _ = select.select([self._replies], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            piece = os.read(self._replies, PIECE_BYTES)
+            if not piece:
+                break
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace").strip().rpartition("\n")[2]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked for more."""
+        return self._process.poll() is None and self._process.stdin is not None and not self._process.stdin.closed
+
+    def close(self, at_once: bool = False) -> None:
+        """Ends the process, which would end with this one in any case."""
+        if self._process.stdin is None or self._process.stdin.closed:
+            return
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        if at_once:
+            self._process.kill()
+        try:
+            self._process.wait(CLOSING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._replies)
+        self._log.close()
+
+
+# The process for built-in models, by the number of the process that started it: a fork has none of its own yet.
+_kept: dict[int, Tracer] = {}
+
+
+def trace_steps(steps: tuple[RunSpec, ...], gpu: GpuMemory) -> tuple[Trace | str, ...]:
+    """A trace of each step, or why there is none."""
+    if any(step.model is not None for step in steps):
+        tracer = Tracer()
+        try:
+            return tracer.traces(steps, gpu)
+        finally:
+            tracer.close()
+    kept = _kept.get(os.getpid())
+    if kept is None or not kept.alive:
+        kept = _kept[os.getpid()] = Tracer()
+        atexit.register(kept.close, at_once=True)
+    return kept.traces(steps, gpu)
+
+
+def _trace_or_reason(spec: RunSpec, gpu: GpuMemory) -> Trace | str:
+    from paceline.frameworks.torch.trace.step import trace_step
+
+    try:
+        return trace_step(spec, gpu)
+    except UserError as error:
+        return str(error)
+    except Exception as error:  # what a model raises on tensors without numbers can be anything
+        return f"its step needs real numbers ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+
+
+def serve(parent: int, answering: int) -> None:
+    """The whole process: a reply for each line, until there are no more."""
+    die_with(parent)
+    for line in sys.stdin:
+        request = TraceRequest.model_validate_json(line)
+        reply = TraceReply(traces=tuple(_trace_or_reason(spec, request.gpu) for spec in request.specs))
+        with open(answering, "wb", closefd=False) as replies:
+            replies.write(reply.model_dump_json().encode() + b"\n")
+
+
+if __name__ == "__main__":
+    serve(*map(int, sys.argv[1:]))
+    os._exit(0)
