@@ -58,6 +58,17 @@ RUNS: dict[str, dict[str, Any]] = {
     "a tied head in a pipeline": {**GPT, "layout": "shard=2,pipeline=2", "clip": 0.5},
     "dealt experts": {**MIXTRAL, "layout": "shard=4,expert=2", "clip": 0.5, "recompute": "full"},
     "dealt experts in a pipeline": {**MIXTRAL, "layout": "shard=2,pipeline=2,expert=2", "accumulation": 2},
+    "dealt experts between parts": {
+        **MIXTRAL, "layout": "shard=2,tensor=2,expert=2", "clip": 0.5, "recompute": "full",
+    },
+    "experts dealt over shards and parts": {
+        **MIXTRAL, "layout": "shard=2,tensor=2,expert=4", "clip": 0.5, "recompute": "selective",
+    },
+    "dealt experts between parts in a pipeline": {
+        **MIXTRAL, "layout": "shard=2,tensor=2,pipeline=2,expert=2", "accumulation": 2,
+    },
+    "experts divided over parts": {**MIXTRAL, "layout": "shard=2,tensor=2", "clip": 0.5, "precision": "bf16"},
+    "dealt experts of stretches": {**MIXTRAL, "layout": "shard=2,context=2,expert=2", "clip": 0.5},
     "shards of parts of a convolutional network": {**CNN, "layout": "shard=2,tensor=2", "clip": 0.5},
     "copies of parts of a convolutional network, in two passes": {
         **CNN, "layout": "replicate=2,tensor=2", "accumulation": 2, "knobs": {"convolutions": "replicated"},
@@ -81,8 +92,8 @@ USUAL = (
 # A kind of message each: shards gathered and copies summed, parts in a pipeline, experts, numbers of two bytes.
 ON_THE_WIRE = (
     "parts in a pipeline", "copies of shards", "parts of stretches of llama", "shards in a pipeline, in two passes",
-    "dealt experts", "copies of shards in bf16", "shards of parts in bf16, gradients too",
-    "parts in a pipeline in bf16",
+    "dealt experts", "dealt experts between parts", "copies of shards in bf16",
+    "shards of parts in bf16, gradients too", "parts in a pipeline in bf16",
 )  # fmt: skip
 USUAL_ON_THE_WIRE = ON_THE_WIRE[:1]
 WIRE_TOLERANCE = 0.02

@@ -146,7 +146,7 @@ def _block(layer: LayerFacts, on: Pass) -> LayerOperations:
     _add(tape, on, own)
     _norm(tape, on, own, rms="norm2_shift" not in shapes)
     if "experts_gate" in shapes:
-        _experts(tape, layer, on, tokens, width)
+        _experts(tape, layer, on, tokens // on.stretches, width)
     elif "gate_kernel" in shapes:
         _gated(tape, on, tokens, width, shapes["gate_kernel"][1])
     else:
@@ -208,7 +208,7 @@ def _gated(tape: _Tape, on: Pass, tokens: int, width: int, hidden: int, *, wide:
 
 
 def _experts(tape: _Tape, layer: LayerFacts, on: Pass, tokens: int, width: int) -> None:
-    """A router, and each expert with its share of the tokens; the host waits to learn how many each has."""
+    """A router of the rank's own tokens, and each expert with its share; the host waits to learn how many it has."""
     count, hidden = dict(layer.arrays)["experts_gate"][0], dict(layer.arrays)["experts_gate"][-1]
     chosen = tokens * layer.chosen_experts
     share = max(1, chosen // max(1, count))

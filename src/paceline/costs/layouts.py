@@ -276,17 +276,14 @@ def _why_not_split_alone(
 def _why_not_tensor(spec: RunSpec, ways: int, blocks: Sequence[LayerFacts]) -> str | None:
     for layer in blocks if ways > 1 else ():
         arrays = dict(layer.arrays)
-        if layer.experts:
-            return (
-                f"{spec.strategy} does not split the experts of {spec.workload} over tensor={ways}; "
-                f"deal them over ranks with expert, or use shard"
-            )
         sizes = {
             f"{layer.heads} heads": layer.heads,
             f"{layer.kv_heads} heads of keys and values": layer.kv_heads,
             f"a width of {arrays['norm1_scale'][0]}": arrays["norm1_scale"][0],
-            f"a network of {arrays['up_kernel'][1]}": arrays["up_kernel"][1],
         }
+        if not layer.experts:
+            # Experts stay whole: each rank has some positions of the sequence, and sends their vectors to them.
+            sizes[f"a network of {arrays['up_kernel'][1]}"] = arrays["up_kernel"][1]
         for what, size in sizes.items():
             if size and size % ways:
                 return f"{what} cannot be split over tensor={ways}; use a number that divides it"
@@ -297,9 +294,10 @@ def _why_not_experts(spec: RunSpec, layout: Layout, blocks: Sequence[LayerFacts]
     ways = layout.expert
     if ways == 1:
         return None
-    if layout.holders % ways:
+    ranks = layout.holders * layout.tensor
+    if ranks % ways:
         return (
-            f"expert={ways} deals experts among the ranks of shard and context, of which there are {layout.holders}; "
+            f"expert={ways} deals experts among the ranks of shard, context and tensor, of which there are {ranks}; "
             f"use a number that divides them"
         )
     experts = next((layer.experts for layer in blocks if layer.experts), 0)

@@ -1,7 +1,7 @@
 """A rank's part of a model in a composed layout: its stages, its part of each layer, its experts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -11,9 +11,10 @@ from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
 from paceline.costs.splits import worker_model
 from paceline.costs.torch import Array, arrays_of
+from paceline.layout import Layout
 
 # Arrays of a layer that are whole on every rank: each has its part of their gradient.
-WHOLE_ARRAYS = ("norm1_scale", "norm1_shift", "norm2_scale", "norm2_shift", "scale", "shift")
+WHOLE_ARRAYS = ("norm1_scale", "norm1_shift", "norm2_scale", "norm2_shift", "scale", "shift", "router_kernel")
 _COLUMNS = (
     "qkv_kernel", "qkv_bias", "q_kernel", "k_kernel", "v_kernel", "gate_kernel", "up_kernel", "up_bias", "kernel",
     "bias",
@@ -142,8 +143,8 @@ def _split(layer: LayerFacts, ways: int) -> LayerFacts:
     role = transformer_role(layer)
     kept = math.ceil(layer.kept / ways)
     if role == "block":
-        # What both norms give is kept as it was gathered, by the products that take it.
-        kept += 2 * layer.output_elements - 2 * layer.output_elements // ways
+        # What norms give is kept as it was gathered, by the split products that take it.
+        kept += split_halves(layer) * (layer.output_elements - layer.output_elements // ways)
     elif role == "head":
         width, vocabulary = head_shape(layer)
         kept += layer.output_elements // vocabulary * width
@@ -156,6 +157,11 @@ def _split(layer: LayerFacts, ways: int) -> LayerFacts:
         single_elements=math.ceil(layer.single_elements / ways),
         summed_elements=math.ceil(layer.summed_elements / ways),
     )
+
+
+def split_halves(layer: LayerFacts) -> int:
+    """Halves of a block whose products are split over ranks; experts take the vectors of single positions."""
+    return 1 if layer.experts else 2
 
 
 def head_shape(layer: LayerFacts) -> tuple[int, int]:
@@ -174,11 +180,14 @@ def _shape(name: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Unit:
-    """Parameters of a layer that FSDP gathers together, from so many ranks."""
+    """Parameters of a layer that FSDP gathers together, from so many ranks, whose numbers are so far `apart`."""
 
     layer: str
     arrays: list[Array]
     holders: int
+    apart: int = 1
+    # Whether they are experts that have ranks of their own.
+    dealt: bool = False
 
     @cached_property
     def padded(self) -> int:
@@ -187,7 +196,7 @@ class Unit:
 
 
 def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
-    """By name: each layer, and its experts apart where they are dealt."""
+    """By name: each layer, and its experts apart where other ranks have them than have the rest of the layer."""
     key = ("units", plan.layout.holders, plan.layout.expert)
     if key not in model.derived:
         model.derived[key] = _units(plan, model)
@@ -197,12 +206,32 @@ def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
 
 def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
     units: dict[str, Unit] = {}
+    layout = plan.layout
     for layer in model.layers:
-        dealt = tuple(array for array in layer.arrays if array[0].startswith(EXPERTS) and plan.layout.expert > 1)
+        dealt = tuple(array for array in layer.arrays if array[0].startswith(EXPERTS) and has_experts_apart(layout))
         kept = tuple(array for array in layer.arrays if array not in dealt)
         if kept or (layer.parameters and not dealt):
-            units[layer.name] = Unit(layer.name, arrays_of([replace(layer, arrays=kept)]), plan.layout.holders)
+            arrays = arrays_of([replace(layer, arrays=kept)])
+            units[layer.name] = Unit(layer.name, arrays, layout.holders, layout.apart("context"))
         if dealt:
-            rest = plan.layout.holders // plan.layout.expert
-            units[f"{layer.name} experts"] = Unit(layer.name, arrays_of([replace(layer, arrays=dealt)]), rest)
+            arrays = arrays_of([replace(layer, arrays=dealt)])
+            units[f"{layer.name} experts"] = Unit(layer.name, arrays, layout.expert_holders, layout.expert, dealt=True)
     return units
+
+
+def has_experts_apart(layout: Layout) -> bool:
+    """Whether a mixture's experts are divided over other ranks than the rest of the model."""
+    return layout.expert > 1 or layout.tensor > 1
+
+
+def whole_at_once(plan: MeshPlan, units: Collection[Unit]) -> int:
+    """Numbers of the layers that are whole at a time, gathered or with their gradients.
+
+    A pipeline's stages, a model between the passes of a step, and one that is not divided at all stay so; experts that
+    have ranks of their own come and go where the rest stays.
+    """
+    several, layout = plan.layout.pipeline > 1 or plan.accumulation > 1, plan.layout
+    alone = layout.holders * layout.replicate == 1
+    stay = [unit.padded for unit in units if several or (alone and not unit.dealt)]
+    come_and_go = [unit.padded for unit in units if not several and (unit.dealt or not alone)]
+    return sum(stay) + max(come_and_go, default=0)

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from paceline.contract.context import Context
 from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan, is_causal_transformer
+from paceline.costs.mesh_parts import has_experts_apart
 from paceline.errors import ModelError
 from paceline.frameworks.torch.blocks import compile_blocks
 from paceline.frameworks.torch.compression import make_contiguous
@@ -36,6 +37,7 @@ from paceline.strategies.torch.mesh.experts import deal_experts
 from paceline.strategies.torch.mesh.tensor import FEATURES, SEQUENCE, Reordered, split_transformer
 from paceline.strategies.torch.mesh.tied import untie
 from paceline.workloads.base import model_facts
+from paceline.workloads.transformer_layers import MoeBlock
 
 # Of the device mesh; `shard` has the ranks of `context` too, each of which holds a part of the same copy.
 MESH = ("pipeline", "replicate", "shard", "tensor")
@@ -130,7 +132,7 @@ class Groups:
 
     mesh: DeviceMesh
     stretch: Stretch
-    # The ranks of `shard` in rows of those that deal experts; None where every rank has all of them.
+    # The ranks that divide experts, in rows of those that deal them; None where experts are divided as all else is.
     experts: DeviceMesh | None
 
     @property
@@ -139,7 +141,7 @@ class Groups:
         return self.experts.get_group("expert") if self.experts is not None else None
 
 
-def join_groups(plan: MeshPlan, device: torch.device) -> Groups:
+def join_groups(plan: MeshPlan, device: torch.device, is_mixture: bool) -> Groups:
     """Makes the mesh and the groups beside it; every rank must."""
     layout = plan.layout
     sizes = (layout.pipeline, layout.replicate, layout.holders, layout.tensor)
@@ -149,15 +151,16 @@ def join_groups(plan: MeshPlan, device: torch.device) -> Groups:
         lines = torch.arange(layout.workers).view(-1, layout.context, layout.tensor).transpose(1, 2)
         group, _ = dist.new_subgroups_by_enumeration(lines.reshape(-1, layout.context).tolist())
         stretch = Stretch(group.rank(), layout.context, group, plan.in_ring)
-    if layout.expert > 1:
-        rows = (layout.pipeline, layout.replicate, layout.holders // layout.expert, layout.expert)
+    if is_mixture and has_experts_apart(layout):
+        rows = (layout.pipeline, layout.replicate, layout.expert_holders, layout.expert)
         experts = init_device_mesh(device.type, rows, mesh_dim_names=("pipeline", "replicate", "shard", "expert"))
     return Groups(mesh, stretch, experts)
 
 
 def build_stages(context: Context, plan: MeshPlan, device: torch.device, balance: str) -> RankStages:
     """Joins the mesh and keeps this rank's part: cut by stages, split, recomputed, and divided, in this order."""
-    groups = join_groups(plan, device)
+    is_mixture = any(isinstance(layer, MoeBlock) for layer in context.model.layers)
+    groups = join_groups(plan, device, is_mixture)
     cut = _held_stages(context, plan, groups.mesh, device, balance)
     held = RankStages([_divided(context, plan, groups, stage) for stage in cut], plan, groups, device)
     held.splits_logits = _divides_sequence(context)
