@@ -24,11 +24,14 @@ from paceline.costs.mesh_parts import (
     EXPERTS,
     WHOLE_ARRAYS,
     Place,
+    copied_at_once,
     has_experts_apart,
     head_shape,
     keys_and_values,
+    numbers_beside_experts,
     places_of,
     split_halves,
+    summed_at_once,
     units_of,
     whole_at_once,
 )
@@ -333,7 +336,9 @@ def _between_shards_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Me
     layout = plan.layout
     key = ("shards", layout.replicate, layout.shard, *plan.gathers, spec.precision, spec.reduction, spec.device)
     if key not in place.part.derived:
-        place.part.derived[key] = _layer_by_layer(_between_shards, spec, plan, place)
+        messages = _layer_by_layer(_between_shards, spec, plan, place)
+        at_once = copied_at_once(layout, numbers_beside_experts(layout, place.whole))
+        place.part.derived[key] = summed_at_once(messages, layout) if at_once else messages
     found: list[Message] = place.part.derived[key]
     return found
 
@@ -363,9 +368,8 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
     layout = plan.layout
     # A tied head's copy counts once; experts' norms are of ranks of their own.
     copies = sum(layer.tied is not None for layer in place.part.layers) if layout.pipeline > 1 else 0
-    dealt = sum(
-        name.startswith(EXPERTS) for layer in place.part.layers for name, _ in layer.arrays if has_experts_apart(layout)
-    )
+    apart = place.part.layers if has_experts_apart(layout) else ()
+    dealt = sum(name.startswith(EXPERTS) for layer in apart for name, _ in layer.arrays)
     arrays = place.part.tensors - copies - dealt
     parts, channels = _split_arrays(plan, place, arrays)
     sizes = [

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from paceline.costs.cuts import cut_by_blocks, cut_by_flops
-from paceline.costs.footprint import ModelFacts
+from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
+from paceline.costs.messages import Message, all_reduce, during
 from paceline.costs.splits import worker_model
 from paceline.costs.torch import Array, arrays_of
 from paceline.layout import Layout
@@ -22,6 +23,10 @@ _COLUMNS = (
 _ROWS = ("out_kernel", "down_kernel", "tokens", "positions")
 # How the names of arrays begin that are dealt over ranks.
 EXPERTS = "experts_"
+# How the names of their units end.
+EXPERT_UNIT = " experts"
+# Gradients of so many numbers are summed at once between copies: in single precision, what DDP puts into a bucket.
+NUMBERS_AT_ONCE = 25 * 2**20 // FLOAT_BYTES
 
 
 @dataclass(frozen=True)
@@ -215,7 +220,7 @@ def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
             units[layer.name] = Unit(layer.name, arrays, layout.holders, layout.apart("context"))
         if dealt:
             arrays = arrays_of([replace(layer, arrays=dealt)])
-            units[f"{layer.name} experts"] = Unit(layer.name, arrays, layout.expert_holders, layout.expert, dealt=True)
+            units[layer.name + EXPERT_UNIT] = Unit(layer.name, arrays, layout.expert_holders, layout.expert, dealt=True)
     return units
 
 
@@ -227,11 +232,35 @@ def has_experts_apart(layout: Layout) -> bool:
 def whole_at_once(plan: MeshPlan, units: Collection[Unit]) -> int:
     """Numbers of the layers that are whole at a time, gathered or with their gradients.
 
-    A pipeline's stages, a model between the passes of a step, and one that is not divided at all stay so; experts that
-    have ranks of their own come and go where the rest stays.
+    A pipeline's stages, a model between the passes of a step, and one that is not divided or small stay so; experts
+    that have ranks of their own come and go where the rest stays.
     """
     several, layout = plan.layout.pipeline > 1 or plan.accumulation > 1, plan.layout
-    alone = layout.holders * layout.replicate == 1
+    numbers = sum(unit.padded for unit in units if not unit.dealt)
+    alone = layout.holders * layout.replicate == 1 or copied_at_once(layout, numbers)
     stay = [unit.padded for unit in units if several or (alone and not unit.dealt)]
     come_and_go = [unit.padded for unit in units if not several and (unit.dealt or not alone)]
     return sum(stay) + max(come_and_go, default=0)
+
+
+def copied_at_once(layout: Layout, numbers: int) -> bool:
+    """Whether a model of so many numbers, experts that have ranks of their own aside, is copied as a whole."""
+    return layout.holders == layout.pipeline == 1 < layout.replicate and numbers <= NUMBERS_AT_ONCE
+
+
+def numbers_beside_experts(layout: Layout, model: ModelFacts) -> int:
+    """Of all parameters; of experts only where they have no ranks of their own."""
+    apart = model.layers if has_experts_apart(layout) else ()
+    dealt = (math.prod(shape) for layer in apart for name, shape in layer.arrays if name.startswith(EXPERTS))
+    return model.parameters - sum(dealt)
+
+
+def summed_at_once(messages: Sequence[Message], layout: Layout) -> list[Message]:
+    """Sums of gradients between copies, layer by layer, as one sum behind the last of them."""
+    layers, experts = (
+        [message for message in messages if message.name.endswith(EXPERT_UNIT) is dealt] for dealt in (False, True)
+    )
+    payload = sum(message.payload_bytes * message.count for message in layers)
+    summed = all_reduce("gradient shards of all layers", payload, layout.replicate)
+    where = {"hidden": True, "layer": layers[0].layer, "apart": layers[0].apart}
+    return [*during(summed, "backward", **where), *experts]

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from paceline.contract.context import Context
 from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan, is_causal_transformer
-from paceline.costs.mesh_parts import has_experts_apart
+from paceline.costs.mesh_parts import copied_at_once, has_experts_apart
 from paceline.errors import ModelError
 from paceline.frameworks.torch.blocks import compile_blocks
 from paceline.frameworks.torch.compression import make_contiguous
@@ -197,7 +197,7 @@ def _divided(context: Context, plan: MeshPlan, groups: Groups, stage: MeshStage)
     dealt = deal_experts(stage.module, groups.expert_group)
     recompute(context, stage.module)
     compile_blocks(context, stage.module, twice_back=plan.schedule in SPLIT_BACKWARD)
-    _shard(context, stage.module, groups, dealt, reshard_after_forward=plan.layout.pipeline == 1, gives_results=last)
+    _shard(context, plan, stage.module, groups, dealt, gives_results=last)
     prefix = "layers." if is_cut else ""
     edges = _local_edges(context, stage, plan, groups)
     return replace(
@@ -270,10 +270,10 @@ def _local_edge(edge: Edge | None, groups: Groups, dimension: int) -> Edge | Non
 
 def _shard(
     context: Context,
+    plan: MeshPlan,
     module: nn.Module,
     groups: Groups,
     dealt: Sequence[nn.Module],
-    reshard_after_forward: bool,
     gives_results: bool,
 ) -> None:
     """Divides layer by layer; gradients are summed, because each rank's loss is its share of the global mean."""
@@ -288,13 +288,18 @@ def _shard(
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     apart = [(unit, _data_mesh(groups.experts)) for unit in dealt if groups.experts is not None]
     data_mesh = _data_mesh(groups.mesh)
-    # FSDP takes the host's time for each unit; where there is nobody to divide with, one casts all parameters at once.
-    units = (*layers(module), module) if data_mesh.size() > 1 else (module,)
+    # FSDP takes the host's time for each unit, and on a CPU waits for each sum of gradients. Where there is nobody to
+    # divide with, or where there are copies of a small model, one has all parameters and stays gathered in both passes.
+    others = {parameter for unit, _ in apart for parameter in unit.parameters()}
+    numbers = sum(parameter.numel() for parameter in module.parameters() if parameter not in others)
+    whole = data_mesh.size() == 1 or copied_at_once(plan.layout, numbers)
+    units = (module,) if whole else (*layers(module), module)
     for unit, over in (*apart, *((unit, data_mesh) for unit in units)):
         if context.model.own is not None:
             unit.register_forward_hook(in_memory_of_its_own)
         policies = sharding_policies(context.spec, gives_results=gives_results and unit is module)
-        fully_shard(unit, mesh=over, reshard_after_forward=reshard_after_forward, **policies)
+        divides = plan.layout.pipeline == 1 and not (whole and unit is module)
+        fully_shard(unit, mesh=over, reshard_after_forward=divides, **policies)
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
 
