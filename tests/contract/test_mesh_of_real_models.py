@@ -71,14 +71,3 @@ def test_a_layout_trains_a_real_model_as_one_worker_does(model: str, fields: dic
     # Norms over the few pixels that are left of small images make much of a rounding.
     tolerance = 2e-2 if model == "resnet" else MOVE_TOLERANCE
     assert_equal_training(trained.again(spec), trained.again(on_baseline(spec)), tolerance)
-
-
-@pytest.mark.parametrize(("layout", "words"), [
-    ("shard=2,expert=4", "expert=4 deals experts among the ranks of shard, context and tensor, of which there are 2"),
-    ("shard=3,tensor=2,expert=4", "shard, context and tensor, of which there are 6; use a number that divides them"),
-    ("shard=4,tensor=2,expert=8", "4 experts cannot be dealt over expert=8"),
-    ("tensor=4", "2 heads of keys and values cannot be split over tensor=4"),
-])  # fmt: skip
-def test_experts_that_cannot_be_dealt_are_refused_in_words(layout: str, words: str) -> None:
-    spec = small("mixtral", strategy="torch-mesh", layout=layout, global_batch=48)
-    assert words in str(refusal(spec, local_system(), probe))

@@ -6,7 +6,6 @@ its size. Models that are eight times as wide send so much that this is below th
 
 import json
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,7 +86,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 # One of each way to divide; the others put two of them together.
 USUAL = (
-    "parts of stretches of llama", "keys and values round a ring", "a tied head in a pipeline",
+    "parts of stretches of llama", "dealt experts between parts", "a tied head in a pipeline",
 )  # fmt: skip
 # A kind of message each: shards gathered and copies summed, parts in a pipeline, experts, numbers of two bytes.
 ON_THE_WIRE = (
@@ -112,11 +111,12 @@ RUNS |= {f"{name}, wide": wide(name) for name in ON_THE_WIRE}
 
 
 @pytest.fixture(scope="module")
-def counted(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
+def counted(request: pytest.FixtureRequest, interpreters: Any) -> dict[str, list[dict[str, Any]]]:
     script = Path(__file__).parent / "mesh_bytes.py"
     asked = [item.callspec.params["name"] for item in request.session.items if "counted" in item.fixturenames]
     runs = json.dumps([{**MODEL, **RUNS[name]} for name in asked])
-    done = subprocess.run([sys.executable, str(script), runs], capture_output=True, text=True, check=False, timeout=300)
+    command = [str(interpreters["torch"].python), str(script), runs]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(zip(asked, map(json.loads, done.stdout.splitlines()), strict=True))
 
