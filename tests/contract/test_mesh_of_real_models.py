@@ -58,6 +58,7 @@ CASES = [
     ("bert", on("pipeline=2", soak=True, clip=CLIP)),
     ("vit", on("shard=2,pipeline=2", soak=True, clip=CLIP)),
     ("resnet", on("pipeline=2", soak=True)),
+    ("resnet", on("pipeline=2", V, soak=True, memory_format="contiguous")),
 ]
 
 

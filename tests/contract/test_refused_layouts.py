@@ -74,3 +74,10 @@ def test_what_other_models_cannot_have_is_refused_in_words(fields: dict[str, Any
 def test_experts_that_cannot_be_dealt_are_refused_in_words(layout: str, words: str) -> None:
     spec = small("mixtral", strategy="torch-mesh", layout=layout, global_batch=48)
     assert words in str(refusal(spec, local_system(), probe))
+
+
+def test_a_backward_pass_in_two_parts_that_would_crash_is_refused_in_words() -> None:
+    spec = small("resnet", strategy="torch-mesh", layout="pipeline=2", knobs={"schedule": "zbv"})
+    assert "use schedule 1f1b or interleaved, or memory format contiguous" in str(refusal(spec, local_system(), probe))
+    contiguous = spec.model_copy(update={"memory_format": "contiguous"})
+    assert refusal(contiguous, local_system(), probe) is None

@@ -95,7 +95,7 @@ def test_a_layout_trains_as_one_worker_does(fields: dict[str, Any], trained: Any
 
 @pytest.mark.parametrize("fields", [
     on("shard=2,tensor=2", clip=CLIP, accumulation=2),
-    on("pipeline=2", soak=True), on("replicate=2,pipeline=2", soak=True),
+    on("pipeline=2", soak=True), on("replicate=2,pipeline=2", soak=True), on("pipeline=2", "zbv", soak=True),
     on("tensor=2", soak=True, knobs={"convolutions": "replicated"}, memory_format="contiguous"),
     on("replicate=2,tensor=2", soak=True), on("pipeline=2", soak=True, knobs={"balance": "measured"}),
 ])  # fmt: skip

@@ -223,6 +223,14 @@ def _why_not_staged(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> 
             )
     if facts is None or plan.layout.pipeline == 1:
         return None
+    if plan.schedule in SPLIT_BACKWARD and spec.device == "cpu" and spec.memory_format == "channels_last":
+        # PyTorch 2.13 ends with a segmentation fault: `native_group_norm_backward` without a gradient of its input.
+        normed = any(layer.kind == "convolution" and _has_norm(layer) for layer in facts.layers)
+        if normed:
+            return (
+                f"schedule {plan.schedule} goes back for weights alone, which norms of {spec.workload} cannot on a CPU "
+                f"with channels fastest; use schedule 1f1b or interleaved, or memory format contiguous"
+            )
     most = most_stages([layer.parameters > 0 for layer in facts.layers])
     if plan.stages <= most:
         return None
@@ -230,6 +238,10 @@ def _why_not_staged(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> 
         f"{spec.workload} has {most} layers to cut between and {plan.stages} stages were asked for "
         f"({plan.layout.pipeline} ranks, {plan.stages_per_worker} each); use fewer of them, or a deeper model"
     )
+
+
+def _has_norm(layer: LayerFacts) -> bool:
+    return any(name.endswith("_scale") for name, _ in layer.arrays)
 
 
 def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None, knobs: Mapping[str, Scalar]) -> str | None:

@@ -355,6 +355,13 @@ def _pipeline_stage(context: Context, stages: RankStages, stage: MeshStage) -> A
             if self.reduces:
                 super().perform_reduce_grad(grad_scale_factor)
 
+        def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+            # What goes back in two passes may lie in another order than the room for it, and is sent as it lies.
+            for name, gradients in list(self.bwd_cache.items()):
+                self.bwd_cache[name] = tuple(one if one is None else one.contiguous() for one in gradients)
+            sending: list[dist.P2POp] = super().get_bwd_send_ops(bwd_chunk_id)
+            return sending
+
     samples = int(stages.plan.microbatch)
     assert stage.input is not None and stage.output is not None
     inputs = room_for(context, stage.input, stage.index == 0, samples, stages.device)
