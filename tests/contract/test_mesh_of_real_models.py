@@ -6,9 +6,11 @@ import pytest
 
 from contract.test_real_models import exactly, small
 from contract.test_torch_mesh import CLIP, EVERYTHING, assert_equal_training, on
+from paceline.contract.context import spec_facts
 from paceline.contract.strategy import on_baseline
 from paceline.plan import refusal
 from paceline.runs.probe import probe
+from paceline.strategies import strategy
 from paceline.systems import local_system
 
 pytestmark = pytest.mark.torch
@@ -69,4 +71,9 @@ CASES = [
 def test_a_layout_trains_a_real_model_as_one_worker_does(model: str, fields: dict[str, Any], trained: Any) -> None:
     spec = exactly(small(model, strategy="torch-mesh", **fields))
     assert refusal(spec, local_system(), probe) is None
-    assert_equal_training(trained.again(spec), trained.again(exactly(on_baseline(spec))))
+    spread = trained.again(spec)
+    assert_equal_training(spread, trained.again(exactly(on_baseline(spec))))
+    groups = strategy("torch-mesh").footprint(spec, spec_facts(spec)).groups
+    promised = [(group.parameter_bytes, group.optimizer_bytes) for group in groups for _ in range(group.ranks)]
+    held = [rank.details["held_bytes"] for rank in spread.record.ranks]
+    assert [(part["parameters"], part["optimizer"]) for part in held] == promised

@@ -47,6 +47,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "an interleaved pipeline": {"layout": "pipeline=2", "knobs": {"schedule": "interleaved"}},
     "stretches of sequences": {"layout": "context=2", "clip": 0.5},
     "parts of stretches of llama": {**LLAMA, "layout": "tensor=2,context=2", "recompute": "full", "clip": 0.5},
+    "parts of stretches with positions": {"layout": "tensor=2,context=2", "accumulation": 2, "clip": 0.5},
     "keys and values round a ring": {"layout": "context=4", **RING, "recompute": "full"},
     "keys and values of llama round a ring": {
         **LLAMA, **RING, "layout": "tensor=2,context=2", "recompute": "selective",

@@ -22,7 +22,6 @@ from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
 from paceline.costs.mesh_parts import (
     EXPERTS,
-    WHOLE_ARRAYS,
     Place,
     copied_at_once,
     has_experts_apart,
@@ -31,6 +30,7 @@ from paceline.costs.mesh_parts import (
     numbers_beside_experts,
     places_of,
     split_halves,
+    stays_whole,
     summed_at_once,
     units_of,
     whole_at_once,
@@ -231,7 +231,7 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             gathers, scatters = halves * (1 + again), halves + BLOCK_SCATTERS_AGAIN * again
             messages += _passing(spec, plan, layer.name, "forward", output_bytes, halves, halves)
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
-        for name in (name for name in arrays if name in WHOLE_ARRAYS):
+        for name in (name for name in arrays if stays_whole(name, plan.layout)):
             payload = math.prod(arrays[name]) * whole_gradient_width
             summed = all_reduce(f"gradient of {layer.name} {name}", payload, ways, content="gradients")
             messages += during(summed, "backward", layer=layer.name)

@@ -14,13 +14,14 @@ from paceline.costs.splits import worker_model
 from paceline.costs.torch import Array, arrays_of
 from paceline.layout import Layout
 
-# Arrays of a layer that are whole on every rank: each has its part of their gradient.
-WHOLE_ARRAYS = ("norm1_scale", "norm1_shift", "norm2_scale", "norm2_shift", "scale", "shift", "router_kernel")
+# Arrays of a layer that are whole on every rank.
+_WHOLE = ("norm1_scale", "norm1_shift", "norm2_scale", "norm2_shift", "scale", "shift", "router_kernel")
 _COLUMNS = (
     "qkv_kernel", "qkv_bias", "q_kernel", "k_kernel", "v_kernel", "gate_kernel", "up_kernel", "up_bias", "kernel",
     "bias",
 )  # fmt: skip
-_ROWS = ("out_kernel", "down_kernel", "tokens", "positions")
+_POSITIONS = "positions"
+_ROWS = ("out_kernel", "down_kernel", "tokens", _POSITIONS)
 # How the names of arrays begin that are dealt over ranks.
 EXPERTS = "experts_"
 # How the names of their units end.
@@ -102,7 +103,10 @@ def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]
     whole = ModelFacts(layers, read)
     if plan.layout.tensor > 1 and not is_causal_transformer(whole) and plan.layout.pipeline == 1:
         return Place(number, held, whole, worker_model(plan.splits(whole), plan.layout.tensor))
-    part = tuple(_with_all_keys(_split(_dealt(layer, plan), plan.layout.tensor), plan) for layer in layers)
+    keeps_positions = plan.layout.context > 1
+    part = tuple(
+        _with_all_keys(_split(_dealt(layer, plan), plan.layout.tensor, keeps_positions), plan) for layer in layers
+    )
     return Place(number, held, whole, ModelFacts(part, read))
 
 
@@ -140,11 +144,15 @@ def keys_and_values(layer: LayerFacts) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _split(layer: LayerFacts, ways: int) -> LayerFacts:
-    """A rank's part of a layer: sizes that do not divide are those of the first rank, which has most."""
+def _split(layer: LayerFacts, ways: int, keeps_positions: bool) -> LayerFacts:
+    """A rank's part of a layer: sizes that do not divide are those of the first rank, which has most.
+
+    Where a rank has some positions of a stretch of the sequence, it keeps the vectors of all positions.
+    """
     if ways == 1:
         return layer
-    arrays = tuple((name, _shape(name, shape, ways)) for name, shape in layer.arrays)
+    kept_whole = _POSITIONS if keeps_positions else None
+    arrays = tuple((name, shape if name == kept_whole else _shape(name, shape, ways)) for name, shape in layer.arrays)
     role = transformer_role(layer)
     kept = math.ceil(layer.kept / ways)
     if role == "block":
@@ -162,6 +170,11 @@ def _split(layer: LayerFacts, ways: int) -> LayerFacts:
         single_elements=math.ceil(layer.single_elements / ways),
         summed_elements=math.ceil(layer.summed_elements / ways),
     )
+
+
+def stays_whole(array: str, layout: Layout) -> bool:
+    """Whether all ranks of `tensor` have the whole of an array, and each a part of its gradient."""
+    return array in _WHOLE or (array == _POSITIONS and layout.context > 1)
 
 
 def split_halves(layer: LayerFacts) -> int:
