@@ -11,7 +11,8 @@ SOAK = {
     "contract/test_mesh_of_real_models.py": [
         f"test_a_layout_trains_a_real_model_as_one_worker_does[{case}"
         for case in ("bert shard=2", "llama shard=2,tensor=2]", "gpt context=2]", "gpt pipeline=2 zbv",
-                     "llama context=2 clip", "mixtral shard=2,expert=2 clip")
+                     "llama context=2 clip", "mixtral shard=2,expert=2 clip", "llama pipeline=2,context=2 recompute",
+                     "mixtral shard=2,pipeline=2,expert=2 accumulation", "bert tensor=2 clip")
     ],
     "contract/test_usual_runs.py": ["test_it_ends_without_a_word_of_what_broke_after_its_work"],
     "integration/test_wrong_model.py": ["test_a_model_that_is_wrong_when_built_is_refused_before_any_run"],
@@ -153,7 +154,9 @@ SOAK = {
             "pipeline=2 interleaved", "tensor=2 recompute selective clip 0.2", "replicate=2,shard=2 clip 0.2",
             "shard=2,tensor=2 recompute full accumulation 2 clip 0.2", "shard=2", "tensor=2",
             # The same schedules are run with clipping, with copies or with all settings at once.
-            "pipeline=2 1f1b", "pipeline=2 zbv", "pipeline=2 dualpipev",
+            "pipeline=2 1f1b", "pipeline=2 1f1b clip 0.2", "pipeline=2 zbv", "pipeline=2 dualpipev",
+            # What eight processes do at once.
+            "shard=2,pipeline=2 1f1b accumulation 2 clip 0.2",
         )),
     ],
     "integration/test_own_model.py": [

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_valid
 
 # In the order in which a layout is written, which is not that of the mesh.
 DIMENSIONS = ("replicate", "shard", "tensor", "pipeline", "context", "expert")
-# Dimensions of the mesh from the outermost to the one that changes fastest; experts are dealt within the shards.
+# Dimensions of the mesh from the outermost to the one that changes fastest; experts are dealt
+# among neighbours of the last three.
 MESH = ("pipeline", "replicate", "shard", "context", "tensor")
 
 
@@ -27,7 +28,7 @@ class Layout(BaseModel):
     pipeline: int = Field(default=1, ge=1)
     # Devices over which each sequence is divided.
     context: int = Field(default=1, ge=1)
-    # Of the devices of `shard`: so many in a row deal the experts of each layer among them.
+    # Of the devices of `shard`, `context` and `tensor`: so many in a row deal the experts of each layer among them.
     expert: int = Field(default=1, ge=1)
 
     @model_validator(mode="before")
@@ -65,6 +66,11 @@ class Layout(BaseModel):
         """Devices that each copy's parameters, gradients and optimizer state are divided over."""
         return self.shard * self.context
 
+    @property
+    def expert_holders(self) -> int:
+        """Devices that the same experts are divided over: each has vectors of its own, also those of `tensor`."""
+        return self.holders * self.tensor // self.expert
+
     def coordinates(self, rank: int) -> dict[str, int]:
         """A rank's place along each dimension of the mesh, of which the last changes fastest."""
         places = {}
@@ -74,7 +80,8 @@ class Layout(BaseModel):
 
     def apart(self, dimension: str) -> int:
         """How far the numbers of neighbouring ranks of a dimension are from each other."""
-        inner = MESH[MESH.index("shard" if dimension == "expert" else dimension) + 1 :]
+        # Experts are dealt over ranks in a row.
+        inner = MESH[MESH.index(dimension) + 1 :] if dimension in MESH else ()
         return prod(getattr(self, name) for name in inner)
 
 

@@ -1,6 +1,6 @@
 """Trains a small model with torch-mesh as it is, and with faults put in, and prints the losses of each run.
 
-Used as a script by `test_torch_mesh_mutants.py`: takes a run as JSON and names of faults, and forks every rank.
+Used as a script by `test_torch_mesh_mutants.py`: takes a run for each fault as JSON, and forks every rank.
 """
 
 import json
@@ -89,5 +89,6 @@ def losses_with(spec: RunSpec, fault: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    asked = complete(RunSpec.parse(json.loads(sys.argv[1]), "mutant"))
-    sys.stdout.write(json.dumps({fault: losses_with(asked, fault) for fault in sys.argv[2:]}))
+    runs = {fault: complete(RunSpec.parse(run, "mutant")) for fault, run in json.loads(sys.argv[1]).items()}
+    losses = {fault: {name: losses_with(run, name) for name in ("none", fault)} for fault, run in runs.items()}
+    sys.stdout.write(json.dumps(losses))

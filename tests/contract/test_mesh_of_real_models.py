@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
-from contract.test_real_models import small
-from contract.test_torch_mesh import CLIP, EVERYTHING, MOVE_TOLERANCE, assert_equal_training, on
+from contract.test_real_models import exactly, small
+from contract.test_torch_mesh import CLIP, EVERYTHING, assert_equal_training, on
+from paceline.contract.context import spec_facts
 from paceline.contract.strategy import on_baseline
 from paceline.plan import refusal
 from paceline.runs.probe import probe
+from paceline.strategies import strategy
 from paceline.systems import local_system
 
 pytestmark = pytest.mark.torch
@@ -34,6 +36,15 @@ CASES = [
     ("mixtral", on("shard=2,pipeline=2,expert=2", accumulation=2, clip=CLIP)),
     ("mixtral", on("shard=2,context=2,expert=4", soak=True, clip=CLIP)),
     ("mixtral", on("replicate=2,shard=2,expert=2", soak=True, clip=CLIP)),
+    ("mixtral", on("shard=2,tensor=2,expert=2", clip=CLIP)),
+    ("mixtral", on("tensor=2", soak=True, clip=CLIP)),
+    ("mixtral", on("tensor=2,expert=2", soak=True, **EVERYTHING)),
+    ("mixtral", on("shard=2,tensor=2,expert=4", soak=True, recompute="selective", clip=CLIP)),
+    ("mixtral", on("replicate=2,tensor=2,expert=2", soak=True, accumulation=2, clip=CLIP)),
+    ("mixtral", on("tensor=2,pipeline=2,expert=2", "zbv", soak=True, **EVERYTHING)),
+    ("mixtral", on("tensor=2,context=2,expert=4", soak=True, **EVERYTHING)),
+    ("mixtral", on("pipeline=2,context=2,expert=2", soak=True, clip=CLIP)),
+    ("mixtral", on("shard=2,tensor=2,pipeline=2,expert=2", soak=True, clip=CLIP)),
     ("gpt", on("shard=2,tensor=2", soak=True, **EVERYTHING)),
     ("gpt", on("tensor=2,context=2", soak=True, **EVERYTHING)),
     ("gpt", on("shard=2,pipeline=2", soak=True, **EVERYTHING)),
@@ -49,6 +60,7 @@ CASES = [
     ("bert", on("pipeline=2", soak=True, clip=CLIP)),
     ("vit", on("shard=2,pipeline=2", soak=True, clip=CLIP)),
     ("resnet", on("pipeline=2", soak=True)),
+    ("resnet", on("pipeline=2", V, soak=True)),
 ]
 
 
@@ -57,8 +69,11 @@ CASES = [
     [pytest.param(model, *case.values, id=f"{model} {case.id}", marks=case.marks) for model, case in CASES],
 )
 def test_a_layout_trains_a_real_model_as_one_worker_does(model: str, fields: dict[str, Any], trained: Any) -> None:
-    spec = small(model, strategy="torch-mesh", **fields)
+    spec = exactly(small(model, strategy="torch-mesh", **fields))
     assert refusal(spec, local_system(), probe) is None
-    # Norms over the few pixels that are left of small images make much of a rounding.
-    tolerance = 2e-2 if model == "resnet" else MOVE_TOLERANCE
-    assert_equal_training(trained.again(spec), trained.again(on_baseline(spec)), tolerance)
+    spread = trained.again(spec)
+    assert_equal_training(spread, trained.again(exactly(on_baseline(spec))))
+    groups = strategy("torch-mesh").footprint(spec, spec_facts(spec)).groups
+    promised = [(group.parameter_bytes, group.optimizer_bytes) for group in groups for _ in range(group.ranks)]
+    held = [rank.details["held_bytes"] for rank in spread.record.ranks]
+    assert [(part["parameters"], part["optimizer"]) for part in held] == promised

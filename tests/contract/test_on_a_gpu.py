@@ -107,12 +107,21 @@ def test_slices_train_the_same_through_memory_and_over_sockets(fields: dict[str,
         ("gpt", "pipeline=2,context=2"),
         ("gpt", "shard=2,tensor=2"),
         ("mixtral", "shard=4,expert=2"),
+        ("mixtral", "shard=2,tensor=2,expert=2"),
         ("vit", "shard=2"),
-        ("resnet", "pipeline=2"),
     ],
 )
 def test_a_layout_trains_a_real_model_on_slices_as_on_one_worker(model: str, layout: str, trained: Any) -> None:
     spec = small(model, strategy="torch-mesh", layout=layout, device="cuda-slice", slices=4)
+    spread, single = trained.again(spec), trained.again(on_baseline(spec))
+    np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
+
+
+@needs_slices
+@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
+def test_gradients_of_images_cross_a_pipeline_in_their_order(schedule: str, trained: Any) -> None:
+    fields = {"knobs": {"schedule": schedule}, "device": "cuda-slice", "slices": 2}
+    spec = small("resnet", strategy="torch-mesh", layout="pipeline=2", **fields)
     spread, single = trained.again(spec), trained.again(on_baseline(spec))
     np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
 
@@ -147,6 +156,7 @@ def test_keys_and_values_that_go_round_a_ring_train_as_on_one_worker(
         ("llama", "replicate=2,shard=2,tensor=2"),
         ("llama", "pipeline=2,shard=2,context=2"),
         ("mixtral", "shard=8,expert=4"),
+        ("mixtral", "shard=2,tensor=2,pipeline=2,expert=2"),
     ],
 )
 def test_a_layout_trains_a_real_model_on_eight_slices_as_on_one_worker(model: str, layout: str, trained: Any) -> None:

@@ -38,9 +38,19 @@ USUAL = {
 }  # fmt: skip
 
 
+# L-BFGS divides by differences of gradients, which make much of a rounding.
+MOVE_TOLERANCES = {("torch-sandblaster", "resnet"): 2e-2}
+
+
 def small(model: str, **fields: Any) -> RunSpec:
     samples = {"global_batch": 16, "train_samples": 64}
     return complete(RunSpec.parse({"workload": model, **samples, **TRAINING, **SMALL[model], **fields}, "model"))
+
+
+def exactly(spec: RunSpec) -> RunSpec:
+    """On a CPU, PyTorch's norms over groups lose a digit where channels lie fastest, which ReLUs make much of."""
+    loses = spec.workload == "resnet" and strategy(spec.strategy).framework == "torch"
+    return spec.model_copy(update={"memory_format": "contiguous"}) if loses else spec
 
 
 def case(name: str, model: str) -> Any:
@@ -51,14 +61,13 @@ def case(name: str, model: str) -> Any:
 @pytest.mark.parametrize(("name", "model"), [case(name, model) for name in SYNCHRONOUS for model in SMALL])
 def test_a_real_model_trains_as_on_one_worker(name: str, model: str, trained: Any) -> None:
     chosen = strategy(name)
-    spec = small(model, strategy=name, workers=chosen.needs.fixed_workers or 2, **chosen.testing.fields)
+    spec = exactly(small(model, strategy=name, workers=chosen.needs.fixed_workers or 2, **chosen.testing.fields))
     if (reason := refusal(spec, local_system(), probe)) is not None:
         assert (name, model) not in USUAL, reason
         pytest.skip(reason)
     spread = trained.again(spec)
-    # Norms over the few pixels that are left of small images make much of a rounding.
-    tolerance = 5e-2 if model == "resnet" else MOVE_TOLERANCE
-    assert_equal_training(spread, trained.again(chosen.testing.reference(spec)), tolerance)
+    tolerance = MOVE_TOLERANCES.get((name, model), MOVE_TOLERANCE)
+    assert_equal_training(spread, trained.again(exactly(chosen.testing.reference(spec))), tolerance)
 
 
 @pytest.mark.torch

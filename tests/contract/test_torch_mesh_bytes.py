@@ -6,7 +6,6 @@ its size. Models that are eight times as wide send so much that this is below th
 
 import json
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,6 +47,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "an interleaved pipeline": {"layout": "pipeline=2", "knobs": {"schedule": "interleaved"}},
     "stretches of sequences": {"layout": "context=2", "clip": 0.5},
     "parts of stretches of llama": {**LLAMA, "layout": "tensor=2,context=2", "recompute": "full", "clip": 0.5},
+    "parts of stretches with positions": {"layout": "tensor=2,context=2", "accumulation": 2, "clip": 0.5},
     "keys and values round a ring": {"layout": "context=4", **RING, "recompute": "full"},
     "keys and values of llama round a ring": {
         **LLAMA, **RING, "layout": "tensor=2,context=2", "recompute": "selective",
@@ -58,6 +58,17 @@ RUNS: dict[str, dict[str, Any]] = {
     "a tied head in a pipeline": {**GPT, "layout": "shard=2,pipeline=2", "clip": 0.5},
     "dealt experts": {**MIXTRAL, "layout": "shard=4,expert=2", "clip": 0.5, "recompute": "full"},
     "dealt experts in a pipeline": {**MIXTRAL, "layout": "shard=2,pipeline=2,expert=2", "accumulation": 2},
+    "dealt experts between parts": {
+        **MIXTRAL, "layout": "shard=2,tensor=2,expert=2", "clip": 0.5, "recompute": "full",
+    },
+    "experts dealt over shards and parts": {
+        **MIXTRAL, "layout": "shard=2,tensor=2,expert=4", "clip": 0.5, "recompute": "selective",
+    },
+    "dealt experts between parts in a pipeline": {
+        **MIXTRAL, "layout": "shard=2,tensor=2,pipeline=2,expert=2", "accumulation": 2,
+    },
+    "experts divided over parts": {**MIXTRAL, "layout": "shard=2,tensor=2", "clip": 0.5, "precision": "bf16"},
+    "dealt experts of stretches": {**MIXTRAL, "layout": "shard=2,context=2,expert=2", "clip": 0.5},
     "shards of parts of a convolutional network": {**CNN, "layout": "shard=2,tensor=2", "clip": 0.5},
     "copies of parts of a convolutional network, in two passes": {
         **CNN, "layout": "replicate=2,tensor=2", "accumulation": 2, "knobs": {"convolutions": "replicated"},
@@ -76,13 +87,13 @@ RUNS: dict[str, dict[str, Any]] = {
 
 # One of each way to divide; the others put two of them together.
 USUAL = (
-    "parts of stretches of llama", "keys and values round a ring", "a tied head in a pipeline",
+    "parts of stretches of llama", "dealt experts between parts", "a tied head in a pipeline",
 )  # fmt: skip
 # A kind of message each: shards gathered and copies summed, parts in a pipeline, experts, numbers of two bytes.
 ON_THE_WIRE = (
     "parts in a pipeline", "copies of shards", "parts of stretches of llama", "shards in a pipeline, in two passes",
-    "dealt experts", "copies of shards in bf16", "shards of parts in bf16, gradients too",
-    "parts in a pipeline in bf16",
+    "dealt experts", "dealt experts between parts", "copies of shards in bf16",
+    "shards of parts in bf16, gradients too", "parts in a pipeline in bf16",
 )  # fmt: skip
 USUAL_ON_THE_WIRE = ON_THE_WIRE[:1]
 WIRE_TOLERANCE = 0.02
@@ -101,11 +112,12 @@ RUNS |= {f"{name}, wide": wide(name) for name in ON_THE_WIRE}
 
 
 @pytest.fixture(scope="module")
-def counted(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
+def counted(request: pytest.FixtureRequest, interpreters: Any) -> dict[str, list[dict[str, Any]]]:
     script = Path(__file__).parent / "mesh_bytes.py"
     asked = [item.callspec.params["name"] for item in request.session.items if "counted" in item.fixturenames]
     runs = json.dumps([{**MODEL, **RUNS[name]} for name in asked])
-    done = subprocess.run([sys.executable, str(script), runs], capture_output=True, text=True, check=False, timeout=300)
+    command = [str(interpreters["torch"].python), str(script), runs]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(zip(asked, map(json.loads, done.stdout.splitlines()), strict=True))
 

@@ -42,12 +42,12 @@ def test_the_precision_is_felt(trained: Any) -> None:
 
 @pytest.mark.parametrize(("fields", "passes"), [
     ({"layout": "shard=2"}, 2),
-    ({"layout": "replicate=2", "reduction": "fp32"}, 2),
     ({"layout": "pipeline=2"}, 4),
+    pytest.param({"layout": "replicate=2", "reduction": "fp32"}, 2, marks=pytest.mark.soak),
     pytest.param({"layout": "shard=2,pipeline=2"}, 8, marks=pytest.mark.soak),
     pytest.param({"layout": "shard=2", "recompute": "full", "accumulation": 2}, 4, marks=pytest.mark.soak),
 ], ids=str)  # fmt: skip
-def test_a_layout_in_bf16_trains_as_one_worker_that_makes_the_same_passes(
+def test_a_mesh_in_bf16_trains_as_one_worker_that_makes_the_same_passes(
     fields: dict[str, Any], passes: int, trained: Any
 ) -> None:
     half = {"strategy": "torch-mesh", "precision": "bf16"}

@@ -49,7 +49,7 @@ def test_a_run_without_one_keeps_the_key_that_it_had() -> None:
 def test_ranks_of_the_tensor_dimension_are_neighbours_and_those_of_the_pipeline_furthest_apart() -> None:
     layout = Layout(replicate=2, shard=2, tensor=2, pipeline=2, context=2, expert=4)
     names = ("tensor", "context", "shard", "expert", "replicate", "pipeline")
-    assert [layout.apart(name) for name in names] == [1, 2, 4, 4, 8, 16]
+    assert [layout.apart(name) for name in names] == [1, 2, 4, 1, 8, 16]
     assert layout.coordinates(25) == {"tensor": 1, "context": 0, "shard": 0, "replicate": 1, "pipeline": 1}
 
 

@@ -28,9 +28,11 @@ def block_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
     _exchange(tape, on, tokens * width)
     _add(tape, on, own)
     norm(tape, on, own, rms="norm2_shift" not in shapes)
-    _exchange(tape, on, tokens * width)
+    # Experts take vectors of single positions, wherever these are.
+    gathered = 0 if "experts_gate" in shapes else tokens * width
+    _exchange(tape, on, gathered)
     if "experts_gate" in shapes:
-        _experts(tape, layer, on, tokens, width)
+        _experts(tape, layer, on, tokens // on.stretches, width)
     elif "gate_kernel" in shapes:
         _gated(tape, on, tokens, width, shapes["gate_kernel"][1])
     else:
@@ -38,14 +40,14 @@ def block_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
         dense(tape, on, (tokens, width, hidden), bias=True, wide=True)
         pointwise(tape, on.numbers, tokens * hidden, "gelu", "gelu_backward")
         dense(tape, on, (tokens, hidden, width), bias=True)
-    _exchange(tape, on, tokens * width)
+    _exchange(tape, on, gathered)
     _add(tape, on, own)
     return tape.operations(layer.name)
 
 
 def _exchange(tape: Tape, on: Pass, elements: int) -> None:
     """Positions that are gathered from ranks or scattered to them are copied from or to one piece for each rank."""
-    if on.stretches > 1:
+    if on.stretches > 1 and elements:
         pointwise(tape, on.numbers, elements, "cat", "cat")
 
 

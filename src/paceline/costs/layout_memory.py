@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint
 from paceline.costs.layers import LayerFacts
@@ -156,9 +157,11 @@ def _peak(
 ) -> float:
     units = units_of(plan, place.part)
     padded = {unit.layer: 0.0 for unit in units.values()}
+    kept = dict(padded)
     for unit in units.values():
         padded[unit.layer] += unit.padded
-    moments = _Moments(spec, plan, place, stage, padded, gathers_layers)
+        kept[unit.layer] += unit.padded / unit.holders
+    moments = _Moments(spec, plan, place, stage, padded, kept, gathers_layers)
     step = stage.step
     static = step.buffer_bytes + step.data_bytes + step.workspace_bytes
     if not spec.offload:
@@ -177,6 +180,8 @@ class _Moments:
     stage: _StageMemory
     # Numbers of each layer's parameters as they travel.
     padded: dict[str, float]
+    # Of those, in the shards that a rank keeps.
+    shards: dict[str, float]
     gathers_layers: bool
 
     def most(self) -> float:
@@ -201,10 +206,15 @@ class _Moments:
         """Whether parameters stay gathered during the whole step."""
         return self._several or not self.gathers_layers
 
+    @cached_property
+    def _divided(self) -> bool:
+        """Whether a rank keeps a part of any layer's parameters."""
+        return self.shards != self.padded
+
     @property
     def _copies(self) -> bool:
-        """Whether gathered parameters are copies of the sharded ones rather than the same arrays."""
-        return self.plan.layout.holders > 1 or compute_width(self.spec) != parameter_width(self.spec)
+        """Whether gathered parameters are others than those that are held."""
+        return self._divided or compute_width(self.spec) != parameter_width(self.spec)
 
     def _stays(self) -> float:
         numbers = sum(self.padded.values())
@@ -215,6 +225,9 @@ class _Moments:
     def _numbers(self, number: int) -> float:
         layers = self.stage.layers
         return self.padded.get(layers[number].layer, 0.0) if 0 <= number < len(layers) else 0.0
+
+    def _shard_numbers(self, number: int) -> float:
+        return self.shards.get(self.stage.layers[number].layer, 0.0)
 
     def _gathered(self, number: int, forward: bool) -> float:
         """Bytes of a layer's gathered parameters and of the next layer's, which are prefetched."""
@@ -227,8 +240,8 @@ class _Moments:
         """Bytes of gradients: shards of later layers, and the full gradients that are being reduce-scattered."""
         if self._several:
             return 0.0
-        behind = sum(self._numbers(place) for place in range(number + 1, len(self.stage.layers)))
+        behind = sum(self._shard_numbers(place) for place in range(number + 1, len(self.stage.layers)))
         scattered = (self._numbers(number) + self._numbers(number + 1)) * reduction_width(self.spec)
-        if self.plan.layout.holders == 1 and reduction_width(self.spec) == compute_width(self.spec):
+        if not self._divided and reduction_width(self.spec) == compute_width(self.spec):
             scattered = 0.0
-        return behind * parameter_width(self.spec) / self.plan.layout.holders + scattered
+        return behind * parameter_width(self.spec) + scattered

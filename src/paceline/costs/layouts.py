@@ -223,6 +223,14 @@ def _why_not_staged(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> 
             )
     if facts is None or plan.layout.pipeline == 1:
         return None
+    if plan.schedule in SPLIT_BACKWARD and spec.device == "cpu" and spec.memory_format == "channels_last":
+        # PyTorch 2.13 ends with a segmentation fault: `native_group_norm_backward` without a gradient of its input.
+        normed = any(layer.kind == "convolution" and _has_norm(layer) for layer in facts.layers)
+        if normed:
+            return (
+                f"schedule {plan.schedule} goes back for weights alone, which norms of {spec.workload} cannot on a CPU "
+                f"with channels fastest; use schedule 1f1b or interleaved, or memory format contiguous"
+            )
     most = most_stages([layer.parameters > 0 for layer in facts.layers])
     if plan.stages <= most:
         return None
@@ -230,6 +238,10 @@ def _why_not_staged(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> 
         f"{spec.workload} has {most} layers to cut between and {plan.stages} stages were asked for "
         f"({plan.layout.pipeline} ranks, {plan.stages_per_worker} each); use fewer of them, or a deeper model"
     )
+
+
+def _has_norm(layer: LayerFacts) -> bool:
+    return any(name.endswith("_scale") for name, _ in layer.arrays)
 
 
 def _why_not_split(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None, knobs: Mapping[str, Scalar]) -> str | None:
@@ -276,17 +288,14 @@ def _why_not_split_alone(
 def _why_not_tensor(spec: RunSpec, ways: int, blocks: Sequence[LayerFacts]) -> str | None:
     for layer in blocks if ways > 1 else ():
         arrays = dict(layer.arrays)
-        if layer.experts:
-            return (
-                f"{spec.strategy} does not split the experts of {spec.workload} over tensor={ways}; "
-                f"deal them over ranks with expert, or use shard"
-            )
         sizes = {
             f"{layer.heads} heads": layer.heads,
             f"{layer.kv_heads} heads of keys and values": layer.kv_heads,
             f"a width of {arrays['norm1_scale'][0]}": arrays["norm1_scale"][0],
-            f"a network of {arrays['up_kernel'][1]}": arrays["up_kernel"][1],
         }
+        if not layer.experts:
+            # Experts stay whole: each rank has some positions of the sequence, and sends their vectors to them.
+            sizes[f"a network of {arrays['up_kernel'][1]}"] = arrays["up_kernel"][1]
         for what, size in sizes.items():
             if size and size % ways:
                 return f"{what} cannot be split over tensor={ways}; use a number that divides it"
@@ -297,9 +306,10 @@ def _why_not_experts(spec: RunSpec, layout: Layout, blocks: Sequence[LayerFacts]
     ways = layout.expert
     if ways == 1:
         return None
-    if layout.holders % ways:
+    ranks = layout.holders * layout.tensor
+    if ranks % ways:
         return (
-            f"expert={ways} deals experts among the ranks of shard and context, of which there are {layout.holders}; "
+            f"expert={ways} deals experts among the ranks of shard, context and tensor, of which there are {ranks}; "
             f"use a number that divides them"
         )
     experts = next((layer.experts for layer in blocks if layer.experts), 0)

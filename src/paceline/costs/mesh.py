@@ -6,6 +6,7 @@ Payloads were compared with those of PyTorch's own dispatcher (`tests/contract/t
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from paceline.costs.footprint import (
     FLOAT_BYTES,
@@ -19,7 +20,21 @@ from paceline.costs.footprint import (
 )
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
-from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, places_of, units_of
+from paceline.costs.mesh_parts import (
+    EXPERTS,
+    Place,
+    copied_at_once,
+    has_experts_apart,
+    head_shape,
+    keys_and_values,
+    numbers_beside_experts,
+    places_of,
+    split_halves,
+    stays_whole,
+    summed_at_once,
+    units_of,
+    whole_at_once,
+)
 from paceline.costs.messages import (
     Message,
     Phase,
@@ -37,9 +52,7 @@ from paceline.costs.splits import tensor_messages
 from paceline.costs.torch import Array, shard_runs
 from paceline.spec import RunSpec
 
-# In the forward pass of a block split over ranks: inputs gathered, sums scattered; the backward pass has as many.
-BLOCK_GATHERS, BLOCK_SCATTERS = 2, 2
-# Recomputing a block does not need its second sum: nothing of the backward pass depends on it.
+# Recomputing a block does not need the sum of its network: nothing of the backward pass depends on it.
 BLOCK_SCATTERS_AGAIN = 1
 # Of a loss over a split vocabulary: the largest logit, the sum of exponentials, and the target's.
 LOSS_REDUCTIONS = 3
@@ -71,9 +84,7 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
         before = place
         held_by = _held_by_ranks(plan, place)
         copies = layout.replicate if len(held_by) == 1 else 1
-        shards = [
-            _rank(spec, plan, place, messages, count * layout.tensor * copies, held, buffers) for count, held in held_by
-        ]
+        shards = [_rank(spec, plan, place, messages, count * copies, held, buffers) for count, held in held_by]
         ranks += shards * (layout.replicate // copies)
     apart = layout.apart("pipeline")
     turns = Stages(
@@ -107,22 +118,16 @@ def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
 
 
 def _held(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
-    layout, arrays = plan.layout, _by_holders(plan, place.part)
-    runs = shard_runs(arrays[layout.holders], layout.holders)
-    if layout.expert == 1:
+    layout, units = plan.layout, units_of(plan, place.part).values()
+    own, experts = (
+        [array for unit in units if unit.dealt is dealt for array in unit.arrays] for dealt in (False, True)
+    )
+    runs = [(count * layout.tensor, held) for count, held in shard_runs(own, layout.holders)]
+    if not experts:
         return runs
-    alone = [held for count, held in runs for _ in range(count)]
-    rest = layout.holders // layout.expert
-    dealt = [held for count, held in shard_runs(arrays.get(rest, []), rest) for _ in range(count * layout.expert)]
-    return [(1, own + experts) for own, experts in zip(alone, dealt or [0] * len(alone), strict=True)]
-
-
-def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
-    """Arrays grouped by the number of ranks they are sharded over: experts are sharded over fewer."""
-    holders: dict[int, list[Array]] = {plan.layout.holders: []}
-    for unit in units_of(plan, model).values():
-        holders.setdefault(unit.holders, []).extend(unit.arrays)
-    return holders
+    both = runs, [(count * layout.expert, held) for count, held in shard_runs(experts, layout.expert_holders)]
+    by_rank = zip(*([held for count, held in each for _ in range(count)] for each in both), strict=True)
+    return [(len(list(ranks)), held) for held, ranks in groupby(map(sum, by_rank))]
 
 
 def _layer_by_layer(
@@ -139,22 +144,19 @@ def _rank(
 ) -> RankFootprint:
     layout, waiting, last = plan.layout, plan.passes_kept(place.number), plan.stages - 1
     width, gathered_width = parameter_width(spec), compute_width(spec)
-    whole = [unit.padded for unit in units_of(plan, place.part).values()]
-    # A pipeline's stages, a model between the passes of a step, and one that is not divided at all stay gathered and
-    # keep whole gradients.
-    stays = layout.pipeline > 1 or plan.accumulation > 1 or layout.holders * layout.replicate == 1
-    beside = sum(whole) if stays else max(whole, default=0)
+    units = units_of(plan, place.part).values()
     samples = plan.stretch_microbatch * waiting
     kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor, cast_numbers(spec), waiting)
     # Parameters that are cast are there beside the whole ones, as gathered ones are.
-    gathered = beside * gathered_width if layout.holders > 1 or gathered_width != width else 0
+    copied = [unit for unit in units if max(layout.holders, unit.holders) > 1 or gathered_width != width]
+    gathered = whole_at_once(plan, copied) * gathered_width
     return RankFootprint(
         role="worker",
         ranks=ranks,
         flops=step_flops(place.part, spec.recompute, plan.samples / layout.context),
         messages=messages,
         parameter_bytes=held * width,
-        gradient_bytes=held * width + beside * reduction_width(spec),
+        gradient_bytes=held * width + whole_at_once(plan, units) * reduction_width(spec),
         optimizer_bytes=optimizer_bytes(spec.optimizer, held, place.part.tensors, width),
         # Gathered parameters come and go within a step as activations do.
         activation_bytes=kept + gathered + buffers,
@@ -226,11 +228,11 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             messages += _passing(spec, plan, layer.name, "forward", output_bytes, scatters=1)
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers=1)
         elif role == "block":
-            again = int(spec.recompute == "full")
-            gathers, scatters = BLOCK_GATHERS * (1 + again), BLOCK_SCATTERS + BLOCK_SCATTERS_AGAIN * again
-            messages += _passing(spec, plan, layer.name, "forward", output_bytes, BLOCK_GATHERS, BLOCK_SCATTERS)
+            again, halves = int(spec.recompute == "full"), split_halves(layer)
+            gathers, scatters = halves * (1 + again), halves + BLOCK_SCATTERS_AGAIN * again
+            messages += _passing(spec, plan, layer.name, "forward", output_bytes, halves, halves)
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
-        for name in (name for name in arrays if name in WHOLE_ARRAYS):
+        for name in (name for name in arrays if stays_whole(name, plan.layout)):
             payload = math.prod(arrays[name]) * whole_gradient_width
             summed = all_reduce(f"gradient of {layer.name} {name}", payload, ways, content="gradients")
             messages += during(summed, "backward", layer=layer.name)
@@ -303,14 +305,16 @@ def _between_experts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Messag
     again = int(spec.recompute == "full")
     for layer in place.whole.layers if layout.expert > 1 else ():
         if layer.experts:
-            vectors = layer.output_elements * layer.chosen_experts * compute_width(spec) * plan.stretch_microbatch
+            chosen = layer.output_elements * layer.chosen_experts / layout.tensor
+            vectors = chosen * compute_width(spec) * plan.stretch_microbatch
             travels = all_to_all(f"vectors of {layer.name} to experts and back", vectors, layout.expert)
             counts = all_to_all(f"counts of {layer.name}", layer.experts * COUNTER_BYTES, layout.expert)
             where = {"layer": layer.name, "apart": layout.apart("expert")}
             messages += during(travels, "forward", count=2 * plan.passes, **where)
             messages += during(counts, "forward", count=plan.passes, **where)
             messages += during(travels, "backward", count=(2 + 2 * again) * plan.passes, **where)
-            messages += during(counts, "backward", count=again * plan.passes, **where) if again else ()
+            # They are told again too where vectors are kept.
+            messages += during(counts, "backward", count=plan.passes, **where) if spec.recompute != "none" else ()
     return messages
 
 
@@ -333,7 +337,9 @@ def _between_shards_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Me
     layout = plan.layout
     key = ("shards", layout.replicate, layout.shard, *plan.gathers, spec.precision, spec.reduction, spec.device)
     if key not in place.part.derived:
-        place.part.derived[key] = _layer_by_layer(_between_shards, spec, plan, place)
+        messages = _layer_by_layer(_between_shards, spec, plan, place)
+        at_once = copied_at_once(layout, numbers_beside_experts(layout, place.whole))
+        place.part.derived[key] = summed_at_once(messages, layout) if at_once else messages
     found: list[Message] = place.part.derived[key]
     return found
 
@@ -348,9 +354,7 @@ def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message
         gathered = all_gather(f"parameters of {name}", unit.padded * compute_width(spec), unit.holders)
         scattered = scattered_reduction(spec, f"gradients of {name}", reduced, unit.holders)
         summed = all_reduce(f"gradient shards of {name}", reduced / unit.holders, layout.replicate)
-        # Ranks of `context` are neighbours within those of `shard`.
-        dealt = layout.expert if unit.holders < layout.holders else 1
-        where = {"hidden": True, "layer": unit.layer, "apart": layout.apart("context") * dealt}
+        where = {"hidden": True, "layer": unit.layer, "apart": unit.apart}
         messages += during(gathered, "forward", count=early, **where)
         messages += during(gathered, "backward", count=late, **where) if late else ()
         messages += during(scattered, "backward", **where)
@@ -365,17 +369,16 @@ def _norm_of_gradients(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Mess
     layout = plan.layout
     # A tied head's copy counts once; experts' norms are of ranks of their own.
     copies = sum(layer.tied is not None for layer in place.part.layers) if layout.pipeline > 1 else 0
-    dealt = sum(
-        name.startswith(EXPERTS) for layer in place.part.layers for name, _ in layer.arrays if layout.expert > 1
-    )
+    apart = place.part.layers if has_experts_apart(layout) else ()
+    dealt = sum(name.startswith(EXPERTS) for layer in apart for name, _ in layer.arrays)
     arrays = place.part.tensors - copies - dealt
     parts, channels = _split_arrays(plan, place, arrays)
     sizes = [
         ("shards", arrays, layout.holders, layout.apart("context")),
         ("parts", parts, layout.tensor, 1),
         ("parts of convolutions", int(channels), layout.tensor, 1),
-        ("shards of experts", dealt, layout.holders // layout.expert, layout.apart("context") * layout.expert),
-        ("experts", int(layout.expert > 1), layout.expert, layout.apart("context")),
+        ("shards of experts", dealt, layout.expert_holders, layout.expert),
+        ("experts", int(layout.expert > 1), layout.expert, layout.apart("expert")),
         ("the pipeline", 1, layout.pipeline, layout.apart("pipeline")),
     ]
     return [

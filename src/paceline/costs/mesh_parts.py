@@ -1,26 +1,33 @@
 """A rank's part of a model in a composed layout: its stages, its part of each layer, its experts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from paceline.costs.cuts import cut_by_blocks, cut_by_flops
-from paceline.costs.footprint import ModelFacts
+from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
+from paceline.costs.messages import Message, all_reduce, during
 from paceline.costs.splits import worker_model
 from paceline.costs.torch import Array, arrays_of
+from paceline.layout import Layout
 
-# Arrays of a layer that are whole on every rank: each has its part of their gradient.
-WHOLE_ARRAYS = ("norm1_scale", "norm1_shift", "norm2_scale", "norm2_shift", "scale", "shift")
+# Arrays of a layer that are whole on every rank.
+_WHOLE = ("norm1_scale", "norm1_shift", "norm2_scale", "norm2_shift", "scale", "shift", "router_kernel")
 _COLUMNS = (
     "qkv_kernel", "qkv_bias", "q_kernel", "k_kernel", "v_kernel", "gate_kernel", "up_kernel", "up_bias", "kernel",
     "bias",
 )  # fmt: skip
-_ROWS = ("out_kernel", "down_kernel", "tokens", "positions")
+_POSITIONS = "positions"
+_ROWS = ("out_kernel", "down_kernel", "tokens", _POSITIONS)
 # How the names of arrays begin that are dealt over ranks.
 EXPERTS = "experts_"
+# How the names of their units end.
+EXPERT_UNIT = " experts"
+# Gradients of so many numbers are summed at once between copies: in single precision, what DDP puts into a bucket.
+NUMBERS_AT_ONCE = 25 * 2**20 // FLOAT_BYTES
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,10 @@ def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]]
     whole = ModelFacts(layers, read)
     if plan.layout.tensor > 1 and not is_causal_transformer(whole) and plan.layout.pipeline == 1:
         return Place(number, held, whole, worker_model(plan.splits(whole), plan.layout.tensor))
-    part = tuple(_with_all_keys(_split(_dealt(layer, plan), plan.layout.tensor), plan) for layer in layers)
+    keeps_positions = plan.layout.context > 1
+    part = tuple(
+        _with_all_keys(_split(_dealt(layer, plan), plan.layout.tensor, keeps_positions), plan) for layer in layers
+    )
     return Place(number, held, whole, ModelFacts(part, read))
 
 
@@ -134,16 +144,20 @@ def keys_and_values(layer: LayerFacts) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _split(layer: LayerFacts, ways: int) -> LayerFacts:
-    """A rank's part of a layer; where a size does not divide, that of the first rank, which has most."""
+def _split(layer: LayerFacts, ways: int, keeps_positions: bool) -> LayerFacts:
+    """A rank's part of a layer: sizes that do not divide are those of the first rank, which has most.
+
+    Where a rank has some positions of a stretch of the sequence, it keeps the vectors of all positions.
+    """
     if ways == 1:
         return layer
-    arrays = tuple((name, _shape(name, shape, ways)) for name, shape in layer.arrays)
+    kept_whole = _POSITIONS if keeps_positions else None
+    arrays = tuple((name, shape if name == kept_whole else _shape(name, shape, ways)) for name, shape in layer.arrays)
     role = transformer_role(layer)
     kept = math.ceil(layer.kept / ways)
     if role == "block":
-        # What both norms give is kept as it was gathered, by the products that take it.
-        kept += 2 * layer.output_elements - 2 * layer.output_elements // ways
+        # What norms give is kept as it was gathered, by the split products that take it.
+        kept += split_halves(layer) * (layer.output_elements - layer.output_elements // ways)
     elif role == "head":
         width, vocabulary = head_shape(layer)
         kept += layer.output_elements // vocabulary * width
@@ -156,6 +170,16 @@ def _split(layer: LayerFacts, ways: int) -> LayerFacts:
         single_elements=math.ceil(layer.single_elements / ways),
         summed_elements=math.ceil(layer.summed_elements / ways),
     )
+
+
+def stays_whole(array: str, layout: Layout) -> bool:
+    """Whether all ranks of `tensor` have the whole of an array, and each a part of its gradient."""
+    return array in _WHOLE or (array == _POSITIONS and layout.context > 1)
+
+
+def split_halves(layer: LayerFacts) -> int:
+    """Halves of a block whose products are split over ranks; experts take the vectors of single positions."""
+    return 1 if layer.experts else 2
 
 
 def head_shape(layer: LayerFacts) -> tuple[int, int]:
@@ -174,11 +198,14 @@ def _shape(name: str, shape: tuple[int, ...], ways: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Unit:
-    """Parameters that FSDP gathers together, and over how many ranks they are sharded."""
+    """Parameters of a layer that FSDP gathers together, from so many ranks, whose numbers are so far `apart`."""
 
     layer: str
     arrays: list[Array]
     holders: int
+    apart: int = 1
+    # Whether they are experts that have ranks of their own.
+    dealt: bool = False
 
     @cached_property
     def padded(self) -> int:
@@ -187,7 +214,7 @@ class Unit:
 
 
 def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
-    """FSDP units by name: each layer, and its experts separately under expert parallelism."""
+    """FSDP units by name: each layer, and its experts apart where they are on other ranks than the rest of the layer."""
     key = ("units", plan.layout.holders, plan.layout.expert)
     if key not in model.derived:
         model.derived[key] = _units(plan, model)
@@ -197,12 +224,56 @@ def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
 
 def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
     units: dict[str, Unit] = {}
+    layout = plan.layout
     for layer in model.layers:
-        dealt = tuple(array for array in layer.arrays if array[0].startswith(EXPERTS) and plan.layout.expert > 1)
+        dealt = tuple(array for array in layer.arrays if array[0].startswith(EXPERTS) and has_experts_apart(layout))
         kept = tuple(array for array in layer.arrays if array not in dealt)
         if kept or (layer.parameters and not dealt):
-            units[layer.name] = Unit(layer.name, arrays_of([replace(layer, arrays=kept)]), plan.layout.holders)
+            arrays = arrays_of([replace(layer, arrays=kept)])
+            units[layer.name] = Unit(layer.name, arrays, layout.holders, layout.apart("context"))
         if dealt:
-            rest = plan.layout.holders // plan.layout.expert
-            units[f"{layer.name} experts"] = Unit(layer.name, arrays_of([replace(layer, arrays=dealt)]), rest)
+            arrays = arrays_of([replace(layer, arrays=dealt)])
+            units[layer.name + EXPERT_UNIT] = Unit(layer.name, arrays, layout.expert_holders, layout.expert, dealt=True)
     return units
+
+
+def has_experts_apart(layout: Layout) -> bool:
+    """Whether a mixture's experts are divided over other ranks than the rest of the model."""
+    return layout.expert > 1 or layout.tensor > 1
+
+
+def whole_at_once(plan: MeshPlan, units: Collection[Unit]) -> int:
+    """Numbers of the layers that are whole at a time, gathered or with their gradients.
+
+    A pipeline's stages, a model between the passes of a step, and one that is not divided or small stay so; experts
+    that have ranks of their own come and go where the rest stays.
+    """
+    several, layout = plan.layout.pipeline > 1 or plan.accumulation > 1, plan.layout
+    numbers = sum(unit.padded for unit in units if not unit.dealt)
+    alone = layout.holders * layout.replicate == 1 or copied_at_once(layout, numbers)
+    stay = [unit.padded for unit in units if several or (alone and not unit.dealt)]
+    come_and_go = [unit.padded for unit in units if not several and (unit.dealt or not alone)]
+    return sum(stay) + max(come_and_go, default=0)
+
+
+def copied_at_once(layout: Layout, numbers: int) -> bool:
+    """Whether a model of so many numbers, experts that have ranks of their own aside, is copied as a whole."""
+    return layout.holders == layout.pipeline == 1 < layout.replicate and numbers <= NUMBERS_AT_ONCE
+
+
+def numbers_beside_experts(layout: Layout, model: ModelFacts) -> int:
+    """Of all parameters; of experts only where they have no ranks of their own."""
+    apart = model.layers if has_experts_apart(layout) else ()
+    dealt = (math.prod(shape) for layer in apart for name, shape in layer.arrays if name.startswith(EXPERTS))
+    return model.parameters - sum(dealt)
+
+
+def summed_at_once(messages: Sequence[Message], layout: Layout) -> list[Message]:
+    """Sums of gradients between copies, layer by layer, as one sum behind the last of them."""
+    layers, experts = (
+        [message for message in messages if message.name.endswith(EXPERT_UNIT) is dealt] for dealt in (False, True)
+    )
+    payload = sum(message.payload_bytes * message.count for message in layers)
+    summed = all_reduce("gradient shards of all layers", payload, layout.replicate)
+    where = {"hidden": True, "layer": layers[0].layer, "apart": layers[0].apart}
+    return [*during(summed, "backward", **where), *experts]

@@ -28,8 +28,9 @@ def _recomputed(layer: LayerFacts, recompute: Recompute, ways: int) -> LayerFact
     split = layer.product_elements // ways
     quotients = layer.attention_sums // ways
     # Both products that are added; of split layers both sums, before and after they are scattered, and both inputs
-    # that were gathered.
-    beside = 2 * layer.output_elements if ways == 1 else 2 * output + 4 * layer.output_elements
+    # that were gathered. Of experts neither is, as each takes vectors of the rank's own positions.
+    gathered = 2 if layer.experts else 4
+    beside = 2 * layer.output_elements if ways == 1 else 2 * output + gathered * layer.output_elements
     return replace(layer, kept_elements=output + split + beside, single_elements=quotients, summed_elements=output)
 
 

@@ -50,6 +50,9 @@ class LayoutCost:
 def dimension_of(message: Message, layout: Layout) -> str:
     """The layout dimension that a message belongs to, from the number of its ranks and the distance between them."""
     near = [name for name in DIMENSIONS if getattr(layout, name) > 1 and layout.apart(name) == message.apart]
+    # Experts are dealt among neighbours, as layers are split.
+    if message.kind == "all-to-all" and "expert" in near:
+        return "expert"
     exactly = [name for name in near if getattr(layout, name) == message.ranks]
     return next(iter((*exactly, *near)), "others")
 

@@ -134,7 +134,13 @@ def _layouts(question: Question, spec: RunSpec, ways: Sequence[Recompute]) -> It
     known: dict[tuple[int, ...], Executions] = {}
     for layout in asked:
         # What a model refuses does not depend on how its copies and shards are divided.
-        key = layout.tensor, layout.pipeline, layout.context, layout.expert, layout.holders % layout.expert
+        key = (
+            layout.tensor,
+            layout.pipeline,
+            layout.context,
+            layout.expert,
+            layout.holders * layout.tensor % layout.expert,
+        )
         if key not in known:
             known[key] = _executions(question, spec, layout, ways)
         if known[key]:
@@ -146,12 +152,13 @@ def _is_sensible(question: Question, layout: Layout) -> bool:
 
 
 def _with_experts(question: Question, layout: Layout) -> Iterator[Layout]:
-    """The layout, and variants with experts spread over as many shards as divide them, within a node."""
+    """The layout, and with experts dealt over as many devices in a row as divide them, within a node."""
     yield layout
     experts = max(layer.experts for layer in question.facts.layers)
     ways = 2
-    while ways <= min(experts, layout.holders, question.hardware.node_devices):
-        if experts % ways == 0 and layout.holders % ways == 0:
+    ranks = layout.holders * layout.tensor
+    while ways <= min(experts, ranks, question.hardware.node_devices):
+        if experts % ways == 0 and ranks % ways == 0:
             yield layout.model_copy(update={"expert": ways})
         ways *= 2
 

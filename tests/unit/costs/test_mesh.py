@@ -1,5 +1,6 @@
 """What ranks of a layout compute, send and hold, in numbers that can be followed by hand."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.contract.context import spec_facts
-from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
 from paceline.costs.recompute import activation_bytes
 from paceline.layout import all_layouts
 from paceline.plan import complete
@@ -127,3 +128,33 @@ def test_a_norm_to_clip_by_is_a_few_small_messages() -> None:
     more = [message for message in clipped.messages if message not in plain.messages]
     assert sorted((message.apart, message.phase) for message in more) == [(1, "update"), (2, "update"), (4, "update")]
     assert clipped.sent_bytes - plain.sent_bytes < 500
+
+
+def test_copies_of_a_small_model_sum_all_gradients_at_once_and_those_of_a_large_one_layer_by_layer() -> None:
+    (small, facts), (large, _) = (counted("replicate=2", options={**MODEL["options"], "width": width})
+                                  for width in (WIDTH, 64 * WIDTH))  # fmt: skip
+    (summed,) = small.groups[0].messages
+    assert (summed.payload_bytes, summed.layer) == (facts.parameter_bytes, facts.layers[0].name)
+    assert len(large.groups[0].messages) > 1
+
+
+MIXTURE = {"workload": "mixtral", "options": {"depth": 2, "width": WIDTH, "heads": 4, "kv_heads": 2, "hidden": 24,
+                                              "experts": 4}}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["shard=2,tensor=2", "tensor=4,shard=2,expert=2", "shard=2,tensor=2,expert=4"])
+def test_experts_are_held_once_by_all_ranks_that_have_vectors_of_their_own(layout: str) -> None:
+    footprint, facts = counted(layout, **{**MIXTURE, "options": {**MIXTURE["options"], "kv_heads": 4}})
+    on_every_part = {"norm1_scale", "norm2_scale", "scale", "router_kernel"}
+    whole = sum(math.prod(shape) for layer in facts.layers for name, shape in layer.arrays if name in on_every_part)
+    ways = int(layout.split("tensor=")[1][0])
+    held = sum(group.parameter_bytes * group.ranks for group in footprint.groups)
+    assert held == facts.parameter_bytes + (ways - 1) * whole * FLOAT_BYTES
+
+
+def test_vectors_of_a_rank_that_has_fewer_positions_are_fewer() -> None:
+    def sent_to_experts(layout: str) -> float:
+        messages = counted(layout, **MIXTURE)[0].groups[0].messages
+        return sum(message.payload_bytes * message.count for message in messages if message.name.startswith("vectors"))
+
+    assert sent_to_experts("shard=2,tensor=2,expert=2") == sent_to_experts("shard=2,expert=2") / 2

@@ -5,11 +5,12 @@ Recomputation in Large Transformer Models", MLSys 2023.
 """
 
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from paceline.contract.context import Context
@@ -22,7 +23,9 @@ _KEPT = {
     "aten": ("mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention_for_cpu",
              "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
              "_scaled_dot_product_cudnn_attention"),
-    "_c10d_functional": ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce", "wait_tensor"),
+    "_c10d_functional": (
+        "all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce", "all_to_all_single", "wait_tensor",
+    ),
 }  # fmt: skip
 
 
@@ -36,7 +39,7 @@ def recompute(context: Context, module: nn.Module) -> None:
         return
     options: dict[str, Any] = {"use_reentrant": False}
     if kind == "selective":
-        options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+        options["context_fn"] = _selective_contexts
     for block in _recomputed(context, module):
         block.forward = partial(checkpoint, block.forward, **options)
 
@@ -47,10 +50,33 @@ def _recomputed(context: Context, module: nn.Module) -> Iterable[nn.Module]:
     return [child for child in module.modules() if isinstance(child, BLOCK_MODULES)]
 
 
-def _policy(_context: Any, operation: Any, *_arguments: Any, **_named: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operation in _kept_operations() else CheckpointPolicy.PREFER_RECOMPUTE
+class _KeptAlone(TorchDispatchMode):
+    """Leaves operations whose results are kept to PyTorch, and makes all others as if nothing were kept.
+
+    PyTorch wants each operation of the first pass in the second one too. FSDP does more in one of them than in the
+    other where it gathers a part of a block by itself, such as experts.
+    """
+
+    def __init__(self, keeping: TorchDispatchMode) -> None:
+        super().__init__()
+        self._keeping = keeping
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        if operation in _kept_operations():
+            return self._keeping.__torch_dispatch__(operation, types, arguments, named)
+        return operation(*arguments, **(named or {}))
 
 
+def _selective_contexts() -> tuple[_KeptAlone, _KeptAlone]:
+    first, second = create_selective_checkpoint_contexts(_keep)
+    return _KeptAlone(first), _KeptAlone(second)
+
+
+def _keep(*_operation: Any, **_named: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE
+
+
+@cache
 def _kept_operations() -> set[Any]:
     return {
         getattr(getattr(torch.ops, space), name).default

@@ -202,7 +202,8 @@ def clip_over_mesh(stages: RankStages, most: float, counted_twice: list[Tensor])
 def _summed(squared: Tensor | float, device: torch.device, group: dist.ProcessGroup) -> Tensor:
     """Over the ranks of a group, which have different parameters."""
     total = squared + torch.zeros((), device=device)
-    dist.all_reduce(total, group=group)
+    if group.size() > 1:
+        dist.all_reduce(total, group=group)
     return total
 
 

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from paceline.contract.context import Context
 from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan, is_causal_transformer
+from paceline.costs.mesh_parts import copied_at_once, has_experts_apart
 from paceline.errors import ModelError
 from paceline.frameworks.torch.blocks import compile_blocks
 from paceline.frameworks.torch.compression import make_contiguous
@@ -36,6 +37,7 @@ from paceline.strategies.torch.mesh.experts import deal_experts
 from paceline.strategies.torch.mesh.tensor import FEATURES, SEQUENCE, Reordered, split_transformer
 from paceline.strategies.torch.mesh.tied import untie
 from paceline.workloads.base import model_facts
+from paceline.workloads.transformer_layers import MoeBlock
 
 # Of the device mesh; `shard` has the ranks of `context` too, each of which holds a part of the same copy.
 MESH = ("pipeline", "replicate", "shard", "tensor")
@@ -130,7 +132,7 @@ class Groups:
 
     mesh: DeviceMesh
     stretch: Stretch
-    # The ranks of `shard` in rows of those that deal experts; None where every rank has all of them.
+    # The ranks that divide experts, in rows of those that deal them; None where experts are divided as all else is.
     experts: DeviceMesh | None
 
     @property
@@ -139,7 +141,7 @@ class Groups:
         return self.experts.get_group("expert") if self.experts is not None else None
 
 
-def join_groups(plan: MeshPlan, device: torch.device) -> Groups:
+def join_groups(plan: MeshPlan, device: torch.device, is_mixture: bool) -> Groups:
     """Makes the mesh and the groups beside it; every rank must."""
     layout = plan.layout
     sizes = (layout.pipeline, layout.replicate, layout.holders, layout.tensor)
@@ -149,15 +151,16 @@ def join_groups(plan: MeshPlan, device: torch.device) -> Groups:
         lines = torch.arange(layout.workers).view(-1, layout.context, layout.tensor).transpose(1, 2)
         group, _ = dist.new_subgroups_by_enumeration(lines.reshape(-1, layout.context).tolist())
         stretch = Stretch(group.rank(), layout.context, group, plan.in_ring)
-    if layout.expert > 1:
-        rows = (layout.pipeline, layout.replicate, layout.holders // layout.expert, layout.expert)
+    if is_mixture and has_experts_apart(layout):
+        rows = (layout.pipeline, layout.replicate, layout.expert_holders, layout.expert)
         experts = init_device_mesh(device.type, rows, mesh_dim_names=("pipeline", "replicate", "shard", "expert"))
     return Groups(mesh, stretch, experts)
 
 
 def build_stages(context: Context, plan: MeshPlan, device: torch.device, balance: str) -> RankStages:
     """Joins the mesh and keeps this rank's part: cut by stages, split, recomputed, and divided, in this order."""
-    groups = join_groups(plan, device)
+    is_mixture = any(isinstance(layer, MoeBlock) for layer in context.model.layers)
+    groups = join_groups(plan, device, is_mixture)
     cut = _held_stages(context, plan, groups.mesh, device, balance)
     held = RankStages([_divided(context, plan, groups, stage) for stage in cut], plan, groups, device)
     held.splits_logits = _divides_sequence(context)
@@ -194,7 +197,7 @@ def _divided(context: Context, plan: MeshPlan, groups: Groups, stage: MeshStage)
     dealt = deal_experts(stage.module, groups.expert_group)
     recompute(context, stage.module)
     compile_blocks(context, stage.module, twice_back=plan.schedule in SPLIT_BACKWARD)
-    _shard(context, stage.module, groups, dealt, reshard_after_forward=plan.layout.pipeline == 1, gives_results=last)
+    _shard(context, plan, stage.module, groups, dealt, gives_results=last)
     prefix = "layers." if is_cut else ""
     edges = _local_edges(context, stage, plan, groups)
     return replace(
@@ -267,10 +270,10 @@ def _local_edge(edge: Edge | None, groups: Groups, dimension: int) -> Edge | Non
 
 def _shard(
     context: Context,
+    plan: MeshPlan,
     module: nn.Module,
     groups: Groups,
     dealt: Sequence[nn.Module],
-    reshard_after_forward: bool,
     gives_results: bool,
 ) -> None:
     """Divides layer by layer; gradients are summed, because each rank's loss is its share of the global mean."""
@@ -285,13 +288,18 @@ def _shard(
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     apart = [(unit, _data_mesh(groups.experts)) for unit in dealt if groups.experts is not None]
     data_mesh = _data_mesh(groups.mesh)
-    # FSDP takes the host's time for each unit; where there is nobody to divide with, one casts all parameters at once.
-    units = (*layers(module), module) if data_mesh.size() > 1 else (module,)
+    # FSDP takes the host's time for each unit, and on a CPU waits for each sum of gradients. Where there is nobody to
+    # divide with, or where there are copies of a small model, one has all parameters and stays gathered in both passes.
+    others = {parameter for unit, _ in apart for parameter in unit.parameters()}
+    numbers = sum(parameter.numel() for parameter in module.parameters() if parameter not in others)
+    whole = data_mesh.size() == 1 or copied_at_once(plan.layout, numbers)
+    units = (module,) if whole else (*layers(module), module)
     for unit, over in (*apart, *((unit, data_mesh) for unit in units)):
         if context.model.own is not None:
             unit.register_forward_hook(in_memory_of_its_own)
         policies = sharding_policies(context.spec, gives_results=gives_results and unit is module)
-        fully_shard(unit, mesh=over, reshard_after_forward=reshard_after_forward, **policies)
+        divides = plan.layout.pipeline == 1 and not (whole and unit is module)
+        fully_shard(unit, mesh=over, reshard_after_forward=divides, **policies)
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
 
@@ -346,6 +354,13 @@ def _pipeline_stage(context: Context, stages: RankStages, stage: MeshStage) -> A
         def perform_reduce_grad(self, grad_scale_factor: int) -> None:
             if self.reduces:
                 super().perform_reduce_grad(grad_scale_factor)
+
+        def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+            # What goes back in two passes may lie in another order than the room for it, and is sent as it lies.
+            for name, gradients in list(self.bwd_cache.items()):
+                self.bwd_cache[name] = tuple(one if one is None else one.contiguous() for one in gradients)
+            sending: list[dist.P2POp] = super().get_bwd_send_ops(bwd_chunk_id)
+            return sending
 
     samples = int(stages.plan.microbatch)
     assert stage.input is not None and stage.output is not None

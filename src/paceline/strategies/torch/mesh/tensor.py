@@ -2,7 +2,8 @@
 
 Shoeybi et al., "Megatron-LM", 2019, and Korthikanti et al., MLSys 2023: between the layers each rank has some positions
 of the sequence; they are gathered where a split product needs all of them and scattered where its parts are summed. The
-head's logits stay split over the vocabulary, and so does the loss.
+head's logits stay split over the vocabulary, and so does the loss. Experts of a mixture are not split: each rank sends
+the vectors of its positions to them (`experts.py`).
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 
 from paceline.frameworks.torch.layers import BlockModule, EmbedModule
 from paceline.frameworks.torch.training import Loss
-from paceline.frameworks.torch.transformer_layers import LlamaModule, TokenEmbedModule
+from paceline.frameworks.torch.transformer_layers import LlamaModule, MoeModule, TokenEmbedModule
 
 # Dimensions of activations; the first are the samples.
 SEQUENCE, FEATURES = 1, 2
@@ -61,8 +62,9 @@ def split_transformer(module: nn.Module, mesh: DeviceMesh, whole_positions: bool
         if isinstance(child, EmbedModule | TokenEmbedModule | nn.LayerNorm | nn.RMSNorm):
             child.register_forward_hook(_keep_local)
         elif isinstance(child, LlamaModule):
-            for norm in (child.norm1, child.norm2):
-                norm.register_forward_hook(_gather)
+            child.norm1.register_forward_hook(_gather)
+            # Experts take the vectors of the rank's own positions.
+            child.norm2.register_forward_hook(_keep_local if isinstance(child, MoeModule) else _gather)
     return reordered
 
 
@@ -91,12 +93,16 @@ def _split_block(name: str, block: BlockModule, ways: int, reordered: Reordered)
     }  # fmt: skip
 
 
-def _split_llama(name: str, _block: LlamaModule) -> dict[str, Any]:
+def _split_llama(name: str, block: LlamaModule) -> dict[str, Any]:
     """Several products take what a norm gives, so that it is gathered once, behind the norm."""
-    columns = {part: ColwiseParallel(input_layouts=Replicate()) for part in ("q", "k", "v", "gate", "up")}
-    rows = {part: RowwiseParallel(output_layouts=Shard(SEQUENCE)) for part in ("out", "down")}
-    norms = {part: SequenceParallel() for part in ("norm1", "norm2")}
-    return {f"{name}.{part}": style for part, style in {**columns, **rows, **norms}.items()}
+    is_mixture = isinstance(block, MoeModule)
+    dense = () if is_mixture else ("gate", "up", "down")
+    columns = {part: ColwiseParallel(input_layouts=Replicate()) for part in ("q", "k", "v", *dense[:2])}
+    rows = {part: RowwiseParallel(output_layouts=Shard(SEQUENCE)) for part in ("out", *dense[2:])}
+    norms: dict[str, Any] = {part: SequenceParallel() for part in ("norm1", "norm2")}
+    # Of a router each rank has a part of the gradient, as of a norm: it is given vectors one after another.
+    router = {"router": SequenceParallel(sequence_dim=0, use_local_output=True)} if is_mixture else {}
+    return {f"{name}.{part}": style for part, style in {**columns, **rows, **norms, **router}.items()}
 
 
 def _gather(_norm: nn.Module, _inputs: Any, output: Any) -> Any:
