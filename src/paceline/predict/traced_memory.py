@@ -35,6 +35,7 @@ class TracedPeaks:
     hardware: Hardware
     model: ModelFacts
     _steps: dict[tuple[object, ...], Sequence[Trace | str]] = field(default_factory=dict)
+    _between: dict[tuple[int, int, float], StepMemory] = field(default_factory=dict)
 
     def peak(self, spec: RunSpec, chosen: Strategy, footprint: Footprint, samples: float) -> Estimate | str | None:
         """Bytes of the rank that holds most; why they are not known of a run that is traced as a rule, or None."""
@@ -50,7 +51,7 @@ class TracedPeaks:
         first, second = (trace.memory for trace in traces)
         if len(first.layers) != len(self.model.layers) + 1:
             return "its layers are not those that were counted"
-        step = first.towards(second, samples)
+        step = self._step_between(first, second, samples)
         step = _with_graph(spec, step.evaluated_by(chosen.traits.replicas(spec)))
         held = max(peaks.of(spec, self.model, footprint, step))
         estimate = Estimate.around(held, _deviation(spec, chosen))
@@ -58,6 +59,14 @@ class TracedPeaks:
             low, high = SINGLE_CONVOLUTION_REACH
             return Estimate(held, held * low, held * high)
         return estimate
+
+    def _step_between(self, first: StepMemory, second: StepMemory, samples: float) -> StepMemory:
+        """Of so many samples, on the line through both; layouts with like micro-batches share one."""
+        # By places in memory, which stay theirs: traces are kept.
+        key = id(first), id(second), samples
+        if key not in self._between:
+            self._between[key] = first.towards(second, samples)
+        return self._between[key]
 
     def _traces(self, spec: RunSpec, casts: bool, samples: float) -> Sequence[Trace] | str:
         """Two steps that differ in their samples alone."""
