@@ -171,9 +171,7 @@ def _peak(spec: RunSpec, plan: MeshPlan, group: RankFootprint, passing: _Passing
     return passing.received + (static + max(passing.most, shards + evaluation, shards + step.update_bytes))
 
 
-def _most_in_passes(
-    spec: RunSpec, plan: MeshPlan, place: Place, layers: _LayerBytes, gathers_layers: bool
-) -> float:
+def _most_in_passes(spec: RunSpec, plan: MeshPlan, place: Place, layers: _LayerBytes, gathers_layers: bool) -> float:
     """The most in the passes of all micro-batches over what stays."""
     travelling = _travelling_numbers(plan, place)
     # Gradients of several passes are added up whole; parameters then stay gathered for all of a step.

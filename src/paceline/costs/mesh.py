@@ -19,7 +19,17 @@ from paceline.costs.footprint import (
 )
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
-from paceline.costs.mesh_parts import EXPERTS, WHOLE_ARRAYS, Place, head_shape, keys_and_values, places_of, units_of
+from paceline.costs.mesh_parts import (
+    EXPERTS,
+    WHOLE_ARRAYS,
+    Place,
+    gathered_numbers,
+    head_shape,
+    held_by_ranks,
+    keys_and_values,
+    places_of,
+    units_of,
+)
 from paceline.costs.messages import (
     Message,
     Phase,
@@ -34,7 +44,7 @@ from paceline.costs.messages import (
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.splits import tensor_messages
-from paceline.costs.torch import Array, shard_runs
+from paceline.costs.torch import Array
 from paceline.spec import RunSpec
 
 # In the forward pass of a block split over ranks: inputs gathered, sums scattered; the backward pass has as many.
@@ -69,7 +79,7 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
             crossings = _crossings(spec, plan, place, stages)
             messages, buffers = _messages(spec, plan, place, crossings), _buffer_bytes(plan, crossings)
         before = place
-        held_by = _held_by_ranks(plan, place)
+        held_by = held_by_ranks(plan, place)
         copies = layout.replicate if len(held_by) == 1 else 1
         shards = [
             _rank(spec, plan, place, messages, count * layout.tensor * copies, held, buffers) for count, held in held_by
@@ -88,41 +98,13 @@ def _messages(spec: RunSpec, plan: MeshPlan, place: Place, crossings: Sequence[C
     layout = plan.layout
     return (
         *_between_stages(plan, crossings),
-        *(_between_split_layers(spec, plan, place) if layout.tensor > 1 else ()),
+        *(_between_split_layers_once(spec, plan, place) if layout.tensor > 1 else ()),
         *(_layer_by_layer(_between_stretches, spec, plan, place) if layout.context > 1 else ()),
         *(_layer_by_layer(_between_experts, spec, plan, place) if layout.expert > 1 else ()),
         *_between_shards_once(spec, plan, place),
         *_between_copies_of_the_table(spec, plan, place),
         *_norm_of_gradients(spec, plan, place),
     )
-
-
-def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
-    """Ranks in order that hold as much as each other: how many, and numbers in the shard of each."""
-    key = ("held", plan.layout.holders, plan.layout.expert)
-    if key not in place.part.derived:
-        place.part.derived[key] = _held(plan, place)
-    found: list[tuple[int, int]] = place.part.derived[key]
-    return found
-
-
-def _held(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
-    layout, arrays = plan.layout, _by_holders(plan, place.part)
-    runs = shard_runs(arrays[layout.holders], layout.holders)
-    if layout.expert == 1:
-        return runs
-    alone = [held for count, held in runs for _ in range(count)]
-    rest = layout.holders // layout.expert
-    dealt = [held for count, held in shard_runs(arrays.get(rest, []), rest) for _ in range(count * layout.expert)]
-    return [(1, own + experts) for own, experts in zip(alone, dealt or [0] * len(alone), strict=True)]
-
-
-def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
-    """Arrays by the number of ranks that they are divided over: experts have fewer of them."""
-    holders: dict[int, list[Array]] = {plan.layout.holders: []}
-    for unit in units_of(plan, model).values():
-        holders.setdefault(unit.holders, []).extend(unit.arrays)
-    return holders
 
 
 def _layer_by_layer(
@@ -139,11 +121,11 @@ def _rank(
 ) -> RankFootprint:
     layout, waiting, last = plan.layout, plan.passes_kept(place.number), plan.stages - 1
     width, gathered_width = parameter_width(spec), compute_width(spec)
-    whole = [unit.padded for unit in units_of(plan, place.part).values()]
+    whole, largest = gathered_numbers(plan, place.part)
     # A pipeline's stages, a model between the passes of a step, and one that is not divided at all stay gathered and
     # keep whole gradients.
     stays = layout.pipeline > 1 or plan.accumulation > 1 or layout.holders * layout.replicate == 1
-    beside = sum(whole) if stays else max(whole, default=0)
+    beside = whole if stays else largest
     samples = plan.stretch_microbatch * waiting
     kept = activation_bytes(place.part, spec.recompute, samples, layout.tensor, cast_numbers(spec), waiting)
     # Parameters that are cast are there beside the whole ones, as gathered ones are.
@@ -182,15 +164,25 @@ def _crossings(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequence[Seq
 
 def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Message]:
     """Activations go from stage to stage and their gradients come back, a micro-batch at a time."""
-    messages = []
+    messages, apart = list[Message](), plan.layout.apart("pipeline")
     for crossing in crossings:
         sent, received = crossing.sent_bytes, crossing.received_bytes
         if sent or received:
             messages += [
-                exchange(f"activations of stage {crossing.stage}", sent, received, plan.passes),
-                exchange(f"gradients of stage {crossing.stage}", received, sent, plan.passes),
+                exchange(f"activations of stage {crossing.stage}", sent, received, plan.passes, apart=apart),
+                exchange(f"gradients of stage {crossing.stage}", received, sent, plan.passes, apart=apart),
             ]
-    return [replace(message, apart=plan.layout.apart("pipeline")) for message in messages]
+    return messages
+
+
+def _between_split_layers_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
+    """The same however the other devices are divided into copies and shards."""
+    numbers = compute_width(spec), reduction_width(spec), spec.device, spec.recompute
+    key = ("split layers", plan.stretch_microbatch, plan.passes, *numbers)
+    if key not in place.part.derived:
+        place.part.derived[key] = _between_split_layers(spec, plan, place)
+    found: list[Message] = place.part.derived[key]
+    return found
 
 
 def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -317,9 +309,10 @@ def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) ->
     """Gradients of the table of tokens and of the tied head's copy, which are on the ends of a pipeline."""
     if plan.layout.pipeline == 1 or plan.holder(0) == plan.holder(plan.stages - 1):
         return []
+    if not plan.tied or place.number not in (plan.holder(0), plan.holder(plan.stages - 1)):
+        return []
     ends = [layer for layer in place.part.layers if layer.tied is not None or "tokens" in dict(layer.arrays)]
-    tied = plan.tied and place.number in (plan.holder(0), plan.holder(plan.stages - 1))
-    if not tied or not ends:
+    if not ends:
         return []
     rows, width = dict(ends[0].arrays)["tokens"]
     shard = Array(rows, width).shard(plan.layout.holders, 0) * parameter_width(spec)

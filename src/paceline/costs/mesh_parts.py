@@ -10,7 +10,7 @@ from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
 from paceline.costs.splits import worker_model
-from paceline.costs.torch import Array, arrays_of
+from paceline.costs.torch import Array, arrays_of, shard_runs
 
 # Arrays of a layer that are whole on every rank: each has its part of their gradient.
 WHOLE_ARRAYS = ("norm1_scale", "norm1_shift", "norm2_scale", "norm2_shift", "scale", "shift")
@@ -206,3 +206,41 @@ def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
             rest = plan.layout.holders // plan.layout.expert
             units[f"{layer.name} experts"] = Unit(layer.name, arrays_of([replace(layer, arrays=dealt)]), rest)
     return units
+
+
+def held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
+    """Ranks in order that hold as much as each other: how many, and numbers in the shard of each."""
+    key = ("held", plan.layout.holders, plan.layout.expert)
+    if key not in place.part.derived:
+        place.part.derived[key] = _held(plan, place)
+    found: list[tuple[int, int]] = place.part.derived[key]
+    return found
+
+
+def _held(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
+    layout, arrays = plan.layout, _by_holders(plan, place.part)
+    runs = shard_runs(arrays[layout.holders], layout.holders)
+    if layout.expert == 1:
+        return runs
+    alone = [held for count, held in runs for _ in range(count)]
+    rest = layout.holders // layout.expert
+    dealt = [held for count, held in shard_runs(arrays.get(rest, []), rest) for _ in range(count * layout.expert)]
+    return [(1, own + experts) for own, experts in zip(alone, dealt or [0] * len(alone), strict=True)]
+
+
+def _by_holders(plan: MeshPlan, model: ModelFacts) -> dict[int, list[Array]]:
+    """Arrays by the number of ranks that they are divided over: experts have fewer of them."""
+    holders: dict[int, list[Array]] = {plan.layout.holders: []}
+    for unit in units_of(plan, model).values():
+        holders.setdefault(unit.holders, []).extend(unit.arrays)
+    return holders
+
+
+def gathered_numbers(plan: MeshPlan, model: ModelFacts) -> tuple[int, int]:
+    """Of all parameters as they travel, and of the layer that has most."""
+    key = ("gathered", plan.layout.holders, plan.layout.expert)
+    if key not in model.derived:
+        padded = [unit.padded for unit in units_of(plan, model).values()]
+        model.derived[key] = sum(padded), max(padded, default=0)
+    found: tuple[int, int] = model.derived[key]
+    return found

@@ -35,6 +35,7 @@ class TracedPeaks:
     hardware: Hardware
     model: ModelFacts
     _steps: dict[tuple[object, ...], Sequence[Trace | str]] = field(default_factory=dict)
+    _single_convolutions: dict[int, bool] = field(default_factory=dict)
     _between: dict[tuple[int, int, float], StepMemory] = field(default_factory=dict)
 
     def peak(self, spec: RunSpec, chosen: Strategy, footprint: Footprint, samples: float) -> Estimate | str | None:
@@ -55,7 +56,7 @@ class TracedPeaks:
         step = _with_graph(spec, step.evaluated_by(chosen.traits.replicas(spec)))
         held = max(peaks.of(spec, self.model, footprint, step))
         estimate = Estimate.around(held, _deviation(spec, chosen))
-        if _has_single_convolutions(traces[0]):
+        if self._may_take_twice(traces[0]):
             low, high = SINGLE_CONVOLUTION_REACH
             return Estimate(held, held * low, held * high)
         return estimate
@@ -67,6 +68,12 @@ class TracedPeaks:
         if key not in self._between:
             self._between[key] = first.towards(second, samples)
         return self._between[key]
+
+    def _may_take_twice(self, trace: Trace) -> bool:
+        """Whether cuDNN's choices may double its peak; worked out once for each trace."""
+        if id(trace) not in self._single_convolutions:
+            self._single_convolutions[id(trace)] = _has_single_convolutions(trace)
+        return self._single_convolutions[id(trace)]
 
     def _traces(self, spec: RunSpec, casts: bool, samples: float) -> Sequence[Trace] | str:
         """Two steps that differ in their samples alone."""
