@@ -85,29 +85,34 @@ def recommend(
         kept += (_candidate(wanted, each, evidence, critical_batch) for each in found.best)
         if found.why_not is not None and not found.best:
             excluded[name] = found.why_not
-    kept = _without_doubles(kept)
+    kept = _without_doubles(wanted, kept)
     answer = Answer(question, wanted, tuple(kept), excluded, predictions, considered, critical_batch=critical_batch)
     return ranked(answer)
 
 
-def _without_doubles(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Without composed layouts that are the same as what a plainer strategy of the framework does."""
-    plain = {
-        (strategy(spec.strategy).framework, str(strategy(spec.strategy).traits.layout(spec)), _numbers(spec))
-        for spec in (candidate.spec for candidate in candidates)
-        if spec.layout is None
-    }
-    return [
-        candidate
-        for candidate in candidates
-        if candidate.spec.layout is None
-        or (strategy(candidate.spec.strategy).framework, str(candidate.spec.layout), _numbers(candidate.spec))
-        not in plain
-    ]
+def _without_doubles(wanted: Objective, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Without composed layouts that divide a model as a plainer strategy of the framework does, and gain nothing by it.
+
+    They may differ in passes and in what is recomputed; of both, the better one is listed.
+    """
+    plain = {_division(candidate.spec): candidate for candidate in candidates if candidate.spec.layout is None}
+    better: list[Candidate] = []
+    replaced: set[int] = set()
+    for candidate in candidates:
+        like = plain.get(_division(candidate.spec)) if candidate.spec.layout is not None else None
+        if like is None:
+            better.append(candidate)
+        elif wanted.worse_by(like.best_known, candidate.best_known) > TIE:
+            better.append(candidate)
+            replaced.add(id(like))
+    return [candidate for candidate in better if id(candidate) not in replaced]
 
 
-def _numbers(spec: RunSpec) -> tuple[object, ...]:
-    return spec.samples_per_step, spec.precision, spec.execution, spec.accumulation, spec.recompute
+def _division(spec: RunSpec) -> tuple[object, ...]:
+    """How devices divide the model and the batch, in which framework and numbers."""
+    chosen = strategy(spec.strategy)
+    layout = spec.layout or chosen.traits.layout(spec)
+    return chosen.framework, str(layout), spec.samples_per_step, spec.precision
 
 
 @dataclass
