@@ -34,6 +34,8 @@ from paceline.units import format_bytes, format_count, format_percent
 
 SHOWN = 10
 SCRIPT = "script"
+# Stands for a strategy's name in a reason that several have.
+THE_STRATEGY = "{strategy}"
 # Numbers as long as `100,000` are shown in thousands.
 LONG = 7
 
@@ -162,14 +164,29 @@ def _print(answer: Answer, console: Console) -> None:
     if answer.ranked:
         console.print()
         console.print(_table(answer))
-    for name, reason in answer.excluded.items():
-        console.print(f"[yellow]left out[/] {name} {escape(reason)}")
-    source = answer.ranked[0].prediction.source if answer.ranked else "nothing"
-    console.print(
-        f"[dim]{answer.considered:,} configurations considered and {answer.predictions} predicted, computation from "
-        f"{escape(source)}; "
-        f"intervals are 90 %; = ties with the best, * measured, † {UNSYNCHRONISED} or another optimizer[/]"
+    for names, reason in _alike(answer.excluded):
+        console.print(f"[yellow]left out[/] {', '.join(names)} {escape(reason)}")
+    console.print(f"[dim]{escape(_legend(answer))}[/]")
+
+
+def _legend(answer: Answer) -> str:
+    """How many configurations were looked at, and what the signs of the table mean, where there is one."""
+    looked_at = f"{answer.considered:,} configurations considered and {answer.predictions} predicted"
+    if not answer.ranked:
+        return looked_at
+    return (
+        f"{looked_at}, computation from {answer.ranked[0].prediction.source}; intervals are 90 %; = ties with the "
+        f"best, * measured, † {UNSYNCHRONISED} or another optimizer"
     )
+
+
+def _alike(excluded: dict[str, str]) -> list[tuple[list[str], str]]:
+    """Strategies that were left out with why; those with the same reason but for their names together."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in excluded.items():
+        groups.setdefault(reason.replace(f"{name} ", f"{THE_STRATEGY} "), []).append(name)
+    return [(names, reason.replace(f"{THE_STRATEGY} ", f"{names[0]} " if len(names) == 1 else "each "))
+            for reason, names in groups.items()]  # fmt: skip
 
 
 def _counts(question: Question) -> str:
@@ -202,7 +219,8 @@ def _name(candidate: Candidate) -> str:
     """The strategy and its settings; dimensions of a layout are words, between which a narrow column can break."""
     settings = dict(candidate.spec.settings)
     layout = str(settings.pop("layout", "")).split(",")
-    words = [candidate.spec.strategy, *layout, *(f"{name}={value}" for name, value in settings.items())]
+    execution = [] if candidate.spec.execution == "eager" else [candidate.spec.execution]
+    words = [candidate.spec.strategy, *layout, *(f"{name}={value}" for name, value in settings.items()), *execution]
     return " ".join([*filter(None, words), *(["†"] if candidate.caveat else [])])
 
 

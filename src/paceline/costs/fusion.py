@@ -75,9 +75,9 @@ def unfused(operation: Operation) -> tuple[Operation, ...]:
 
 
 def _softmax_of_scores(numbers: OperationNumbers, elements: int, back: bool, whole_blocks: bool) -> Sequence[Operation]:
-    """Scores scaled, masked and made to sum to one: two passes over them, or one for each step where blocks are not full.
+    """Scores scaled, masked and made to sum to one, in two passes over them.
 
-    Then they are cast to single precision and back around it.
+    Where blocks are not full, in one pass for each step, cast to single precision before and back behind.
     """
     softmax = memory(numbers, elements, 3 if back else 2, "_softmax", backward=back)
     if whole_blocks:

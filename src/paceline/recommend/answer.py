@@ -19,6 +19,8 @@ from paceline.strategies import strategy
 TIE = 0.05
 # Synchronous strategies follow one loss curve for one global batch; what others lose, only runs can tell.
 UNSYNCHRONISED = "its steps are not worth those of one worker, and by how much only runs can tell"
+# What a framework's compiler makes of a step, where it is not the framework's only way.
+COMPILED = "compiled"
 # Layouts of a worker count and a batch that an answer lists.
 LAYOUTS_KEPT = 4
 # Numbers of earlier runs and their samples per second, by configuration.
@@ -128,7 +130,7 @@ class _Looked:
 def _look(question: Question, name: str, wanted: Objective) -> _Looked:
     """Of each worker count, batch and precision the best setting."""
     looked, best = _Looked(), dict[tuple[object, ...], Prediction]()
-    for spec in _specs(question, name):
+    for spec in _executed(question, _specs(question, name)):
         predicted, why_not = predict_fitting(question, spec)
         looked.predictions += len(predicted)
         looked.considered += max(1, len(predicted))
@@ -137,10 +139,27 @@ def _look(question: Question, name: str, wanted: Objective) -> _Looked:
             looked.why_not = f"x{spec.workers}: {why_not}"
         for prediction in predicted:
             key = spec.workers, spec.samples_per_step, spec.precision
-            if key not in best or wanted.better(wanted.of(prediction).value, wanted.of(best[key]).value):
+            if key not in best or _clearly_better(wanted, prediction, best[key]):
                 best[key] = prediction
     looked.best = list(best.values())
     return looked
+
+
+def _executed(question: Question, specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
+    """Each run, and compiled where that is left open and not how such a model is trained anyway."""
+    for spec in specs:
+        yield spec
+        if question.hardware.kind == "cuda" and question.execution is None and spec.execution != COMPILED:
+            compiled = spec.model_copy(update={"execution": COMPILED})
+            if COMPILED in strategy(spec.strategy).needs.executions and question.why_not(compiled) is None:
+                yield compiled
+
+
+def _clearly_better(wanted: Objective, prediction: Prediction, other: Prediction) -> bool:
+    """Whether it is better, and by more than a tie where its model has to be compiled for it."""
+    more_to_do = prediction.spec.execution != other.spec.execution
+    gained = wanted.worse_by(wanted.of(other).value, wanted.of(prediction).value)
+    return gained > (TIE if more_to_do else 0.0)
 
 
 def _look_for_layouts(question: Question, name: str, wanted: Objective) -> _Looked:
@@ -162,11 +181,14 @@ def _look_for_layouts(question: Question, name: str, wanted: Objective) -> _Look
 
 
 def _simplicity(candidate: Candidate) -> tuple[float, ...]:
-    """Fewer workers, a plainer family, fewer dimensions and settings, less to send."""
+    """Fewer workers, a plainer family, fewer dimensions and settings, a whole model on each worker, less to send."""
     spec = candidate.spec
     dimensions = spec.layout.text.count("=") if spec.layout else 0
+    layout = strategy(spec.strategy).traits.layout(spec)
+    divided = layout is not None and layout.holders > 1
     return (
-        *simplicity(spec.strategy, spec.workers), dimensions, len(spec.settings), candidate.prediction.parts.transfers,
+        *simplicity(spec.strategy, spec.workers), dimensions, len(spec.settings), divided,
+        candidate.prediction.parts.transfers,
     )  # fmt: skip
 
 

@@ -29,8 +29,8 @@ FULL_ROUND = 8
 MEMORY_TOLERANCE = 0.88
 # What a prediction may be below its screened seconds, for want of knowing better what hides.
 SECONDS_TOLERANCE = 0.15
-# Layouts that are predicted at least and at most, of a worker count and a batch; and settings whose memory is looked at:
-# of one layout dozens may be screened a little below what fits.
+# Layouts that are predicted at least and at most, of a worker count and a batch; and settings whose memory is worked
+# out, of which a layout may have dozens that are screened a little below what fits.
 FEWEST_PREDICTED, MOST_PREDICTED, MOST_TRIED = 6, 24, 400
 
 
