@@ -13,7 +13,7 @@ from paceline.predict.compute import Compute
 from paceline.predict.prediction import Predictor
 from paceline.predict.rank_passes import RankClock
 from paceline.spec import RunSpec
-from paceline.strategies import strategy
+from paceline.strategies import strategies, strategy
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Hardware, Quantity
 from paceline.systems.software import Software
@@ -99,3 +99,16 @@ def test_a_fitted_system_gives_the_deviation_of_its_fit() -> None:
         Predictor(hardware, facts, 1).predict(spec_of(layout)).deviation for layout in ("replicate=8", "replicate=16")
     ]
     assert found == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("name", [one.name for one in strategies().values() if "accumulation" in one.needs.heeds])
+def test_more_passes_are_of_fewer_samples_each_and_of_as_many_in_all(name: str) -> None:
+    workers = 1 if name.endswith("-single") else 4
+    spec = complete(RunSpec(workload="mlp", strategy=name, workers=workers, global_batch=256, steps=1, device="cpu"))
+    once, often = (
+        strategy(name).footprint(spec.model_copy(update={"accumulation": passes}), spec_facts(spec)).groups
+        for passes in (1, 4)
+    )
+    for before, after in zip(once, often, strict=True):
+        if before.work is not None and after.work is not None:
+            assert after.work.samples * 4 == before.work.samples
