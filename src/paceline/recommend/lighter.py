@@ -50,11 +50,14 @@ def _predict(question: Question, spec: RunSpec, lighten: bool) -> Predicted:
     if why_not is not None:
         return [], why_not
     footprint = _footprint(question, spec)
+    if not _can_hold_state(question, spec, footprint):
+        # No peak is worked out, for which a step may have to be traced.
+        return [], _without_activations(question, footprint)
     needs = [_need(question, spec, footprint)]
     if needs[0].fits:
         return [question.predictor.predict(spec, footprint)], None
     if lighten and not _activations_decide(question, footprint):
-        return [], _without_activations(footprint, needs[0])
+        return [], _without_activations(question, footprint)
     predictions = list(lighter(question, spec, footprint, needs)) if lighten else []
     return predictions, (needs[0] if predictions else min(needs, key=lambda need: need.held_bytes)).text(spec)
 
@@ -108,10 +111,16 @@ def _activations_decide(question: Question, footprint: Footprint) -> bool:
     return heaviest.held_bytes - heaviest.activation_bytes <= question.predictor.memory_limit
 
 
-def _without_activations(footprint: Footprint, need: _Need) -> str:
+def _can_hold_state(question: Question, spec: RunSpec, footprint: Footprint) -> bool:
+    """Whether parameters and optimizer state, which are there at all times, leave any room."""
+    state = max(group.parameter_bytes + group.optimizer_bytes for group in footprint.groups)
+    return spec.offload or state <= question.predictor.memory_limit
+
+
+def _without_activations(question: Question, footprint: Footprint) -> str:
     """Why no other batch would help."""
     held = max(group.held_bytes - group.activation_bytes for group in footprint.groups)
-    limit = format_bytes(need.limit_bytes)
+    limit = format_bytes(question.predictor.memory_limit - question.hardware.device.reserved_bytes.value)
     return f"a worker would hold {format_bytes(held)} of parameters, gradients and optimizer state, and has {limit}"
 
 
