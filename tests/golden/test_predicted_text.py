@@ -22,3 +22,11 @@ def test_the_answer_is_as_stored_at_this_width(printed: Printed, same_as_stored:
     text = printed(*COMMANDS[name], columns=columns)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= columns
     same_as_stored(text, f"{name}-{columns}.txt")
+
+
+def test_no_cell_of_a_prediction_is_cut_at_80_columns(printed: Printed) -> None:
+    layouts = ["--layout", "shard=4,tensor=2", "--layout", "shard=2,tensor=2,pipeline=2"]
+    model = ["predict", "--workload", "transformer", "--system", "8xh100-nvlink", "--strategy", "torch-mesh"]
+    text = printed(*model, *layouts, "--tokens", "2e12", "--price-per-device-hour", "2.5", columns=80)
+    assert "…" not in text
+    assert all(word in text for word in ("wait-", "MFU", "memory", "fits", "J per", "cost per"))

@@ -88,6 +88,29 @@ def test_llama_405b_on_512_gpus_has_a_pipeline() -> None:
     assert layouts and layouts[0] is not None and layouts[0].pipeline > 1
 
 
+def test_llama_405b_on_512_gpus_has_a_pipeline_among_the_first_with_few_sequences_too() -> None:
+    answer = ask(TORCHTITAN, "llama", 512, options={"size": "405b"}, global_batches=(256,))
+    layouts = [candidate.spec.layout for candidate in answer.ranked[:3]]
+    assert any(layout is not None and layout.pipeline > 1 for layout in layouts)
+
+
+def test_the_first_answers_for_llama_70b_divide_it_in_different_ways() -> None:
+    answer = ask(TORCHTITAN, "llama", 256, options={"size": "70b"}, global_batches=(512,))
+    assert answer.pick is not None and answer.pick.spec.strategy == "torch-fsdp"
+    divided = [
+        (layout.tensor, layout.pipeline) if (layout := candidate.spec.layout) else (1, 1)
+        for candidate in answer.ranked[:4]
+    ]
+    assert len(set(divided)) == 4
+    # With its layers split eight ways, as torchtitan's authors did.
+    assert any(tensor == 8 for tensor, _ in divided)
+
+
+def test_images_on_eight_gpus_are_data_parallel() -> None:
+    answer = ask("8xa100-nvlink", "resnet", 8)
+    assert answer.pick is not None and answer.pick.spec.strategy == "torch-ddp"
+
+
 def test_gpt2_on_eight_gpus_is_data_parallel() -> None:
     answer = ask("8xa100-nvlink", "gpt", 8)
     assert answer.pick is not None and answer.pick.spec.strategy == "torch-ddp"

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, get_args
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from paceline.cli.options import QuestionOptions, Strategies, command_with, make_option
 from paceline.cli.question import make_question, print_warnings
@@ -27,6 +30,8 @@ LEAST_WIDTH = 10
 TOKENS = "tokens/s\neach"
 # How a peak of memory was predicted, as `MemoryNeed` names it, in words.
 MEMORY_METHODS = {"traced": "of a traced step", "counted": "counted from the layers"}
+# Headings of what stands beside a name, and their places behind it.
+BESIDE_NAMES = (("wor-\nkers", 1), ("batch", 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +129,9 @@ def _print(question: Question, predictions: Sequence[Prediction], refused: dict[
         f"\n[bold]{escape(first.workload)}[/] ({question.facts.parameters:,} parameters) on "
         f"[bold]{escape(hardware.name)}[/], {first.precision}: predicted, with 90 % intervals"
     )
-    console.print(_step_table(predictions))
+    _print_tables(console, predictions, _step_columns(predictions))
     console.print()
-    console.print(_epoch_table(predictions))
+    _print_tables(console, predictions, _epoch_columns(predictions))
     console.print(f"[dim]computation from {escape(predictions[0].source)}; {escape(hardware.about)}[/]")
     console.print(f"[dim]{escape(_memory_text(predictions))}[/]")
     if not all(prediction.fits for prediction in predictions):
@@ -142,18 +147,24 @@ def _memory_text(predictions: Sequence[Prediction]) -> str:
     return f"peak memory {' or '.join(methods)}" + "".join(f"; not traced: {reason}" for reason in reasons)
 
 
-def _step_table(predictions: Sequence[Prediction]) -> Table:
-    """A table of steps and their parts."""
+# A heading and what is below it for each prediction.
+Column = tuple[str, Callable[[Prediction], str]]
+
+
+def _step_columns(predictions: Sequence[Prediction]) -> list[Column]:
+    """Steps and their parts."""
     parts = [name for name in PARTS if any(_share(prediction, name) >= LEAST_SHARE for prediction in predictions)]
-    table = _table(predictions, "step", "samples/s", "90 %", "effi-\nciency", *(PARTS[part] for part in parts))
-    for prediction in predictions:
-        table.add_row(
-            *_name(prediction), format_seconds(prediction.parts.step),
-            format_about(prediction.samples_per_second.value), _ends(prediction.samples_per_second, format_about),
-            "–" if prediction.efficiency is None else format_percent(prediction.efficiency),
-            *(format_percent(_share(prediction, part)) for part in parts),
-        )  # fmt: skip
-    return table
+    return [
+        ("step", lambda prediction: format_seconds(prediction.parts.step)),
+        ("samples/s", lambda prediction: format_about(prediction.samples_per_second.value)),
+        ("90 %", lambda prediction: _ends(prediction.samples_per_second, format_about)),
+        ("effi-\nciency", lambda each: "–" if each.efficiency is None else format_percent(each.efficiency)),
+        *((PARTS[part], partial(_share_text, part)) for part in parts),
+    ]
+
+
+def _share_text(part: str, prediction: Prediction) -> str:
+    return format_percent(_share(prediction, part))
 
 
 def _has_tokens(predictions: Sequence[Prediction]) -> bool:
@@ -161,48 +172,79 @@ def _has_tokens(predictions: Sequence[Prediction]) -> bool:
     return any(each.tokens_per_sample is not None and each.spec.device != "cpu" for each in predictions)
 
 
-def _utilisation_cells(prediction: Prediction) -> tuple[str, str]:
-    """Tokens per second of a device, and the share of its peak."""
+def _tokens_text(prediction: Prediction) -> str:
     tokens = prediction.tokens_per_second
-    return format_about(tokens.value) if tokens else "–", format_percent(prediction.utilisation)
+    return format_about(tokens.value) if tokens else "–"
 
 
-def _epoch_table(predictions: Sequence[Prediction]) -> Table:
-    """A table of the time, memory, energy and cost of an epoch."""
-    priced = any(prediction.cost_per_epoch for prediction in predictions)
-    tokens = [TOKENS, "MFU"] if _has_tokens(predictions) else []
-    money = ["cost per\nepoch"] if priced else []
-    table = _table(predictions, *tokens, "epoch", "90 %", "memory", "fits", "J per\nepoch", *money)
-    for prediction in predictions:
-        table.add_row(
-            *_name(prediction), *(_utilisation_cells(prediction) if tokens else ()),
-            format_days(prediction.epoch_seconds.value),
-            _ends(prediction.epoch_seconds, format_days),
-            format_bytes(prediction.memory_bytes.value), "yes" if prediction.fits else "[red]no[/]",
-            format_about(prediction.joules_per_epoch.value),
-            *([format_money(prediction.cost_per_epoch.value)] if prediction.cost_per_epoch else []),
-        )  # fmt: skip
+def _cost_text(prediction: Prediction) -> str:
+    return format_money(prediction.cost_per_epoch.value) if prediction.cost_per_epoch else "–"
+
+
+def _epoch_columns(predictions: Sequence[Prediction]) -> list[Column]:
+    """The time, memory, energy and cost of an epoch."""
+    tokens: list[Column] = [
+        (TOKENS, _tokens_text),
+        ("MFU", lambda prediction: format_percent(prediction.utilisation)),
+    ]
+    money: list[Column] = [("cost per\nepoch", _cost_text)]
+    return [
+        *(tokens if _has_tokens(predictions) else []),
+        ("epoch", lambda prediction: format_days(prediction.epoch_seconds.value)),
+        ("90 %", lambda prediction: _ends(prediction.epoch_seconds, format_days)),
+        ("memory", lambda prediction: format_bytes(prediction.memory_bytes.value)),
+        ("fits", lambda prediction: "yes" if prediction.fits else "[red]no[/]"),
+        ("J per\nepoch", lambda prediction: format_about(prediction.joules_per_epoch.value)),
+        *(money if any(prediction.cost_per_epoch for prediction in predictions) else []),
+    ]
+
+
+def _print_tables(console: Console, predictions: Sequence[Prediction], columns: Sequence[Column]) -> None:
+    """One table, or several below each other where the terminal is too narrow for all columns."""
+    # Where words are longer than strategies' names usually are, as those of layouts, the column does not break them.
+    first = max([LEAST_WIDTH, *(len(word) for prediction in predictions for word in _words(prediction))])
+    cells = [(heading, [text(prediction) for prediction in predictions]) for heading, text in columns]
+    names = [_name(prediction) for prediction in predictions]
+    # The column of names can be as narrow as its longest word; workers and batch stand beside it.
+    taken = first + 1 + sum(_width(heading, [name[place] for name in names]) for heading, place in BESIDE_NAMES)
+    left, tables = 0, list[list[tuple[str, list[str]]]]()
+    for heading, texts in cells:
+        width = _width(heading, texts)
+        if not tables or width > left:
+            tables, left = [*tables, []], console.width - taken
+        tables[-1].append((heading, texts))
+        left -= width
+    for number, table in enumerate(tables):
+        if number:
+            console.print()
+        console.print(_table(first, names, table))
+
+
+def _width(heading: str, texts: Sequence[str]) -> int:
+    """Of a column, with the space behind it."""
+    return 1 + max(map(len, [*heading.split("\n"), *(Text.from_markup(text).plain for text in texts)]))
+
+
+def _table(first: int, names: Sequence[tuple[str, str, str]], columns: Sequence[tuple[str, list[str]]]) -> Table:
+    headings = (heading for heading, _ in columns)
+    table = plain_table("strategy", *(name for name, _ in BESIDE_NAMES), *headings, least_width=first)
+    for number, name in enumerate(names):
+        table.add_row(*name, *(texts[number] for _, texts in columns))
     return table
 
 
-def _table(predictions: Sequence[Prediction], *headers: str) -> Table:
-    # Where words are longer than strategies' names usually are, as those of layouts, the column does not break them.
-    longest_word = max([LEAST_WIDTH, *(len(word) for prediction in predictions for word in _layout_words(prediction))])
-    return plain_table("strategy", "wor-\nkers", "batch", *headers, least_width=longest_word)
-
-
 def _name(prediction: Prediction) -> tuple[str, str, str]:
-    spec = prediction.spec
     return (
-        escape(" ".join([spec.strategy, *_layout_words(prediction)])),
+        escape(" ".join(_words(prediction))),
         str(prediction.spec.workers),
         f"{prediction.spec.samples_per_step:,}",
     )
 
 
-def _layout_words(prediction: Prediction) -> list[str]:
-    """Its dimensions, between which a narrow column can break."""
-    return prediction.spec.layout.text.split(",") if prediction.spec.layout else []
+def _words(prediction: Prediction) -> list[str]:
+    """The strategy and the dimensions of its layout, between which a narrow column can break."""
+    layout = prediction.spec.layout
+    return [prediction.spec.strategy, *(layout.text.split(",") if layout else [])]
 
 
 def _ends(estimate: Estimate, form: Callable[[float], str]) -> str:

@@ -35,6 +35,8 @@ from paceline.units import format_bytes, format_count, format_percent
 
 SHOWN = 10
 SCRIPT = "script"
+# Stands for a strategy's name in a reason that several have.
+THE_STRATEGY = "{strategy}"
 # Numbers as long as `100,000` are shown in thousands.
 LONG = 7
 # The column of strategies may get as narrow as this before others are cut; longer words are folded.
@@ -167,22 +169,22 @@ def _print(answer: Answer, console: Console) -> None:
         console.print(_table(answer))
     for names, reason in group_left_out(answer.excluded):
         console.print(f"[yellow]left out[/] {names} {escape(reason)}")
-    source = answer.ranked[0].prediction.source if answer.ranked else "nothing"
-    legend = "".join(f"; {text}" for text in _legend(answer.ranked[:SHOWN]))
-    console.print(
-        f"[dim]{answer.considered:,} configurations considered and {answer.predictions} predicted, computation from "
-        f"{escape(source)}; intervals are 90 %{legend}[/]"
-    )
+    looked_at = f"{answer.considered:,} configurations considered and {answer.predictions} predicted"
+    if answer.ranked:
+        source = answer.ranked[0].prediction.source
+        legend = "".join(f"; {text}" for text in _legend(answer.ranked[:SHOWN]))
+        looked_at += f", computation from {source}; intervals are 90 %{legend}"
+    console.print(f"[dim]{escape(looked_at)}[/]")
 
 
 def group_left_out(excluded: dict[str, str]) -> list[tuple[str, str]]:
-    """Strategies that were left out, with the reason; those with the same reason together."""
-    names_by_reason: dict[str, list[str]] = {}
+    """Strategies that were left out, with the reason; those with the same reason but for their names together."""
+    groups: dict[str, list[str]] = {}
     for name, reason in excluded.items():
-        names_by_reason.setdefault(reason.replace(f": {name} ", ": each "), []).append(name)
+        groups.setdefault(reason.replace(f"{name} ", f"{THE_STRATEGY} "), []).append(name)
     return [
-        (", ".join(names), reason if len(names) > 1 else excluded[names[0]])
-        for reason, names in names_by_reason.items()
+        (", ".join(names), reason.replace(f"{THE_STRATEGY} ", f"{names[0]} " if len(names) == 1 else "each "))
+        for reason, names in groups.items()
     ]
 
 
@@ -232,7 +234,8 @@ def _name(candidate: Candidate) -> str:
     """The strategy and its settings; dimensions of a layout are words, between which a narrow column can break."""
     settings = dict(candidate.spec.settings)
     layout = str(settings.pop("layout", "")).split(",")
-    words = [candidate.spec.strategy, *layout, *(f"{name}={value}" for name, value in settings.items())]
+    execution = [] if candidate.spec.execution == "eager" else [candidate.spec.execution]
+    words = [candidate.spec.strategy, *layout, *(f"{name}={value}" for name, value in settings.items()), *execution]
     return " ".join([*filter(None, words), *(["†"] if candidate.caveat else [])])
 
 

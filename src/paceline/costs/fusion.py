@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from paceline.costs.operations import NUMBER_BYTES, Operation, memory, product
+from paceline.costs.operations import NUMBER_BYTES, Operation, OperationNumbers, memory, product
 
 MULTIPLE = 8
 # Sums over all rows read everything once more: gradients of biases, of norms' scales and shifts.
@@ -57,6 +57,11 @@ def _as_one(run: Sequence[Operation]) -> list[Operation]:
     return [replace(largest, moved_bytes=moved, name="", flops=flops)]
 
 
+# Sequences' heads that a block of Megatron-LM's fused softmax takes at once; where they do not divide into such blocks,
+# it falls back on PyTorch's operations (NVIDIA/Megatron-LM, megatron/core/fusions/fused_softmax.py).
+SOFTMAX_BLOCK = 4
+
+
 def unfused(operation: Operation) -> tuple[Operation, ...]:
     """Attention as separate kernels: the scores go through memory for scaling, masking and softmax."""
     samples, heads, _, queries, keys, width, _ = operation.shape
@@ -64,7 +69,19 @@ def unfused(operation: Operation) -> tuple[Operation, ...]:
     scores = product(n, queries, keys, width, batch=batch, backward=back)
     values = product(n, queries, width, keys, batch=batch, backward=back)
     elements = batch * queries * keys
-    streamed = (memory(n, elements, 2, "masked_fill", backward=back),
-                memory(n, elements, 3 if back else 2, "_softmax", backward=back))  # fmt: skip
+    streamed = _softmax_of_scores(n, elements, back, whole_blocks=batch % SOFTMAX_BLOCK == 0)
     # Each product has two gradients, of as many operations.
     return (scores, *streamed, values) if not back else (values, values, *streamed, scores, scores)
+
+
+def _softmax_of_scores(numbers: OperationNumbers, elements: int, back: bool, whole_blocks: bool) -> Sequence[Operation]:
+    """Scores scaled, masked and made to sum to one, in two passes over them.
+
+    Where blocks are not full, in one pass for each step, cast to single precision before and back behind.
+    """
+    softmax = memory(numbers, elements, 3 if back else 2, "_softmax", backward=back)
+    if whole_blocks:
+        return memory(numbers, elements, 2, "masked_fill", backward=back), softmax
+    cast = memory("fp32", elements, 3 / 2, "_to_copy", backward=back)
+    scaled, masked = (memory("fp32", elements, 2, name, backward=back) for name in ("mul", "masked_fill"))
+    return cast, scaled, masked, memory("fp32", elements, 3 if back else 2, "_softmax", backward=back), cast

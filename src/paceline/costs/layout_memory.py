@@ -1,8 +1,7 @@
 """The peak of a rank of a layout, put together from one traced step of the whole model on one device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint
 from paceline.costs.layers import LayerFacts
@@ -10,7 +9,6 @@ from paceline.costs.layouts import MeshPlan
 from paceline.costs.mesh_parts import Place, places_of, units_of
 from paceline.costs.precision import (
     FLOAT_BYTES,
-    Numbers,
     autocast_numbers,
     cast_numbers,
     compute_width,
@@ -19,7 +17,7 @@ from paceline.costs.precision import (
     reduction_width,
 )
 from paceline.costs.recompute import activation_bytes, recomputed_model
-from paceline.costs.step_memory import LayerMemory, StepMemory
+from paceline.costs.step_memory import StepMemory
 from paceline.spec import RunSpec
 
 
@@ -65,18 +63,20 @@ def mesh_peaks(
     The step is one micro-batch through the model with its parameters cast; `gathers_layers` is whether layers are
     gathered one by one and divided again after each pass.
     """
-    layout, plan = plan.layout, plan.settled(model)
+    plan = plan.settled(model)
     places, stages = places_of(plan, model)
-    memory = dict(zip((layer.name for layer in model.layers), step.layers, strict=False))
-    ranks_each = footprint.ranks // layout.pipeline
-    done, groups = 0, list[float]()
+    ranks_each = footprint.ranks // plan.layout.pipeline
+    done, peaks, passing = 0, list[float](), dict[int, _Passing]()
     for group in footprint.groups:
-        place = places[done // ranks_each]
-        stage = _StageMemory.of(spec, plan, place, memory, step)
-        received = _received_bytes(spec, plan, place, stages)
-        groups.append(received + _peak(spec, plan, place, group, stage, gathers_layers))
+        number = done // ranks_each
+        if number not in passing:
+            place = places[number]
+            layers = _layer_bytes(spec, plan, model, place, step)
+            most = _most_in_passes(spec, plan, place, layers, gathers_layers)
+            passing[number] = _Passing(_received_bytes(spec, plan, place, stages), most, max(layers.forward))
+        peaks.append(_peak(spec, plan, group, passing[number], step))
         done += group.ranks
-    return groups
+    return peaks
 
 
 def _received_bytes(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequence[Sequence[LayerFacts]]) -> float:
@@ -91,30 +91,47 @@ def _received_bytes(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequenc
 
 
 @dataclass(frozen=True)
-class _StageMemory:
-    """Memory of a rank's layers while one micro-batch passes through them; the loss counts with the last layer."""
+class _Passing:
+    """What comes and goes on a rank: room for what it receives, the most in its passes, and in a forward pass."""
 
-    layers: tuple[LayerMemory, ...]
-    step: StepMemory
+    received: float
+    most: float
+    forward: float
 
-    @property
-    def forward_share(self) -> float:
-        """The highest forward-pass memory of a layer on this rank, as a share of the highest in the whole model."""
-        here, anywhere = (max(layer.forward_bytes for layer in layers) for layers in (self.layers, self.step.layers))
-        return min(1.0, here / (anywhere or 1.0))
 
-    @classmethod
-    def of(
-        cls, spec: RunSpec, plan: MeshPlan, place: Place, memory: dict[str, LayerMemory], step: StepMemory
-    ) -> "_StageMemory":
-        last = plan.stages - 1 in place.stages
-        shares = _kept_shares(spec, plan, place)
-        layers = [_scaled(memory[layer.name], shares[layer.name]) for layer in place.whole.layers]
-        if last:
-            # Logits are in single precision where parameters are cast.
-            logits = place.whole.layers[-1].output_elements * step.samples * FLOAT_BYTES / plan.layout.tensor
-            layers.append(_with_more(_scaled(step.layers[-1], 1 / plan.layout.tensor), _more_logits(plan) * logits))
-        return cls(tuple(layers), step)
+@dataclass(frozen=True)
+class _LayerBytes:
+    """Of a rank's layers as one micro-batch goes through them, the loss as the last of them where it is there."""
+
+    kept: list[float]
+    forward: list[float]
+    backward: list[float]
+
+
+def _layer_bytes(spec: RunSpec, plan: MeshPlan, model: ModelFacts, place: Place, step: StepMemory) -> _LayerBytes:
+    numbers, shares = _layer_numbers(model, place), _kept_shares(spec, plan, place)
+    kept, forward, backward = (
+        [column[number] * share for number, share in zip(numbers, shares, strict=True)] for column in step.columns
+    )
+    if plan.stages - 1 in place.stages:
+        loss, share = step.layers[-1], 1 / plan.layout.tensor
+        # Logits are in single precision where parameters are cast.
+        logits = place.whole.layers[-1].output_elements * step.samples * FLOAT_BYTES / plan.layout.tensor
+        more = _more_logits(plan) * logits
+        kept.append(loss.kept_bytes * share)
+        forward.append(loss.forward_bytes * share + more)
+        backward.append(loss.backward_bytes * share + more)
+    return _LayerBytes(kept, forward, backward)
+
+
+def _layer_numbers(model: ModelFacts, place: Place) -> list[int]:
+    """Where the layers of a place stand among those of the model."""
+    key = ("numbers of layers",)
+    if key not in place.whole.derived:
+        numbers = {layer.name: number for number, layer in enumerate(model.layers)}
+        place.whole.derived[key] = [numbers[layer.name] for layer in place.whole.layers]
+    found: list[int] = place.whole.derived[key]
+    return found
 
 
 def _more_logits(plan: MeshPlan) -> int:
@@ -126,122 +143,111 @@ def _more_logits(plan: MeshPlan) -> int:
     return int(plan.layout.tensor > 1) + 2 * int(plan.layout.pipeline > 1)
 
 
-def _with_more(layer: LayerMemory, nbytes: float) -> LayerMemory:
-    return replace(layer, forward_bytes=layer.forward_bytes + nbytes, backward_bytes=layer.backward_bytes + nbytes)
-
-
-def _kept_shares(spec: RunSpec, plan: MeshPlan, place: Place) -> dict[str, float]:
-    """For each layer, the share of its single-device activations that a rank with a part of it keeps."""
+def _kept_shares(spec: RunSpec, plan: MeshPlan, place: Place) -> list[float]:
+    """How much of what each layer keeps on one device a rank keeps that has a part of it."""
     numbers, ways = cast_numbers(spec), plan.layout.tensor
     if ways == plan.layout.context == 1:
-        return {layer.name: 1.0 for layer in place.whole.layers}
-    whole = recomputed_model(place.whole, spec.recompute)
-    part = recomputed_model(place.part, spec.recompute, ways)
-    return {
-        before.name: _kept(after, numbers) / (_kept(before, numbers) or 1.0)
-        for before, after in zip(whole.layers, part.layers, strict=True)
-    }
+        return [1.0] * len(place.whole.layers)
+    key = ("kept shares", spec.recompute, numbers, ways)
+    if key not in place.part.derived:
+        whole = recomputed_model(place.whole, spec.recompute)
+        part = recomputed_model(place.part, spec.recompute, ways)
+        place.part.derived[key] = [
+            float(kept_bytes(after, numbers)) / (float(kept_bytes(before, numbers)) or 1.0)
+            for before, after in zip(whole.layers, part.layers, strict=True)
+        ]
+    found: list[float] = place.part.derived[key]
+    return found
 
 
-def _kept(layer: LayerFacts, numbers: Numbers) -> float:
-    return float(kept_bytes(layer, numbers))
-
-
-def _scaled(layer: LayerMemory, share: float) -> LayerMemory:
-    names = ("kept_bytes", "forward_bytes", "backward_bytes")
-    return replace(layer, **{name: getattr(layer, name) * share for name in names})
-
-
-def _peak(
-    spec: RunSpec, plan: MeshPlan, place: Place, group: RankFootprint, stage: _StageMemory, gathers_layers: bool
-) -> float:
-    units = units_of(plan, place.part)
-    padded = {unit.layer: 0.0 for unit in units.values()}
-    kept = dict(padded)
-    for unit in units.values():
-        padded[unit.layer] += unit.padded
-        kept[unit.layer] += unit.padded / unit.holders
-    moments = _Moments(spec, plan, place, stage, padded, kept, gathers_layers)
-    step = stage.step
+def _peak(spec: RunSpec, plan: MeshPlan, group: RankFootprint, passing: _Passing, step: StepMemory) -> float:
     static = step.buffer_bytes + step.data_bytes + step.workspace_bytes
     if not spec.offload:
         static += group.parameter_bytes + group.optimizer_bytes
     shards = 0.0 if spec.offload else group.parameter_bytes
-    # An evaluation and an update find the shards of all gradients there.
-    evaluation = step.evaluation_bytes / plan.layout.tensor * stage.forward_share
-    return static + max(moments.most(), shards + evaluation, shards + step.update_bytes)
+    # An evaluation and an update find the shards of all gradients there; a stage makes a part of the evaluation.
+    share = min(1.0, passing.forward / (max(step.columns[1]) or 1.0))
+    evaluation = step.evaluation_bytes / plan.layout.tensor * share
+    return passing.received + (static + max(passing.most, shards + evaluation, shards + step.update_bytes))
 
 
-@dataclass(frozen=True)
-class _Moments:
-    spec: RunSpec
-    plan: MeshPlan
-    place: Place
-    stage: _StageMemory
-    # Numbers of each layer's parameters as they travel.
-    padded: dict[str, float]
-    # Of those, in the shards that a rank keeps.
-    shards: dict[str, float]
-    gathers_layers: bool
+def _most_in_passes(spec: RunSpec, plan: MeshPlan, place: Place, layers: _LayerBytes, gathers_layers: bool) -> float:
+    """The most in the passes of all micro-batches over what stays."""
+    travelling = _travelling_numbers(plan, place)
+    # Gradients of several passes are added up whole; parameters then stay gathered for all of a step.
+    several = plan.layout.pipeline > 1 or plan.accumulation > 1
+    stay_gathered = several or not gathers_layers
+    shards = _shard_numbers(plan, place)
+    divided = shards != travelling
+    # Gathered parameters may be the very ones that are held.
+    copies = divided or compute_width(spec) != parameter_width(spec)
+    width = compute_width(spec) if copies else 0
+    below = (plan.passes_kept(place.number) - 1) * sum(layers.kept)
+    if several:
+        passing = _most_beside_gradients(below, layers)
+    else:
+        gathered = [0.0] * len(travelling) if stay_gathered else [numbers * width for numbers in travelling]
+        passing = _most_with_gradients(spec, below, layers, (travelling, shards, gathered))
+    all_numbers = sum(travelling)
+    # Gradients of several passes are in the numbers in which they are reduced.
+    sums = all_numbers * reduction_width(spec) if several else 0.0
+    return passing + ((all_numbers * width if stay_gathered else 0.0) + sums)
 
-    def most(self) -> float:
-        """The highest memory above the static part, over the passes of all micro-batches."""
-        layers, waiting = self.stage.layers, self.plan.passes_kept(self.place.number)
-        kept_before = (waiting - 1) * sum(layer.kept_bytes for layer in layers)
-        most, below = 0.0, kept_before
-        for number, layer in enumerate(layers):
-            forward = below + layer.forward_bytes + self._gathered(number, forward=True)
-            backward = below + layer.backward_bytes + self._gathered(number, forward=False) + self._gradients(number)
-            most = max(most, forward, backward)
-            below += layer.kept_bytes
-        return most + self._stays()
 
-    @property
-    def _several(self) -> bool:
-        """Whether gradients of several passes are accumulated unsharded."""
-        return self.plan.layout.pipeline > 1 or self.plan.accumulation > 1
+def _travelling_numbers(plan: MeshPlan, place: Place) -> list[float]:
+    """Numbers of each layer's parameters as they are gathered; the loss has none."""
+    return _unit_numbers(plan, place)[0]
 
-    @property
-    def _stay_gathered(self) -> bool:
-        """Whether parameters stay gathered during the whole step."""
-        return self._several or not self.gathers_layers
 
-    @cached_property
-    def _divided(self) -> bool:
-        """Whether a rank keeps a part of any layer's parameters."""
-        return self.shards != self.padded
+def _shard_numbers(plan: MeshPlan, place: Place) -> list[float]:
+    """Numbers of each layer's parameters in the shards that a rank keeps."""
+    return _unit_numbers(plan, place)[1]
 
-    @property
-    def _copies(self) -> bool:
-        """Whether gathered parameters are others than those that are held."""
-        return self._divided or compute_width(self.spec) != parameter_width(self.spec)
 
-    def _stays(self) -> float:
-        numbers = sum(self.padded.values())
-        gathered = numbers * compute_width(self.spec) if self._stay_gathered and self._copies else 0.0
-        # Gradients of several passes are in the numbers in which they are reduced.
-        return gathered + (numbers * reduction_width(self.spec) if self._several else 0.0)
+def _unit_numbers(plan: MeshPlan, place: Place) -> tuple[list[float], list[float]]:
+    key = ("numbers of units", plan.layout.holders, plan.layout.expert)
+    if key not in place.part.derived:
+        padded, kept = ({layer.name: 0.0 for layer in place.part.layers} for _ in range(2))
+        for unit in units_of(plan, place.part).values():
+            padded[unit.layer] += unit.padded
+            kept[unit.layer] += unit.padded / unit.holders
+        loss = [0.0] if plan.stages - 1 in place.stages else []
+        place.part.derived[key] = tuple(
+            [*(numbers[layer.name] for layer in place.part.layers), *loss] for numbers in (padded, kept)
+        )
+    found: tuple[list[float], list[float]] = place.part.derived[key]
+    return found
 
-    def _numbers(self, number: int) -> float:
-        layers = self.stage.layers
-        return self.padded.get(layers[number].layer, 0.0) if 0 <= number < len(layers) else 0.0
 
-    def _shard_numbers(self, number: int) -> float:
-        return self.shards.get(self.stage.layers[number].layer, 0.0)
+def _most_beside_gradients(below: float, layers: _LayerBytes) -> float:
+    """Where all gradients and parameters stay."""
+    most = 0.0
+    for kept, forward, backward in zip(layers.kept, layers.forward, layers.backward, strict=True):
+        most = max(most, below + forward, below + backward)
+        below += kept
+    return most
 
-    def _gathered(self, number: int, forward: bool) -> float:
-        """Bytes of a layer's gathered parameters and of the next layer's, which are prefetched."""
-        if self._stay_gathered or not self._copies:
-            return 0.0
-        following = self._numbers(number + 1 if forward else number - 1)
-        return (self._numbers(number) + following) * compute_width(self.spec)
 
-    def _gradients(self, number: int) -> float:
-        """Bytes of gradients: shards of later layers, and the full gradients that are being reduce-scattered."""
-        if self._several:
-            return 0.0
-        behind = sum(self._shard_numbers(place) for place in range(number + 1, len(self.stage.layers)))
-        scattered = (self._numbers(number) + self._numbers(number + 1)) * reduction_width(self.spec)
-        if not self._divided and reduction_width(self.spec) == compute_width(self.spec):
-            scattered = 0.0
-        return behind * parameter_width(self.spec) + scattered
+def _most_with_gradients(
+    spec: RunSpec, below: float, layers: _LayerBytes, numbers: tuple[list[float], list[float], list[float]]
+) -> float:
+    """The highest memory where gradients are scattered layer by layer, and parameters may be gathered so.
+
+    `numbers` are those that travel of each layer, those in its shard, and bytes of it that are gathered.
+    """
+    (travelling, shards, gathered), reduced = numbers, reduction_width(spec)
+    if shards == travelling and reduced == compute_width(spec):
+        reduced = 0
+    most, behind, last = 0.0, sum(shards), len(travelling) - 1
+    for number, kept in enumerate(layers.kept):
+        # A layer's own parameters, and those of the next one, which are prefetched.
+        following = gathered[number + 1] if number < last else 0.0
+        preceding = gathered[number - 1] if number else 0.0
+        forward = below + layers.forward[number] + (gathered[number] + following)
+        # Shards of later layers, and what is being scattered of the layer and of the one behind it.
+        behind -= shards[number]
+        scattered = (travelling[number] + (travelling[number + 1] if number < last else 0.0)) * reduced
+        backward = below + layers.backward[number] + (gathered[number] + preceding)
+        most = max(most, forward, backward + (behind * parameter_width(spec) + scattered))
+        below += kept
+    return most

@@ -97,7 +97,10 @@ class MeshPlan:
 
     def settled(self, model: ModelFacts) -> "MeshPlan":
         """The plan completed with what depends on the model."""
-        return replace(self, tied=any(layer.tied for layer in model.layers))
+        key = ("tied",)
+        if key not in model.derived:
+            model.derived[key] = any(layer.tied for layer in model.layers)
+        return self if self.tied == model.derived[key] else replace(self, tied=model.derived[key])
 
     @property
     def in_ring(self) -> bool:

@@ -6,7 +6,6 @@ Payloads were compared with those of PyTorch's own dispatcher (`tests/contract/t
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 from paceline.costs.footprint import (
     FLOAT_BYTES,
@@ -26,6 +25,7 @@ from paceline.costs.mesh_parts import (
     copied_at_once,
     has_experts_apart,
     head_shape,
+    held_by_ranks,
     keys_and_values,
     numbers_beside_experts,
     places_of,
@@ -49,7 +49,7 @@ from paceline.costs.messages import (
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.costs.splits import tensor_messages
-from paceline.costs.torch import Array, shard_runs
+from paceline.costs.torch import Array
 from paceline.spec import RunSpec
 
 # Recomputing a block does not need the sum of its network: nothing of the backward pass depends on it.
@@ -82,7 +82,7 @@ def mesh_footprint(spec: RunSpec, plan: MeshPlan, model: ModelFacts) -> Footprin
             crossings = _crossings(spec, plan, place, stages)
             messages, buffers = _messages(spec, plan, place, crossings), _buffer_bytes(plan, crossings)
         before = place
-        held_by = _held_by_ranks(plan, place)
+        held_by = held_by_ranks(plan, place)
         copies = layout.replicate if len(held_by) == 1 else 1
         shards = [_rank(spec, plan, place, messages, count * copies, held, buffers) for count, held in held_by]
         ranks += shards * (layout.replicate // copies)
@@ -99,35 +99,13 @@ def _messages(spec: RunSpec, plan: MeshPlan, place: Place, crossings: Sequence[C
     layout = plan.layout
     return (
         *_between_stages(plan, crossings),
-        *(_between_split_layers(spec, plan, place) if layout.tensor > 1 else ()),
+        *(_between_split_layers_once(spec, plan, place) if layout.tensor > 1 else ()),
         *(_layer_by_layer(_between_stretches, spec, plan, place) if layout.context > 1 else ()),
         *(_layer_by_layer(_between_experts, spec, plan, place) if layout.expert > 1 else ()),
         *_between_shards_once(spec, plan, place),
         *_between_copies_of_the_table(spec, plan, place),
         *_norm_of_gradients(spec, plan, place),
     )
-
-
-def _held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
-    """Runs of consecutive ranks that hold equal shards: the length of the run, and the size of the shard."""
-    key = ("held", plan.layout.holders, plan.layout.expert)
-    if key not in place.part.derived:
-        place.part.derived[key] = _held(plan, place)
-    found: list[tuple[int, int]] = place.part.derived[key]
-    return found
-
-
-def _held(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
-    layout, units = plan.layout, units_of(plan, place.part).values()
-    own, experts = (
-        [array for unit in units if unit.dealt is dealt for array in unit.arrays] for dealt in (False, True)
-    )
-    runs = [(count * layout.tensor, held) for count, held in shard_runs(own, layout.holders)]
-    if not experts:
-        return runs
-    both = runs, [(count * layout.expert, held) for count, held in shard_runs(experts, layout.expert_holders)]
-    by_rank = zip(*([held for count, held in each for _ in range(count)] for each in both), strict=True)
-    return [(len(list(ranks)), held) for held, ranks in groupby(map(sum, by_rank))]
 
 
 def _layer_by_layer(
@@ -185,15 +163,25 @@ def _crossings(spec: RunSpec, plan: MeshPlan, place: Place, stages: Sequence[Seq
 
 def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Message]:
     """Activations go from stage to stage and their gradients come back, a micro-batch at a time."""
-    messages = []
+    messages, apart = list[Message](), plan.layout.apart("pipeline")
     for crossing in crossings:
         sent, received = crossing.sent_bytes, crossing.received_bytes
         if sent or received:
             messages += [
-                exchange(f"activations of stage {crossing.stage}", sent, received, plan.passes),
-                exchange(f"gradients of stage {crossing.stage}", received, sent, plan.passes),
+                exchange(f"activations of stage {crossing.stage}", sent, received, plan.passes, apart=apart),
+                exchange(f"gradients of stage {crossing.stage}", received, sent, plan.passes, apart=apart),
             ]
-    return [replace(message, apart=plan.layout.apart("pipeline")) for message in messages]
+    return messages
+
+
+def _between_split_layers_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
+    """The same however the other devices are divided into copies and shards."""
+    numbers = compute_width(spec), reduction_width(spec), spec.device, spec.recompute
+    key = ("split layers", plan.stretch_microbatch, plan.passes, *numbers)
+    if key not in place.part.derived:
+        place.part.derived[key] = _between_split_layers(spec, plan, place)
+    found: list[Message] = place.part.derived[key]
+    return found
 
 
 def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -322,9 +310,10 @@ def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) ->
     """Gradients of a tied embedding, summed between the first and last stage of a pipeline."""
     if plan.layout.pipeline == 1 or plan.holder(0) == plan.holder(plan.stages - 1):
         return []
+    if not plan.tied or place.number not in (plan.holder(0), plan.holder(plan.stages - 1)):
+        return []
     ends = [layer for layer in place.part.layers if layer.tied is not None or "tokens" in dict(layer.arrays)]
-    tied = plan.tied and place.number in (plan.holder(0), plan.holder(plan.stages - 1))
-    if not tied or not ends:
+    if not ends:
         return []
     rows, width = dict(ends[0].arrays)["tokens"]
     shard = Array(rows, width).shard(plan.layout.holders, 0) * parameter_width(spec)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import groupby
 
 from paceline.costs.cuts import cut_by_blocks, cut_by_flops
 from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
@@ -11,7 +12,7 @@ from paceline.costs.layers import LayerFacts
 from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
 from paceline.costs.messages import Message, all_reduce, during
 from paceline.costs.splits import worker_model
-from paceline.costs.torch import Array, arrays_of
+from paceline.costs.torch import Array, arrays_of, shard_runs
 from paceline.layout import Layout
 
 # Arrays of a layer that are whole on every rank.
@@ -214,7 +215,7 @@ class Unit:
 
 
 def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
-    """FSDP units by name: each layer, and its experts apart where they are on other ranks than the rest of the layer."""
+    """FSDP units by name: each layer, and its experts apart where they are on other ranks than the rest."""
     key = ("units", plan.layout.holders, plan.layout.expert)
     if key not in model.derived:
         model.derived[key] = _units(plan, model)
@@ -235,6 +236,28 @@ def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
             arrays = arrays_of([replace(layer, arrays=dealt)])
             units[layer.name + EXPERT_UNIT] = Unit(layer.name, arrays, layout.expert_holders, layout.expert, dealt=True)
     return units
+
+
+def held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
+    """Runs of consecutive ranks that hold equal shards: the length of the run, and the size of the shard."""
+    key = ("held", plan.layout.holders, plan.layout.expert)
+    if key not in place.part.derived:
+        place.part.derived[key] = _held(plan, place)
+    found: list[tuple[int, int]] = place.part.derived[key]
+    return found
+
+
+def _held(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
+    layout, units = plan.layout, units_of(plan, place.part).values()
+    own, experts = (
+        [array for unit in units if unit.dealt is dealt for array in unit.arrays] for dealt in (False, True)
+    )
+    runs = [(count * layout.tensor, held) for count, held in shard_runs(own, layout.holders)]
+    if not experts:
+        return runs
+    both = runs, [(count * layout.expert, held) for count, held in shard_runs(experts, layout.expert_holders)]
+    by_rank = zip(*([held for count, held in each for _ in range(count)] for each in both), strict=True)
+    return [(len(list(ranks)), held) for held, ranks in groupby(map(sum, by_rank))]
 
 
 def has_experts_apart(layout: Layout) -> bool:

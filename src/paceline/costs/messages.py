@@ -84,11 +84,11 @@ def scattered_reduction(spec: RunSpec, name: str, payload_bytes: float, ranks: i
 
 
 def exchange(
-    name: str, sent_bytes: float, received_bytes: float, count: float = 1, *, control: bool = False
+    name: str, sent_bytes: float, received_bytes: float, count: float = 1, *, apart: int = 1, control: bool = False
 ) -> Message:
     """Plain sends and receives between two ranks."""
     payload_bytes = max(sent_bytes, received_bytes)
-    return Message(name, "send", payload_bytes, sent_bytes, received_bytes, count, control=control)
+    return Message(name, "send", payload_bytes, sent_bytes, received_bytes, count, apart=apart, control=control)
 
 
 def during(messages: Iterable[Message], phase: Phase, **fields: Any) -> tuple[Message, ...]:

@@ -60,6 +60,14 @@ class StepMemory:
         return sum(layer.kept_bytes for layer in self.layers)
 
     @cached_property
+    def columns(self) -> tuple[list[float], list[float], list[float]]:
+        """Of each layer: bytes that it keeps, and the most in its forward and in its backward pass."""
+        kept, forward, backward = zip(
+            *((layer.kept_bytes, layer.forward_bytes, layer.backward_bytes) for layer in self.layers), strict=True
+        )
+        return list(kept), list(forward), list(backward)
+
+    @cached_property
     def static_bytes(self) -> float:
         """Bytes that are allocated before a step as well as after it."""
         state = self.buffer_bytes + self.state_bytes

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from paceline.costs.footprint import RankFootprint, Stages
 from paceline.costs.messages import Message
-from paceline.predict.schedules import Kind, holder, orders
+from paceline.predict.schedules import holder, passes_in_turn
 from paceline.predict.step_inputs import Parts, StepInputs
 
 # After so many micro-batches for each worker of a pipeline, its passes repeat themselves: of random stages the rest is
@@ -13,8 +13,6 @@ from paceline.predict.step_inputs import Parts, StepInputs
 STEADY_ROUNDS, STEADY_ROUNDS_OTHERWISE = {"gpipe": 1, "1f1b": 2}, 4
 # Of a backward pass: gradients of inputs take as many operations as gradients of weights.
 HALF = 1 / 2
-# When something arrived, by stage and micro-batch; None where that is not known yet.
-Arrivals = list[list[float | None]]
 
 
 def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInputs) -> Parts:
@@ -156,58 +154,25 @@ def pipeline_seconds(stages: Stages, passes: Sequence[tuple[float, float]], send
     of its messages, which leave one after another.
     """
     workers, chunks, count = stages.workers, stages.stages_per_worker, stages.microbatches
-    schedule, last = orders(stages.schedule, workers, count, chunks), workers * chunks - 1
-    holders = [holder(stages.schedule, workers, stage) for stage in range(last + 1)]
-    # When what a pass made is there for the stage before or after, by stage and micro-batch.
-    ahead: Arrivals = [[None] * count for _ in holders]
-    back: Arrivals = [[None] * count for _ in holders]
-    places, free, link = [0] * workers, [0.0] * workers, [0.0] * workers
-    left, times = sum(map(len, schedule)), [_seconds_of(pair, chunks) for pair in passes]
-    while left:
-        before = left
-        for worker, order in enumerate(schedule):
-            place, now, sent = places[worker], free[worker], link[worker]
-            seconds = times[worker]
-            while place < len(order):
-                kind, stage, microbatch = order[place]
-                takes = seconds[stage > 0][kind]
-                place += 1
-                if kind == "weights":
-                    now += takes
-                    continue
-                forward = kind == "forward"
-                arriving = _arriving(ahead, back, forward, stage, last)
-                needed = 0.0 if arriving is None else arriving[microbatch]
-                if needed is None:
-                    place -= 1
-                    break
-                now = max(now, needed) + takes
-                following = stage + 1 if forward else stage - 1
-                # The last stage turns round, and stages that meet on a worker send nothing to each other.
-                sends_on = 0 <= following <= last and holders[following] != worker
-                sent = max(sent, now) + sends[worker] if sends_on else sent
-                (ahead if forward else back)[stage][microbatch] = sent if sends_on else now
-            left -= place - places[worker]
-            places[worker], free[worker], link[worker] = place, now, sent
-        if left == before:
-            raise ValueError("passes wait for each other")
+    free, link = [0.0] * workers, [0.0] * workers
+    # When what a pass made is there for the stage before or after, by the number of the pass; the first needs nothing.
+    arrived = [0.0] * (2 * workers * chunks * count + 1)
+    times = [_seconds_of(pair, chunks) for pair in passes]
+    for worker, kind, needs, makes, sends_on in passes_in_turn(stages.schedule, workers, count, chunks):
+        now, needed = free[worker], arrived[needs]
+        free[worker] = now = (needed if needed > now else now) + times[worker][kind]
+        if sends_on:
+            sent = link[worker]
+            link[worker] = now = (now if now > sent else sent) + sends[worker]
+        arrived[makes] = now
     return max(*free, *link)
 
 
-def _arriving(ahead: Arrivals, back: Arrivals, forward: bool, stage: int, last: int) -> list[float | None] | None:
-    """When the input of a pass is there: from the stage before, the stage after, or its own forward pass."""
-    if forward:
-        return ahead[stage - 1] if stage else None
-    return back[stage + 1] if stage < last else ahead[last]
-
-
-def _seconds_of(passes: tuple[float, float], chunks: int) -> tuple[dict[Kind, float], dict[Kind, float]]:
-    """Seconds of each kind of pass through one stage: for the first stage, and for the others."""
+def _seconds_of(passes: tuple[float, float], chunks: int) -> tuple[float, ...]:
+    """Seconds of each kind of pass through one stage, in the order of `PassKind`."""
     forward, backward = (seconds / chunks for seconds in passes)
-    whole: dict[Kind, float] = {"forward": forward, "backward": backward}
     # Nothing is before the first stage: PyTorch makes its whole backward pass where the weights' turn is.
-    first: dict[Kind, float] = {**whole, "inputs": 0.0, "weights": backward}
-    return first, {**whole, "inputs": HALF * backward, "weights": HALF * backward}
+    return forward, backward, HALF * backward, HALF * backward, 0.0, backward
 
 
 def messages_sent(stages: Stages, worker: int) -> int:

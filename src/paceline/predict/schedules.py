@@ -29,6 +29,72 @@ def holder(schedule: str, workers: int, stage: int) -> int:
     return workers - 1 - place if lap % 2 and schedule in V_SHAPED else place
 
 
+# Each kind of pass by a number; halves of a backward pass through the first stage are of other lengths.
+_KIND_NUMBERS: dict[Kind, int] = {"forward": 0, "backward": 1, "inputs": 2, "weights": 3}
+_FIRST_STAGE_NUMBERS: dict[Kind, int] = {"forward": 0, "backward": 1, "inputs": 4, "weights": 5}
+
+
+class Turn(NamedTuple):
+    """A pass with what it waits for and what it makes, each by a number; 0 is there from the start."""
+
+    worker: int
+    # Forward, backward, its halves for inputs and for weights, and those halves in the first stage.
+    kind: int
+    needs: int
+    makes: int
+    # Whether another worker is sent what it made.
+    sends_on: bool
+
+
+@lru_cache(maxsize=128)
+def passes_in_turn(schedule: str, workers: int, microbatches: int, chunks: int) -> tuple[Turn, ...]:
+    """The passes of all workers, each after those that it waits for: that order is the same whatever they take."""
+    order, last = orders(schedule, workers, microbatches, chunks), workers * chunks - 1
+    holders = [holder(schedule, workers, stage) for stage in range(last + 1)]
+    made, turns, places = {0}, list[Turn](), [0] * workers
+    # What passes for weights make, nobody waits for.
+    unused = 2 * workers * chunks * microbatches
+    while len(turns) < sum(map(len, order)):
+        before = len(turns)
+        for worker, passes in enumerate(order):
+            for kind, stage, microbatch in passes[places[worker] :]:
+                numbers = _KIND_NUMBERS if stage else _FIRST_STAGE_NUMBERS
+                if kind == "weights":
+                    turns.append(Turn(worker, numbers[kind], 0, unused, False))
+                    places[worker] += 1
+                    continue
+                forward = kind == "forward"
+                needs = _needed(forward, stage, microbatch, last, microbatches)
+                if needs not in made:
+                    break
+                following = stage + 1 if forward else stage - 1
+                # The last stage turns round, and stages that meet on a worker send nothing to each other.
+                sends_on = 0 <= following <= last and holders[following] != worker
+                makes = _number(forward, stage, microbatch, last, microbatches)
+                made.add(makes)
+                turns.append(Turn(worker, numbers[kind], needs, makes, sends_on))
+                places[worker] += 1
+        if len(turns) == before:
+            raise ValueError("passes wait for each other")
+    return tuple(turns)
+
+
+def _number(forward: bool, stage: int, microbatch: int, last: int, microbatches: int) -> int:
+    """Of what a pass makes. Nobody waits for what the first stage makes on the way back: it is the last number."""
+    if not forward and not stage:
+        return 2 * (last + 1) * microbatches
+    return 1 + (stage + (0 if forward else last)) * microbatches + microbatch
+
+
+def _needed(forward: bool, stage: int, microbatch: int, last: int, microbatches: int) -> int:
+    """What a pass waits for: the stage before it, the one behind it, or at the end its forward pass."""
+    if forward:
+        return _number(True, stage - 1, microbatch, last, microbatches) if stage else 0
+    if stage == last:
+        return _number(True, last, microbatch, last, microbatches)
+    return _number(False, stage + 1, microbatch, last, microbatches)
+
+
 @lru_cache(maxsize=64)
 def orders(schedule: str, workers: int, microbatches: int, chunks: int) -> tuple[tuple[Pass, ...], ...]:
     """The passes of every worker, each of which holds `chunks` stages."""

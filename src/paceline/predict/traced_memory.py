@@ -35,6 +35,8 @@ class TracedPeaks:
     hardware: Hardware
     model: ModelFacts
     _steps: dict[tuple[object, ...], Sequence[Trace | str]] = field(default_factory=dict)
+    _single_convolutions: dict[int, bool] = field(default_factory=dict)
+    _between: dict[tuple[int, int, float], StepMemory] = field(default_factory=dict)
 
     def peak(self, spec: RunSpec, chosen: Strategy, footprint: Footprint, samples: float) -> Estimate | str | None:
         """Peak bytes of the rank that holds most, a reason why it cannot be traced, or None where it never is."""
@@ -50,14 +52,28 @@ class TracedPeaks:
         first, second = (trace.memory for trace in traces)
         if len(first.layers) != len(self.model.layers) + 1:
             return "its layers are not those that were counted"
-        step = first.towards(second, samples)
+        step = self._step_between(first, second, samples)
         step = _with_graph(spec, step.evaluated_by(chosen.traits.replicas(spec)))
         held = max(peaks.of(spec, self.model, footprint, step))
         estimate = Estimate.around(held, _deviation(spec, chosen))
-        if _has_single_convolutions(traces[0]):
+        if self._may_take_twice(traces[0]):
             low, high = SINGLE_CONVOLUTION_REACH
             return Estimate(held, held * low, held * high)
         return estimate
+
+    def _step_between(self, first: StepMemory, second: StepMemory, samples: float) -> StepMemory:
+        """Of so many samples, on the line through both; layouts with like micro-batches share one."""
+        # By places in memory, which stay theirs: traces are kept.
+        key = id(first), id(second), samples
+        if key not in self._between:
+            self._between[key] = first.towards(second, samples)
+        return self._between[key]
+
+    def _may_take_twice(self, trace: Trace) -> bool:
+        """Whether cuDNN's choices may double its peak; worked out once for each trace."""
+        if id(trace) not in self._single_convolutions:
+            self._single_convolutions[id(trace)] = _has_single_convolutions(trace)
+        return self._single_convolutions[id(trace)]
 
     def _traces(self, spec: RunSpec, casts: bool, samples: float) -> Sequence[Trace] | str:
         """Traces of two steps that differ only in their number of samples."""

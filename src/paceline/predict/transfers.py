@@ -4,7 +4,7 @@ Ring and tree: Thakur, Rabenseifner and Gropp, "Optimization of Collective Commu
 Patarasuk and Yuan, 2009. Hierarchical: reduce within nodes, then between them, as NCCL and Horovod do.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, log2
 
@@ -56,6 +56,8 @@ class Costs:
     hardware: Hardware
     transport: str
     algorithm: str = "auto"
+    # Transfers that were worked out before: layouts of one model have many alike.
+    _known: dict[tuple[MessageKind, float, int, int], float] = field(default_factory=dict, repr=False)
 
     @cached_property
     def _measured(self) -> dict[tuple[str, int], Collective]:
@@ -74,6 +76,12 @@ class Costs:
 
     def seconds(self, kind: MessageKind, payload_bytes: float, ranks: int, apart: int = 1) -> float:
         """Seconds of one transfer between `ranks` ranks whose rank numbers are `apart` from each other."""
+        key = kind, payload_bytes, ranks, apart
+        if key not in self._known:
+            self._known[key] = self._seconds(kind, payload_bytes, ranks, apart)
+        return self._known[key]
+
+    def _seconds(self, kind: MessageKind, payload_bytes: float, ranks: int, apart: int) -> float:
         if ranks < 2 or payload_bytes <= 0:
             return 0.0
         measured = self._from_measurements(kind, payload_bytes, ranks)

@@ -19,6 +19,8 @@ from paceline.strategies import strategy
 TIE = 0.05
 # Synchronous strategies follow one loss curve for one global batch; what others lose, only runs can tell.
 UNSYNCHRONISED = "a step improves the model less than a step of one worker; how much less, only runs tell"
+# What a framework's compiler makes of a step, where it is not the framework's only way.
+COMPILED = "compiled"
 # Layouts of a worker count and a batch that an answer lists.
 LAYOUTS_KEPT = 4
 # Numbers of earlier runs and their samples per second, by configuration.
@@ -85,29 +87,34 @@ def recommend(
         kept += (_candidate(wanted, each, evidence, critical_batch) for each in found.best)
         if found.why_not is not None and not found.best:
             excluded[name] = found.why_not
-    kept = _without_doubles(kept)
+    kept = _without_doubles(wanted, kept)
     answer = Answer(question, wanted, tuple(kept), excluded, predictions, considered, critical_batch=critical_batch)
     return ranked(answer)
 
 
-def _without_doubles(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Drops composed layouts that are the same as a simpler strategy of the same framework."""
-    plain = {
-        (strategy(spec.strategy).framework, str(strategy(spec.strategy).traits.layout(spec)), _numbers(spec))
-        for spec in (candidate.spec for candidate in candidates)
-        if spec.layout is None
-    }
-    return [
-        candidate
-        for candidate in candidates
-        if candidate.spec.layout is None
-        or (strategy(candidate.spec.strategy).framework, str(candidate.spec.layout), _numbers(candidate.spec))
-        not in plain
-    ]
+def _without_doubles(wanted: Objective, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Without composed layouts that divide a model as a plainer strategy of the framework does, and gain nothing by it.
+
+    They may differ in passes and in what is recomputed; of both, the better one is listed.
+    """
+    plain = {_division(candidate.spec): candidate for candidate in candidates if candidate.spec.layout is None}
+    better: list[Candidate] = []
+    replaced: set[int] = set()
+    for candidate in candidates:
+        like = plain.get(_division(candidate.spec)) if candidate.spec.layout is not None else None
+        if like is None:
+            better.append(candidate)
+        elif wanted.worse_by(like.best_known, candidate.best_known) > TIE:
+            better.append(candidate)
+            replaced.add(id(like))
+    return [candidate for candidate in better if id(candidate) not in replaced]
 
 
-def _numbers(spec: RunSpec) -> tuple[object, ...]:
-    return spec.samples_per_step, spec.precision, spec.execution, spec.accumulation, spec.recompute
+def _division(spec: RunSpec) -> tuple[object, ...]:
+    """How devices divide the model and the batch, in which framework and numbers."""
+    chosen = strategy(spec.strategy)
+    layout = spec.layout or chosen.traits.layout(spec)
+    return chosen.framework, str(layout), spec.samples_per_step, spec.precision
 
 
 @dataclass
@@ -123,7 +130,7 @@ class _Looked:
 def _look(question: Question, name: str, wanted: Objective) -> _Looked:
     """The best setting of each worker count, batch and precision."""
     looked, best = _Looked(), dict[tuple[object, ...], Prediction]()
-    for spec in _specs(question, name):
+    for spec in _executed(question, _specs(question, name)):
         predicted, why_not = predict_fitting(question, spec)
         looked.predictions += len(predicted)
         looked.considered += max(1, len(predicted))
@@ -132,10 +139,27 @@ def _look(question: Question, name: str, wanted: Objective) -> _Looked:
             looked.why_not = f"x{spec.workers}: {why_not}"
         for prediction in predicted:
             key = spec.workers, spec.samples_per_step, spec.precision
-            if key not in best or wanted.better(wanted.of(prediction).value, wanted.of(best[key]).value):
+            if key not in best or _clearly_better(wanted, prediction, best[key]):
                 best[key] = prediction
     looked.best = list(best.values())
     return looked
+
+
+def _executed(question: Question, specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
+    """Each run, and compiled where that is left open and not how such a model is trained anyway."""
+    for spec in specs:
+        yield spec
+        if question.hardware.kind == "cuda" and question.execution is None and spec.execution != COMPILED:
+            compiled = spec.model_copy(update={"execution": COMPILED})
+            if COMPILED in strategy(spec.strategy).needs.executions and question.why_not(compiled) is None:
+                yield compiled
+
+
+def _clearly_better(wanted: Objective, prediction: Prediction, other: Prediction) -> bool:
+    """Whether it is better, and by more than a tie where its model has to be compiled for it."""
+    more_to_do = prediction.spec.execution != other.spec.execution
+    gained = wanted.worse_by(wanted.of(other).value, wanted.of(prediction).value)
+    return gained > (TIE if more_to_do else 0.0)
 
 
 def _look_for_layouts(question: Question, name: str, wanted: Objective) -> _Looked:
@@ -157,11 +181,14 @@ def _look_for_layouts(question: Question, name: str, wanted: Objective) -> _Look
 
 
 def _simplicity(candidate: Candidate) -> tuple[float, ...]:
-    """The sort key of simplicity: fewer workers, a simpler family, fewer dimensions and settings, less to send."""
+    """Sort key: fewer workers, a simpler family, fewer dimensions and settings, whole models, less to send."""
     spec = candidate.spec
     dimensions = spec.layout.text.count("=") if spec.layout else 0
+    layout = strategy(spec.strategy).traits.layout(spec)
+    divided = layout is not None and layout.holders > 1
     return (
-        *simplicity(spec.strategy, spec.workers), dimensions, len(spec.settings), candidate.prediction.parts.transfers,
+        *simplicity(spec.strategy, spec.workers), dimensions, len(spec.settings), divided,
+        candidate.prediction.parts.transfers,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Why a layout has each of its dimensions: what each does, and what the same devices would do without it."""
 
 from collections.abc import Iterator
+from itertools import product
 
 from paceline.layout import DIMENSIONS, Layout
 from paceline.predict.prediction import Prediction
@@ -49,11 +50,21 @@ def _without(question: Question, pick: Prediction, name: str) -> str:
     predicted: list[Prediction] = []
     why_not = None
     # Settings of a pipeline may not go with another layout; then its own defaults are tried.
-    for knobs in (pick.spec.knobs, {}):
+    for knobs, passes in product((pick.spec.knobs, {}), _pass_counts(pick, layout)):
         if not predicted:
-            other = pick.spec.model_copy(update={"layout": layout, "knobs": knobs})
+            other = pick.spec.model_copy(update={"layout": layout, "knobs": knobs, "accumulation": passes})
             predicted, why_not = predict_fitting(question, other)
     return f"with {layout.text} instead, {_outcome(pick, predicted, why_not)}"
+
+
+def _pass_counts(pick: Prediction, layout: Layout) -> Iterator[int]:
+    """Passes of as many samples on each rank; where there are more data ranks, that is fewer of them."""
+    assert pick.spec.layout is not None
+    passes = pick.spec.accumulation
+    yield max(1, passes * pick.spec.layout.data_ranks // layout.data_ranks)
+    # In one pass, unless that does not fit: then as many as needed.
+    if passes > 1:
+        yield 1
 
 
 def _outcome(pick: Prediction, predicted: list[Prediction], why_not: str | None) -> str:

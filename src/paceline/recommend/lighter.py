@@ -1,6 +1,7 @@
 """Lighter forms of a run that does not fit in memory: more accumulation passes, or recomputation."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from paceline.costs.footprint import Footprint
 from paceline.predict.prediction import Prediction
@@ -12,6 +13,26 @@ from paceline.units import format_bytes
 
 # Predictions of a run, or of other forms of it; and why it cannot be made as it is, if so.
 Predicted = tuple[list[Prediction], str | None]
+
+
+@dataclass(frozen=True)
+class _Need:
+    """Bytes that a worker of a run holds, and those that it has."""
+
+    spec: RunSpec
+    held_bytes: float
+    limit_bytes: float
+
+    @property
+    def fits(self) -> bool:
+        return self.held_bytes <= self.limit_bytes
+
+    def text(self, asked: RunSpec) -> str:
+        """In words; with what differs from the run that was asked for, where it is a lighter form of it."""
+        changed = [name for name in ("accumulation", "recompute") if getattr(self.spec, name) != getattr(asked, name)]
+        how = " and ".join(f"{name} {getattr(self.spec, name)}" for name in changed)
+        held = f"{format_bytes(self.held_bytes)}{f' even with {how},' if how else ''}"
+        return f"a worker would hold {held} and has {format_bytes(self.limit_bytes)}"
 
 
 def predict_fitting(question: Question, spec: RunSpec) -> Predicted:
@@ -29,18 +50,29 @@ def _predict(question: Question, spec: RunSpec, lighten: bool) -> Predicted:
     if why_not is not None:
         return [], why_not
     footprint = _footprint(question, spec)
-    too_large = _too_large(question, spec, footprint)
-    if too_large is None:
+    if not _can_hold_state(question, spec, footprint):
+        # No peak is worked out, for which a step may have to be traced.
+        return [], _without_activations(question, footprint)
+    needs = [_need(question, spec, footprint)]
+    if needs[0].fits:
         return [question.predictor.predict(spec, footprint)], None
-    return list(lighter(question, spec, footprint)) if lighten else [], too_large
+    if lighten and not _activations_decide(question, footprint):
+        return [], _without_activations(question, footprint)
+    predictions = list(lighter(question, spec, footprint, needs)) if lighten else []
+    return predictions, (needs[0] if predictions else min(needs, key=lambda need: need.held_bytes)).text(spec)
 
 
-def lighter(question: Question, spec: RunSpec, footprint: Footprint) -> Iterator[Prediction]:
+def lighter(
+    question: Question, spec: RunSpec, footprint: Footprint, needs: list[_Need] | None = None
+) -> Iterator[Prediction]:
     """For each way to recompute, the run with the fewest passes that fits; fields that the question fixes stay.
+
+    What others would need goes into `needs`.
 
     More passes of smaller parts take longer, and so does computing activations again: which of them costs less, a
     prediction tells. A pipeline makes passes of its own, of which a search tries several numbers.
     """
+    needs = [] if needs is None else needs
     if not _activations_decide(question, footprint):
         return
     ways = RECOMPUTATION if _may_change(question, spec, "recompute") else (spec.recompute,)
@@ -52,7 +84,8 @@ def lighter(question: Question, spec: RunSpec, footprint: Footprint) -> Iterator
             if tried == spec or question.why_not(tried) is not None:
                 continue
             found = _footprint(question, tried)
-            if _too_large(question, tried, found) is None:
+            needs.append(_need(question, tried, found))
+            if needs[-1].fits:
                 yield question.predictor.predict(tried, found)
                 if passes == spec.accumulation:
                     # To compute more again would only take longer.
@@ -66,18 +99,29 @@ def _footprint(question: Question, spec: RunSpec) -> Footprint:
     return strategy(spec.strategy).footprint(spec, question.facts)
 
 
-def _too_large(question: Question, spec: RunSpec, footprint: Footprint) -> str | None:
-    """Why the run does not fit in a worker's memory, if so; this is known before its time is."""
+def _need(question: Question, spec: RunSpec, footprint: Footprint) -> _Need:
+    """What a worker needs: that is known before any time is."""
     needed, limit = question.predictor.memory(spec, footprint)
-    if needed.value <= limit:
-        return None
-    return f"a worker would hold {format_bytes(needed.value)} and has {format_bytes(limit)}"
+    return _Need(spec, needed.value, limit)
 
 
 def _activations_decide(question: Question, footprint: Footprint) -> bool:
     """Whether the run could fit if workers kept no activations."""
     heaviest = footprint.heaviest
     return heaviest.held_bytes - heaviest.activation_bytes <= question.predictor.memory_limit
+
+
+def _can_hold_state(question: Question, spec: RunSpec, footprint: Footprint) -> bool:
+    """Whether parameters and optimizer state, which are there at all times, leave any room."""
+    state = max(group.parameter_bytes + group.optimizer_bytes for group in footprint.groups)
+    return spec.offload or state <= question.predictor.memory_limit
+
+
+def _without_activations(question: Question, footprint: Footprint) -> str:
+    """Why no other batch would help."""
+    held = max(group.held_bytes - group.activation_bytes for group in footprint.groups)
+    limit = format_bytes(question.predictor.memory_limit - question.hardware.device.reserved_bytes.value)
+    return f"a worker would hold {format_bytes(held)} of parameters, gradients and optimizer state, and has {limit}"
 
 
 def _may_change(question: Question, spec: RunSpec, name: str) -> bool:

@@ -7,6 +7,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from paceline.costs.footprint import optimizer_bytes
+from paceline.costs.precision import parameter_width
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, Answer, Candidate, tie_of
@@ -144,7 +146,7 @@ def _batch(question: Question, pick: Candidate) -> Iterator[str]:
 def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:
     others = [other for other in answer.ranked if other.tied and other is not pick and other.caveat is None]
     if others:
-        names = ", ".join(_short_name(other) for other in others[:4])
+        names = "; ".join(_short_name(other) for other in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         best = min(answer.ranked, key=lambda candidate: (candidate.caveat is not None, candidate.behind))
         near = format_percent(tie_of(answer, best))
@@ -186,7 +188,13 @@ def _against_one(answer: Answer, pick: Candidate) -> Iterator[str]:
 
 
 def _one_fits(answer: Answer) -> bool:
-    return any(candidate.spec.workers == 1 for candidate in answer.ranked) or min(answer.question.workers) > 1
+    """Whether one worker was predicted, or has room at least for parameters, gradients and optimizer state."""
+    if any(candidate.spec.workers == 1 for candidate in answer.ranked):
+        return True
+    spec, parameters = answer.question.base, answer.question.facts.parameters
+    width = parameter_width(spec)
+    state = 2 * parameters * width + optimizer_bytes(spec.optimizer, parameters, answer.question.facts.tensors, width)
+    return min(answer.question.workers) > 1 and state <= answer.question.predictor.memory_limit
 
 
 def break_even(question: Question, pick: Candidate) -> str:

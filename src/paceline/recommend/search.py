@@ -29,8 +29,9 @@ FULL_ROUND = 8
 MEMORY_TOLERANCE = 0.88
 # What a prediction may be below its screened seconds, for want of knowing better what hides.
 SECONDS_TOLERANCE = 0.15
-# Layouts that are predicted at least and at most, of a worker count and a batch.
-FEWEST_PREDICTED, MOST_PREDICTED = 6, 24
+# Layouts that are predicted at least and at most, of a worker count and a batch; and settings whose memory is worked
+# out, of which a layout may have dozens that are screened a little below what fits.
+FEWEST_PREDICTED, MOST_PREDICTED, MOST_TRIED = 6, 24, 400
 
 
 @dataclass
@@ -75,7 +76,7 @@ def _predict_best(question: Question, spec: RunSpec, order: list[tuple[float, in
     tried = 0
     for value, _, setting in order:
         enough = len(found.predictions) >= FEWEST_PREDICTED and value * (1 - SECONDS_TOLERANCE) > best
-        if enough or tried >= MOST_PREDICTED:
+        if enough or len(found.predictions) >= MOST_PREDICTED or tried >= MOST_TRIED:
             break
         layout = setting.layout
         work = layout.tensor, layout.pipeline, layout.context, layout.expert

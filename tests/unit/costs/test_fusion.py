@@ -1,7 +1,7 @@
 """What a compiler makes of a run of operations."""
 
-from paceline.costs.fusion import fused
-from paceline.costs.operations import memory, product
+from paceline.costs.fusion import fused, unfused
+from paceline.costs.operations import attention, memory, product
 
 
 def test_memory_bound_operations_between_products_become_one_pass() -> None:
@@ -37,3 +37,13 @@ def test_a_fused_run_never_moves_more_than_its_parts() -> None:
     run = [memory("fp32", 10, 1.5, "_to_copy"), memory("fp32", 10_000, 2, "relu")]
     (together,) = fused(run)
     assert together.moved_bytes <= sum(one.moved_bytes for one in run)
+
+
+def test_heads_that_do_not_fill_blocks_of_a_fused_softmax_go_through_its_steps_one_by_one() -> None:
+    whole, rest = (unfused(attention("bf16", 1, (heads, heads), (1024, 1024), 64, causal=True)) for heads in (4, 2))
+    assert len(rest) == len(whole) + 3
+    assert {operation.numbers for operation in rest if operation.kind == "memory"} == {"fp32"}
+    # In single precision, half of the scores move more bytes than all of them.
+    assert sum(one.moved_bytes for one in rest if one.kind == "memory") > sum(
+        one.moved_bytes for one in whole if one.kind == "memory"
+    )

@@ -13,7 +13,7 @@ from paceline.predict.compute import Compute
 from paceline.predict.prediction import Predictor
 from paceline.predict.rank_passes import COMPILED_STEP_DEVIATION, COMPILED_STEP_SECONDS, RankClock
 from paceline.spec import RunSpec
-from paceline.strategies import strategy
+from paceline.strategies import strategies, strategy
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Hardware, Quantity
 from paceline.systems.software import Software
@@ -143,3 +143,16 @@ def test_a_tables_gradients_are_sent_once_and_not_with_every_micro_batch() -> No
     }
     # What the table takes over the link, and room for the head's own parameters.
     assert tied - untied < 2 * sent / A100.inner.bytes_per_second.value
+
+
+@pytest.mark.parametrize("name", [one.name for one in strategies().values() if "accumulation" in one.needs.heeds])
+def test_more_passes_are_of_fewer_samples_each_and_of_as_many_in_all(name: str) -> None:
+    workers = 1 if name.endswith("-single") else 4
+    spec = complete(RunSpec(workload="mlp", strategy=name, workers=workers, global_batch=256, steps=1, device="cpu"))
+    once, often = (
+        strategy(name).footprint(spec.model_copy(update={"accumulation": passes}), spec_facts(spec)).groups
+        for passes in (1, 4)
+    )
+    for before, after in zip(once, often, strict=True):
+        if before.work is not None and after.work is not None:
+            assert after.work.samples * 4 == before.work.samples

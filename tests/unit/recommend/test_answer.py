@@ -220,3 +220,31 @@ def test_where_nothing_fits_more_devices_and_larger_ones_are_named() -> None:
     assert nothing.pick is None
     said = explain(nothing)[1]
     assert said.startswith("What would fit: ") and "devices (torch-fsdp x" in said
+
+
+def test_compiled_steps_are_advised_where_they_gain_more_than_a_tie() -> None:
+    images = {"workload": "resnet", "hardware": load_hardware("8xa100-nvlink"), "workers": (8,)}
+    several = recommend(question(**images, strategies=("torch-ddp", "jax-data", "jax-fsdp", "jax-mesh")))
+    assert several.pick is not None
+    assert (several.pick.spec.strategy, several.pick.spec.execution) == ("torch-ddp", "compiled")
+    asked = recommend(question(**images, strategies=("torch-ddp",), execution="eager"))
+    assert asked.pick is not None and asked.pick.spec.execution == "eager"
+
+
+def test_of_layouts_that_a_plainer_strategy_is_one_is_listed() -> None:
+    answer = recommend(question(workload="gpt", workers=(8,), strategies=("jax-data", "jax-fsdp", "jax-mesh")))
+    names = [candidate.spec.strategy for candidate in answer.ranked]
+    assert names.count("jax-fsdp") == 1
+    layouts = [str(candidate.spec.layout) for candidate in answer.ranked if candidate.spec.strategy == "jax-mesh"]
+    assert not {"shard=8", "replicate=8"} & set(layouts)
+
+
+def test_of_equals_a_whole_model_on_each_worker_is_the_simplest() -> None:
+    answer = recommend(question(workload="resnet", workers=(8,), strategies=("jax-data", "jax-fsdp")))
+    assert all(candidate.tied for candidate in answer.ranked)
+    assert answer.pick is not None and answer.pick.spec.strategy == "jax-data"
+
+
+def test_what_one_worker_could_never_hold_is_said_beside_the_speedup() -> None:
+    answer = recommend(question(workload="llama", options={"size": "8b"}, workers=(8,), strategies=("torch-fsdp",)))
+    assert "if one worker could hold it" in " ".join(explain(answer))

@@ -106,3 +106,21 @@ def test_a_script_is_emitted_for_the_layout(capsys: pytest.CaptureFixture[str]) 
 def _imports(text: str) -> set[str]:
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import)]
     return {alias.name.partition(".")[0] for node in nodes for alias in node.names}
+
+
+def test_what_is_left_out_is_told_by_its_lightest_form_or_by_what_no_batch_changes() -> None:
+    (whole,) = question(HUGE).specs("torch-ddp")
+    assert "of parameters, gradients and optimizer state" in str(predict_fitting(question(HUGE), whole)[1])
+    asked = question({"workload": "llama", "options": {"size": "8b"}, "workers": (8,), "global_batches": (256,)})
+    (divided,) = asked.specs("jax-fsdp")
+    found, why_not = predict_fitting(asked, divided)
+    assert not found and "even with accumulation 32 and recompute full" in str(why_not)
+
+
+def test_layouts_that_tie_are_named_and_a_dimension_is_weighed_with_passes_that_divide() -> None:
+    asked = {"workload": "llama", "options": {"size": "8b"}, "workers": (8,), "strategies": ("torch-mesh",)}
+    answer = recommend(question(asked))
+    assert answer.pick is not None and answer.pick.spec.accumulation > 1
+    said = " ".join(explain(answer))
+    assert "It ties with torch-mesh shard=" in said
+    assert "does not divide into" not in said

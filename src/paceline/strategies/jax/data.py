@@ -11,6 +11,7 @@ from paceline.costs import jax as costs
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.messages import all_reduce
 from paceline.frameworks.jax import declared
+from paceline.layout import Layout
 from paceline.spec import RunSpec
 
 
@@ -40,6 +41,6 @@ STRATEGY = Strategy(
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION, declared.PROCESSES),
     needs=declared.NEEDS,
-    traits=Traits(usual_on_several_devices=True),
+    traits=Traits(usual_on_several_devices=True, layout=lambda spec: Layout(replicate=spec.workers)),
     testing=Testing(reference=on_one_worker("jax-single")),
 )

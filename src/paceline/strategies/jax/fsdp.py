@@ -9,10 +9,12 @@ import math
 from paceline.contract.context import Context
 from paceline.contract.job import Job
 from paceline.contract.strategy import Strategy, Testing, on_one_worker
+from paceline.contract.traits import Traits
 from paceline.costs import jax as costs
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
 from paceline.costs.messages import all_gather, all_reduce, scattered_reduction
 from paceline.frameworks.jax import declared
+from paceline.layout import Layout
 from paceline.spec import RunSpec
 
 
@@ -61,5 +63,6 @@ STRATEGY = Strategy(
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION, declared.PROCESSES),
     needs=declared.NEEDS,
+    traits=Traits(layout=lambda spec: Layout(shard=spec.workers)),
     testing=Testing(reference=on_one_worker("jax-single")),
 )

@@ -11,7 +11,7 @@ from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_cores, on_one_worker, one_process_for_all_workers
 from paceline.contract.traits import Search, Traits, group_sizes_within_a_node
 from paceline.costs import jax as costs
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts
+from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_one_pass
 from paceline.costs.messages import Message, all_gather, all_reduce, exchange
 from paceline.costs.splits import Rows, tensor_footprint, tensor_messages, why_not_split
 from paceline.frameworks.jax import declared
@@ -31,7 +31,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """A part of every split layer, activations exchanged in the row, gradients averaged between rows."""
     passes, rows = spec.accumulation, rows_of(spec)
     # Keras keeps what its layers remember for all devices together, so each pass is one of all of them and sends all.
-    each = spec.model_copy(update={"global_batch": spec.samples_per_step // passes, "local_batch": None})
+    each = in_one_pass(spec)
     (worker,) = costs.with_one_counter(tensor_footprint(each, rows, model), spec).groups
     averages = (message for message in worker.messages if message.hidden)
     messages = [
