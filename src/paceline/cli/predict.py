@@ -221,7 +221,7 @@ def _print_tables(console: Console, predictions: Sequence[Prediction], columns: 
 
 
 def _width(heading: str, texts: Sequence[str]) -> int:
-    """Of a column, with the space behind it."""
+    """The width of a column with the space behind it."""
     return 1 + max(map(len, [*heading.split("\n"), *(Text.from_markup(text).plain for text in texts)]))
 
 

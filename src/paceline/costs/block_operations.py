@@ -47,7 +47,7 @@ def block_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 def _exchange(tape: Tape, on: Pass, elements: int) -> None:
     """Positions that are gathered from ranks or scattered to them are copied from or to one piece for each rank."""
-    if on.stretches > 1 and elements:
+    if on.stretches > 1 and on.copies_exchanges and elements:
         pointwise(tape, on.numbers, elements, "cat", "cat")
 
 

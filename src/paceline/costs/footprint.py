@@ -89,6 +89,8 @@ class RankWork:
     gathers: bool = False
     # Over how many ranks sequences are divided, where each gathers the keys and values of all.
     context: int = 1
+    # Whether parameters are PyTorch's DTensors, split by it and by FSDP2; other programs do that by hand or by FSDP1.
+    by_dtensor: bool = True
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class _Passing:
 
 @dataclass(frozen=True)
 class _LayerBytes:
-    """Of a rank's layers as one micro-batch goes through them, the loss as the last of them where it is there."""
+    """Bytes of a rank's layers as one micro-batch goes through them, the loss as the last of them where it is there."""
 
     kept: list[float]
     forward: list[float]

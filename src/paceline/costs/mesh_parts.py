@@ -285,7 +285,7 @@ def copied_at_once(layout: Layout, numbers: int) -> bool:
 
 
 def numbers_beside_experts(layout: Layout, model: ModelFacts) -> int:
-    """Of all parameters; of experts only where they have no ranks of their own."""
+    """Numbers of all parameters; those of experts only where they have no ranks of their own."""
     apart = model.layers if has_experts_apart(layout) else ()
     dealt = (math.prod(shape) for layer in apart for name, shape in layer.arrays if name.startswith(EXPERTS))
     return model.parameters - sum(dealt)

@@ -39,6 +39,8 @@ class Pass:
     stretches: int = 1
     # Over how many ranks sequences are divided throughout, each of which gathers the keys and values of all.
     context: int = 1
+    # Whether positions lie behind samples, so that what ranks exchange of them is copied.
+    copies_exchanges: bool = True
 
     @property
     def numbers(self) -> OperationNumbers:

@@ -61,7 +61,7 @@ class StepMemory:
 
     @cached_property
     def columns(self) -> tuple[list[float], list[float], list[float]]:
-        """Of each layer: bytes that it keeps, and the most in its forward and in its backward pass."""
+        """Columns over layers: bytes that each keeps, and the most in its forward and in its backward pass."""
         kept, forward, backward = zip(
             *((layer.kept_bytes, layer.forward_bytes, layer.backward_bytes) for layer in self.layers), strict=True
         )

@@ -83,7 +83,7 @@ class Spread:
 
     @property
     def seconds(self) -> float:
-        """Of all operations together."""
+        """Seconds of all operations together."""
         return self.alike + sqrt(self.by_chance_squared)
 
 

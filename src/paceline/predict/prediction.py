@@ -27,7 +27,7 @@ UNKNOWN_SOFTWARE = 0.15
 TOGETHER_ON_SLICES = 0.13
 # How far a whole software stack is from what a data sheet says of GPUs: the middle of seven published ones, each by the
 # mean of its rows, over what is the middle of normal errors (`published/stacks.py`). No row decided a speed.
-UNKNOWN_STACK = 0.16
+UNKNOWN_STACK = 0.13
 # Of transfers over a transport that was not measured.
 UNMEASURED_TRANSFERS = 0.3
 # What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, whether it casts, and

@@ -50,7 +50,16 @@ class RankClock:
 
     def passes(self, work: RankWork) -> Passes:
         """Seconds of one forward and backward pass of a rank's samples, for device and host separately."""
-        how = work.ways, work.recompute, work.last, work.stretches, work.cast, work.gathers, work.context
+        how = (
+            work.ways,
+            work.recompute,
+            work.last,
+            work.stretches,
+            work.cast,
+            work.gathers,
+            work.context,
+            work.by_dtensor,
+        )
         key = id(work.model), work.samples, how
         if key not in self._passes:
             self._passes[key] = work, self._timed(work)
@@ -102,9 +111,9 @@ class RankClock:
         if software is not None:
             return 1 + software.host_share_per_split * (work.ways - 1), 0.0
         # A compiler leaves nothing of DTensor in a step.
-        split = SPLIT_HOST if work.ways > 1 and not self._compiled else 1.0
+        split = SPLIT_HOST if work.ways > 1 and work.by_dtensor and not self._compiled else 1.0
         casts = self.compute.casts if work.cast is None else work.cast
-        return split, unit_operations(casts, work.gathers, work.ways > 1) * self._host
+        return split, unit_operations(casts, work.gathers, work.ways > 1 and work.by_dtensor) * self._host
 
     def _beside(self, updated: float, device: float, host_bound: bool) -> float:
         """Seconds of a step that belong to neither passes nor update."""
@@ -128,7 +137,7 @@ class RankClock:
         if casts:
             precision = "bf16-pure"
         stretches = 1 if fitted else work.stretches
-        divided = stretches, work.context
+        divided = stretches, work.context, work.by_dtensor
         elements, trained, layers = work.model.input_elements, not work.model.input_elements, []
         for layer, count in work.model.runs:
             first = Pass(samples, precision, elements or layer.output_elements, trained, *divided)
@@ -142,12 +151,12 @@ class RankClock:
                 layers.append((self._layer(layer, others, work), rest))
         if work.last:
             # A compiler makes one kernel of it, split or not; programs that were fitted to have one of their own.
-            split = work.ways > 1 and not fitted and not self._compiled
+            split = work.ways > 1 and work.by_dtensor and not fitted and not self._compiled
             layers.append((self._loss(samples * elements / work.ways, casts and not fitted, split), 1))
         return layers
 
     def _layer(self, layer: LayerFacts, on: Pass, work: RankWork) -> LayerTimes:
-        gathers = work.gathers and self.compute.hardware.software is None
+        gathers = work.gathers and work.by_dtensor and self.compute.hardware.software is None
         key = layer, on, work.recompute, gathers
         if key not in self._known:
             operations = _as_run(layer, on, work.recompute, self._attention, self._compiled)

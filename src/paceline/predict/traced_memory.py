@@ -62,7 +62,7 @@ class TracedPeaks:
         return estimate
 
     def _step_between(self, first: StepMemory, second: StepMemory, samples: float) -> StepMemory:
-        """Of so many samples, on the line through both; layouts with like micro-batches share one."""
+        """The step of so many samples, on the line through both; layouts with like micro-batches share one."""
         # By places in memory, which stay theirs: traces are kept.
         key = id(first), id(second), samples
         if key not in self._between:

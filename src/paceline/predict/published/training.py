@@ -115,11 +115,11 @@ def _predict(row: dict[str, str], layout: Layout, recompute: str) -> Prediction:
     spec = spec.model_copy(update={"execution": row["execution"]})
     footprint = strategy(name).footprint(spec, question.facts)
     software = _file()["tables"][row["table"]]
-    if "autocast" in software:
-        cast = not software["autocast"]
-        groups = (replace(group, work=replace(group.work, cast=cast)) for group in footprint.groups if group.work)
-        footprint = replace(footprint, groups=tuple(groups))
-    prediction = question.predictor.predict(spec, footprint)
+    # None of these programs leaves ranks of `context` unequal work.
+    how: dict[str, Any] = {"by_dtensor": software.get("dtensor", False), "context": 1}
+    how |= {"cast": not software["autocast"]} if "autocast" in software else {}
+    groups = (replace(group, work=replace(group.work, **how)) if group.work else group for group in footprint.groups)
+    prediction = question.predictor.predict(spec, replace(footprint, groups=tuple(groups)))
     if row["execution"] != "eager" or "eager_norm_bytes" not in software:
         return prediction
     more = _norm_seconds(question, software["eager_norm_bytes"]["value"], prediction)
