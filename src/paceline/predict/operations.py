@@ -1,4 +1,4 @@
-"""Seconds of an operation on a GPU: as this very one was timed, by a measured grid, or by the data sheet.
+"""Seconds of an operation on a device: as this very one was timed, by a measured grid, or by the data sheet.
 
 A grid is used by how much longer or shorter its operations took than the data sheet with its efficiencies says: a plane
 through the nearest of these factors, over the logarithms of their sizes, gives the factor for what the data sheet says
@@ -22,6 +22,8 @@ from paceline.systems.operation_times import OperationTimes
 Source = Literal["replayed", "grid", "data sheet"]
 # Relative deviations of single operations, from timing them again and from grids whose points were left out in turn.
 REPLAYED_DEVIATION, GRID_DEVIATION = 0.04, 0.12
+# The name of an operation that is another's by tanh.
+BY_TANH = "_tanh"
 # Of large operations on the data sheet's word: what is left of the errors of 111 published training runs (`paceline
 # validate`). Large is what takes ten times as long as the part that every operation takes.
 DESCRIBED_DEVIATIONS: dict[OperationKind, float] = {"product": 0.05, "attention": 0.05, "memory": 0.12, "update": 0.12}
@@ -104,14 +106,19 @@ class OperationTimer:
     def _timed(self, operation: Operation) -> Timed:
         replayed = self._replayed.get(_identity(operation))
         if replayed is not None:
-            return Timed(replayed, "replayed", REPLAYED_DEVIATION)
+            return Timed(replayed + self.asking_seconds, "replayed", REPLAYED_DEVIATION)
         grid = self._grid(operation)
         if grid is not None:
             factor, spread = grid.at(place_of(operation))
             seconds = self._described(operation) * float(np.exp(factor)) * self._slower(operation)
-            return Timed(seconds, "grid", float(np.hypot(GRID_DEVIATION, spread)))
+            return Timed(seconds + self.asking_seconds, "grid", float(np.hypot(GRID_DEVIATION, spread)))
         seconds = self._described(operation) * self._slower(operation)
-        return Timed(seconds, "data sheet", self._described_deviation(operation))
+        return Timed(seconds + self.asking_seconds, "data sheet", self._described_deviation(operation))
+
+    @cached_property
+    def asking_seconds(self) -> float:
+        """What a core takes to ask itself for an operation, beside computing it; GPUs are asked by a host meanwhile."""
+        return self.hardware.device.host_seconds_per_operation["eager"].value if self.hardware.kind == "cpu" else 0.0
 
     def _slower(self, operation: Operation) -> float:
         """By which factor it takes longer than what stands in for it."""
@@ -124,8 +131,10 @@ class OperationTimer:
         return {times.name for times in self.hardware.calibrated.operations}
 
     def _described_deviation(self, operation: Operation) -> float:
-        """Large operations take what a data sheet says more surely than small ones."""
+        """Large operations take what a data sheet of a GPU says more surely than small ones."""
         device = self.hardware.device
+        if self.hardware.kind == "cpu":
+            return self.hardware.uncertainty.value
         seconds = LARGE * device.half_rate_flops.value / max(each.value for each in device.flops_per_second.values())
         large = self.least_seconds(operation) >= seconds
         usual = self.hardware.uncertainty.value
@@ -179,7 +188,8 @@ class OperationTimer:
 
     def _grid(self, operation: Operation) -> Grid | None:
         """The points of its kind, numbers and pass, or of those that are most alike."""
-        names = {"memory": (_name(operation), STAND_IN), "update": (_name(operation), USUAL_UPDATE)}.get(
+        name = _name(operation)
+        names = {"memory": (name, name.replace(BY_TANH, ""), STAND_IN), "update": (name, USUAL_UPDATE)}.get(
             operation.kind, ("",)
         )
         for some in names:

@@ -1,6 +1,8 @@
 """One call of PyTorch's dispatcher ─► an `Operation`: its kind, its numbers, its shape, its work and its bytes."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,6 +40,13 @@ def operation_of(
     sums_rows = kind == "product" and backward and _is_transposed(args[_PRODUCTS[name]])
     numbers_of = _numbers(kind, read, made, tf32)
     return Operation(kind, numbers_of, shape, flops, moved, short, backward=backward, sums_rows=sums_rows)
+
+
+def as_called(operation: Operation, named: Mapping[str, Any]) -> Operation:
+    """With a name of its own where what it is called with makes it another one: a GELU by tanh."""
+    if named.get("approximate") != "tanh":
+        return operation
+    return replace(operation, name=operation.name.replace("gelu", "gelu_tanh"))
 
 
 def _is_transposed(factor: Tensor) -> bool:

@@ -20,7 +20,7 @@ from paceline.frameworks.torch.trace.cuda_on_meta import (
     running_node,
     scalar_of,
 )
-from paceline.frameworks.torch.trace.operations import operation_of
+from paceline.frameworks.torch.trace.operations import as_called, operation_of
 from paceline.frameworks.torch.trace.scratch import Scratch
 
 # The CUDA allocator gives out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
@@ -104,7 +104,7 @@ class Recorder(TorchDispatchMode):
         taken = self._scratch.taken_by(operation, func, args, made) if operation is not None else 0
         moment.peak_bytes = max(moment.peak_bytes, self.live_bytes + taken)
         if operation is not None:
-            moment.operations.append(operation)
+            moment.operations.append(as_called(operation, kwargs))
         return result
 
     @staticmethod
