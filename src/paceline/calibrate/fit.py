@@ -27,6 +27,11 @@ def with_operations(hardware: Hardware, timed: Sequence[TimedOperation], source:
     """The system with a grid of operations, and with how close to its data sheet they come."""
     calibration = hardware.calibrated.model_copy(update={"operations": grid_of(timed)})
     device = hardware.device.model_copy(update=efficiencies(timed, hardware.device, source))
+    if timed:
+        # What an operation takes in which there is next to nothing to compute, as a product that would take as long.
+        rate = device.product_efficiency.value * max(peak.value for peak in device.flops_per_second.values())
+        half_rate = Quantity(value=rate * min(row.seconds for row in timed), source=source)
+        device = device.model_copy(update={"half_rate_flops": half_rate})
     return hardware.model_copy(update={"device": device, "calibration": calibration})
 
 

@@ -31,6 +31,10 @@ def merge_systems(old: Hardware, new: Hardware) -> Hardware:
     if _alike(old.calibration, new.calibration):
         fields["interference"] = _mean(old.interference, new.interference)
         fields["straggling"] = _mean(old.straggling, new.straggling)
+        if new.kind == "cpu":
+            before, after = (system.device.host_seconds_per_operation["eager"] for system in (old, new))
+            asking = {"host_seconds_per_operation": {"eager": _mean(before, after)}}
+            fields["device"] = new.device.model_copy(update=asking)
     return new.model_copy(update=fields)
 
 

@@ -88,7 +88,7 @@ def _least_disturbed(taken: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def operation_timings(wanted: Sequence[Operation]) -> list[TimedOperation]:
-    """Seconds of each operation on one core; one that this PyTorch refuses is left out."""
+    """CPU seconds of each operation on one core; one that this PyTorch refuses is left out."""
     device, timed = torch.device("cpu"), []
     for start in range(0, len(wanted), OPERATIONS_TOGETHER):
         calls = {}
@@ -97,14 +97,16 @@ def operation_timings(wanted: Sequence[Operation]) -> list[TimedOperation]:
                 call = call_of(operation, device)
                 call()
                 calls[operation] = call
-        taken: dict[Operation, list[tuple[float, float]]] = {operation: [] for operation in calls}
+        taken: dict[Operation, list[float]] = {operation: [] for operation in calls}
         for _ in range(OPERATION_TURNS):
             for operation, call in calls.items():
-                started, cpu = time.perf_counter(), time.process_time()
+                if operation.kind == "update":
+                    # What Python takes for it is no part of its bytes: a small model's finds its code in the caches.
+                    call()
+                started = time.process_time()
                 call()
-                taken[operation].append((time.perf_counter() - started, time.process_time() - cpu))
-        for operation, seconds in taken.items():
-            timed.append(TimedOperation(operation=operation, seconds=_least_disturbed(seconds)[0]))
+                taken[operation].append(time.process_time() - started)
+        timed += [TimedOperation(operation=operation, seconds=median(seconds)) for operation, seconds in taken.items()]
     return timed
 
 
