@@ -22,7 +22,7 @@ Kind = Literal["cpu", "cuda"]
 # Fields that files of earlier versions have and nothing is predicted from.
 FORMER_FIELDS = {
     "input_bytes_per_second", "startup_seconds", "cpu_seconds", "layers", "layer_crowding",
-    "optimizer_seconds_per_parameter", "step_overhead_seconds",
+    "optimizer_seconds_per_parameter", "step_overhead_seconds", "efficiency", "launch_seconds",
 }  # fmt: skip
 # The name of the machine at hand, as `paceline calibrate` writes it.
 LOCAL = "local"
@@ -73,10 +73,8 @@ class Device(Frozen):
     name: str
     memory_bytes: Quantity
     memory_bytes_per_second: Quantity
-    # At most, by precision, and the share of it that training steps reach.
+    # At most, by precision.
     flops_per_second: dict[Precision, Quantity]
-    efficiency: Quantity
-    launch_seconds: Quantity
     # The largest share of the peak that products and convolutions reach, and how many floating-point
     # operations one has that reaches half of that, in the numbers that the device multiplies fastest; in others as many
     # fewer as they are slower.
