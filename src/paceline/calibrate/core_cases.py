@@ -26,7 +26,10 @@ CONVOLVED_SAMPLES = (4, 16, 64)
 # Images have so few channels that what is given to their layer needs no gradient.
 IMAGE_CHANNELS = 3
 # Samples, heads, length, head width.
-ATTENTIONS = ((4, 4, 32, 16), (4, 4, 64, 32), (16, 4, 64, 32), (16, 3, 65, 64), (2, 8, 128, 64), (2, 4, 256, 64))
+ATTENTIONS = (
+    (4, 4, 32, 16), (16, 4, 64, 24), (4, 4, 64, 32), (16, 4, 64, 32), (8, 4, 64, 48), (16, 3, 65, 64), (2, 8, 128, 64),
+    (2, 4, 256, 64),
+)  # fmt: skip
 # Memory-bound operations that are timed beside those of GPUs: arrays that each reads and writes, and whether it is of a
 # backward pass. By tanh a GELU takes a core several times as long as the exact one.
 CORE_NAMES: dict[str, tuple[float, bool]] = {
