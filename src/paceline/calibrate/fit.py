@@ -38,8 +38,9 @@ def with_operations(hardware: Hardware, timed: Sequence[TimedOperation], source:
 def within_models(hardware: Hardware, models: Sequence[ModelTiming], source: str) -> Hardware:
     """The system with operations as long as they take within models, and with what a core takes to ask for one.
 
-    Two costs that are not below zero explain the models' steps with the least relative errors: a factor for operations
-    that were timed by themselves, and seconds for each.
+    Two costs that are not below zero explain the models' steps best: a factor for operations that were timed by
+    themselves, and seconds for each. Long steps weigh more than short ones, which stay in the caches, but less than by
+    their seconds: an error counts relative to the root of these.
     """
     import numpy as np
     from scipy.optimize import nnls
@@ -48,7 +49,8 @@ def within_models(hardware: Hardware, models: Sequence[ModelTiming], source: str
     timer = OperationTimer(hardware.model_copy(update={"device": _asked_in(device, 0.0, source)}))
     rows = np.array([[*_sums(timing, timer), timing.seconds] for timing in models])
     scale = rows[:, :2].max(axis=0)
-    costs, _ = nnls(rows[:, :2] / scale / rows[:, 2:], np.ones(len(rows)))
+    roots = np.sqrt(rows[:, 2])
+    costs, _ = nnls(rows[:, :2] / scale / roots[:, None], roots)
     factor, asking = (float(cost) for cost in costs / scale)
     operations = tuple(
         times.model_copy(update={"seconds": tuple(seconds * factor for seconds in times.seconds)})

@@ -22,7 +22,7 @@ from paceline.systems.operation_times import OperationTimes
 Source = Literal["replayed", "grid", "data sheet"]
 # Relative deviations of single operations, from timing them again and from grids whose points were left out in turn.
 REPLAYED_DEVIATION, GRID_DEVIATION = 0.04, 0.12
-# The same of a core's grid, whose seconds were fitted to steps of models: by what is left of the errors of other models,
+# The same of a core's grid, whose seconds were fitted to steps of models: by what is left of errors of other models,
 # and so that about as many runs of benchmarks/prediction.py are in their intervals as these say.
 CORE_GRID_DEVIATION = 0.06
 # The name of an operation that is another's by tanh.
