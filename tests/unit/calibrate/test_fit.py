@@ -98,5 +98,5 @@ def test_without_timed_operations_the_data_sheet_counts_and_says_so() -> None:
     hardware = load_hardware("cpu-2-cores").model_copy(update={"name": "local", "calibration": NOT_CALIBRATED})
     passes = Compute(hardware, "torch", "fp32").passes(MODELS[1], 64)
     assert passes.source == "the data sheet, because no operations were timed: run paceline calibrate"
-    assert passes.deviation == hardware.uncertainty.value
+    assert passes.deviation == pytest.approx(hardware.uncertainty.value)
     assert in_a_model(MODELS[1], 64, 0.1, 0.0) < passes.total < in_a_model(MODELS[1], 64, 10.0, 0.0)
