@@ -192,3 +192,16 @@ def test_steps_are_asked_for_once() -> None:
     step = one_step(spec_of(strategy="torch-ddp", workers=2, accumulation=2))
     assert (step.strategy, step.samples_per_step, step.accumulation) == ("torch-single", 2, 1)
     assert traced_all([step, step], GpuMemory())[0] is traced_all([step], GpuMemory())[0]
+
+
+@pytest.mark.parametrize(("workload", "causal", "gelu"), [("gpt", 1, "gelu_tanh"), ("bert", 0, "gelu")])
+def test_attention_and_gelu_are_traced_as_the_model_calls_them(workload: str, causal: int, gelu: str) -> None:
+    spec = RunSpec(**{**TEXT, "workload": workload, "options": {"width": 64, "depth": 1, "heads": 4}})
+    operations = [
+        operation
+        for layer in traced(complete(spec)).operations.layers
+        for operation in (*layer.forward, *layer.backward)
+    ]
+    attentions = {operation.shape[-1] for operation in operations if operation.kind == "attention"}
+    assert attentions == {causal}
+    assert {operation.name for operation in operations if "gelu" in operation.name} == {gelu, f"{gelu}_backward"}

@@ -61,7 +61,7 @@ def test_a_model_of_the_users_is_calibrated_with_and_predicted(tool: Tool) -> No
     assert told["torch-ddp", 2]["memory_bytes"]["value"] > 0
 
 
-@pytest.mark.parametrize("word", ["timing layers", "steps of 16 samples"], ids=["at the start", "in a run"])
+@pytest.mark.parametrize("word", ["timing operations", "steps of 16 samples"], ids=["at the start", "in a run"])
 def test_a_calibration_that_is_interrupted_ends_and_writes_nothing(tool: Tool, word: str) -> None:
     started = tool.start("calibrate", "--frameworks", "torch")
     started.wait_for(word)

@@ -1,4 +1,4 @@
-"""Measures this machine ─► a system in numbers: layers, steps of a workload, collectives, each as a curve.
+"""Measures this machine ─► a system in numbers: operations, steps of a workload, collectives.
 
 Runs go through the launcher as any other. Seconds of computation are CPU seconds where other programs disturbed the
 wall clock; one worker on one core uses as many of either when nothing does.
@@ -11,19 +11,20 @@ from datetime import UTC, datetime
 from statistics import mean
 from typing import Any
 
-from paceline.calibrate.fit import LayerTiming, ModelTiming, crowding_by_kind, fit_layers
+from paceline.calibrate.fit import ModelTiming, crowding_by_kind, with_operations, within_models
 from paceline.calibrate.gauge import Gauge, gauging
+from paceline.calibrate.gpu.messages import TimedOperation
 from paceline.calibrate.measurements import (
     deviation_of_a_run,
     layer_scratch,
-    layer_timings,
     one_worker_seconds,
     slowest_of_each_step,
+    timed_operations,
     transfer_curve,
 )
 from paceline.calibrate.memory import MeasuredPeak, fit_memory, fit_scratch
 from paceline.calibrate.overheads import strategy_overheads
-from paceline.calibrate.trials import Say, TrialModel, run_trials, run_workload, with_samples
+from paceline.calibrate.trials import Say, run_trials, run_workload, with_samples
 from paceline.contract.context import Process, spec_facts
 from paceline.costs.footprint import ModelFacts
 from paceline.errors import UserError
@@ -70,7 +71,7 @@ class Calibrator:
     _servers: ForkServers | None = None
     # Seconds of one and the same step on one worker, each time that it was run, by framework and batch.
     _repeats: dict[tuple[str, int], list[float]] = field(default_factory=dict)
-    _timings: Sequence[LayerTiming] = ()
+    _timed: Sequence[TimedOperation] = ()
     _scratch: dict[str, list[LayerScratch]] = field(default_factory=dict)
     _peaks: dict[str, list[MeasuredPeak]] = field(default_factory=dict)
     _batches: tuple[int, ...] = LOCAL_BATCHES
@@ -86,13 +87,15 @@ class Calibrator:
             self._servers = servers
             if "torch" in self.frameworks:
                 with gauging(self.system.cores) as gauge:
-                    self.say("timing layers and the optimizer")
+                    self.say("timing operations")
                     # What measures and what runs are forked from import PyTorch at the same time.
                     self._prepare_runs(servers)
-                    calibration = self._with_layers(calibration, gauge)
+                    calibration = self._with_operations(calibration, gauge)
                     self.say("timing collectives between processes")
                     calibration, fields = self._with_collectives(calibration, gauge)
-            hardware = self._described(described, fields, calibration)
+            source = f"measured by paceline calibrate, {calibration.at}"
+            hardware = with_operations(self._described(described, fields, calibration), self._timed, source)
+            calibration = hardware.calibrated
             for framework in self.frameworks:
                 calibration = self._with_steps(calibration, framework, hardware)
             calibration = self._with_memory(calibration)
@@ -100,7 +103,7 @@ class Calibrator:
                 if len(self.system.cores) > 1:
                     self.say(f"timing {len(self.system.cores)} workers that compute side by side")
                     calibration, hardware = self._with_crowding(calibration, hardware)
-                calibration = self._with_trials(calibration, hardware)
+                calibration, hardware = self._with_trials(calibration, hardware, source)
         deviation = deviation_of_a_run(list(self._repeats.values()))
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
@@ -122,19 +125,17 @@ class Calibrator:
             **{name: Quantity(value=value, source=source) for name, value in fields.items()},
         })  # fmt: skip
 
-    def _with_layers(self, calibration: Calibration, gauge: Gauge) -> Calibration:
-        measured = gauge.layers(1)
-        timings = self._timings = layer_timings(measured["layers"])
+    def _with_operations(self, calibration: Calibration, gauge: Gauge) -> Calibration:
+        measured = gauge.operations(1)
+        self._timed = timed_operations(measured["operations"])
         self._scratch["torch"] = fit_scratch("torch", layer_scratch(measured["scratch"]))
-        crowding = {}
-        if len(self.system.cores) > 1:
-            self.say(f"timing layers on {len(self.system.cores)} cores at once")
-            crowding = crowding_by_kind(timings, layer_timings(gauge.layers(len(self.system.cores))["layers"]))
-        return calibration.model_copy(update={
-            "layers": fit_layers("torch", timings), "layer_crowding": crowding,
-            "optimizer_seconds_per_parameter": {"torch": measured["update"]},
-            "step_overhead_seconds": {"torch": measured["overhead"]},
-        })  # fmt: skip
+        crowding: dict[str, dict[str, float]] = {}
+        cores = len(self.system.cores)
+        if cores > 1:
+            self.say(f"timing operations on {cores} cores at once")
+            together = gauge.operations(cores)["operations"]
+            crowding[str(cores)] = crowding_by_kind(self._timed, timed_operations(together))
+        return calibration.model_copy(update={"operation_crowding": crowding})
 
     def _with_collectives(self, calibration: Calibration, gauge: Gauge) -> tuple[Calibration, dict[str, Any]]:
         most = max(2, min(MOST_RANKS, len(self.system.cores)))
@@ -151,7 +152,7 @@ class Calibrator:
         """Steps of the workload on one worker, over the local batch."""
         single = baseline(framework)
         learned = hardware.model_copy(update={"calibration": calibration})
-        # For how many steps there is time: by its layers in PyTorch, then by what the batch before took.
+        # For how many steps there is time: by its operations in PyTorch, then by what the batch before took.
         expected = Compute(learned, "torch", "fp32").passes(self.facts, LOCAL_BATCHES[0], "").total
         self._batches = batches_within(LONGEST_STEP_SECONDS, expected / LOCAL_BATCHES[0])
         expected *= self._batches[0] / LOCAL_BATCHES[0]
@@ -220,18 +221,20 @@ class Calibrator:
         self._repeats["torch", self._batches[CROWDED]].append(seconds)
         return seconds
 
-    def _with_trials(self, calibration: Calibration, hardware: Hardware) -> Calibration:
-        """Fits layers as they are within models, and then what strategies' software takes beside them."""
+    def _with_trials(self, calibration: Calibration, hardware: Hardware, source: str) -> tuple[Calibration, Hardware]:
+        """Fits operations as they are within models, and then what strategies' software takes beside them."""
         trials = run_trials(self.system, self._run, self.say)
-        models = [timing for trial in trials if (timing := _model_timing(trial, calibration))]
-        layers = fit_layers("torch", self._timings, models)
-        calibration = self._with_memory(calibration.model_copy(update={"layers": layers}))
-        hardware = hardware.model_copy(update={"calibration": calibration})
+        models = [
+            ModelTiming(trial.facts, trial.alone.spec.samples_per_step, trial.alone.step.cpu_seconds)
+            for trial in trials
+        ]
+        hardware = hardware.model_copy(update={"calibration": self._with_memory(calibration)})
+        hardware = within_models(hardware, models, source)
         batch = self._batches[BY_STRATEGIES]
         step = Compute(hardware, "torch", "fp32").passes(self.facts, batch, model_digest(self.facts)).total
         workload = run_workload(self.base, self.facts, batch, step, self.system, self._run, self.say)
         overheads = strategy_overheads(hardware, [*trials, *([workload] if workload else [])])
-        return calibration.model_copy(update={"overheads": overheads})
+        return hardware.calibrated.model_copy(update={"overheads": overheads}), hardware
 
     def _spec(self, name: str, workers: int, batch: int, step_seconds: float) -> RunSpec:
         step_seconds = max(step_seconds, 1e-6)
@@ -284,11 +287,3 @@ def batches_within(step_seconds: float, seconds_per_sample: float) -> tuple[int,
 
 def _between(limits: tuple[int, int], wanted: float) -> int:
     return max(limits[0], min(limits[1], round(wanted)))
-
-
-def _model_timing(trial: TrialModel, calibration: Calibration) -> ModelTiming | None:
-    """The time of a model's two passes: its step on one worker without optimizer and fixed costs."""
-    beside = calibration.step_overhead_seconds["torch"]
-    beside += calibration.optimizer_seconds_per_parameter["torch"] * trial.facts.parameters
-    seconds = trial.alone.step.cpu_seconds - beside
-    return ModelTiming(trial.facts, trial.alone.spec.samples_per_step, seconds) if seconds > 0 else None

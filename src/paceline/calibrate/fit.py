@@ -1,103 +1,84 @@
-"""Timings of layers, alone and within models ─► seconds by kind: non-negative costs with the least relative errors."""
+"""Timed operations, and steps of small models ─► what operations take within models, and what asking for one takes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-import numpy as np
-
+from paceline.calibrate.gpu.fit import efficiencies, grid_of
+from paceline.calibrate.gpu.messages import TimedOperation
 from paceline.costs.footprint import ModelFacts
-from paceline.costs.layers import LayerFacts
-from paceline.predict.compute import passes_back, takes_time, touched_elements
-from paceline.systems.hardware import LayerRate
-
-# Orders of magnitude of what is fitted, so that rounding does not decide: a pass, an operation, a number, a parameter.
-SCALES = np.array([1e-5, 1e-11, 1e-9, 1e-9])
-
-# What seconds are explained by, for each kind of layer: so many of what is fitted.
-Amounts = dict[str, "np.ndarray[Any, Any]"]
-
-
-@dataclass(frozen=True)
-class LayerTiming:
-    """A layer's forward and backward pass of a batch; `first` if nothing before it is trained."""
-
-    layer: LayerFacts
-    input_elements: int
-    batch: int
-    first: bool
-    seconds: float
-
-    @property
-    def kind(self) -> str:
-        """The layer's kind."""
-        return self.layer.kind
-
-    @property
-    def amounts(self) -> Amounts:
-        """How much of each cost the passes have: forward, backward for weights, backward for the input."""
-        passes = 1 + (self.layer.parameters > 0) + (not self.first)
-        return {self.kind: _amounts(self.layer, self.input_elements, self.batch, passes)}
+from paceline.costs.layer_operations import model_operations
+from paceline.predict.operations import OperationTimer
+from paceline.predict.steps import BESIDE
+from paceline.spec import Optimizer
+from paceline.systems.hardware import Device, Hardware, Quantity
 
 
 @dataclass(frozen=True)
 class ModelTiming:
-    """Time of both passes of a whole model, in which weights are not cached as they are for a single layer."""
+    """A step of a whole model on one core."""
 
     model: ModelFacts
     batch: float
     seconds: float
 
-    @property
-    def amounts(self) -> Amounts:
-        """The summed amounts of all layers."""
-        amounts: Amounts = {}
-        input_elements = self.model.input_elements
-        for layer, back in zip(self.model.layers, passes_back(self.model), strict=True):
-            if takes_time(layer):
-                kind = layer.kind
-                amounts[kind] = amounts.get(kind, 0.0) + _amounts(layer, input_elements, self.batch, 1 + back)
-            input_elements = layer.output_elements
-        return amounts
+
+def with_operations(hardware: Hardware, timed: Sequence[TimedOperation], source: str) -> Hardware:
+    """The system with a grid of operations, and with how close to its data sheet they come."""
+    calibration = hardware.calibrated.model_copy(update={"operations": grid_of(timed)})
+    device = hardware.device.model_copy(update=efficiencies(timed, hardware.device, source))
+    if timed:
+        # What an operation takes in which there is next to nothing to compute, as a product that would take as long.
+        rate = device.product_efficiency.value * max(peak.value for peak in device.flops_per_second.values())
+        half_rate = Quantity(value=rate * min(row.seconds for row in timed), source=source)
+        device = device.model_copy(update={"half_rate_flops": half_rate})
+    return hardware.model_copy(update={"device": device, "calibration": calibration})
 
 
-def _amounts(layer: LayerFacts, input_elements: int, batch: float, passes: int) -> "np.ndarray[Any, Any]":
-    elements = touched_elements(layer, input_elements)
-    return passes * SCALES * [1.0, batch * layer.forward_flops, batch * elements, layer.parameters]
+def within_models(hardware: Hardware, models: Sequence[ModelTiming], source: str) -> Hardware:
+    """The system with operations as long as they take within models, and with what a core takes to ask for one.
 
-
-def fit_layers(
-    framework: str, timings: Sequence[LayerTiming], models: Sequence[ModelTiming] = ()
-) -> tuple[LayerRate, ...]:
-    """Fits one rate for each kind of layer; all models together weigh as much as all single layers."""
+    Two costs that are not below zero explain the models' steps best: a factor for operations that were timed by
+    themselves, and seconds for each. Long steps weigh more than short ones, which stay in the caches, but less than by
+    their seconds: an error counts relative to the root of these.
+    """
+    import numpy as np
     from scipy.optimize import nnls
 
-    kinds = tuple(dict.fromkeys(timing.kind for timing in timings))
-    none = np.zeros(len(SCALES))
-    rows: list[LayerTiming | ModelTiming] = [*timings, *models]
-    seconds = np.array([row.seconds for row in rows])
-    amounts = np.array([np.concatenate([row.amounts.get(kind, none) for kind in kinds]) for row in rows])
-    weights = np.array([1.0] * len(timings) + [len(timings) / max(1, len(models))] * len(models))
-    roots = np.sqrt(weights)
-    solution, _ = nnls(amounts * (roots / seconds)[:, None], roots)
-    squares = (amounts @ solution / seconds - 1) ** 2 * weights
-    rates = []
-    for kind, costs in zip(kinds, solution.reshape(len(kinds), len(SCALES)) * SCALES, strict=True):
-        of_kind = np.array([kind in row.amounts for row in rows])
-        fixed, per_flop, per_element, per_parameter = (float(cost) for cost in costs)
-        rates.append(LayerRate(
-            framework=framework, kind=kind, fixed=fixed, per_flop=per_flop, per_element=per_element,
-            per_parameter=per_parameter, residual=float(np.sqrt(squares[of_kind].sum() / weights[of_kind].sum())),
-            timed_seconds=sum(timing.seconds for timing in timings if timing.kind == kind),
-        ))  # fmt: skip
-    return tuple(rates)
+    device = hardware.device
+    timer = OperationTimer(hardware.model_copy(update={"device": _asked_in(device, 0.0, source)}))
+    rows = np.array([[*_sums(timing, timer), timing.seconds] for timing in models])
+    scale = rows[:, :2].max(axis=0)
+    roots = np.sqrt(rows[:, 2])
+    costs, _ = nnls(rows[:, :2] / scale / roots[:, None], roots)
+    factor, asking = (float(cost) for cost in costs / scale)
+    operations = tuple(
+        times.model_copy(update={"seconds": tuple(seconds * factor for seconds in times.seconds)})
+        for times in hardware.calibrated.operations
+    )
+    calibration = hardware.calibrated.model_copy(update={"operations": operations})
+    return hardware.model_copy(update={"device": _asked_in(device, asking, source), "calibration": calibration})
 
 
-def crowding_by_kind(alone: Sequence[LayerTiming], together: Sequence[LayerTiming]) -> dict[str, float]:
-    """The median slowdown of each kind of layer when all cores compute it at once."""
+def _asked_in(device: Device, seconds: float, source: str) -> Device:
+    return device.model_copy(update={"host_seconds_per_operation": {"eager": Quantity(value=seconds, source=source)}})
+
+
+def _sums(timing: ModelTiming, timer: OperationTimer) -> tuple[float, float]:
+    """Seconds of all operations of a step, and how many there are."""
+    step = model_operations(timing.model, timing.batch, "fp32", Optimizer())
+    operations = [*step.update]
+    for layer in step.layers:
+        operations += [*layer.forward, *layer.backward]
+    seconds = sum(timer.timed(operation).seconds * operation.count for operation in operations)
+    return seconds, BESIDE + sum(operation.count for operation in operations)
+
+
+def crowding_by_kind(alone: Sequence[TimedOperation], together: Sequence[TimedOperation]) -> dict[str, float]:
+    """How much longer operations of each kind take when other cores compute the same: the middle one of each kind."""
     ratios: dict[str, list[float]] = {}
-    alone_seconds = {(timing.layer, timing.batch): timing.seconds for timing in alone}
-    for timing in together:
-        ratios.setdefault(timing.kind, []).append(timing.seconds / alone_seconds[timing.layer, timing.batch])
+    alone_seconds = {timed.operation: timed.seconds for timed in alone}
+    for timed in together:
+        if timed.operation in alone_seconds:
+            ratios.setdefault(timed.operation.kind, []).append(timed.seconds / alone_seconds[timed.operation])
     return {kind: max(1.0, median(factors)) for kind, factors in ratios.items()}

@@ -1,4 +1,4 @@
-"""Measurements apart from training runs: forked processes that time layers or transfers in PyTorch."""
+"""Measurements that are no training run: processes forked from one with PyTorch that time operations or transfers."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ KINDS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "send"]
 
 
 class GaugeRequest(Message):
-    """What a process is asked to measure: transfers of these sizes and kinds, or layers if there are none."""
+    """What one of several processes is to measure: transfers of these kinds and sizes, or else operations."""
 
     rank: int
     world: int
@@ -47,10 +47,10 @@ class Gauge:
     folder: Path
     server: ForkServer
 
-    def layers(self, at_once: int) -> dict[str, Any]:
-        """Layer timings by the first of `at_once` processes that time the same layers simultaneously.
+    def operations(self, at_once: int) -> dict[str, Any]:
+        """What the first of so many processes measures that all time the same operations at the same time.
 
-        Several time some of the layers; one times all, and beside them the optimizer and what layers hold.
+        Several time some of the operations; one times all, and beside them what layers hold.
         """
         return self._measure(at_once, [], [])
 

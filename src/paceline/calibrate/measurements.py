@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import mean
 from typing import Any
 
-from paceline.calibrate.fit import LayerTiming
+from paceline.calibrate.gpu.messages import TimedOperation
 from paceline.calibrate.memory import MeasuredScratch
 from paceline.costs.layers import LayerFacts
 from paceline.predict.estimate import NORMAL_90
@@ -19,18 +19,19 @@ UNDISTURBED = 1.3
 LEAST_DEVIATION = 0.02
 
 
-def layer_timings(rows: Sequence[dict[str, Any]]) -> list[LayerTiming]:
-    """Timings of single layers, as the gauge reported them."""
-    return [LayerTiming(*_case(row), row["cpu_seconds"]) for row in rows]
+def timed_operations(rows: Sequence[dict[str, Any]]) -> list[TimedOperation]:
+    """As the gauge reported them."""
+    return [TimedOperation.model_validate(row) for row in rows]
 
 
 def layer_scratch(rows: Sequence[dict[str, Any]]) -> list[MeasuredScratch]:
-    """Temporary memory of single layers, as the gauge reported it."""
-    return [MeasuredScratch(*_case(row), row["peak_bytes"]) for row in rows]
-
-
-def _case(row: dict[str, Any]) -> tuple[LayerFacts, int, int, bool]:
-    return LayerFacts.from_json(row["layer"]), row["input_elements"], row["batch"], row["first"]
+    """Of single layers, as the gauge reported them."""
+    return [
+        MeasuredScratch(
+            LayerFacts.from_json(row["layer"]), row["input_elements"], row["batch"], row["first"], row["peak_bytes"]
+        )
+        for row in rows
+    ]
 
 
 def transfer_curve(rows: Sequence[dict[str, Any]]) -> Curve:

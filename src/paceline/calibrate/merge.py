@@ -12,7 +12,6 @@ from paceline.systems.hardware import (
     Collective,
     Curve,
     Hardware,
-    LayerRate,
     LayerScratch,
     MemoryFit,
     Quantity,
@@ -22,8 +21,6 @@ from paceline.systems.hardware import (
 from paceline.systems.operation_times import OperationTimes
 
 T = TypeVar("T")
-# Fields whose values by framework are seconds, of which the shorter is the less disturbed.
-LEAST = ("optimizer_seconds_per_parameter", "step_overhead_seconds")
 
 
 def merge_systems(old: Hardware, new: Hardware) -> Hardware:
@@ -34,6 +31,10 @@ def merge_systems(old: Hardware, new: Hardware) -> Hardware:
     if _alike(old.calibration, new.calibration):
         fields["interference"] = _mean(old.interference, new.interference)
         fields["straggling"] = _mean(old.straggling, new.straggling)
+        if new.kind == "cpu":
+            before, after = (system.device.host_seconds_per_operation["eager"] for system in (old, new))
+            asking = {"host_seconds_per_operation": {"eager": _mean(before, after)}}
+            fields["device"] = new.device.model_copy(update=asking)
     return new.model_copy(update=fields)
 
 
@@ -50,22 +51,19 @@ def merge_calibrations(old: Calibration, new: Calibration) -> Calibration:
     if not _alike(old, new):
         kept = [curve for curve in old.steps if old.machine == new.machine]
         return new.model_copy(update={"steps": _joined(kept, new.steps, _step, lambda _old, curve: curve)})
-    layers = _joined(old.layers, new.layers, lambda rate: (rate.framework, rate.kind), _less_disturbed_layers)
     return new.model_copy(
         update={
             "steps": _joined(old.steps, new.steps, _step, _shorter_steps),
-            "layers": layers,
-            "layer_crowding": _crowding(old, new),
-            "operation_crowding": {**old.operation_crowding, **new.operation_crowding},
-            "crowding": {
-                cores: mean((old.crowding.get(cores, factor), factor)) for cores, factor in new.crowding.items()
+            "operation_crowding": {
+                count: _mean_factors(old.operation_crowding.get(count, {}), factors)
+                for count, factors in {**old.operation_crowding, **new.operation_crowding}.items()
             },
+            "crowding": _mean_factors(old.crowding, new.crowding),
             "memory": _joined(old.memory, new.memory, lambda fit: fit.framework, _mean_memory),
             "collectives": _joined(old.collectives, new.collectives, _transfer, _shorter_transfers),
             "overheads": _joined(old.overheads, new.overheads, lambda overhead: overhead.strategy, _mean_overheads),
             "operations": _joined(old.operations, new.operations, _operations, _shorter_operations),
             "replayed": _joined(old.replayed, new.replayed, _operations, _shorter_operations),
-            **{name: _least(getattr(old, name), getattr(new, name)) for name in LEAST},
             "repeat_deviation": _deviation(old, new),
         }
     )
@@ -86,18 +84,8 @@ def _deviation(old: Calibration, new: Calibration) -> float:
     return sqrt(mean(deviation**2 for deviation in (old.repeat_deviation, new.repeat_deviation, *apart)))
 
 
-def _crowding(old: Calibration, new: Calibration) -> dict[str, float]:
-    """The shortest time on all cores at once over the shortest on one."""
-    crowding = {}
-    for kind, factor in {**old.layer_crowding, **new.layer_crowding}.items():
-        alone, together = [], []
-        for calibration in (old, new):
-            timed = sum(rate.timed_seconds for rate in calibration.layers if rate.kind == kind)
-            factors = calibration.layer_crowding
-            alone += [timed] if timed else []
-            together += [timed * factors[kind]] if timed and kind in factors else []
-        crowding[kind] = max(1.0, min(together) / min(alone)) if together else factor
-    return crowding
+def _mean_factors(old: dict[str, float], new: dict[str, float]) -> dict[str, float]:
+    return {name: mean((old.get(name, factor), factor)) for name, factor in new.items()}
 
 
 def _mean_memory(old: MemoryFit, new: MemoryFit) -> MemoryFit:
@@ -161,10 +149,6 @@ def _shorter_transfers(old: Collective, new: Collective) -> Collective:
     return new.model_copy(update={"curve": _lower(old.curve, new.curve)})
 
 
-def _less_disturbed_layers(old: LayerRate, new: LayerRate) -> LayerRate:
-    return old if 0 < old.timed_seconds < new.timed_seconds else new
-
-
 def _mean_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOverhead:
     """The mean of both overheads, which are differences and so vary either way."""
     both = old.held_per_activation_byte, new.held_per_activation_byte
@@ -188,7 +172,3 @@ def _lower(old: Curve, new: Curve) -> Curve:
     if old.sizes != new.sizes:
         return new
     return Curve.through(new.sizes, [min(pair) for pair in zip(old.values, new.values, strict=True)])
-
-
-def _least(old: dict[str, float], new: dict[str, float]) -> dict[str, float]:
-    return {name: min(value, old.get(name, value)) for name, value in {**old, **new}.items()}

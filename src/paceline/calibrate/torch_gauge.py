@@ -1,4 +1,4 @@
-"""How fast this machine is in PyTorch: layers by kind, the optimizer, and collectives by bytes and ranks.
+"""How fast this machine is in PyTorch: operations on a core, what layers hold, collectives by bytes and ranks.
 
 `measure` is what the processes do that `gauge.py` asks for.
 """
@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from statistics import median
@@ -16,30 +17,35 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.calibrate.core_cases import core_cases
 from paceline.calibrate.gauge import GaugeRequest
+from paceline.calibrate.gpu.calls_gauge import call_of
+from paceline.calibrate.gpu.messages import TimedOperation
 from paceline.costs.footprint import ModelFacts
+from paceline.costs.operations import Operation
 from paceline.frameworks.torch.model import build_module
-from paceline.frameworks.torch.optimizer import make_optimizer
-from paceline.frameworks.torch.training import cross_entropy
 from paceline.runs.meters.memory import resident, start_peak_anew
-from paceline.spec import Optimizer
 from paceline.workloads.base import model_facts
-from paceline.workloads.layers import Block, Conv, Dense, Embed, Layer, MaxPool, Norm, Shape
+from paceline.workloads.layers import Block, Conv, Dense, Layer, MaxPool, Norm, Shape
 
 IMAGE_DIMENSIONS = 3
 PATIENCE = timedelta(seconds=120)
 # Each timing is repeated for so long, and at least so often; the least disturbed part counts.
 REPEAT_SECONDS, LEAST_REPEATS, COUNTED_SHARE = 0.07, 6, 1 / 4
 MOST_REPEATS = 60
-# Layers and transfers are repeated in so many turns.
-LAYER_TURNS, TURNS = 3, 3
+# Transfers are repeated in so many turns.
+TURNS = 3
+# So many operations take turns, as often as this after the first time: in a model, too, an operation finds the caches
+# full of others' numbers.
+OPERATIONS_TOGETHER, OPERATION_TURNS = 40, 8
 # Between transfers a step computes: what it reads and writes meanwhile drives the payload out of the caches.
 BETWEEN_BYTES = 1 << 23
 # What is computed while bytes are on their way: a product small enough to be asked about often.
 PRODUCT_SIZE = 192
 HIDDEN_BYTES = 1 << 24
 HIDDEN_ROUNDS = 6
-UPDATED_PARAMETERS = (1 << 20, 1 << 23)
+# On all cores at once a part of the operations is timed.
+CROWDED_EVERY = 4
 
 
 # Newer versions of PyTorch have another name for it.
@@ -62,35 +68,6 @@ class LayerCase:
                 "first": self.first}  # fmt: skip
 
 
-CASES: tuple[LayerCase, ...] = tuple(
-    LayerCase(layer, shape, batch, first)
-    for layer, shape, batches, first in (
-        (Conv(32), (1, 28, 28), (32, 128), True),
-        (Conv(128), (1, 28, 28), (16, 64), True),
-        (Conv(64), (32, 14, 14), (16, 64), False),
-        (Conv(256), (128, 14, 14), (8, 32), False),
-        (Conv(512), (256, 7, 7), (8, 32), False),
-        (MaxPool(), (32, 28, 28), (32, 128), False),
-        (MaxPool(), (128, 28, 28), (16, 64), False),
-        (MaxPool(), (256, 14, 14), (16, 64), False),
-        (Dense(512, relu=True), (784,), (16, 64, 256), False),
-        (Dense(512, relu=True), (512,), (16, 64, 256), False),
-        (Dense(64, relu=True), (6272,), (32, 128), False),
-        (Dense(1024, relu=True), (1024,), (16, 128), False),
-        (Dense(10), (512,), (32, 256), False),
-        (Dense(256), (64, 128), (4, 16), False),
-        (Block(4), (64, 64), (4, 16), False),
-        (Block(4), (64, 128), (4, 16), False),
-        (Block(4), (64, 256), (4, 16), False),
-        (Block(4), (32, 128), (8, 32), False),
-        (Norm(), (64, 128), (4, 32), False),
-        (Norm(), (64, 256), (4, 32), False),
-        (Embed(256, 128), (64,), (4, 32), True),
-    )
-    for batch in batches
-)
-# On all cores at once a third of them is timed: by how much longer one takes is alike within a kind.
-CROWDED_CASES = CASES[::3]
 # Of these it is seen what their passes hold beside tensors: two of each kind, so that weights and samples come apart.
 SCRATCH_CASES = (
     LayerCase(Conv(32), (1, 28, 28), 128, first=True),
@@ -105,53 +82,40 @@ SCRATCH_CASES = (
 )
 
 
-def cpu_seconds(function: Callable[[], Any]) -> float:
-    """CPU seconds of one call: the mean of the least disturbed ones."""
-    return _least_disturbed(_timed(function))[1]
-
-
-def _timed(function: Callable[[], Any], turns: int = 1) -> list[tuple[float, float]]:
-    """Wall and CPU seconds of each call in one of so many turns; the first call is not counted."""
-    function()
-    taken: list[tuple[float, float]] = []
-    until = time.perf_counter() + REPEAT_SECONDS / turns
-    while len(taken) < LEAST_REPEATS / turns or time.perf_counter() < until:
-        started, cpu = time.perf_counter(), time.process_time()
-        function()
-        taken.append((time.perf_counter() - started, time.process_time() - cpu))
-    return taken
-
-
 def _least_disturbed(taken: list[tuple[float, float]]) -> tuple[float, float]:
     kept = sorted(taken)[: max(1, round(len(taken) * COUNTED_SHARE))]
     return sum(wall for wall, _ in kept) / len(kept), sum(cpu for _, cpu in kept) / len(kept)
 
 
-def layer_timings(cases: Sequence[LayerCase]) -> list[dict[str, Any]]:
-    """Forward and backward of each case, with the counts that its time is explained by.
-
-    All are timed, then all again: a burst of other load spoils a part of each and the whole of none.
-    """
-    taken: list[list[tuple[float, float]]] = [[] for _ in cases]
-    for _ in range(LAYER_TURNS):
-        for case, seconds_taken in zip(cases, taken, strict=True):
-            seconds_taken.extend(_timed(_passes(case), LAYER_TURNS))
-    timings = []
-    for case, seconds_taken in zip(cases, taken, strict=True):
-        seconds, cpu = _least_disturbed(seconds_taken)
-        timings.append({**case.values(), "seconds": seconds, "cpu_seconds": cpu})
-    return timings
+def operation_timings(wanted: Sequence[Operation]) -> list[TimedOperation]:
+    """CPU seconds of each operation on one core; one that this PyTorch refuses is left out."""
+    device, timed = torch.device("cpu"), []
+    for start in range(0, len(wanted), OPERATIONS_TOGETHER):
+        calls = {}
+        for operation in wanted[start : start + OPERATIONS_TOGETHER]:
+            with suppress(RuntimeError, NotImplementedError):
+                call = call_of(operation, device)
+                call()
+                calls[operation] = call
+        taken: dict[Operation, list[float]] = {operation: [] for operation in calls}
+        for _ in range(OPERATION_TURNS):
+            for operation, call in calls.items():
+                if operation.kind == "update":
+                    # What Python takes for it is no part of its bytes: a small model's finds its code in the caches.
+                    call()
+                started = time.process_time()
+                call()
+                taken[operation].append(time.process_time() - started)
+        timed += [TimedOperation(operation=operation, seconds=median(seconds)) for operation, seconds in taken.items()]
+    return timed
 
 
 def _passes(case: LayerCase) -> Callable[[], None]:
     module = build_module((case.layer,), case.shape, channels_last=True).to(memory_format=torch.channels_last)
-    if isinstance(case.layer, Embed):
-        inputs = torch.randint(0, case.layer.vocabulary, (case.batch, *case.shape))
-    else:
-        inputs = torch.randn(case.batch, *case.shape)
-        if len(case.shape) == IMAGE_DIMENSIONS:
-            inputs = inputs.to(memory_format=torch.channels_last)
-        inputs.requires_grad_(not case.first)
+    inputs = torch.randn(case.batch, *case.shape)
+    if len(case.shape) == IMAGE_DIMENSIONS:
+        inputs = inputs.to(memory_format=torch.channels_last)
+    inputs.requires_grad_(not case.first)
     back = torch.ones_like(module(inputs if case.first else inputs * 1).detach())
 
     def passes() -> None:
@@ -201,32 +165,6 @@ def _in_a_fork(function: Callable[[], int | None]) -> int | None:
         text = answer.read()
     os.waitpid(child, 0)
     return json.loads(text) if text else None
-
-
-def update_seconds() -> float:
-    """Seconds to update one parameter with Adam, set as runs have it."""
-    slopes = []
-    for count in UPDATED_PARAMETERS:
-        parameter = torch.nn.Parameter(torch.randn(count))
-        parameter.grad = torch.randn(count)
-        optimizer = make_optimizer(Optimizer(), [parameter], eager=True)
-        slopes.append(cpu_seconds(optimizer.step) / count)
-    return sum(slopes) / len(slopes)
-
-
-def step_overhead() -> float:
-    """Seconds of a step of a tiny model beyond its layers: launching operations takes longer than computing them."""
-    module = build_module((Dense(4), Dense(4)), (4,), channels_last=True)
-    optimizer = make_optimizer(Optimizer(), module.parameters(), eager=True)
-    inputs, targets, index = torch.randn(64, 4), torch.zeros(64, dtype=torch.int64), torch.arange(8)
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        cross_entropy(module(inputs[index]), targets[index]).backward()
-        optimizer.step()
-
-    layers = sum(cpu_seconds(_passes(LayerCase(Dense(4), (4,), 8))) for _ in range(2))
-    return max(0.0, cpu_seconds(step) - layers)
 
 
 def collective_timings(sizes: list[int], kinds: list[str]) -> list[dict[str, Any]]:
@@ -316,14 +254,18 @@ def interference() -> float:
     return share / (1 - share)
 
 
+def _as_json(timed: Sequence[TimedOperation]) -> list[dict[str, Any]]:
+    return [row.model_dump(mode="json") for row in timed]
+
+
 def measure(request: GaugeRequest) -> dict[str, Any]:
     """Takes the measurements that the request names."""
     torch.set_num_threads(1)
     if not request.kinds and request.world > 1:
-        return {"layers": layer_timings(CROWDED_CASES)}
+        # By how much longer one takes is alike within a kind.
+        return {"operations": _as_json(operation_timings(core_cases()[::CROWDED_EVERY]))}
     if not request.kinds:
-        return {"scratch": scratch_peaks(), "layers": layer_timings(CASES), "update": update_seconds(),
-                "overhead": step_overhead()}  # fmt: skip
+        return {"scratch": scratch_peaks(), "operations": _as_json(operation_timings(core_cases()))}
     store = dist.FileStore(str(request.store), request.world)
     dist.init_process_group("gloo", store=store, rank=request.rank, world_size=request.world, timeout=PATIENCE)
     try:

@@ -225,7 +225,7 @@ def _print(hardware: Hardware, out: Path) -> None:
             console.print(f"the host takes {format_seconds(host.value)} to launch an operation, {execution}")
     for count, factor in calibration.crowding.items():
         console.print(f"{count} workers at once compute {factor:.2f} times as long as one")
-    for count, factors in calibration.operation_crowding.items():
+    for count, factors in calibration.operation_crowding.items() if hardware.slices else ():
         console.print(
             f"{count} slices at once take {factors.get('product', 1.0):.2f} times as long as one for products, "
             f"{factors.get('add', 1.0):.2f} times for passes over memory"

@@ -38,7 +38,9 @@ def block_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
     else:
         hidden = shapes["up_kernel"][1]
         dense(tape, on, (tokens, width, hidden), bias=True, wide=True)
-        pointwise(tape, on.numbers, tokens * hidden, "gelu", "gelu_backward")
+        # GPT's is by tanh (Radford et al., 2019), an encoder's is exact.
+        gelu = "gelu_tanh" if layer.causal else "gelu"
+        pointwise(tape, on.numbers, tokens * hidden, gelu, f"{gelu}_backward")
         dense(tape, on, (tokens, hidden, width), bias=True)
     _exchange(tape, on, gathered)
     _add(tape, on, own)

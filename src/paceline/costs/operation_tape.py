@@ -14,14 +14,12 @@ MULTIPLIED: dict[Precision, OperationNumbers] = {
 AUTOCAST = ("bf16", "fp16")
 # Arrays that memory-bound operations read and write, by what PyTorch calls them.
 ARRAYS = {
-    "add": 3, "mul": 3, "gelu": 2, "gelu_backward": 3, "relu": 2, "threshold_backward": 3, "silu": 2,
-    "silu_backward": 3, "native_layer_norm": 2, "native_layer_norm_backward": 3, "_fused_rms_norm": 2,
-    "_fused_rms_norm_backward": 3, "native_group_norm": 2, "native_group_norm_backward": 3, "sum": 1, "clone": 2,
-    "contiguous": 2,
-    "_log_softmax": 2, "_log_softmax_backward_data": 3, "embedding": 2, "embedding_dense_backward": 3, "cat": 2,
-    "neg": 2, "copy_": 2, "max_pool2d_with_indices": 2, "max_pool2d_with_indices_backward": 3,
-    "select_backward": 4 / 3, "mean": 1, "div": 2,
-    "index": 2, "fill_": 1,
+    "add": 3, "mul": 3, "gelu": 2, "gelu_backward": 3, "gelu_tanh": 2, "gelu_tanh_backward": 3, "relu": 2,
+    "threshold_backward": 3, "silu": 2, "silu_backward": 3, "native_layer_norm": 2, "native_layer_norm_backward": 3,
+    "_fused_rms_norm": 2, "_fused_rms_norm_backward": 3, "native_group_norm": 2, "native_group_norm_backward": 3,
+    "sum": 1, "clone": 2, "contiguous": 2, "_log_softmax": 2, "_log_softmax_backward_data": 3, "embedding": 2,
+    "embedding_dense_backward": 3, "cat": 2, "neg": 2, "copy_": 2, "max_pool2d_with_indices": 2,
+    "max_pool2d_with_indices_backward": 3, "select_backward": 4 / 3, "mean": 1, "div": 2, "index": 2, "fill_": 1,
 }  # fmt: skip
 CAST = "_to_copy"
 

@@ -1,7 +1,4 @@
-"""Seconds that a device computes for each layer of a model: from measured steps, from layers, or from operations.
-
-Cores are known by their layers, GPUs by their operations.
-"""
+"""Seconds that a device computes for each layer of a model: from measured steps, else from its operations."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -9,24 +6,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from paceline.costs.footprint import BACKWARD_OVER_FORWARD, ModelFacts
+from paceline.costs.footprint import ModelFacts
 from paceline.costs.layer_operations import model_operations
-from paceline.costs.layers import LayerFacts
-from paceline.predict.operations import OperationTimer, Source, peak_of
-from paceline.predict.steps import host_seconds, like_layers, step_seconds, unit_operations
+from paceline.predict.operations import OperationTimer, Source
+from paceline.predict.steps import StepSeconds, host_seconds, like_layers, step_seconds, unit_operations
 from paceline.runs.traced_model import TracedModel
 from paceline.spec import Execution, Optimizer, Precision
-from paceline.systems.hardware import Hardware, LayerRate, StepCurve
+from paceline.systems.hardware import Hardware, StepCurve
 
-BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "bf16-pure": 2}
 DIGEST_LENGTH = 12
 # Where seconds come from that nobody measured.
 DATA_SHEET = "the data sheet"
 USUAL_OPTIMIZER = Optimizer()
-# Arrays that one operation of a framework has as a rule: a kernel and a bias.
-ARRAYS_PER_OPERATION = 2
-# Adam reads the gradient and its two states and the parameter, and writes all but the gradient.
-UPDATE_BYTES_PER_PARAMETER = 28
+# Samples of a worker as a rule, where their number matters little.
+USUAL_SAMPLES = 32
 
 
 @dataclass(frozen=True)
@@ -81,34 +74,6 @@ def model_digest(model: ModelFacts) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def touched_elements(layer: LayerFacts, before: int) -> int:
-    """Numbers that a forward pass of one sample reads and writes."""
-    return before + layer.kept
-
-
-def passes_back(model: ModelFacts) -> list[int]:
-    """How many gradient computations each layer needs in the backward pass: for its weights, and for its input.
-
-    Before the first parameters nothing goes back, and there the gradient of the input is not wanted.
-    """
-    passes, trained_below = [], False
-    for layer in model.layers:
-        passes.append((layer.parameters > 0) + trained_below)
-        trained_below = trained_below or layer.parameters > 0
-    return passes
-
-
-def takes_time(layer: LayerFacts) -> bool:
-    """Whether the layer computes anything, rather than only changing a shape."""
-    return bool(layer.forward_flops or layer.parameters)
-
-
-def pass_seconds(rate: LayerRate, layer: LayerFacts, elements: int, samples: float) -> float:
-    """One pass of a layer; a backward pass is one for the gradient of its weights and one for that of its input."""
-    fixed = rate.fixed + rate.per_parameter * layer.parameters
-    return fixed + samples * (rate.per_flop * layer.forward_flops + rate.per_element * elements)
-
-
 @dataclass(frozen=True)
 class Compute:
     """Steps of one framework at one precision on one worker of a system."""
@@ -126,11 +91,9 @@ class Compute:
     casts: bool = False
 
     def passes(self, model: ModelFacts, samples: float, digest: str | None = None) -> Passes:
-        """Seconds of a local batch: as measured where this model was, else put together from its layers."""
-        by_layer = (
-            self._by_layers(model, samples) if self.hardware.kind == "cpu" else self._by_operations(model, samples)
-        )
+        """Seconds of a local batch: as measured where this model was, else put together from its operations."""
         curve = self.measured_steps(digest if digest is not None else model_digest(model))
+        by_layer = self._by_operations(model, samples, self.traced if curve is None else None)
         if curve is None:
             return by_layer
         update = by_layer.update_per_parameter * model.parameters
@@ -153,7 +116,10 @@ class Compute:
             "grid": f"a grid of operations, measured {self._where}",
             "data sheet": "numbers fitted to logged runs" if self.hardware.software else DATA_SHEET,
         }
-        text = names[max(sources, key=lambda source: sources[source], default="data sheet")]
+        source: Source = max(sources, key=lambda name: sources[name], default="data sheet")
+        text = names[source]
+        if self.hardware.kind == "cpu" and source == "data sheet":
+            return f"{text}, because no operations were timed: run paceline calibrate"
         return f"{text}; the host takes longer to launch kernels than the GPU to run them" if host_bound else text
 
     @property
@@ -169,19 +135,12 @@ class Compute:
         wanted, curves = (self.framework, self.precision), self.hardware.calibrated.steps
         return {curve.digest: curve for curve in curves if (curve.framework, curve.precision) == wanted}
 
-    @cached_property
-    def _rates(self) -> dict[str, LayerRate]:
-        known = self.hardware.calibrated.layers if self.precision == "fp32" else ()
-        of_framework = {rate.kind: rate for rate in known if rate.framework == self.framework}
-        # Layers are timed in PyTorch; those of other frameworks are taken to be as fast, for want of better.
-        return of_framework or {rate.kind: rate for rate in known}
-
-    def _by_operations(self, model: ModelFacts, samples: float) -> Passes:
+    def _by_operations(self, model: ModelFacts, samples: float, traced_model: TracedModel | None) -> Passes:
         """Seconds of each layer: the larger of device and host time; the loss counts with the last layer."""
         timer = self.timer or OperationTimer(self.hardware)
         operations = model_operations(model, samples, self.numbers, self.optimizer)
         step = step_seconds(operations, timer, self.running)
-        traced = self.traced.at(samples, self.numbers, self.optimizer) if self.traced else None
+        traced = traced_model.at(samples, self.numbers, self.optimizer) if traced_model else None
         if traced is not None:
             step = like_layers(step_seconds(traced, timer, self.running), step)
         if self.casts:
@@ -195,13 +154,19 @@ class Compute:
         host_forward, host_backward = (_joined(part.host for part in parts) for parts in (step.forward, step.backward))
         return Passes(
             tuple(seconds * stretched for seconds in forward), tuple(seconds * stretched for seconds in backward),
-            # An update that the host is slower to ask for than the device to make is beside the passes.
-            overhead=max(0.0, step.beside + step.update.host - step.update.device) if host_bound else 0.0,
+            overhead=self._overhead(step, host_bound),
             update_per_parameter=step.update.device / model.parameters if model.parameters else 0.0,
             deviation=step.deviation, source=self.source_text(step.sources, host_bound),
             least=max(sum(host_forward) + sum(host_backward), step.least),
             host_forward=host_forward, host_backward=host_backward,
         )  # fmt: skip
+
+    def _overhead(self, step: StepSeconds, host_bound: bool) -> float:
+        """Seconds of a step beside its passes and its update; on GPUs hidden where the device takes longer."""
+        if self.hardware.kind == "cpu":
+            return step.beside
+        # An update that the host is slower to ask for than the device to make is beside the passes.
+        return max(0.0, step.beside + step.update.host - step.update.device) if host_bound else 0.0
 
     @property
     def running(self) -> Execution:
@@ -213,50 +178,16 @@ class Compute:
         """The precision for which operations are looked up, with casts taken into account."""
         return "bf16-pure" if self.casts else self.precision
 
-    def _by_layers(self, model: ModelFacts, samples: float) -> Passes:
-        calibration, rates = self.hardware.calibrated, self._rates
-        seconds = self._measured_layer if rates else self._described_layer
-        elements, parts, least = model.input_elements, [], 0.0
-        for layer, back in zip(model.layers, passes_back(model), strict=True):
-            parts.append(seconds(layer, back, touched_elements(layer, elements), samples))
-            least += sum(seconds(replace(layer, parameters=min(1, layer.parameters)), back, 0, 0.0))
-            elements = layer.output_elements
-        update = UPDATE_BYTES_PER_PARAMETER / self.hardware.device.memory_bytes_per_second.value
-        update = calibration.optimizer_seconds_per_parameter.get(self.framework, update)
-        overhead = calibration.step_overhead_seconds.get(self.framework, 0.0)
-        return Passes(
-            tuple(part[0] for part in parts), tuple(part[1] for part in parts), overhead, update,
-            self._deviation(rates, model), f"layers, measured {self._where}" if rates else DATA_SHEET, least,
-        )  # fmt: skip
-
-    def _deviation(self, rates: dict[str, LayerRate], model: ModelFacts) -> float:
-        if not rates:
-            return self.hardware.uncertainty.value
-        weights = dict.fromkeys(rates, 0.0)
-        for layer in model.layers:
-            if layer.kind in weights:
-                weights[layer.kind] += layer.forward_flops
-        total = sum(weights.values()) or 1.0
-        return sum(rates[kind].residual * weight for kind, weight in weights.items()) / total
-
-    def _measured_layer(self, layer: LayerFacts, back: int, elements: int, samples: float) -> tuple[float, float]:
-        if not takes_time(layer):
-            return 0.0, 0.0
-        rate = self._rates.get(layer.kind) or self._rates["dense"]
-        seconds = pass_seconds(rate, layer, elements, samples)
-        return seconds, back * seconds
-
-    def _described_layer(self, layer: LayerFacts, back: int, elements: int, samples: float) -> tuple[float, float]:
-        """The slower of computing and of moving numbers, and no less than launching the kernels takes."""
-        device = self.hardware.device
-        rate = peak_of(device, self.precision) * device.efficiency.value
-        moved = samples * elements * BYTES[self.precision] / device.memory_bytes_per_second.value
-        operations = max(1, layer.tensors // ARRAYS_PER_OPERATION) if layer.forward_flops else 0
-        asking = device.launch_seconds.value * operations
-        computed = samples * layer.forward_flops / rate
-        forward = max(computed, moved, asking / (1 + BACKWARD_OVER_FORWARD))
-        backward = max(back * computed, 2 * moved, asking * 2 / (1 + BACKWARD_OVER_FORWARD))
-        return forward, backward if back and takes_time(layer) else 0.0
+    def all_cores_factor(self, model: ModelFacts) -> float:
+        """How much longer the model's operations take when every core computes, by their kinds."""
+        factors = self.hardware.calibrated.operation_crowding.get(str(self.hardware.node_devices), {})
+        total = crowded = 0.0
+        timer = self.timer or OperationTimer(self.hardware)
+        for layer in model_operations(model, USUAL_SAMPLES, self.numbers, self.optimizer).layers:
+            for operation in (*layer.forward, *layer.backward):
+                seconds = timer.timed(operation).seconds * operation.count
+                total, crowded = total + seconds, crowded + seconds * factors.get(operation.kind, 1.0)
+        return crowded / total if total else 1.0
 
 
 def _joined(seconds: Iterable[float]) -> tuple[float, ...]:

@@ -149,7 +149,7 @@ class Predictor:
     price_per_device_hour: float | None = None
     # Of the samples, as a process holds them.
     data_bytes: float = 0.0
-    # Of a user's model on a GPU: its operations, traced when they are asked for.
+    # Of a user's model: its operations, traced when they are asked for.
     traced: TracedModel | None = None
     tokens_per_sample: int | None = None
     # What operations take on the system, and passes of ranks; predictors of other models may share them.
@@ -327,19 +327,19 @@ class Predictor:
         return 1 + (measured - 1) * (min(workers, slices) - 1) / (slices - 1) if slices > 1 else 1.0
 
     def _all_busy(self, chosen: Strategy) -> float:
-        """The slowdown of computation when every core is busy: measured on this model, or on its kinds of layers.
+        """The slowdown of computation when every core is busy: measured on this model, or by its operations.
 
-        A layer by itself stays in its core's cache, which a model's step does not: it is no less than what was measured
-        of a whole model.
+        It is no less than what was measured of a whole model.
         """
         known = self.hardware.calibrated
         measured = known.crowding.get(str(self.hardware.node_devices))
-        single = Compute(self.hardware, chosen.framework or "torch", "fp32")
+        single = Compute(self.hardware, chosen.framework or "torch", "fp32", timer=self._timer(1.0))
         if measured is not None and single.measured_steps(self.digest):
             return measured
-        weights = [(layer.forward_flops, known.layer_crowding.get(layer.kind, 1.0)) for layer in self.model.layers]
-        total = sum(weight for weight, _ in weights)
-        return max(measured or 1.0, sum(weight * factor for weight, factor in weights) / total if total else 1.0)
+        key = "all cores", id(self.hardware)
+        if key not in self.model.derived:
+            self.model.derived[key] = single.all_cores_factor(self.model)
+        return max(measured or 1.0, float(self.model.derived[key]))
 
     def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
         step, software = parts.step or 1.0, self.hardware.software

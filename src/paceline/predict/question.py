@@ -119,7 +119,7 @@ class Question:
         return Predictor(
             self.hardware, self.facts, self._samples, described.value if price is None and described else price,
             data_bytes(self.base),
-            TracedModel(self.base) if self.model is not None and self.hardware.kind == "cuda" else None,
+            TracedModel(self.base) if self.model is not None else None,
             self.tokens_per_sample,
         )  # fmt: skip
 

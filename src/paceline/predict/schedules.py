@@ -80,7 +80,7 @@ def passes_in_turn(schedule: str, workers: int, microbatches: int, chunks: int) 
 
 
 def _number(forward: bool, stage: int, microbatch: int, last: int, microbatches: int) -> int:
-    """The number of what a pass makes. Nobody waits for what the first stage makes on the way back: it is the last number."""
+    """The number of what a pass makes; the last one where nobody waits for it, behind the first stage's way back."""
     if not forward and not stage:
         return 2 * (last + 1) * microbatches
     return 1 + (stage + (0 if forward else last)) * microbatches + microbatch

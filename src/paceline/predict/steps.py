@@ -1,7 +1,8 @@
 """Operations of a step ─► seconds of its layers on two streams: the device's, and the host's that asks for them.
 
 A device starts no operation before the host has asked for it. The host runs ahead where it is the faster one, so that
-a step takes the longer of both; where it has to wait for a result, both start again together.
+a step takes the longer of both; where it has to wait for a result, both start again together. A core is its own host:
+what asking takes is part of each of its operations.
 """
 
 from collections.abc import Sequence
@@ -108,7 +109,7 @@ def step_seconds(step: StepOperations, timer: OperationTimer, execution: Executi
     forward = [of_pass(layer.forward, layer.layer != LOSS) for layer in step.layers]
     backward = [of_pass(layer.backward, layer.layer != LOSS) for layer in reversed(step.layers)][::-1]
     update = of_pass(step.update)
-    beside = BESIDE * host_seconds(timer, execution)
+    beside = BESIDE * (host_seconds(timer, execution) or timer.asking_seconds)
     segments[-1][1] += beside
     return StepSeconds(
         tuple(forward), tuple(backward), update, beside, sources, sum(max(segment) for segment in segments)
@@ -142,7 +143,7 @@ def _pass_seconds(
         sources[timed.source] = sources.get(timed.source, 0.0) + seconds
         device, host = device + seconds, host + asking
         off.add(timed, seconds)
-        least += min(timed.seconds, timer.shortest_seconds) * operation.count
+        least += min(timed.seconds, timer.shortest_seconds + timer.asking_seconds) * operation.count
         segments[-1][0] += seconds
         segments[-1][1] += asking
         if operation.waits:
@@ -151,7 +152,9 @@ def _pass_seconds(
 
 
 def host_seconds(timer: OperationTimer, execution: Execution) -> float:
-    """Seconds that the host takes to launch one operation."""
+    """Seconds that the host takes to launch one operation; none where a core asks itself."""
+    if timer.hardware.kind == "cpu":
+        return 0.0
     known = timer.hardware.device.host_seconds_per_operation
     name: Execution = "graph" if "graph" in execution else execution
     found = known.get(name) or known.get("eager")

@@ -20,7 +20,10 @@ from paceline.systems.software import Software
 
 Kind = Literal["cpu", "cuda"]
 # Fields that files of earlier versions have and nothing is predicted from.
-FORMER_FIELDS = {"input_bytes_per_second", "startup_seconds", "cpu_seconds"}
+FORMER_FIELDS = {
+    "input_bytes_per_second", "startup_seconds", "cpu_seconds", "layers", "layer_crowding",
+    "optimizer_seconds_per_parameter", "step_overhead_seconds", "efficiency", "launch_seconds",
+}  # fmt: skip
 # The name of the machine at hand, as `paceline calibrate` writes it.
 LOCAL = "local"
 
@@ -54,6 +57,15 @@ HOST_SECONDS_PER_OPERATION: dict[Execution, Quantity] = {
     "graph": Quantity(value=1.0e-7, source="replaying a CUDA graph, 0.07 microseconds for each kernel, measured"),
 }
 
+# The same of a core.
+_OF_A_CORE = "PyTorch 2.13 on one core of an AMD EPYC (Zen 5), measured by paceline calibrate"
+CORE_DEFAULTS: dict[str, Any] = {
+    "product_efficiency": {"value": 0.65, "source": _OF_A_CORE},
+    "half_rate_flops": {"value": 1e6, "source": _OF_A_CORE},
+    "memory_efficiency": {"value": 0.8, "source": _OF_A_CORE},
+    "host_seconds_per_operation": {"eager": {"value": 1e-5, "source": _OF_A_CORE}},
+}
+
 
 class Device(Frozen):
     """What a worker computes on."""
@@ -61,10 +73,8 @@ class Device(Frozen):
     name: str
     memory_bytes: Quantity
     memory_bytes_per_second: Quantity
-    # At most, by precision, and the share of it that training steps reach.
+    # At most, by precision.
     flops_per_second: dict[Precision, Quantity]
-    efficiency: Quantity
-    launch_seconds: Quantity
     # The largest share of the peak that products and convolutions reach, and how many floating-point
     # operations one has that reaches half of that, in the numbers that the device multiplies fastest; in others as many
     # fewer as they are slower.
@@ -164,20 +174,6 @@ class StepCurve(Frozen):
     seconds: Curve
 
 
-class LayerRate(Frozen):
-    """Seconds of layers of one kind: a fixed part, and one for each operation, number read or written, parameter."""
-
-    framework: str
-    kind: str
-    fixed: float
-    per_flop: float
-    per_element: float
-    per_parameter: float = 0.0
-    residual: float
-    # Of all the layers that it was fitted to: of two fits the one with less is the less disturbed.
-    timed_seconds: float = 0.0
-
-
 class LayerScratch(Frozen):
     """Temporary memory that a framework takes, beside tensors, in the passes of one kind of layer."""
 
@@ -226,22 +222,18 @@ class Calibration(Frozen):
     machine: str
     frameworks: dict[str, str]
     steps: tuple[StepCurve, ...] = ()
-    layers: tuple[LayerRate, ...] = ()
     collectives: tuple[Collective, ...] = ()
     # By which factor computation takes longer when so many workers compute at the same time, by their number.
     crowding: dict[str, float] = {}
-    # The same for slices of a GPU by the number that compute, and by kind of operation or name of a pass over memory.
+    # The same by kind of operation or name of a pass over memory: when so many cores, or slices of a GPU, compute.
     operation_crowding: dict[str, dict[str, float]] = {}
-    # The same for single layers by kind, when all cores compute.
-    layer_crowding: dict[str, float] = {}
-    optimizer_seconds_per_parameter: dict[str, float] = {}
-    step_overhead_seconds: dict[str, float] = {}
     # How far repeated runs of one configuration lie apart, as a relative deviation.
     repeat_deviation: float = 0.0
     memory: tuple[MemoryFit, ...] = ()
     overheads: tuple[StrategyOverhead, ...] = ()
-    # Of a GPU: its name, a grid of operations, and the very operations of models that were given.
+    # Of a GPU: its name.
     gpu: str = ""
+    # A grid of operations, and the very operations of models that were given.
     operations: tuple[OperationTimes, ...] = ()
     replayed: tuple[OperationTimes, ...] = ()
 
@@ -279,7 +271,10 @@ class Hardware(Frozen):
     @classmethod
     def read(cls, values: dict[str, Any], where: str) -> Self:
         """The system that a system file describes; what is wrong with it becomes one sentence."""
-        return cls.parse(_without_former_fields(values), f"system {where}")
+        values = _without_former_fields(values)
+        if values.get("kind") == "cpu" and isinstance(values.get("device"), dict):
+            values = {**values, "device": {**CORE_DEFAULTS, **values["device"]}}
+        return cls.parse(values, f"system {where}")
 
     @property
     def calibrated(self) -> Calibration:

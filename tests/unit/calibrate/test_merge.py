@@ -11,13 +11,13 @@ from paceline.systems.hardware import (
     Collective,
     Curve,
     Hardware,
-    LayerRate,
     LayerScratch,
     MemoryFit,
     Quantity,
     StepCurve,
     StrategyOverhead,
 )
+from paceline.systems.operation_times import OperationTimes
 
 
 def calibration(factor: float, model: str = "small", machine: str = "a machine", **fields: object) -> Calibration:
@@ -25,12 +25,11 @@ def calibration(factor: float, model: str = "small", machine: str = "a machine",
     values = {
         "at": "2020-01-01", "machine": machine, "frameworks": {"torch": "2"},
         "steps": (StepCurve(framework="torch", model=model, digest=model, precision="fp32", seconds=curve),),
-        "layers": (LayerRate(framework="torch", kind="dense", fixed=factor, per_flop=0, per_element=0, residual=0,
-                             timed_seconds=factor),),
+        "operations": (OperationTimes(kind="update", numbers="fp32", name="adam", shapes=((8,), (9,)), flops=(8, 9),
+                                      moved_bytes=(8, 9), seconds=(factor, 2)),),
         "collectives": (Collective(transport="gloo", kind="send", ranks=2, curve=curve),),
         "overheads": (StrategyOverhead(strategy="torch-ddp", seconds_per_message=factor, held_bytes=1),),
-        "repeat_deviation": factor / 10, "layer_crowding": {"dense": factor},
-        "step_overhead_seconds": {"torch": factor},
+        "repeat_deviation": factor / 10, "operation_crowding": {"2": {"product": factor}},
         **fields,
     }  # fmt: skip
     return Calibration.model_validate(values)
@@ -41,10 +40,10 @@ def test_the_smaller_of_each_measurement_is_kept() -> None:
         found = merge_calibrations(*(calibration(factor) for factor in pair))
         assert found.steps[0].seconds.values == (1.0, 2.0, 4.0)
         assert found.collectives[0].curve.values == (1.0, 2.0, 4.0)
-        assert found.layers[0].fixed == 1.0
+        assert found.operations[0].seconds == (1.0, 2.0)
         # A difference errs either way.
         assert found.overheads[0].seconds_per_message == 2.0
-        assert found.step_overhead_seconds == {"torch": 1.0}
+        assert found.operation_crowding == {"2": {"product": 2.0}}
         # Two of the three steps are three times as long in one: beside 0.1 and 0.3, which the repeats say.
         assert found.repeat_deviation == pytest.approx(((0.1**2 + 0.3**2 + (log(3) / 0.954) ** 2) / 3) ** 0.5)
 
@@ -65,13 +64,6 @@ def test_waiting_that_other_programs_hid_does_not_count() -> None:
     assert waited(0.0, 0.0) == 0.0
 
 
-def test_crowding_is_the_shortest_time_together_over_the_shortest_alone() -> None:
-    disturbed = calibration(2.0, layer_crowding={"dense": 1.0})
-    quiet = calibration(1.0, layer_crowding={"dense": 1.5})
-    for pair in ((disturbed, quiet), (quiet, disturbed)):
-        assert merge_calibrations(*pair).layer_crowding == {"dense": 1.5}
-
-
 def test_models_that_only_one_of_them_measured_are_kept() -> None:
     found = merge_calibrations(calibration(1.0, "small"), calibration(1.0, "large"))
     assert [curve.model for curve in found.steps] == ["small", "large"]
@@ -80,7 +72,7 @@ def test_models_that_only_one_of_them_measured_are_kept() -> None:
 def test_other_versions_keep_only_what_they_do_not_measure_themselves() -> None:
     found = merge_calibrations(calibration(1.0, frameworks={"torch": "1"}), calibration(3.0))
     assert found.steps[0].seconds.values == (3.0, 2.0, 12.0)
-    assert found.layers[0].fixed == 3.0
+    assert found.operations[0].seconds == (3.0, 2.0)
 
 
 def test_another_machine_has_no_say() -> None:

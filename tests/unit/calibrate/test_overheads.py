@@ -24,7 +24,7 @@ from paceline.record import Epoch, Finding, Memory, Rank, Record
 from paceline.spec import RunSpec, Scalar
 from paceline.strategies import strategies, strategy
 from paceline.systems.files import load_hardware
-from paceline.systems.hardware import Calibration, Hardware, StrategyOverhead
+from paceline.systems.hardware import Calibration, Hardware, Quantity, StrategyOverhead
 from paceline.systems.local import System
 from paceline.workloads import workload
 
@@ -39,7 +39,10 @@ HELD, HELD_PER_BYTE = 3e6, 1.5
 def hardware(*overheads: StrategyOverhead) -> Hardware:
     """The described machine with two cores, as if it had been calibrated."""
     calibration = Calibration(at="2020-01-01", machine="a machine", frameworks={"torch": "2"}, overheads=overheads)
-    return load_hardware("cpu-2-cores").model_copy(update={"calibration": calibration, "node_devices": 2})
+    # A core that moves bytes computes next to nothing meanwhile, so that what is waited for is not hidden.
+    interference = Quantity(value=32.0, source="made up for a test")
+    fields = {"calibration": calibration, "node_devices": 2, "interference": interference}
+    return load_hardware("cpu-2-cores").model_copy(update=fields)
 
 
 def options(spec: RunSpec) -> ItemsView[str, Scalar]:

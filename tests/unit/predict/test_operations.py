@@ -143,3 +143,20 @@ def test_a_step_is_no_surer_than_what_lies_between_its_operations() -> None:
     assert step_deviation(0.0, {"replayed": 2.0}) == pytest.approx(STEP_DEVIATION)
     assert step_deviation(0.1, {"data sheet": 1.0}) == pytest.approx(0.1)
     assert step_deviation(0.05, {"grid": 1.0}) == pytest.approx(STEP_DEVIATION * sqrt(2))
+
+
+def test_a_gelu_by_tanh_goes_by_the_exact_one_where_only_that_was_timed(h200: Hardware) -> None:
+    exact, added = memory("bf16", 1e6, 2, "gelu"), memory("bf16", 1e6, 3, "add")
+    by_tanh = memory("bf16", 1e6, 2, "gelu_tanh")
+    times = (OperationTimes.of_rows([(exact, 3e-5)]), OperationTimes.of_rows([(added, 9e-5)]))
+    calibration = Calibration(at="2020-01-01", machine="a machine", frameworks={}, operations=times)
+    timer = OperationTimer(h200.model_copy(update={"calibration": calibration}))
+    assert timer.timed(by_tanh).seconds == pytest.approx(3e-5)
+
+
+def test_a_core_asks_itself_so_that_asking_is_part_of_each_operation() -> None:
+    cores = load_hardware("cpu-2-cores")
+    known = product("fp32", 64, 64, 64)
+    timer = OperationTimer(with_times(cores, operations=[(known, 1e-5)]))
+    assert timer.timed(known).seconds == pytest.approx(1e-5 + cores.device.host_seconds_per_operation["eager"].value)
+    assert OperationTimer(load_hardware("h200-nvlink")).asking_seconds == 0

@@ -90,6 +90,10 @@ def test_a_file_of_an_earlier_version_is_read_without_what_nothing_is_predicted_
     values = hardware.model_dump(mode="json", exclude_none=True)
     values["calibration"] |= {"input_bytes_per_second": 5e9, "startup_seconds": {"torch": 2.0}}
     values["calibration"]["collectives"][0]["curve"]["cpu_seconds"] = [1.0]
+    # Rates of layers by kind, of the time before operations.
+    values["calibration"] |= {"layers": [{"framework": "torch", "kind": "dense"}], "layer_crowding": {"dense": 1.1}}
+    values["calibration"] |= {"optimizer_seconds_per_parameter": {"torch": 1e-9}, "step_overhead_seconds": {}}
+    values["device"] |= {"efficiency": {"value": 0.5, "source": "a data sheet"}}
     assert Hardware.read(values, "an earlier file") == hardware
 
 

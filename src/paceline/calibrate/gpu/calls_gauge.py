@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paceline.calibrate.core_cases import CORE_NAMES
 from paceline.calibrate.gpu.cases import CAST, MEMORY_NAMES, arrays_of
 from paceline.costs.operations import UPDATE_BYTES, Operation, OperationNumbers
 from paceline.frameworks.torch.optimizer import make_optimizer
@@ -19,8 +20,8 @@ TYPES: dict[OperationNumbers, torch.dtype] = {
 # Of memory-bound operations that know rows: the length of one; of images, the side.
 ROW, SIDE = 1024, 32
 NORM_GROUPS = 32
-# An update is of so many arrays.
-ARRAYS = 64
+# An update is of so many arrays at most; on cores, which take their time for each, of one for so many parameters.
+ARRAYS, PARAMETERS_OF_AN_ARRAY = 64, 40_000
 Call = Callable[[], Any]
 
 
@@ -97,17 +98,17 @@ def _attention(operation: Operation, device: torch.device) -> Call:
 
 def _memory(operation: Operation, device: torch.device) -> Call:
     name, kind = operation.plain_name, TYPES[operation.numbers]
-    if name not in MEMORY_NAMES:
+    if name not in MEMORY_NAMES and name not in CORE_NAMES:
         # Reads as many bytes as it writes.
         elements = max(1, round(operation.moved_bytes / 2 / kind.itemsize))
         source, target = _random((elements,), device, kind), torch.empty(elements, device=device, dtype=kind)
         return lambda: target.copy_(source)
-    arrays = arrays_of(name, operation.numbers)
+    arrays = CORE_NAMES[name][0] if name in CORE_NAMES else arrays_of(name, operation.numbers)
     elements = max(ROW * SIDE, round(operation.moved_bytes / arrays / kind.itemsize) // (ROW * SIDE) * ROW * SIDE)
     return _named(name, elements, device, kind)
 
 
-def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) -> Call:
+def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) -> Call:  # noqa: PLR0911 - one per name
     rows = _random((elements // ROW, ROW), device, kind)
     other = torch.randn_like(rows)
     aten = torch.ops.aten
@@ -117,7 +118,10 @@ def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) ->
         CAST: lambda: source.to(kind),
         "add": lambda: rows + other, "mul": lambda: rows * other, "relu": lambda: functional.relu(rows),
         "gelu": lambda: functional.gelu(rows), "gelu_backward": lambda: aten.gelu_backward(other, rows),
-        "silu": lambda: functional.silu(rows), "clone": rows.clone, "sum": lambda: rows.sum(0),
+        "gelu_tanh": lambda: functional.gelu(rows, approximate="tanh"),
+        "gelu_tanh_backward": lambda: aten.gelu_backward(other, rows, approximate="tanh"),
+        "silu": lambda: functional.silu(rows), "silu_backward": lambda: aten.silu_backward(other, rows),
+        "clone": rows.clone, "sum": lambda: rows.sum(0),
         "threshold_backward": lambda: aten.threshold_backward(other, rows, 0),
         "native_layer_norm": lambda: aten.native_layer_norm(rows, [ROW], ones, ones, 1e-5),
         "_log_softmax": lambda: functional.log_softmax(rows, -1),
@@ -128,6 +132,13 @@ def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) ->
         mean, deviation = aten.native_layer_norm(rows, [ROW], ones, ones, 1e-5)[1:]
         masks = [True, True, True]
         return lambda: aten.native_layer_norm_backward(other, rows, [ROW], mean, deviation, ones, ones, masks)
+    if name.startswith("_fused_rms_norm") and device.type == "cpu":
+        # There is no such kernel for cores, which make it of several.
+        wanted = rows.requires_grad_(name.endswith("backward"))
+        normed = functional.rms_norm(wanted, [ROW], ones)
+        if not wanted.requires_grad:
+            return lambda: functional.rms_norm(rows, [ROW], ones)
+        return lambda: torch.autograd.grad(normed, wanted, other, retain_graph=True)
     if name.startswith("_fused_rms_norm"):
         scale = aten._fused_rms_norm(rows, [ROW], ones, 1e-5)[1]
         if not name.endswith("backward"):
@@ -139,12 +150,17 @@ def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) ->
     return _of_images(name, elements, device, kind)
 
 
-def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype) -> Call:
+def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype) -> Call:  # noqa: PLR0911 - as above
     """Norms and pooling over the pixels of (samples, 32 channels, 32, 32), with channels fastest where they may be."""
     shape = (elements // (NORM_GROUPS * SIDE * SIDE), NORM_GROUPS, SIDE, SIDE)
     images = _random(shape, device, kind).to(memory_format=torch.channels_last)
     if name == "max_pool2d_with_indices":
         return lambda: functional.max_pool2d(images, 2)
+    if name == "max_pool2d_with_indices_backward":
+        size = [2, 2]
+        pooled, places = functional.max_pool2d(images, 2, return_indices=True)
+        back = torch.ops.aten.max_pool2d_with_indices_backward
+        return lambda: back(pooled, images, size, size, [0, 0], [1, 1], False, places)
     if name == "contiguous":
         return lambda: images.contiguous(memory_format=torch.contiguous_format)
     aten, samples, pixels = torch.ops.aten, shape[0], SIDE * SIDE
@@ -167,6 +183,8 @@ def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype
 
 def _update(operation: Operation, device: torch.device) -> Call:
     name, arrays = operation.update_name, min(ARRAYS, operation.shape[0])
+    if device.type == "cpu":
+        arrays = min(arrays, -(-operation.shape[0] // PARAMETERS_OF_AN_ARRAY))
     if name not in UPDATE_BYTES:
         # A pass over the optimizer's own numbers, such as its counts of steps.
         return _memory(replace(operation, kind="memory", name=""), device)

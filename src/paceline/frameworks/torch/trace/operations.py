@@ -1,6 +1,8 @@
 """One call of PyTorch's dispatcher ─► an `Operation`: its kind, its numbers, its shape, its work and its bytes."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,7 +40,7 @@ def operation_of(
     if update:
         numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else made))
         return Operation("update", "fp32", (numbers,), float(numbers), moved, short)
-    kind, shape, flops = _work(name, args, read, made)
+    kind, shape, flops = _work(func, args, read, made)
     if short in COPIES and read and made and has_channels_fastest(read[0]) != has_channels_fastest(made[0]):
         short = REORDERING
     sums_rows = kind == "product" and backward and _is_transposed(args[_PRODUCTS[name]])
@@ -84,12 +86,20 @@ def _is_image(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim == 4
 
 
+def as_called(operation: Operation, named: Mapping[str, Any]) -> Operation:
+    """With a name of its own where what it is called with makes it another one: a GELU by tanh."""
+    if named.get("approximate") != "tanh":
+        return operation
+    return replace(operation, name=operation.name.replace("gelu", "gelu_tanh"))
+
+
 def _is_transposed(factor: Tensor) -> bool:
     """Whether the rows of a matrix lie side by side: it is the other way round in memory."""
     return bool(factor.ndim == 2 and factor.stride(0) == 1 and factor.shape[0] > 1)
 
 
-def _work(name: str, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
+def _work(func: Any, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
+    name: str = func._schema.name
     if name in _PRODUCTS:
         first, second = args[_PRODUCTS[name]], args[_PRODUCTS[name] + 1]
         batch = first.shape[0] if first.ndim == 3 else 1
@@ -98,7 +108,7 @@ def _work(name: str, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple
     if name in CONVOLUTIONS:
         return _convolution(name, args, made)
     if "scaled_dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
-        return _attention(args, "backward" in name)
+        return _attention(args, "backward" in name, _is_causal(func, args))
     numbers = max((tensor.numel() for tensor in (*read, *made)), default=0)
     return "memory", (numbers,), float(numbers)
 
@@ -115,9 +125,14 @@ def _convolution(name: str, args: Any, made: list[Tensor]) -> tuple[OperationKin
     return "convolution", shape, flops * (sum(args[-1][:2]) if back else 1)
 
 
-def _attention(args: Any, back: bool) -> tuple[OperationKind, tuple[int, ...], float]:
+def _is_causal(func: Any, args: Any) -> bool:
+    """Whether attention is; what is left out at the end is as usual, which is not."""
+    names = [argument.name for argument in func._schema.arguments]
+    return "is_causal" in names[: len(args)] and bool(args[names.index("is_causal")])
+
+
+def _attention(args: Any, back: bool, causal: bool) -> tuple[OperationKind, tuple[int, ...], float]:
     queries, keys, values = args[1:4] if back else args[0:3]
-    causal = next((value for value in reversed(args) if value is True), False)
     samples, heads, length, width = queries.shape
     shape = (samples, heads, keys.shape[1], length, keys.shape[2], width, int(causal))
     scores = samples * heads * length * keys.shape[2]

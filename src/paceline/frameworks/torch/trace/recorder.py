@@ -21,7 +21,7 @@ from paceline.frameworks.torch.trace.cuda_on_meta import (
     running_node,
     scalar_of,
 )
-from paceline.frameworks.torch.trace.operations import GROUP_NORMS, operation_of, unseen_operations
+from paceline.frameworks.torch.trace.operations import GROUP_NORMS, as_called, operation_of, unseen_operations
 from paceline.frameworks.torch.trace.scratch import Scratch
 
 # The CUDA allocator gives out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
@@ -105,7 +105,8 @@ class Recorder(TorchDispatchMode):
         taken = self._scratch.taken_by(operation, func, args, made) if operation is not None else 0
         moment.peak_bytes = max(moment.peak_bytes, self.live_bytes + taken)
         if operation is not None:
-            moment.operations += [*unseen_operations(name, args, made, backward), operation]
+            seen = as_called(operation, kwargs)
+            moment.operations += [*unseen_operations(name, args, made, backward), seen]
         return result
 
     @staticmethod
