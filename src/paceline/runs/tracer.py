@@ -1,7 +1,8 @@
 """The process that traces steps: `python -m paceline.runs.tracer PID FD` reads requests as lines and answers as lines.
 
-Importing PyTorch takes longer than most traces. So one process is kept for all built-in models, until this one ends. A
-user's model gets a process of its own, because nobody knows what its code leaves behind.
+Importing PyTorch takes longer than most traces. So one process does that and is kept until this one ends. It forks a
+process for each request: what one trace leaves behind, a user's code or garbage that nobody has collected yet, would
+change the peaks of the next.
 """
 
 import atexit
@@ -98,18 +99,12 @@ class Tracer:
         self._log.close()
 
 
-# The process for built-in models, by the number of the process that started it: a fork has none of its own yet.
+# By the number of the process that started it: a fork has none of its own yet.
 _kept: dict[int, Tracer] = {}
 
 
 def trace_steps(steps: tuple[RunSpec, ...], gpu: GpuMemory) -> tuple[Trace | str, ...]:
     """A trace of each step, or why there is none."""
-    if any(step.model is not None for step in steps):
-        tracer = Tracer()
-        try:
-            return tracer.traces(steps, gpu)
-        finally:
-            tracer.close()
     kept = _kept.get(os.getpid())
     if kept is None or not kept.alive:
         kept = _kept[os.getpid()] = Tracer()
@@ -131,11 +126,26 @@ def _trace_or_reason(spec: RunSpec, gpu: GpuMemory) -> Trace | str:
 def serve(parent: int, answering: int) -> None:
     """The whole process: a reply for each line, until there are no more."""
     die_with(parent)
+    # Imported before the first fork.
+    import paceline.frameworks.torch.trace.step  # noqa: F401
+
     for line in sys.stdin:
-        request = TraceRequest.model_validate_json(line)
-        reply = TraceReply(traces=tuple(_trace_or_reason(spec, request.gpu) for spec in request.specs))
-        with open(answering, "wb", closefd=False) as replies:
-            replies.write(reply.model_dump_json().encode() + b"\n")
+        child = os.fork()
+        if child == 0:
+            die_with(os.getppid())
+            _answer(line, answering)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            # Nothing, or half a reply: whoever asked is told by the end of this process.
+            os._exit(abs(os.waitstatus_to_exitcode(status)))
+
+
+def _answer(line: str, answering: int) -> None:
+    request = TraceRequest.model_validate_json(line)
+    reply = TraceReply(traces=tuple(_trace_or_reason(spec, request.gpu) for spec in request.specs))
+    with open(answering, "wb", closefd=False) as replies:
+        replies.write(reply.model_dump_json().encode() + b"\n")
 
 
 if __name__ == "__main__":

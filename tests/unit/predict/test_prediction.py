@@ -88,7 +88,7 @@ def test_sharding_holds_less_and_sends_more_than_data_parallelism() -> None:
 
 def test_gathering_and_scattering_hide_behind_layers_that_take_longer() -> None:
     found = predictor(load_hardware("8xh100-nvlink", "400g")).predict(spec_of("torch-fsdp", 8, global_batch=65536))
-    assert found.parts.transfers > 5 * found.parts.exposed
+    assert found.parts.transfers > 4 * found.parts.exposed
 
 
 def test_more_microbatches_leave_stages_idle_for_less_of_the_time() -> None:

@@ -120,7 +120,9 @@ def test_what_is_left_out_is_told_by_its_lightest_form_or_by_what_no_batch_chang
 def test_layouts_that_tie_are_named_and_a_dimension_is_weighed_with_passes_that_divide() -> None:
     asked = {"workload": "llama", "options": {"size": "8b"}, "workers": (8,), "strategies": ("torch-mesh",)}
     answer = recommend(question(asked))
-    assert answer.pick is not None and answer.pick.spec.accumulation > 1
+    assert answer.pick is not None
+    spec = answer.pick.spec
+    assert spec.accumulation > 1 or int(spec.knobs["microbatches"]) > 1
     said = " ".join(explain(answer))
     assert "It ties with torch-mesh shard=" in said
     assert "does not divide into" not in said
