@@ -92,11 +92,14 @@ class Spread:
         return self.alike + sqrt(self.by_chance_squared)
 
 
-def step_deviation(off: float, sources: Mapping[Source, float]) -> float:
-    """Relative, of a step that may be off by so many seconds, from its seconds by where they come from."""
+def step_deviation(off: float, sources: Mapping[Source, float], between: float = STEP_DEVIATION) -> float:
+    """Relative, of a step that may be off by so many seconds, from its seconds by where they come from.
+
+    `between` is the share for what lies between operations that were measured.
+    """
     total = sum(sources.values())
     measured = total - sources.get("data sheet", 0.0)
-    return hypot(off, STEP_DEVIATION * measured) / total if total else 0.0
+    return hypot(off, between * measured) / total if total else 0.0
 
 
 @dataclass(frozen=True)

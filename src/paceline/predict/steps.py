@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 from paceline.costs.fusion import fused
 from paceline.costs.operations import LOSS, Operation, StepOperations
-from paceline.predict.operations import OperationTimer, Source, Spread, step_deviation
+from paceline.predict.operations import STEP_DEVIATION, OperationTimer, Source, Spread, step_deviation
 from paceline.spec import Execution
 
 # Of what the host takes: the same step took from 24 to 33 ms within minutes on one machine.
@@ -58,6 +58,8 @@ class StepSeconds:
     sources: dict[Source, float]
     # Longest of both streams, with waits.
     total: float
+    # Relative deviation for what lies between its operations.
+    between: float = STEP_DEVIATION
 
     @property
     def device(self) -> float:
@@ -93,7 +95,7 @@ class StepSeconds:
         if self.host_bound:
             return HOST_DEVIATION
         off = sum(part.off for part in (*self.forward, *self.backward, self.update))
-        return step_deviation(off, self.sources)
+        return step_deviation(off, self.sources, self.between)
 
 
 def step_seconds(step: StepOperations, timer: OperationTimer, execution: Execution) -> StepSeconds:
@@ -111,9 +113,10 @@ def step_seconds(step: StepOperations, timer: OperationTimer, execution: Executi
     update = of_pass(step.update)
     beside = BESIDE * (host_seconds(timer, execution) or timer.asking_seconds)
     segments[-1][1] += beside
-    return StepSeconds(
-        tuple(forward), tuple(backward), update, beside, sources, sum(max(segment) for segment in segments)
-    )
+    # Operations of cores were fitted to whole steps, and how far these lie apart counts for itself.
+    between = STEP_DEVIATION if timer.hardware.kind == "cuda" else 0.0
+    total = sum(max(segment) for segment in segments)
+    return StepSeconds(tuple(forward), tuple(backward), update, beside, sources, total, between)
 
 
 def like_layers(step: StepSeconds, other: StepSeconds) -> StepSeconds:
