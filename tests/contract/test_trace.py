@@ -205,3 +205,22 @@ def test_attention_and_gelu_are_traced_as_the_model_calls_them(workload: str, ca
     attentions = {operation.shape[-1] for operation in operations if operation.kind == "attention"}
     assert attentions == {causal}
     assert {operation.name for operation in operations if "gelu" in operation.name} == {gelu, f"{gelu}_backward"}
+
+
+def test_images_that_are_put_in_another_order_and_biases_are_counted_though_nobody_calls_for_them() -> None:
+    images = {"dataset": "synthetic", "input_shape": (3, 64, 64), "classes": 10, "train_samples": 16, "global_batch": 4}
+    spec = complete(RunSpec(workload="resnet", steps=1, device="cuda", precision="bf16", **images))
+
+    def passes(workload_spec: RunSpec, name: str) -> tuple[int, int]:
+        layers = traced(workload_spec).operations.layers
+        return (
+            sum(operation.plain_name == name for layer in layers for operation in layer.forward),
+            sum(operation.plain_name == name for layer in layers for operation in layer.backward),
+        )
+
+    # Norms over groups want channels apart and convolutions side by side: each of 53 norms has one copy of both kinds.
+    forward, backward = passes(spec, "contiguous")
+    assert 100 <= forward <= 110 and backward >= 100
+    plain = complete(RunSpec(workload="mnist-large", steps=1, device="cuda", precision="tf32", global_batch=4))
+    assert passes(plain, "contiguous") == (0, 0)
+    assert passes(plain, "add")[0] >= 3 and passes(plain, "sum")[1] >= 3

@@ -160,3 +160,21 @@ def test_a_core_asks_itself_so_that_asking_is_part_of_each_operation() -> None:
     timer = OperationTimer(with_times(cores, operations=[(known, 1e-5)]))
     assert timer.timed(known).seconds == pytest.approx(1e-5 + cores.device.host_seconds_per_operation["eager"].value)
     assert OperationTimer(load_hardware("h200-nvlink")).asking_seconds == 0
+
+
+def test_operations_on_a_slice_take_longer_while_other_slices_compute(h200: Hardware) -> None:
+    crowding = {"2": {"product": 1.0, "add": 1.3}, "4": {"product": 1.2, "add": 2.1, "gelu": 1.1}}
+    calibration = h200.calibrated.model_copy(update={"operation_crowding": crowding})
+    slices = h200.model_copy(update={"calibration": calibration, "slices": 4})
+    operations = {name: memory("bf16", 1e7, 2, name) for name in ("add", "gelu", "exp")}
+    operations["product"] = product("bf16", 1024, 1024, 1024)
+
+    def slowdown(name: str, busy: float) -> float:
+        alone, crowded = (OperationTimer(slices, count).timed(operations[name]).seconds for count in (1.0, busy))
+        return crowded / alone
+
+    assert [slowdown("product", busy) for busy in (1.0, 2.0, 4.0)] == pytest.approx([1.0, 1.0, 1.2])
+    # Between the numbers of slices that were measured, and for passes over memory that were not.
+    assert slowdown("add", 3.0) == pytest.approx(1.7)
+    assert slowdown("exp", 4.0) == pytest.approx(2.1)
+    assert slowdown("gelu", 4.0) == pytest.approx(1.1)
