@@ -96,7 +96,7 @@ def _row(row: dict[str, str]) -> TrainingRow:
     name = f"{row['model']}, {int(row['sequence']):,} tokens, {row['layout']}, {row['local_batch']} each"
     more = "".join(f", {each}" for each in (row["recompute"], row["execution"]) if each not in ("none", "eager"))
     return TrainingRow(
-        row["table"], name + more, table["source"], predictions[0].source,
+        row["table"], name + more, table["source"], predictions[0].source.partition(";")[0],
         float(row["tokens_per_second_per_device"]), predicted, used, table["stack"], table.get("caveat"),
     )  # fmt: skip
 
