@@ -41,7 +41,7 @@ def operation_of(
         numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else made))
         return Operation("update", "fp32", (numbers,), float(numbers), moved, short)
     kind, shape, flops = _work(func, args, read, made)
-    if short in COPIES and read and made and has_channels_fastest(read[0]) != has_channels_fastest(made[0]):
+    if short in COPIES and read and made and _fastest(read[0]) != _fastest(made[0]):
         short = REORDERING
     sums_rows = kind == "product" and backward and _is_transposed(args[_PRODUCTS[name]])
     numbers_of = _numbers(kind, read, made, tf32)
@@ -52,18 +52,19 @@ def unseen_operations(name: str, args: Any, made: list[Tensor], backward: bool) 
     """What CUDA's kernels do beside the call that the dispatcher sees: copies into another order, and biases.
 
     Norms over groups want images channel by channel; convolutions whose weights have channels fastest want them so.
-    What goes through images of two orders at once reads one of them as a copy into the other order would.
+    What goes through tensors of two orders at once reads one of them as a copy into the other order would.
     """
-    images = [value for value in args if _is_image(value)]
-    ordered = [image for image in images if has_channels_fastest(image)]
+    tensors = [value for value in args if isinstance(value, Tensor) and value.ndim > 1]
+    images = [tensor for tensor in tensors if _is_image(tensor)]
     moved: list[Tensor] = []
     if name in GROUP_NORMS:
         moved = [image for image in images if not image.is_contiguous()]
     elif name in CONVOLUTIONS:
-        if ordered:
+        if any(map(has_channels_fastest, images)):
             moved = [image for image in images if not image.is_contiguous(memory_format=torch.channels_last)]
-    elif ordered and len({image.shape for image in images}) == 1 and len(ordered) < len(images):
-        moved = ordered[:1]
+    elif name not in _PRODUCTS and len({tensor.shape for tensor in tensors}) == 1:
+        usual = _fastest(tensors[0])
+        moved = [tensor for tensor in tensors if _fastest(tensor) not in (usual, None)][:1]
     return [_pass_over(image, 2, REORDERING, backward) for image in moved] + _bias(name, args, made)
 
 
@@ -80,6 +81,12 @@ def _pass_over(tensor: Tensor, arrays: int, name: str, backward: bool) -> Operat
     moved = float(arrays * tensor.numel() * tensor.element_size())
     numbers = _NUMBERS.get(tensor.dtype, "fp32")
     return Operation("memory", numbers, (tensor.numel(),), float(tensor.numel()), moved, name, backward=backward)
+
+
+def _fastest(tensor: Tensor) -> int | None:
+    """The dimension along which numbers lie side by side; None where one number stands for all along some."""
+    strides = [(stride, dimension) for dimension, stride in enumerate(tensor.stride()) if tensor.shape[dimension] > 1]
+    return min(strides)[1] if strides and min(strides)[0] > 0 else None
 
 
 def _is_image(value: Any) -> bool:
