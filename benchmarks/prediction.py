@@ -7,8 +7,8 @@ by CPU seconds of all processes where other programs disturbed a run; each row s
 
 A shared machine is now faster, now slower, for minutes at a time, and no model of it can know. So calibrating takes
 turns with running: a calibration, every held-out configuration once, the next calibration, and so on. On both sides
-the calmest counts: of calibrations as `paceline calibrate` joins them, of a configuration's runs the shortest step. An
-interval is for what one run shows, so that each run counts for how many are inside.
+the least disturbed counts: of calibrations as `paceline calibrate` joins them, of a configuration's runs the shortest
+step. An interval is for what one run shows, so that each run counts for how many are inside.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from paceline.systems.local import local_system
 
 CALIBRATED_WITH = "mnist-small"
 EPOCHS, STUDY, TURNS = 12, "held-out", 3
-# Of the speed of predicting, the calmest of so many rounds counts.
+# Of the speed of predicting, the least disturbed of so many rounds counts.
 ROUNDS = 5
 # Repeats of each question's runs are numbered from a multiple of this on.
 QUESTION_REPEATS = 1000
@@ -97,7 +97,7 @@ GRID = {
 
 
 def calibrated_in_turns(specs: list[RunSpec], path: Path, store: Store, say: Console) -> Hardware:
-    """The calmest of as many calibrations as turns, each before a turn of all configurations."""
+    """The least disturbed of as many calibrations as turns, each before a turn of all configurations."""
     known, systems = path.is_file(), []
     for turn in range(TURNS):
         if not known:
@@ -141,7 +141,7 @@ def rows_of(
     return [[row for record in own for row in validate_records([record], hardware, basis)] for own in made if own]
 
 
-def calmest(turns: list[Row]) -> Row:
+def least_disturbed(turns: list[Row]) -> Row:
     """The shortest of those by the same clock, the wall clock if any went by it; and the median of all peaks."""
     peaks = _peaks(turns)
     return replace(_by_length(turns)[0], memory_measured=median(peaks) if peaks else None)
@@ -166,7 +166,7 @@ def show(found: list[list[Row]], console: Console) -> None:
     numbers = (Column(name, justify="right") for name in names)
     table = Table("configuration", Column("by", justify="left"), *numbers, box=None)
     for turns in found:
-        row = calmest(turns)
+        row = least_disturbed(turns)
         spec = row.spec
         options = "".join(f" {name}={value}" for name, value in spec.options.items())
         memory = f"{row.memory_error:+.0%}" if row.memory_error is not None else "–"
@@ -180,7 +180,7 @@ def show(found: list[list[Row]], console: Console) -> None:
 
 
 def report(found: list[list[Row]], console: Console) -> None:
-    rows, runs = [calmest(turns) for turns in found], [row for turns in found for row in turns]
+    rows, runs = [least_disturbed(turns) for turns in found], [row for turns in found for row in turns]
     total = summarise(rows)
     console.print(
         f"step time: mean error {total.mean_error:.1%} (at most {TARGETS['mean error']:.0%}), worst "
@@ -220,7 +220,7 @@ def keep(found: list[list[Row]], hardware: Hardware, folder: Path) -> None:
             "turns": [{"basis": one.basis, "measured_seconds": one.measured} for one in turns],
         }
         for turns in found
-        for row in [calmest(turns)]
+        for row in [least_disturbed(turns)]
     ]  # fmt: skip
     (folder / "recorded.json").write_text(json.dumps({"rows": kept}, indent=1) + "\n")
 
@@ -231,7 +231,7 @@ def advice(store: Store, hardware: Hardware, console: Console) -> None:
     for number, ((workload, batch), specs) in enumerate(GRID.items(), start=1):
         first = number * QUESTION_REPEATS
         _run([PlannedRun(spec, first + turn) for turn in range(TURNS) for spec in specs], store, console)
-        found = map(calmest, rows_of(specs, hardware, store, first, basis=WALL))
+        found = map(least_disturbed, rows_of(specs, hardware, store, first, basis=WALL))
         steps = {(row.spec.strategy, row.spec.workers): row.measured for row in found}
         question = Question(
             hardware=hardware, workload=workload, global_batches=(batch,), workers=(1, 2),

@@ -58,7 +58,7 @@ def test_none_is_further_off_than_a_fifth() -> None:
 
 
 def test_intervals_have_the_truth_about_as_often_as_they_say() -> None:
-    # An interval is for what one run shows, so every one counts, not the calmest of each configuration alone.
+    # An interval is for what one run shows, so every one counts, not the least disturbed of each configuration alone.
     runs = [(predicted(row, run["basis"]), run["measured_seconds"]) for row in ROWS for run in row["turns"]]
     inside = [expected.low <= seconds <= expected.high for expected, seconds in runs]
     assert len(inside) >= 60

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from paceline.costs.layers import LayerFacts
-from paceline.costs.operation_tape import ARRAYS, Pass, Tape, dense, norm, pointwise
 from paceline.costs.operations import LayerOperations, attention, memory
+from paceline.costs.pass_operations import ARRAYS, Pass, PassOperations, dense, norm, pointwise
 
 # Rotating queries or keys: cosines, sines and their sum, and a copy with the halves exchanged; its backward pass adds
 # what both halves give.
@@ -17,82 +17,82 @@ JOINED = ("select_backward", "select_backward", "add", "select_backward", "add",
 
 def block_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
     """The operations of a transformer block (GPT, encoder, Llama or mixture); `arrays` may be a worker's part."""
-    shapes, tape = dict(layer.arrays), Tape([], [])
+    shapes, passes = dict(layer.arrays), PassOperations([], [])
     width = shapes["norm1_scale"][0]
     tokens = on.samples * layer.output_elements // width
     length = layer.output_elements // width
     own = tokens * width // on.stretches
-    norm(tape, on, own, rms="norm1_shift" not in shapes)
-    _exchange(tape, on, tokens * width)
-    _attend(tape, layer, on, tokens, length, width)
-    _exchange(tape, on, tokens * width)
-    _add(tape, on, own)
-    norm(tape, on, own, rms="norm2_shift" not in shapes)
+    norm(passes, on, own, rms="norm1_shift" not in shapes)
+    _exchange(passes, on, tokens * width)
+    _attend(passes, layer, on, tokens, length, width)
+    _exchange(passes, on, tokens * width)
+    _add(passes, on, own)
+    norm(passes, on, own, rms="norm2_shift" not in shapes)
     # Experts take vectors of single positions, wherever these are.
     gathered = 0 if "experts_gate" in shapes else tokens * width
-    _exchange(tape, on, gathered)
+    _exchange(passes, on, gathered)
     if "experts_gate" in shapes:
-        _experts(tape, layer, on, tokens // on.stretches, width)
+        _experts(passes, layer, on, tokens // on.stretches, width)
     elif "gate_kernel" in shapes:
-        _gated(tape, on, tokens, width, shapes["gate_kernel"][1])
+        _gated(passes, on, tokens, width, shapes["gate_kernel"][1])
     else:
         hidden = shapes["up_kernel"][1]
-        dense(tape, on, (tokens, width, hidden), bias=True, wide=True)
+        dense(passes, on, (tokens, width, hidden), bias=True, wide=True)
         # GPT's is by tanh (Radford et al., 2019), an encoder's is exact.
         gelu = "gelu_tanh" if layer.causal else "gelu"
-        pointwise(tape, on.numbers, tokens * hidden, gelu, f"{gelu}_backward")
-        dense(tape, on, (tokens, hidden, width), bias=True)
-    _exchange(tape, on, gathered)
-    _add(tape, on, own)
-    return tape.operations(layer.name)
+        pointwise(passes, on.numbers, tokens * hidden, gelu, f"{gelu}_backward")
+        dense(passes, on, (tokens, hidden, width), bias=True)
+    _exchange(passes, on, gathered)
+    _add(passes, on, own)
+    return passes.operations(layer.name)
 
 
-def _exchange(tape: Tape, on: Pass, elements: int) -> None:
+def _exchange(passes: PassOperations, on: Pass, elements: int) -> None:
     """Positions that are gathered from ranks or scattered to them are copied from or to one piece for each rank."""
     if on.stretches > 1 and on.copies_exchanges and elements:
-        pointwise(tape, on.numbers, elements, "cat", "cat")
+        pointwise(passes, on.numbers, elements, "cat", "cat")
 
 
-def _add(tape: Tape, on: Pass, elements: int) -> None:
+def _add(passes: PassOperations, on: Pass, elements: int) -> None:
     """A residual addition; in the backward pass the two gradients are added."""
     added = memory(on.wide, elements, ARRAYS["add"], "add")
-    tape.note([added], [replace(added, backward=True), *on.cast(elements, backward=True)])
+    passes.add([added], [replace(added, backward=True), *on.cast(elements, backward=True)])
 
 
-def _attend(tape: Tape, layer: LayerFacts, on: Pass, tokens: int, length: int, width: int) -> None:
+def _attend(passes: PassOperations, layer: LayerFacts, on: Pass, tokens: int, length: int, width: int) -> None:
     """Projections to queries, keys and values, rotary positions if any, fused attention, and the output projection."""
     shapes, heads = dict(layer.arrays), layer.heads or 1
     head_width = width // heads
     if "qkv_kernel" in shapes:
         made = shapes["qkv_kernel"][1]
-        dense(tape, on, (tokens, width, made), bias="qkv_bias" in shapes, wide=True)
+        dense(passes, on, (tokens, width, made), bias="qkv_bias" in shapes, wide=True)
         own = made // (3 * head_width)
         key_heads = own
         # On the way back the gradients of all three, each among zeros, are added up, and copied in the usual order.
         joined = [memory(on.numbers, tokens * made, ARRAYS[name], name, backward=True) for name in JOINED]
-        tape.note([], joined)
+        passes.add([], joined)
     else:
         own, key_heads = shapes["q_kernel"][1] // head_width, shapes["k_kernel"][1] // head_width
         for name in ("q_kernel", "k_kernel", "v_kernel"):
-            dense(tape, on, (tokens, width, shapes[name][1]), bias=False, wide=True)
+            dense(passes, on, (tokens, width, shapes[name][1]), bias=False, wide=True)
         # The gradients of one input are added up.
-        tape.note([], [memory(on.wide, tokens * width, ARRAYS["add"], "add", backward=True, count=2)])
+        passes.add([], [memory(on.wide, tokens * width, ARRAYS["add"], "add", backward=True, count=2)])
         for count in (own, key_heads):
-            pointwise(tape, on.numbers, tokens * count * head_width, " ".join(ROTATION), *ROTATION_BACK)
+            pointwise(passes, on.numbers, tokens * count * head_width, " ".join(ROTATION), *ROTATION_BACK)
     samples = max(1, tokens // length)
     if on.context > 1:
-        _attend_to_gathered(tape, on, samples, (own, key_heads), length, head_width)
+        _attend_to_gathered(passes, on, samples, (own, key_heads), length, head_width)
     else:
         shape, causal = (samples, (own, key_heads), (length, length), head_width), layer.causal
-        tape.note(
+        passes.add(
             [attention(on.numbers, *shape, causal=causal)],
             [attention(on.numbers, *shape, causal=causal, backward=True)],
         )
-    dense(tape, on, (tokens, own * head_width, width), bias="out_bias" in shapes)
+    dense(passes, on, (tokens, own * head_width, width), bias="out_bias" in shapes)
 
 
 def _attend_to_gathered(
-    tape: Tape, on: Pass, samples: int, heads: tuple[int, int], length: int, head_width: int
+    passes: PassOperations, on: Pass, samples: int, heads: tuple[int, int], length: int, head_width: int
 ) -> None:
     """Attention of the rank that has the last stretch of each sequence, and so sees most keys of all ranks.
 
@@ -106,37 +106,37 @@ def _attend_to_gathered(
     forward, backward = (attention(on.numbers, *shape, causal=False, backward=back) for back in (False, True))
     copies = [memory(on.numbers, gathered / on.context, 2, "stack"), memory(on.numbers, gathered, 2, "cat")]
     back = [memory(on.numbers, gathered, ARRAYS[name], name, backward=True) for name in ("fill_", "copy_", "cat")]
-    tape.note(copies, [*back, memory(on.numbers, gathered / on.context, 2, "stack", backward=True)])
-    tape.note([replace(forward, flops=forward.flops * seen)], [replace(backward, flops=backward.flops * seen)])
+    passes.add(copies, [*back, memory(on.numbers, gathered / on.context, 2, "stack", backward=True)])
+    passes.add([replace(forward, flops=forward.flops * seen)], [replace(backward, flops=backward.flops * seen)])
 
 
-def _gated(tape: Tape, on: Pass, tokens: int, width: int, hidden: int, *, wide: bool = True) -> None:
-    dense(tape, on, (tokens, width, hidden), bias=False, wide=wide)
-    pointwise(tape, on.numbers, tokens * hidden, "silu", "silu_backward")
-    dense(tape, on, (tokens, width, hidden), bias=False, wide=wide)
-    pointwise(tape, on.numbers, tokens * hidden, "mul", "mul", "mul")
-    tape.note([], [memory(on.wide, tokens * width, ARRAYS["add"], "add", backward=True)])
-    dense(tape, on, (tokens, hidden, width), bias=False)
+def _gated(passes: PassOperations, on: Pass, tokens: int, width: int, hidden: int, *, wide: bool = True) -> None:
+    dense(passes, on, (tokens, width, hidden), bias=False, wide=wide)
+    pointwise(passes, on.numbers, tokens * hidden, "silu", "silu_backward")
+    dense(passes, on, (tokens, width, hidden), bias=False, wide=wide)
+    pointwise(passes, on.numbers, tokens * hidden, "mul", "mul", "mul")
+    passes.add([], [memory(on.wide, tokens * width, ARRAYS["add"], "add", backward=True)])
+    dense(passes, on, (tokens, hidden, width), bias=False)
 
 
-def _experts(tape: Tape, layer: LayerFacts, on: Pass, tokens: int, width: int) -> None:
+def _experts(passes: PassOperations, layer: LayerFacts, on: Pass, tokens: int, width: int) -> None:
     """A router, and each expert with its share of the tokens; the host waits for the counts per expert."""
     count, hidden = dict(layer.arrays)["experts_gate"][0], dict(layer.arrays)["experts_gate"][-1]
     chosen = tokens * layer.chosen_experts
     share = max(1, chosen // max(1, count))
-    dense(tape, on, (tokens, width, layer.experts), bias=False, wide=True)
+    dense(passes, on, (tokens, width, layer.experts), bias=False, wide=True)
     scores = memory("fp32", tokens * layer.experts, 2, count=ROUTING)
-    tape.note(
+    passes.add(
         [scores, memory(on.numbers, chosen * width, ARRAYS["index"], "index", waits=True)],
         [memory("fp32", tokens * layer.experts, 2, backward=True, count=ROUTING_BACK),
          memory(on.numbers, chosen * width, 3, backward=True)],
     )  # fmt: skip
-    one = Tape([], [])
-    _gated(one, on, share, width, hidden, wide=False)
-    each = one.operations("")
-    tape.note(
+    expert = PassOperations([], [])
+    _gated(expert, on, share, width, hidden, wide=False)
+    each = expert.operations("")
+    passes.add(
         [replace(operation, count=operation.count * count) for operation in each.forward],
         [replace(operation, count=operation.count * count) for operation in each.backward],
     )
-    pointwise(tape, on.numbers, chosen * width, "cat mul", "mul", "mul", "cat")
-    pointwise(tape, on.numbers, chosen * width, "add", "index")
+    pointwise(passes, on.numbers, chosen * width, "cat mul", "mul", "mul", "cat")
+    pointwise(passes, on.numbers, chosen * width, "add", "index")

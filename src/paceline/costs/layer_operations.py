@@ -11,7 +11,6 @@ from functools import cache
 from paceline.costs.block_operations import block_operations
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
-from paceline.costs.operation_tape import ARRAYS, CAST, Pass, Tape, dense, norm, pointwise
 from paceline.costs.operations import (
     LOSS,
     NUMBER_BYTES,
@@ -22,6 +21,7 @@ from paceline.costs.operations import (
     memory,
     update,
 )
+from paceline.costs.pass_operations import ARRAYS, CAST, Pass, PassOperations, dense, norm, pointwise
 from paceline.spec import Optimizer, Precision, Recompute
 
 IMAGE_KERNEL = 4
@@ -31,7 +31,7 @@ ROUGHLY = 0.1
 
 def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
     """A convolution with a bias and ReLU, the stem or a block of a residual network, or the patches of an image."""
-    shapes, tape = dict(layer.arrays), Tape([], [])
+    shapes, passes = dict(layer.arrays), PassOperations([], [])
     kernels = {name: shape for name, shape in layer.arrays if len(shape) == IMAGE_KERNEL}
     first = next(iter(kernels.values()))
     side = _side(on.input_elements / first[2])
@@ -43,30 +43,30 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
         stride = max(1, round(taken / left))
         shape = (on.samples, inputs, taken, taken, outputs, height, width, stride, 1)
         gradients, weights = 2 if on.sends_back or number else 1, height * width * inputs * outputs
-        tape.note(
+        passes.add(
             [*on.cast(weights), convolution(on.numbers, shape)],
             [convolution(on.numbers, shape, backward=True, gradients=gradients), *on.widen(weights, backward=True)],
         )
         elements = on.samples * outputs * left * left
         if name.removesuffix("kernel") + "scale" in shapes:
-            tape.note([*on.widen(elements)], [*on.cast(elements, backward=True)])
+            passes.add([*on.widen(elements)], [*on.cast(elements, backward=True)])
             # Convolutions have channels fastest and CUDA's norms over groups have not: numbers are put in another order
             # between them, each way.
-            pointwise(tape, on.wide, elements, "contiguous", "contiguous")
-            pointwise(tape, on.wide, elements, "native_group_norm", "native_group_norm_backward")
-            pointwise(tape, on.numbers, elements, "contiguous", "contiguous")
+            pointwise(passes, on.wide, elements, "contiguous", "contiguous")
+            pointwise(passes, on.wide, elements, "native_group_norm", "native_group_norm_backward")
+            pointwise(passes, on.numbers, elements, "contiguous", "contiguous")
             if name in ("conv3_kernel",) or (name == "conv2_kernel" and "conv3_kernel" not in kernels):
-                pointwise(tape, on.wide, elements, "add", "add")
+                pointwise(passes, on.wide, elements, "add", "add")
             if not name.startswith("skip"):
-                pointwise(tape, on.wide, elements, "relu", "threshold_backward")
-                tape.note([*on.cast(elements)], [*on.widen(elements, backward=True)])
+                pointwise(passes, on.wide, elements, "relu", "threshold_backward")
+                passes.add([*on.cast(elements)], [*on.widen(elements, backward=True)])
         elif "bias" in shapes:
-            pointwise(tape, on.numbers, elements, "add", "sum")
+            pointwise(passes, on.numbers, elements, "add", "sum")
             if "class" in shapes:
-                pointwise(tape, on.wide, elements, "cat add", "sum")
+                pointwise(passes, on.wide, elements, "cat add", "sum")
             else:
-                pointwise(tape, on.numbers, elements, "relu", "threshold_backward")
-    return tape.operations(layer.name)
+                pointwise(passes, on.numbers, elements, "relu", "threshold_backward")
+    return passes.operations(layer.name)
 
 
 def _sides(name: str, kernels: dict[str, tuple[int, ...]], side: int, made: int) -> tuple[int, int]:
@@ -84,7 +84,7 @@ def _side(pixels: float) -> int:
 
 def _product_layer(layer: LayerFacts, on: Pass) -> LayerOperations:
     """A dense layer or head, or a worker's part of one; a tied head multiplies with the embedding's table."""
-    shapes, tape = dict(layer.arrays), Tape([], [])
+    shapes, passes = dict(layer.arrays), PassOperations([], [])
     inner, columns = (layer.tied[1], layer.tied[0]) if layer.tied else shapes["kernel"]
     rows = layer.output_elements // columns
     if layer.tied:
@@ -96,8 +96,8 @@ def _product_layer(layer: LayerFacts, on: Pass) -> LayerOperations:
         return _counted(layer, on)
     # Behind a norm numbers are wide; behind other products they are not.
     sizes, wide = (on.samples * rows, inner, columns), layer.tied is not None
-    dense(tape, on, sizes, bias="bias" in shapes, sends_back=on.sends_back, wide=wide)
-    return tape.operations(layer.name)
+    dense(passes, on, sizes, bias="bias" in shapes, sends_back=on.sends_back, wide=wide)
+    return passes.operations(layer.name)
 
 
 def _counted(layer: LayerFacts, on: Pass) -> LayerOperations:
@@ -118,33 +118,33 @@ def _counted(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 def _looked_up(layer: LayerFacts, on: Pass) -> LayerOperations:
     """Embedding lookups, perhaps with positions added and normalised."""
-    tape, shapes = Tape([], []), dict(layer.arrays)
+    passes, shapes = PassOperations([], []), dict(layer.arrays)
     elements = on.samples * layer.output_elements
-    pointwise(tape, "fp32", elements, "embedding", "embedding_dense_backward")
+    pointwise(passes, "fp32", elements, "embedding", "embedding_dense_backward")
     # The gradient of the table is filled with zeros first.
-    tape.note([], [memory("fp32", math.prod(shapes["tokens"]), 1, "fill_", backward=True)])
+    passes.add([], [memory("fp32", math.prod(shapes["tokens"]), 1, "fill_", backward=True)])
     for name in ("positions", "segments"):
         if name in shapes:
-            pointwise(tape, "fp32", elements, "add", "sum")
+            pointwise(passes, "fp32", elements, "add", "sum")
     if "norm_scale" in shapes:
-        pointwise(tape, "fp32", elements, "native_layer_norm", "native_layer_norm_backward")
-    return tape.operations(layer.name)
+        pointwise(passes, "fp32", elements, "native_layer_norm", "native_layer_norm_backward")
+    return passes.operations(layer.name)
 
 
 def _small(layer: LayerFacts, on: Pass) -> LayerOperations:
     """Norms and layers without parameters: one pass over memory in each direction."""
-    tape, elements = Tape([], []), on.samples * max(on.input_elements, layer.output_elements)
+    passes, elements = PassOperations([], []), on.samples * max(on.input_elements, layer.output_elements)
     shapes = dict(layer.arrays)
     if not layer.forward_flops:
         return LayerOperations(layer.name, (), ())
     if "scale" in shapes:
-        norm(tape, on, elements, rms="shift" not in shapes)
+        norm(passes, on, elements, rms="shift" not in shapes)
     elif on.input_elements > layer.output_elements:
         numbers = on.wide if layer.kept > layer.output_elements else on.numbers
-        pointwise(tape, numbers, elements, "max_pool2d_with_indices", "max_pool2d_with_indices_backward")
+        pointwise(passes, numbers, elements, "max_pool2d_with_indices", "max_pool2d_with_indices_backward")
     else:
-        pointwise(tape, on.numbers, elements, "gelu", "gelu_backward")
-    return tape.operations(layer.name)
+        pointwise(passes, on.numbers, elements, "gelu", "gelu_backward")
+    return passes.operations(layer.name)
 
 
 # What PyTorch makes of a softmax, and of its gradient, where ranks have parts of the vocabulary.

@@ -23,7 +23,8 @@ from paceline.systems.hardware import Hardware, StrategyOverhead
 TOGETHER = 0.05
 # The same where the strategy's software was not timed here.
 UNKNOWN_SOFTWARE = 0.15
-# The same on slices of one GPU, which share its memory and its host: 20 recorded runs (docs/accuracy.md).
+# The same on slices of one GPU, which share its memory and its host: by errors of an earlier calibration, no less than
+# those of today's (docs/accuracy.md).
 TOGETHER_ON_SLICES = 0.13
 # How far a whole software stack is from what a data sheet says of GPUs: the middle of seven published ones, each by the
 # mean of its rows, over what is the middle of normal errors (`published/stacks.py`). No row decided a speed.
@@ -333,13 +334,14 @@ class Predictor:
         """
         known = self.hardware.calibrated
         measured = known.crowding.get(str(self.hardware.node_devices))
-        single = Compute(self.hardware, chosen.framework or "torch", "fp32", timer=self._timer(1.0))
+        single = Compute(self.hardware, chosen.framework or "torch", "fp32")
         if measured is not None and single.measured_steps(self.digest):
             return measured
-        key = "all cores", id(self.hardware)
-        if key not in self.model.derived:
-            self.model.derived[key] = single.all_cores_factor(self.model)
-        return max(measured or 1.0, float(self.model.derived[key]))
+        return max(measured or 1.0, self._all_cores_factor)
+
+    @cached_property
+    def _all_cores_factor(self) -> float:
+        return Compute(self.hardware, "torch", "fp32", timer=self._timer(1.0)).all_cores_factor(self.model)
 
     def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
         step, software = parts.step or 1.0, self.hardware.software

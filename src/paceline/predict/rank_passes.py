@@ -8,8 +8,8 @@ from paceline.costs.footprint import RankWork
 from paceline.costs.fusion import fused, unfused
 from paceline.costs.layer_operations import layer_operations, loss_operations, recomputed
 from paceline.costs.layers import LayerFacts
-from paceline.costs.operation_tape import Pass
 from paceline.costs.operations import LayerOperations, Operation, memory, update
+from paceline.costs.pass_operations import Pass
 from paceline.predict.compute import Compute, Passes
 from paceline.predict.operations import OperationTimer, Source, Spread, step_deviation
 from paceline.predict.steps import BESIDE, HOST_DEVIATION, host_seconds, unit_operations

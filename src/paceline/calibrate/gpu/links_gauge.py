@@ -13,7 +13,7 @@ import torch.distributed as dist
 from paceline.calibrate.gpu.calls_gauge import call_of
 from paceline.calibrate.gpu.crowding_gauge import time_crowding
 from paceline.calibrate.gpu.messages import TimedTransfer
-from paceline.calibrate.gpu.operations_gauge import Measuring
+from paceline.calibrate.gpu.operations_gauge import MILLI, Measuring
 from paceline.costs.operations import memory, product
 from paceline.systems.nccl import BOUNDS, loaded_nccl, slice_link, slice_multiprocessors
 
@@ -28,7 +28,6 @@ HIDDEN_ELEMENTS = 1 << 24
 HIDDEN_ROUNDS, LEAST_PRODUCTS = 4, 4
 # What is computed takes so many times as long as the transfers alone.
 LONGER = 5
-MILLI = 1e-3
 # Newer versions of PyTorch have other names for them.
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

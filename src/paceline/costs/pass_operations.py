@@ -63,13 +63,13 @@ class Pass:
 
 
 @dataclass
-class Tape:
+class PassOperations:
     """The operations of a forward pass, each recorded with the operations that its backward pass needs."""
 
     forward: list[Operation]
     backward: list[list[Operation]]
 
-    def note(self, forward: list[Operation], backward: list[Operation]) -> None:
+    def add(self, forward: list[Operation], backward: list[Operation]) -> None:
         """Records an operation of the forward pass together with its backward operations."""
         self.forward += forward
         self.backward.append(backward)
@@ -80,7 +80,13 @@ class Tape:
 
 
 def dense(
-    tape: Tape, on: Pass, sizes: tuple[int, int, int], *, bias: bool, sends_back: bool = True, wide: bool = False
+    passes: PassOperations,
+    on: Pass,
+    sizes: tuple[int, int, int],
+    *,
+    bias: bool,
+    sends_back: bool = True,
+    wide: bool = False,
 ) -> None:
     """A product of (rows, inner, columns) with a kernel, with its bias; the bias gradient is a sum.
 
@@ -89,25 +95,25 @@ def dense(
     rows, inner, columns = sizes
     n, kernel = on.numbers, inner * columns
     if wide:
-        tape.note([*on.cast(rows * inner)], [*on.widen(rows * inner, backward=True)] if sends_back else [])
+        passes.add([*on.cast(rows * inner)], [*on.widen(rows * inner, backward=True)] if sends_back else [])
     back = [product(n, rows, inner, columns, backward=True)] if sends_back else []
     back += [product(n, columns, inner, rows, backward=True, sums_rows=True), *on.widen(kernel, backward=True)]
     if bias:
         back += [memory(n, rows * columns, ARRAYS["sum"], "sum", backward=True), *on.widen(columns, backward=True)]
     casts = [*on.cast(kernel), *(on.cast(columns) if bias else ())]
-    tape.note([*casts, product(n, rows, columns, inner)], back)
+    passes.add([*casts, product(n, rows, columns, inner)], back)
 
 
-def pointwise(tape: Tape, numbers: OperationNumbers, elements: float, forward: str, *backward: str) -> None:
+def pointwise(passes: PassOperations, numbers: OperationNumbers, elements: float, forward: str, *backward: str) -> None:
     """Memory-bound operations over so many elements, given by name."""
     names = forward.split()
-    tape.note(
+    passes.add(
         [memory(numbers, elements, ARRAYS[name], name) for name in names],
         [memory(numbers, elements, ARRAYS[name], name, backward=True) for name in backward],
     )
 
 
-def norm(tape: Tape, on: Pass, elements: int, *, rms: bool) -> None:
+def norm(passes: PassOperations, on: Pass, elements: int, *, rms: bool) -> None:
     """A norm over features, in the numbers that autocast leaves wide."""
     name = "_fused_rms_norm" if rms else "native_layer_norm"
-    pointwise(tape, on.wide, elements, name, f"{name}_backward")
+    pointwise(passes, on.wide, elements, name, f"{name}_backward")
