@@ -83,3 +83,50 @@ def gated_network() -> nn.Module:
             return mixed
 
     return nn.Sequential(nn.Linear(1024, 2048), *(Gated(2048) for _ in range(6)), nn.Linear(2048, 1000))
+
+
+def convnext() -> nn.Module:
+    """ConvNeXt, tiny, as torchvision has it."""
+    return _of_torchvision("convnext_tiny")
+
+
+def swin() -> nn.Module:
+    """Swin, tiny: attention in shifted windows."""
+    return _of_torchvision("swin_t")
+
+
+def densenet() -> nn.Module:
+    """DenseNet of 121 layers: everything is concatenated."""
+    return _of_torchvision("densenet121")
+
+
+def vgg() -> nn.Module:
+    """VGG of 16 layers with batch norms."""
+    return _of_torchvision("vgg16_bn")
+
+
+def regnet() -> nn.Module:
+    """RegNet: convolutions in groups, squeezed and excited."""
+    return _of_torchvision("regnet_y_3_2gf")
+
+
+def efficientnet() -> nn.Module:
+    """EfficientNet V2, small."""
+    return _of_torchvision("efficientnet_v2_s")
+
+
+def wide_resnet() -> nn.Module:
+    """A ResNet of 50 layers, twice as wide, with batch norms."""
+    return _of_torchvision("wide_resnet50_2")
+
+
+def mobilenet() -> nn.Module:
+    """MobileNet V3, large: convolutions of each channel by itself."""
+    return _of_torchvision("mobilenet_v3_large")
+
+
+def _of_torchvision(name: str) -> nn.Module:
+    from torchvision import models
+
+    model: nn.Module = getattr(models, name)(weights=None)
+    return model

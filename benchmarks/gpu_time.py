@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from paceline.calibrate.gpu.calls_gauge import call_of
-from paceline.calibrate.gpu.fit import grid_of
+from paceline.calibrate.gpu.fit import calls_of, grid_of
 from paceline.calibrate.gpu.messages import TimedOperation
 from paceline.calibrate.gpu.operations_gauge import asks_long, device_seconds
 from paceline.calibrate.gpu.replay import distinct_operations
@@ -46,7 +46,7 @@ MODELS = Path(__file__).with_name("gpu_models.py")
 # Steps before the clock starts, and for how long and how often at least steps are timed.
 SETTLING, TIMED_SECONDS, LEAST_STEPS = 6, 0.3, 5
 HOST_BOUND = 0.9
-REPLAY_SECONDS = 3.0
+REPLAY_SECONDS = 15.0
 TRACERS = 6
 
 
@@ -99,6 +99,11 @@ CASES = (
     Case("resnet", 32, "tf32", fields=IMAGES), Case("vit", 64, "tf32", fields=IMAGES, held_out=True),
     Case("gpt", 8, options={"size": "350m"}, held_out=True), Case("gpt", 16, "tf32", options=GPT),
     Case("mnist-large", 512, "tf32", "graph"), Case("gpt", 32, options=PADDED),
+    *(
+        Case(f"own:{name}", batch, fields=IMAGES, held_out=True)
+        for name, batch in (("convnext", 64), ("swin", 64), ("densenet", 64), ("vgg", 64), ("regnet", 96),
+                            ("efficientnet", 96), ("wide_resnet", 96), ("mobilenet", 192))
+    ),
 )  # fmt: skip
 
 
@@ -127,7 +132,7 @@ def measured(spec: RunSpec) -> dict[str, float]:
 def operations_of(spec: RunSpec, traced: bool) -> StepOperations | None:
     """Of the step: as a trace has them, or worked out from the model's facts."""
     if traced:
-        trace = traced_all([one_step(spec)], GpuMemory())[0]
+        trace = traced_all([one_step(spec)], GpuMemory(), keeps_calls=True)[0]
         if isinstance(trace, str):
             print(f"no trace: {trace}", file=sys.stderr)
             return None
@@ -141,7 +146,12 @@ def trace_all(specs: list[RunSpec]) -> None:
     """Traces are kept: several processes make all of them beforehand."""
     steps = list({step.model_dump_json(): step for step in map(one_step, specs)}.values())
     with ThreadPoolExecutor(TRACERS) as pool:
-        list(pool.map(lambda some: traced_all(some, GpuMemory()), [steps[first::TRACERS] for first in range(TRACERS)]))
+        list(
+            pool.map(
+                lambda some: traced_all(some, GpuMemory(), keeps_calls=True),
+                [steps[first::TRACERS] for first in range(TRACERS)],
+            )
+        )
 
 
 def _asked(spec: RunSpec) -> dict[str, Any]:
@@ -154,16 +164,19 @@ def replayed(step: StepOperations, hardware: Hardware, until: float) -> tuple[Ha
     timed, device = [], torch.device("cuda", 0)
     for operation in distinct_operations([step]):
         if time.monotonic() > until:
+            print("no time to replay more", file=sys.stderr)
             break
         try:
             seconds = device_seconds(call_of(operation, device), device, asks_long(operation))
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:
             print(f"not replayed: {operation}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
         timed.append(TimedOperation(operation=operation, seconds=seconds))
     torch.cuda.empty_cache()
     assert hardware.calibration is not None
-    calibration = hardware.calibration.model_copy(update={"replayed": grid_of(timed)})
+    calibration = hardware.calibration.model_copy(
+        update={"replayed": grid_of(timed), "replayed_calls": calls_of(timed)}
+    )
     return hardware.model_copy(update={"calibration": calibration}), len(timed)
 
 

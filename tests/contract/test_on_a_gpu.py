@@ -227,7 +227,10 @@ def test_shards_that_wait_in_the_hosts_memory_train_the_same(
     sgd = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
     given = {**fields, "device": "cuda", "precision": precision, "clip": 0.5, "optimizer": sgd}
     kept, waiting = (trained("transformer", **given, offload=offload) for offload in (False, True))
-    np.testing.assert_allclose(waiting.losses, kept.losses, rtol=1e-4)
+    # The host sums the norm of gradients in another order. In halves a last digit of it flips the rounding of a weight
+    # after a while.
+    np.testing.assert_allclose(waiting.losses[:10], kept.losses[:10], rtol=1e-5)
+    np.testing.assert_allclose(waiting.losses, kept.losses, rtol=1e-4 if precision == "fp32" else 1e-3)
     for name, weight in kept.weights.items():
         np.testing.assert_allclose(waiting.weights[name], weight, atol=2e-3, err_msg=name)
 

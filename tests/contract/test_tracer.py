@@ -12,12 +12,14 @@ from paceline.contract.trace import Trace
 from paceline.plan import complete
 from paceline.runs.trace import one_step
 from paceline.runs.tracer import Tracer
+from paceline.runs.wire import TraceRequest
 from paceline.spec import RunSpec
 from paceline.systems.gpu_memory import GpuMemory
 
 
-def step(workload: str, samples: int = 2, **options: int) -> RunSpec:
-    return one_step(complete(RunSpec(workload=workload, options=options, global_batch=samples, steps=1)), samples)
+def request(workload: str, samples: int = 2, **options: int) -> TraceRequest:
+    step = one_step(complete(RunSpec(workload=workload, options=options, global_batch=samples, steps=1)), samples)
+    return TraceRequest(specs=(step,), gpu=GpuMemory())
 
 
 @pytest.fixture
@@ -28,24 +30,24 @@ def tracer() -> Iterator[Tracer]:
 
 
 def test_a_trace_is_the_same_whatever_was_traced_before(tracer: Tracer) -> None:
-    wanted = (step("llama", depth=6, width=64, heads=4),)
-    (first,) = tracer.traces(wanted, GpuMemory())
+    wanted = request("llama", depth=6, width=64, heads=4)
+    (first,) = tracer.traces(wanted)
     for workload in ("gpt", "mnist-large", "resnet"):
-        tracer.traces((step(workload),), GpuMemory())
-    (again,) = tracer.traces(wanted, GpuMemory())
+        tracer.traces(request(workload))
+    (again,) = tracer.traces(wanted)
     assert isinstance(first, Trace) and first == again
     assert tracer.alive
 
 
 def test_a_tracer_that_was_killed_says_so_and_can_be_closed(tracer: Tracer) -> None:
     os.kill(tracer._process.pid, signal.SIGKILL)
-    (reason,) = tracer.traces((step("mlp"),), GpuMemory())
+    (reason,) = tracer.traces(request("mlp"))
     assert isinstance(reason, str) and "ended the process (exit code -9)" in reason
     assert not tracer.alive
 
 
 def test_a_step_that_takes_too_long_is_given_up(tracer: Tracer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.runs.tracer.PATIENCE_SECONDS", 0.01)
-    (reason,) = tracer.traces((step("mlp"),), GpuMemory())
+    (reason,) = tracer.traces(request("mlp"))
     assert isinstance(reason, str) and "could not be followed within 0.01 s" in reason
     assert not tracer.alive

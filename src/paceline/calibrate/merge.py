@@ -1,7 +1,7 @@
 """Two calibrations of one machine ─► the less disturbed of each measurement: other load only ever adds to one."""
 
 from collections.abc import Callable, Iterable
-from math import log, sqrt
+from math import inf, log, sqrt
 from statistics import mean, median
 from typing import TypeVar
 
@@ -64,6 +64,14 @@ def merge_calibrations(old: Calibration, new: Calibration) -> Calibration:
             "overheads": _joined(old.overheads, new.overheads, lambda overhead: overhead.strategy, _mean_overheads),
             "operations": _joined(old.operations, new.operations, _operations, _shorter_operations),
             "replayed": _joined(old.replayed, new.replayed, _operations, _shorter_operations),
+            "replayed_calls": {
+                call: min(old.replayed_calls.get(call, inf), new.replayed_calls.get(call, inf))
+                for call in {**old.replayed_calls, **new.replayed_calls}
+            },
+            "replayed_batches": {
+                digest: tuple(sorted({*old.replayed_batches.get(digest, ()), *new.replayed_batches.get(digest, ())}))
+                for digest in {**old.replayed_batches, **new.replayed_batches}
+            },
             "repeat_deviation": _deviation(old, new),
         }
     )

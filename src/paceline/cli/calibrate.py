@@ -11,7 +11,7 @@ from rich.markup import escape
 from paceline.calibrate.calibration import Calibrator
 from paceline.calibrate.gpu.calibrator import USUAL_SECONDS, USUAL_SLICES, GpuCalibrator
 from paceline.calibrate.gpu.messages import Where
-from paceline.calibrate.gpu.replay import replayed_operations
+from paceline.calibrate.gpu.replay import NO_REPLAY, replay_of
 from paceline.calibrate.logs import FITTED, FittedLog, fit_log, system_that_fits
 from paceline.calibrate.merge import merge_systems
 from paceline.cli.options import ModelOptions, command_with, make_option
@@ -161,10 +161,10 @@ def _gpus(options: CalibrateOptions) -> Hardware:
         raise SpecError(f"--slices {options.slices} is not between 1 and {MOST_SLICES}; use such as {USUAL_SLICES}")
     if "torch" not in system.frameworks:
         raise SpecError(f"--device {device}: operations are timed in PyTorch, which is not here; pip install torch")
-    replay = []
+    replay = NO_REPLAY
     if options.workload is not None or options.model is not None:
         batches = parse_whole_numbers(options.batch, "--local-batch") if options.batch else None
-        replay = replayed_operations(Question(hardware=load_hardware("h200-nvlink"), **model_fields(options)), batches)
+        replay = replay_of(Question(hardware=load_hardware("h200-nvlink"), **model_fields(options)), batches)
     with _progress() as say:
         calibrator = GpuCalibrator(
             system, device, say, options.slices, replay, seconds=options.seconds,  # type: ignore[arg-type]  # checked
@@ -217,7 +217,7 @@ def _print(hardware: Hardware, out: Path) -> None:
     if timed:
         device = hardware.device
         console.print(
-            f"{timed:,} operations timed, and {replayed:,} of the model itself; "
+            f"{timed:,} operations timed, and {replayed + len(calibration.replayed_calls):,} of the model itself; "
             f"products reach {format_percent(device.product_efficiency.value)} of the peak, passes over memory "
             f"{format_percent(device.memory_efficiency.value)} of the bandwidth"
         )

@@ -42,7 +42,7 @@ def _padded(operation: Operation) -> Operation:
     if operation.kind != "product" or not any(side % MULTIPLE for side in operation.shape[1:]):
         return operation
     batch, *sides = operation.shape
-    return replace(operation, shape=(batch, *(-(-side // MULTIPLE) * MULTIPLE for side in sides)))
+    return replace(operation, shape=(batch, *(-(-side // MULTIPLE) * MULTIPLE for side in sides)), call="")
 
 
 def _as_one(run: Sequence[Operation]) -> list[Operation]:
@@ -54,7 +54,7 @@ def _as_one(run: Sequence[Operation]) -> list[Operation]:
     largest = max(run, key=lambda operation: operation.moved_bytes)
     moved = min(arrays[0] + arrays[-1] + beside, sum(operation.moved_bytes for operation in run))
     flops = sum(operation.flops for operation in run)
-    return [replace(largest, moved_bytes=moved, name="", flops=flops)]
+    return [replace(largest, moved_bytes=moved, name="", flops=flops, call="")]
 
 
 # Sequences' heads that a block of Megatron-LM's fused softmax takes at once; where they do not divide into such blocks,

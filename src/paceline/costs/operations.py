@@ -47,6 +47,10 @@ class Operation:
     waits: bool = False
     # Of a product: whether it sums over the rows of both factors, as gradients of weights do; kernels are others again.
     sums_rows: bool = False
+    # The very call of the framework as text, where a trace was asked to keep it: a device can be asked to repeat it.
+    call: str = ""
+    # Whether kernels of that call do it unseen: where the call was repeated and timed, it is part of that time.
+    inside_call: bool = False
 
     @property
     def plain_name(self) -> str:

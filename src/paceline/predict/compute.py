@@ -20,6 +20,8 @@ DATA_SHEET = "the data sheet"
 USUAL_OPTIMIZER = Optimizer()
 # Samples of a worker as a rule, where their number matters little.
 USUAL_SAMPLES = 32
+# The share of a step that must have been replayed for it to go by that.
+MOSTLY = 0.8
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,19 @@ def model_digest(model: ModelFacts) -> str:
 
 
 @dataclass(frozen=True)
+class ReplayableModel:
+    """A model that can be traced with its calls."""
+
+    facts: ModelFacts
+    traced: TracedModel
+
+    @cached_property
+    def digest(self) -> str:
+        """The identity of its counts."""
+        return model_digest(self.facts)
+
+
+@dataclass(frozen=True)
 class Compute:
     """Steps of one framework at one precision on one worker of a system."""
 
@@ -89,6 +104,8 @@ class Compute:
     traced: TracedModel | None = None
     # Whether passes compute in the run's numbers throughout, where autocast would leave norms and sums wide.
     casts: bool = False
+    # The whole model, whose very calls may have been repeated on this device, and its traces.
+    replayable: "ReplayableModel | None" = None
 
     def passes(self, model: ModelFacts, samples: float, digest: str | None = None) -> Passes:
         """Seconds of a local batch: as measured where this model was, else put together from its operations."""
@@ -122,6 +139,17 @@ class Compute:
             return f"{text}, because no operations were timed: run paceline calibrate"
         return f"{text}; the host takes longer to launch kernels than the GPU to run them" if host_bound else text
 
+    def replayed_step(self, samples: float) -> StepSeconds | None:
+        """A step of the whole model by its very calls, where most of its seconds were replayed with such a batch."""
+        model, calibration = self.replayable, self.hardware.calibrated
+        if model is None or samples not in calibration.replayed_batches.get(model.digest, ()):
+            return None
+        operations = model.traced.exactly(int(samples), self.precision, self.optimizer)
+        if operations is None or self.framework != "torch":
+            return None
+        step = step_seconds(operations, self.timer or OperationTimer(self.hardware), self.running)
+        return step if step.sources.get("replayed", 0.0) >= MOSTLY * sum(step.sources.values()) else None
+
     @property
     def _where(self) -> str:
         return "on such a machine" if self.hardware.measured_elsewhere else "here"
@@ -140,9 +168,12 @@ class Compute:
         timer = self.timer or OperationTimer(self.hardware)
         operations = model_operations(model, samples, self.numbers, self.optimizer)
         step = step_seconds(operations, timer, self.running)
-        traced = traced_model.at(samples, self.numbers, self.optimizer) if traced_model else None
+        replayed = self.replayed_step(samples)
+        traced = traced_model.at(samples, self.numbers, self.optimizer) if traced_model and not replayed else None
         if traced is not None:
-            step = like_layers(step_seconds(traced, timer, self.running), step)
+            replayed = step_seconds(traced, timer, self.running)
+        if replayed is not None:
+            step = like_layers(replayed, step)
         if self.casts:
             step = step.with_units(unit_operations(casts=True, gathers=True) * host_seconds(timer, self.running))
         host_bound = step.host_bound

@@ -167,7 +167,13 @@ class OperationTimer:
         named = _name(operation) if operation.kind == "memory" else operation.kind
         return self._crowding.get(named) or self._crowding.get(STAND_IN, 1.0)
 
+    def was_repeated(self, operation: Operation) -> bool:
+        """Whether the very call that this operation is of was repeated on the device."""
+        return operation.call in self.hardware.calibrated.replayed_calls
+
     def _timed(self, operation: Operation) -> Timed:
+        if operation.call and self.was_repeated(operation):
+            return Timed(self.hardware.calibrated.replayed_calls[operation.call], "replayed", REPLAYED_DEVIATION)
         replayed = self._replayed.get(_identity(operation))
         if replayed is not None:
             return Timed(replayed + self.asking_seconds, "replayed", REPLAYED_DEVIATION)

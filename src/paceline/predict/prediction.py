@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from paceline.costs.footprint import Footprint, ModelFacts, RankWork, optimizer_bytes, training_flops
-from paceline.predict.compute import DATA_SHEET, Compute, Passes, model_digest
+from paceline.predict.compute import DATA_SHEET, Compute, Passes, ReplayableModel, model_digest
 from paceline.predict.estimate import Estimate
 from paceline.predict.memory import MemoryNeed, MemoryPredictor
 from paceline.predict.operations import OperationTimer, peak_of
@@ -153,6 +153,8 @@ class Predictor:
     # Of a user's model: its operations, traced when they are asked for.
     traced: TracedModel | None = None
     tokens_per_sample: int | None = None
+    # The model as it can be traced with its calls, where such calls were replayed on the system.
+    replayable: ReplayableModel | None = None
     # What operations take on the system, and passes of ranks; predictors of other models may share them.
     timer: OperationTimer | None = None
     clocks: dict[ComputeKey, RankClock] = field(default_factory=dict)
@@ -265,7 +267,15 @@ class Predictor:
         if key not in self._compute:
             framework, precision, execution, _, casts, busy = key
             self._compute[key] = Compute(
-                self.hardware, framework, precision, execution, spec.optimizer, self._timer(busy), self.traced, casts
+                self.hardware,
+                framework,
+                precision,
+                execution,
+                spec.optimizer,
+                self._timer(busy),
+                self.traced,
+                casts,
+                self.replayable,
             )
         return self._compute[key]
 

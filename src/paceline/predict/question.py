@@ -14,6 +14,7 @@ from paceline.data import data_source
 from paceline.errors import SpecError, UserError
 from paceline.layout import Layout
 from paceline.plan import complete, refusal, sample_count
+from paceline.predict.compute import ReplayableModel
 from paceline.predict.prediction import Predictor
 from paceline.runs.probe import probe
 from paceline.runs.traced_model import TracedModel
@@ -121,6 +122,7 @@ class Question:
             data_bytes(self.base),
             TracedModel(self.base) if self.model is not None else None,
             self.tokens_per_sample,
+            ReplayableModel(self.facts, TracedModel(self.base)) if self.hardware.calibrated.replayed_calls else None,
         )  # fmt: skip
 
     @property

@@ -12,7 +12,7 @@ from paceline.costs.operations import LayerOperations, Operation, memory, update
 from paceline.costs.pass_operations import Pass
 from paceline.predict.compute import Compute, Passes
 from paceline.predict.operations import OperationTimer, Source, Spread, step_deviation
-from paceline.predict.steps import BESIDE, HOST_DEVIATION, host_seconds, unit_operations
+from paceline.predict.steps import BESIDE, HOST_DEVIATION, StepSeconds, host_seconds, unit_operations
 from paceline.spec import Precision, Recompute
 from paceline.systems.software import AttentionKernel
 
@@ -39,6 +39,14 @@ class LayerTimes:
 
 
 @dataclass(frozen=True)
+class ReplayedStep:
+    """A step of a whole model by its very calls, and its device seconds over what its layers' operations add up to."""
+
+    step: StepSeconds
+    factor: float
+
+
+@dataclass(frozen=True)
 class RankClock:
     """Times the passes of ranks in one framework; equal layers are timed once."""
 
@@ -47,6 +55,7 @@ class RankClock:
     _passes: dict[tuple[int, float, tuple[object, ...]], tuple[RankWork, Passes]] = field(default_factory=dict)
     _known: dict[tuple[LayerFacts, Pass, Recompute, bool], LayerTimes] = field(default_factory=dict)
     _losses: dict[tuple[float, bool, bool], LayerTimes] = field(default_factory=dict)
+    _replays: dict[float, ReplayedStep | None] = field(default_factory=dict)
 
     def passes(self, work: RankWork) -> Passes:
         """Seconds of one forward and backward pass of a rank's samples, for device and host separately."""
@@ -87,6 +96,10 @@ class RankClock:
         host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
         deviation = HOST_DEVIATION if host_bound else step_deviation(off, sources)
+        if (replayed := self._replayed(work.samples)) is not None:
+            part *= replayed.factor
+            sources = replayed.step.sources
+            deviation = HOST_DEVIATION if host_bound else replayed.step.deviation
         host_forward = tuple(times[1] * asking + unit for times in forward)
         host_backward = tuple(times[1] * asking + unit for times in backward)
         if self._starts_whole_steps and device:
@@ -104,6 +117,17 @@ class RankClock:
             source=self.compute.source_text(sources, host_bound),
             host_forward=host_forward, host_backward=host_backward,
         )  # fmt: skip
+
+    def _replayed(self, samples: float) -> ReplayedStep | None:
+        """A step of the whole model by its very calls, where these were replayed with so many samples."""
+        if samples not in self._replays:
+            step, model = self.compute.replayed_step(samples), self.compute.replayable
+            self._replays[samples] = None
+            if step is not None and model is not None:
+                whole = self._layers(RankWork(model.facts, samples, cast=False))
+                usual = sum((times.forward[0] + times.backward[0]) * count for times, count in whole)
+                self._replays[samples] = ReplayedStep(step, step.device_passes / usual)
+        return self._replays[samples]
 
     def _asking(self, work: RankWork) -> tuple[float, float]:
         """How many times as long the host takes for an operation, and its seconds beside each layer and pass."""

@@ -72,6 +72,11 @@ class StepSeconds:
         return sum(part.host for part in (*self.forward, *self.backward, self.update)) + self.beside
 
     @property
+    def device_passes(self) -> float:
+        """Device seconds of both passes, without the update."""
+        return self.device - self.update.device
+
+    @property
     def least(self) -> float:
         """Device seconds of both passes if every operation had next to nothing to compute."""
         return sum(part.least for part in (*self.forward, *self.backward))
@@ -104,8 +109,10 @@ def step_seconds(step: StepOperations, timer: OperationTimer, execution: Executi
     segments = [[0.0, 0.0]]
 
     def of_pass(operations: Sequence[Operation], compiled: bool = True) -> PassSeconds:
-        made = fused(operations) if compiled and "compiled" in execution else operations
-        return _pass_seconds(made, timer, execution, sources, segments)
+        # What kernels of a call do unseen is in its time, where that was taken.
+        seen = [each for each in operations if not (each.inside_call and timer.was_repeated(each))]
+        executed = fused(seen) if compiled and "compiled" in execution else seen
+        return _pass_seconds(executed, timer, execution, sources, segments)
 
     # The loss is beside the model that is compiled.
     forward = [of_pass(layer.forward, layer.layer != LOSS) for layer in step.layers]

@@ -16,6 +16,7 @@ import paceline
 from paceline.contract.trace import Trace
 from paceline.errors import ModelError
 from paceline.runs.tracer import trace_steps
+from paceline.runs.wire import TraceRequest
 from paceline.spec import BASELINE, KEY_LENGTH, RunSpec
 from paceline.strategies import strategy
 from paceline.systems.gpu_memory import GpuMemory
@@ -58,27 +59,27 @@ def one_step(spec: RunSpec, samples: int | None = None) -> RunSpec:
     return RunSpec(strategy=BASELINE, device="cuda", steps=1, global_batch=samples, **kept)
 
 
-def traced_all(steps: Sequence[RunSpec], gpu: GpuMemory) -> list[Trace | str]:
+def traced_all(steps: Sequence[RunSpec], gpu: GpuMemory, keeps_calls: bool = False) -> list[Trace | str]:
     """A trace of each step, or why there is none; all missing ones are made in one process."""
-    names = [_identity(step, gpu) for step in steps]
+    names = [_identity(step, gpu, keeps_calls) for step in steps]
     for name in names:
         if name not in _known and (trace := _stored(name)) is not None:
             _known[name] = trace
     missing = {name: step for name, step in zip(names, steps, strict=True) if name not in _known}
     if missing:
-        for name, trace in zip(missing, trace_steps(tuple(missing.values()), gpu), strict=True):
+        request = TraceRequest(specs=tuple(missing.values()), gpu=gpu, keeps_calls=keeps_calls)
+        for name, trace in zip(missing, trace_steps(request), strict=True):
             _known[name] = trace
             _store(name, trace)
     return [_known[name] for name in names]
 
 
-def _identity(step: RunSpec, gpu: GpuMemory) -> str:
+def _identity(step: RunSpec, gpu: GpuMemory, keeps_calls: bool) -> str:
     fields = step.model_dump(mode="json", include={*_FIELDS, "global_batch"})
     if step.model is not None:
         fields["model"] = [step.model.digest, step.model.function]
-    text = json.dumps(
-        [fields, gpu.model_dump(exclude={"source"}), framework_version("torch"), _code_digest()], sort_keys=True
-    )
+    behaviour = gpu.model_dump(exclude={"source"})
+    text = json.dumps([fields, behaviour, framework_version("torch"), _code_digest(), keeps_calls], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 

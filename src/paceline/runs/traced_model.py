@@ -18,6 +18,7 @@ class TracedModel:
 
     base: RunSpec
     _pairs: dict[tuple[Precision, str], Pair | None] = field(default_factory=dict)
+    _steps: dict[tuple[int, Precision, str], StepOperations | None] = field(default_factory=dict)
 
     def at(self, samples: float, precision: Precision, optimizer: Optimizer) -> StepOperations | None:
         """The operations of a step with so many samples; None where the model cannot be traced."""
@@ -26,6 +27,15 @@ class TracedModel:
             self._pairs[key] = self._trace(precision, optimizer)
         pair = self._pairs[key]
         return between(*pair, samples) if pair else None
+
+    def exactly(self, samples: int, precision: Precision, optimizer: Optimizer) -> StepOperations | None:
+        """The operations of a step with so many samples, with their calls; None where the model cannot be traced."""
+        key = samples, precision, optimizer.model_dump_json()
+        if key not in self._steps:
+            spec = self.base.model_copy(update={"precision": precision, "optimizer": optimizer})
+            (trace,) = traced_all([one_step(spec, samples)], GpuMemory(), keeps_calls=True) if can_trace() else ("",)
+            self._steps[key] = None if isinstance(trace, str) else trace.operations
+        return self._steps[key]
 
     def _trace(self, precision: Precision, optimizer: Optimizer) -> Pair | None:
         if not can_trace():

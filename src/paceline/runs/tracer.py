@@ -21,7 +21,6 @@ from paceline.errors import UserError
 from paceline.runs.processes import die_with
 from paceline.runs.wire import TraceReply, TraceRequest
 from paceline.spec import RunSpec
-from paceline.systems.gpu_memory import GpuMemory
 
 PATIENCE_SECONDS = 120.0
 CLOSING_SECONDS = 5.0
@@ -41,24 +40,24 @@ class Tracer:
         )
         os.close(answering)
 
-    def traces(self, steps: tuple[RunSpec, ...], gpu: GpuMemory) -> tuple[Trace | str, ...]:
+    def traces(self, request: TraceRequest) -> tuple[Trace | str, ...]:
         """A trace of each step, or why there is none."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(TraceRequest(specs=steps, gpu=gpu).model_dump_json().encode() + b"\n")
+            self._process.stdin.write(request.model_dump_json().encode() + b"\n")
             self._process.stdin.flush()
         try:
             line = self._line(time.monotonic() + PATIENCE_SECONDS)
         except TimeoutError:
             self.close(at_once=True)
-            return (f"its step could not be followed within {PATIENCE_SECONDS:g} s",) * len(steps)
+            return (f"its step could not be followed within {PATIENCE_SECONDS:g} s",) * len(request.specs)
         try:
             return TraceReply.model_validate_json(line).traces
         except ValidationError:
             code = self._process.wait()
             reason = f"following its step ended the process (exit code {code}): {self._last_words()}"
             self.close()
-            return (reason,) * len(steps)
+            return (reason,) * len(request.specs)
 
     def _line(self, until: float) -> bytes:
         """The next reply; what there is of it where the process has ended."""
@@ -103,20 +102,20 @@ class Tracer:
 _kept: dict[int, Tracer] = {}
 
 
-def trace_steps(steps: tuple[RunSpec, ...], gpu: GpuMemory) -> tuple[Trace | str, ...]:
+def trace_steps(request: TraceRequest) -> tuple[Trace | str, ...]:
     """A trace of each step, or why there is none."""
     kept = _kept.get(os.getpid())
     if kept is None or not kept.alive:
         kept = _kept[os.getpid()] = Tracer()
         atexit.register(kept.close, at_once=True)
-    return kept.traces(steps, gpu)
+    return kept.traces(request)
 
 
-def _trace_or_reason(spec: RunSpec, gpu: GpuMemory) -> Trace | str:
+def _trace_or_reason(spec: RunSpec, request: TraceRequest) -> Trace | str:
     from paceline.frameworks.torch.trace.step import trace_step
 
     try:
-        return trace_step(spec, gpu)
+        return trace_step(spec, request.gpu, request.keeps_calls)
     except UserError as error:
         return str(error)
     except Exception as error:  # what a model raises on tensors without numbers can be anything
@@ -143,7 +142,7 @@ def serve(parent: int, answering: int) -> None:
 
 def _answer(line: str, answering: int) -> None:
     request = TraceRequest.model_validate_json(line)
-    reply = TraceReply(traces=tuple(_trace_or_reason(spec, request.gpu) for spec in request.specs))
+    reply = TraceReply(traces=tuple(_trace_or_reason(spec, request) for spec in request.specs))
     with open(answering, "wb", closefd=False) as replies:
         replies.write(reply.model_dump_json().encode() + b"\n")
 

@@ -145,6 +145,8 @@ class TraceRequest(Message):
 
     specs: tuple[RunSpec, ...]
     gpu: GpuMemory
+    # Whether operations keep the calls that they are of.
+    keeps_calls: bool = False
 
 
 class TraceReply(Message):

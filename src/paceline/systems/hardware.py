@@ -236,6 +236,10 @@ class Calibration(Frozen):
     # A grid of operations, and the very operations of models that were given.
     operations: tuple[OperationTimes, ...] = ()
     replayed: tuple[OperationTimes, ...] = ()
+    # Seconds of the framework's calls that steps of these models make (`Operation.call`).
+    replayed_calls: dict[str, float] = {}
+    # For which local batches that was done, by the digest of the model.
+    replayed_batches: dict[str, tuple[int, ...]] = {}
 
 
 NOT_CALIBRATED = Calibration(at="", machine="", frameworks={})

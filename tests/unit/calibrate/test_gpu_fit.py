@@ -13,7 +13,7 @@ from paceline.calibrate.gpu.cases import (
 )
 from paceline.calibrate.gpu.fit import curves_of, efficiencies, grid_of, host_seconds, link_of, nearest_description
 from paceline.calibrate.gpu.messages import GpuAnswer, GpuRequest, HostTiming, TimedOperation, TimedTransfer
-from paceline.calibrate.gpu.replay import distinct_operations, replayed_operations
+from paceline.calibrate.gpu.replay import distinct_operations, replay_of
 from paceline.calibrate.merge import merge_systems
 from paceline.costs.layer_operations import model_operations
 from paceline.costs.operations import Operation, convolution, memory, product
@@ -129,11 +129,22 @@ def test_the_grid_covers_what_models_ask_for_and_each_case_once() -> None:
 
 def test_a_models_own_operations_are_replayed_once_each() -> None:
     question = Question(H200, workload="gpt")
-    few = replayed_operations(question, [4])
+    few = replay_of(question, [4])
     step = model_operations(question.facts, 4, "bf16", Optimizer())
-    assert set(distinct_operations([step])) < set(few)
-    assert len(few) == len(set(few)) < sum(len(layer.forward) + len(layer.backward) for layer in step.layers)
-    assert set(few) <= set(replayed_operations(question, [4, 8]))
+    by_layer = {operation for operation in few.operations if not operation.call}
+    assert set(distinct_operations([step])) < by_layer
+    assert len(few.operations) == len(set(few.operations))
+    assert len(by_layer) < sum(len(layer.forward) + len(layer.backward) for layer in step.layers)
+    assert set(few.operations) <= set(replay_of(question, [4, 8]).operations)
+
+
+def test_the_very_calls_of_traced_steps_come_first_and_the_file_says_for_which_batches() -> None:
+    pytest.importorskip("torch")
+    question = Question(H200, workload="gpt", options={"depth": 1, "width": 64, "heads": 2, "sequence": 16})
+    replay = replay_of(question, [4])
+    assert replay.operations[0].call.startswith("('aten::")
+    assert not any(operation.inside_call for operation in replay.operations)
+    assert list(replay.batches.values()) == [(4,)]
 
 
 def test_requests_and_answers_travel_as_text() -> None:

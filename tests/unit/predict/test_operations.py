@@ -1,12 +1,23 @@
 """Seconds of operations: as they were timed, by a grid, by the data sheet, in this order."""
 
+from dataclasses import replace
 from itertools import product as crossed
 from math import sqrt
 
 import pytest
 
-from paceline.costs.operations import Operation, attention, convolution, memory, product, update
+from paceline.costs.operations import (
+    LayerOperations,
+    Operation,
+    StepOperations,
+    attention,
+    convolution,
+    memory,
+    product,
+    update,
+)
 from paceline.predict.operations import STEP_DEVIATION, OperationTimer, Spread, Timed, peak_of, step_deviation
+from paceline.predict.steps import step_seconds
 from paceline.systems.files import load_hardware, shipped_systems
 from paceline.systems.hardware import Calibration, Hardware, Quantity
 from paceline.systems.operation_times import OperationTimes
@@ -50,6 +61,21 @@ def test_a_very_operation_that_was_timed_counts_before_a_grid_and_that_before_th
     assert timer.timed(other).source == "grid"
     assert timer.timed(foreign).source == "data sheet"
     assert timer.timed(known).deviation < timer.timed(other).deviation < timer.timed(foreign).deviation
+
+
+def test_a_call_that_was_repeated_counts_before_all_and_with_what_its_kernels_do_unseen(h200: Hardware) -> None:
+    known = replace(memory("bf16", 1e6, 2, "native_group_norm"), call="the call")
+    copy = replace(memory("bf16", 1e6, 2, "contiguous"), call="the call", inside_call=True)
+    step = StepOperations((LayerOperations("layer", (copy, known), ()), LayerOperations("loss", (), ())), ())
+    without, with_call = (
+        with_times(h200, operations=[(memory("bf16", 1e6, 2, "add"), 1e-3)], replayed=[(known, 1e-3)]) for _ in range(2)
+    )
+    assert with_call.calibration is not None
+    calibration = with_call.calibration.model_copy(update={"replayed_calls": {"the call": 5e-3}})
+    with_call = with_call.model_copy(update={"calibration": calibration})
+    timed = step_seconds(step, OperationTimer(with_call), "eager")
+    assert timed.device == 5e-3 and timed.sources == {"replayed": 5e-3}
+    assert step_seconds(step, OperationTimer(without), "eager").device == pytest.approx(1e-3 + 4e-3)
 
 
 @pytest.mark.parametrize("shape", [(512, 768, 3072), (8192, 2304, 768), (3000, 3000, 500), (128, 128, 10_000),

@@ -1,11 +1,11 @@
 """Measures the GPUs of this machine, or slices of the first one ─► a system in numbers."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from paceline.calibrate.gpu.fit import (
+    calls_of,
     curves_of,
     efficiencies,
     grid_of,
@@ -15,7 +15,7 @@ from paceline.calibrate.gpu.fit import (
 )
 from paceline.calibrate.gpu.gauge import GpuGauge, Say, gpu_gauging
 from paceline.calibrate.gpu.messages import GpuAnswer, Part, Where
-from paceline.costs.operations import Operation
+from paceline.calibrate.gpu.replay import NO_REPLAY, Replay
 from paceline.errors import UserError
 from paceline.systems.hardware import LOCAL, Calibration, Collective, Hardware, Quantity
 from paceline.systems.local import System
@@ -45,7 +45,7 @@ class GpuCalibrator:
     say: Say
     slices: int = USUAL_SLICES
     # The operations of a model that is given, timed as they are.
-    replay: Sequence[Operation] = ()
+    replay: Replay = NO_REPLAY
     parts: dict[Part, float] = field(default_factory=lambda: dict(PARTS))
     # All of it should take no longer than this, replaying aside.
     seconds: float = USUAL_SECONDS
@@ -56,9 +56,9 @@ class GpuCalibrator:
         """A minute or a little more."""
         with gpu_gauging(self.device, self.system, self.slices, self.say, self.most_flops) as gauge:
             parts = {part: seconds * self._haste for part, seconds in self.parts.items()}
-            if self.replay:
+            if self.replay.operations:
                 parts["replay"] = REPLAY_SECONDS
-            answer = self._measured(gauge.measure(parts, replay=self.replay))
+            answer = self._measured(gauge.measure(parts, replay=self.replay.operations))
             if not answer.operations and not answer.replayed:
                 reason = next(iter(answer.failures.values()), "nothing was timed")
                 raise UserError(f"calibrating with device {self.device} failed: {reason}; run paceline doctor")
@@ -101,6 +101,7 @@ class GpuCalibrator:
         calibration = Calibration(
             at=at, machine=self.system.cpu, frameworks={"torch": answer.torch}, gpu=answer.gpu,
             operations=grid_of(answer.operations), replayed=grid_of(answer.replayed), collectives=tuple(links),
+            replayed_calls=calls_of(answer.replayed), replayed_batches=self.replay.batches,
             operation_crowding={str(ranks): measured.crowding for ranks, measured in together.items() if share < 1},
         )  # fmt: skip
         device = described.device.model_copy(update={

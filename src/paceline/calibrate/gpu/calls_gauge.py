@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from paceline.calibrate.core_cases import CORE_NAMES
 from paceline.calibrate.gpu.cases import CAST, MEMORY_NAMES, arrays_of
 from paceline.costs.operations import UPDATE_BYTES, Operation, OperationNumbers
 from paceline.frameworks.torch.optimizer import make_optimizer
+from paceline.frameworks.torch.trace.calls import Call, call_from_text
 from paceline.spec import Optimizer
 
 TYPES: dict[OperationNumbers, torch.dtype] = {
@@ -22,11 +22,12 @@ ROW, SIDE = 1024, 32
 NORM_GROUPS = 32
 # An update is of so many arrays at most; on cores, which take their time for each, of one for so many parameters.
 ARRAYS, PARAMETERS_OF_AN_ARRAY = 64, 40_000
-Call = Callable[[], Any]
 
 
 def call_of(operation: Operation, device: torch.device) -> Call:
-    """The call, with what it needs made beforehand."""
+    """The call, with what it needs made beforehand: the very one of a model where a trace has kept it."""
+    if operation.call:
+        return call_from_text(operation.call, device)
     # Rounds products of single precision, or does not.
     rounded = operation.numbers != "fp32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounded

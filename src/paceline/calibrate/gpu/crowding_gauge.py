@@ -10,10 +10,11 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from paceline.calibrate.gpu.calls_gauge import Call, call_of
+from paceline.calibrate.gpu.calls_gauge import call_of
 from paceline.calibrate.gpu.cases import MEMORY_NAMES, arrays_of
 from paceline.calibrate.gpu.operations_gauge import device_seconds
 from paceline.costs.operations import Operation, attention, convolution, memory, product
+from paceline.frameworks.torch.trace.calls import Call
 
 # More than the cache holds.
 ELEMENTS = 1 << 25

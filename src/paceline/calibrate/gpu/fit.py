@@ -33,9 +33,16 @@ def grid_of(timed: Iterable[TimedOperation]) -> tuple[OperationTimes, ...]:
     groups: dict[tuple[Any, ...], list[tuple[Operation, float]]] = {}
     for row in timed:
         operation = row.operation
+        if operation.call:
+            continue
         key = (operation.kind, operation.numbers, operation.backward, operation.sums_rows, operation.plain_name)
         groups.setdefault(key, []).append((operation, _rounded(row.seconds)))
     return tuple(OperationTimes.of_rows(rows) for _, rows in sorted(groups.items()))
+
+
+def calls_of(timed: Iterable[TimedOperation]) -> dict[str, float]:
+    """Seconds of the very calls of a model."""
+    return {row.operation.call: _rounded(row.seconds) for row in timed if row.operation.call}
 
 
 def _rounded(value: float) -> float:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from paceline.calibrate.gpu import cases
-from paceline.calibrate.gpu.calls_gauge import Call, call_of
+from paceline.calibrate.gpu.calls_gauge import call_of
 from paceline.calibrate.gpu.messages import GpuAnswer, GpuRequest, Part, TimedOperation
 from paceline.costs.operations import Operation, memory, product
+from paceline.frameworks.torch.trace.calls import Call
 from paceline.systems.nccl import loaded_nccl, version_text
 
 # The device sleeps so many cycles while the host asks for what is timed, half a millisecond for a million; a backward

@@ -9,7 +9,9 @@ from torch.autograd.function import once_differentiable
 SPACE = "paceline_trace"
 _library = torch.library.Library(SPACE, "DEF")
 _library.define("_fused_rms_norm(Tensor input, Tensor? weight, int dimensions) -> (Tensor, Tensor)")
-_library.define("_fused_rms_norm_backward(Tensor gradient, Tensor input, Tensor root, Tensor? weight) -> Tensor[]")
+_library.define(
+    "_fused_rms_norm_backward(Tensor gradient, Tensor input, Tensor root, Tensor? weight, int dimensions) -> Tensor[]"
+)
 
 
 def _forward(values: Tensor, _weight: Tensor | None, dimensions: int) -> tuple[Tensor, Tensor]:
@@ -18,7 +20,7 @@ def _forward(values: Tensor, _weight: Tensor | None, dimensions: int) -> tuple[T
     return torch.empty_like(values), values.new_empty((*kept, *(1,) * dimensions), dtype=torch.float32)
 
 
-def _backward(gradient: Tensor, values: Tensor, _root: Tensor, weight: Tensor | None) -> list[Tensor]:
+def _backward(gradient: Tensor, values: Tensor, _root: Tensor, weight: Tensor | None, _dimensions: int) -> list[Tensor]:
     made = [torch.empty_like(values, memory_format=torch.contiguous_format)]
     return made if weight is None else [*made, torch.empty_like(weight)]
 
@@ -35,6 +37,7 @@ class FusedRmsNorm(torch.autograd.Function):
         """The norm of the last dimensions."""
         result, root = torch.ops.paceline_trace._fused_rms_norm(values, weight, dimensions)
         ctx.save_for_backward(values, weight, root)
+        ctx.dimensions = dimensions
         return result
 
     @staticmethod
@@ -42,7 +45,9 @@ class FusedRmsNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         """Gradients of the input and of the weight."""
         values, weight, root = ctx.saved_tensors
-        made = torch.ops.paceline_trace._fused_rms_norm_backward(gradient.contiguous(), values, root, weight)
+        made = torch.ops.paceline_trace._fused_rms_norm_backward(
+            gradient.contiguous(), values, root, weight, ctx.dimensions
+        )
         return made[0], made[1] if weight is not None else None, None
 
 

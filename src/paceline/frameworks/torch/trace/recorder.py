@@ -4,7 +4,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from paceline.costs.operations import Operation
+from paceline.frameworks.torch.trace.calls import text_of_call
 from paceline.frameworks.torch.trace.cuda_on_meta import (
     counts_of,
     in_channels_last,
@@ -27,6 +28,8 @@ from paceline.frameworks.torch.trace.scratch import Scratch
 # The CUDA allocator gives out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
 BLOCK_BYTES = 512
 LAST_NODE = 2**64 - 1
+# Kinds whose calls are not kept: gradients of attention need what its kernels left, and an update takes all arrays.
+NOT_REPEATED = ("attention", "update")
 
 Phase = Literal["setup", "forward", "backward", "update", "evaluation"]
 
@@ -49,9 +52,9 @@ class _Storage:
 class Recorder(TorchDispatchMode):
     """Counts live storages, and collects operations by phase and by layer in forward order."""
 
-    def __init__(self, scratch: Scratch, tf32: bool) -> None:
+    def __init__(self, scratch: Scratch, tf32: bool, keeps_calls: bool = False) -> None:
         super().__init__()
-        self._scratch, self._tf32 = scratch, tf32
+        self._scratch, self._tf32, self._keeps_calls = scratch, tf32, keeps_calls
         self._storages: dict[int, _Storage] = {}
         self.live_bytes = 0
         self.phase: Phase = "setup"
@@ -105,8 +108,12 @@ class Recorder(TorchDispatchMode):
         taken = self._scratch.taken_by(operation, func, args, made) if operation is not None else 0
         moment.peak_bytes = max(moment.peak_bytes, self.live_bytes + taken)
         if operation is not None:
-            seen = as_called(operation, kwargs)
-            moment.operations += [*unseen_operations(name, args, made, backward), seen]
+            unseen = unseen_operations(name, args, made, backward)
+            if self._keeps_calls and operation.kind not in NOT_REPEATED:
+                call = text_of_call(func, args, kwargs, operation.numbers)
+                operation = replace(operation, call=call)
+                unseen = [replace(copy, call=call, inside_call=True) for copy in unseen]
+            moment.operations += [*unseen, as_called(operation, kwargs)]
         return result
 
     @staticmethod

@@ -62,7 +62,7 @@ class TracedJob(TorchJob):
             super()._update(loss)
 
 
-def trace_step(spec: RunSpec, gpu: GpuMemory) -> Trace:
+def trace_step(spec: RunSpec, gpu: GpuMemory, keeps_calls: bool = False) -> Trace:
     """The trace of a run on one GPU; raises what the model raises where it cannot do without numbers."""
     context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0))
     whole, shape = layers_of(context)
@@ -70,7 +70,7 @@ def trace_step(spec: RunSpec, gpu: GpuMemory) -> Trace:
     if context.own is None:
         # The context would load data to find out what the layers are.
         vars(context)["model"] = Model(layers)
-    recorder = Recorder(Scratch(gpu), tf32=spec.precision != "fp32")
+    recorder = Recorder(Scratch(gpu), tf32=spec.precision != "fp32", keeps_calls=keeps_calls)
     with cuda_on_meta(gpu.half_attention, gpu.single_attention), recorder:
         module = build_on_meta(context, layers, shape)
         data = resident_on_meta(context, shape)
