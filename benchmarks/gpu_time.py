@@ -1,6 +1,6 @@
 """Predicted step times on a GPU beside measured ones: by the data sheet, by a grid, by the model's own operations.
 
-python benchmarks/gpu_time.py --system h200.toml [--seconds 150] [--only gpt,resnet]
+python benchmarks/gpu_time.py --system h200.toml [--seconds 150] [--only gpt,resnet] [--by facts,trace]
 
 `--system` is what `paceline calibrate --device cuda --out h200.toml` wrote. Prints a line of JSON for each
 configuration and one for all of them. Steps are those of Paceline's own job; a step is bound by the host where asking
@@ -11,9 +11,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -145,13 +146,12 @@ def operations_of(spec: RunSpec, traced: bool) -> StepOperations | None:
 def trace_all(specs: list[RunSpec]) -> None:
     """Traces are kept: several processes make all of them beforehand."""
     steps = list({step.model_dump_json(): step for step in map(one_step, specs)}.values())
-    with ThreadPoolExecutor(TRACERS) as pool:
-        list(
-            pool.map(
-                lambda some: traced_all(some, GpuMemory(), keeps_calls=True),
-                [steps[first::TRACERS] for first in range(TRACERS)],
-            )
-        )
+    with ProcessPoolExecutor(TRACERS, get_context("spawn")) as pool:
+        list(pool.map(_trace, steps))
+
+
+def _trace(step: RunSpec) -> None:
+    traced_all([step], GpuMemory(), keeps_calls=True)
 
 
 def _asked(spec: RunSpec) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def replayed(step: StepOperations, hardware: Hardware, until: float) -> tuple[Ha
     return hardware.model_copy(update={"calibration": calibration}), len(timed)
 
 
-def compare(case: Case, described: Hardware, calibrated: Hardware) -> Iterator[dict[str, Any]]:
+def compare(case: Case, described: Hardware, calibrated: Hardware, ways: Sequence[str]) -> Iterator[dict[str, Any]]:
     """What was measured, and each prediction with its error."""
     spec = case.spec()
     row: dict[str, Any] = {
@@ -189,7 +189,7 @@ def compare(case: Case, described: Hardware, calibrated: Hardware) -> Iterator[d
     }  # fmt: skip
     row["measured"] = found = measured(spec)
     torch.cuda.empty_cache()
-    for how in ("facts", "trace"):
+    for how in ways:
         step = operations_of(spec, how == "trace")
         if step is None:
             continue
@@ -215,18 +215,19 @@ def main() -> None:
     arguments.add_argument("--system", type=Path, required=True)
     arguments.add_argument("--seconds", type=float, default=150.0)
     arguments.add_argument("--only", default="")
+    arguments.add_argument("--by", default="facts,trace")
     chosen = arguments.parse_args()
     described, calibrated = load_hardware("h200-nvlink"), load_hardware(str(chosen.system))
     plain = described.model_copy(update={"calibration": None})
     until, rows = time.monotonic() + chosen.seconds, []  # type: ignore[var-annotated]
     began = time.monotonic()
-    trace_all([case.spec() for case in CASES])
+    trace_all([case.spec() for case in CASES if not chosen.only or case.name in chosen.only.split(",")])
     print(json.dumps({"tracing seconds": round(time.monotonic() - began, 1)}), flush=True)
     for case in CASES:
         if time.monotonic() > until or (chosen.only and case.name not in chosen.only.split(",")):
             continue
         try:
-            rows += compare(case, plain, calibrated)
+            rows += compare(case, plain, calibrated, chosen.by.split(","))
         except (RuntimeError, UserError, torch.OutOfMemoryError) as error:
             print(
                 json.dumps({"case": case.name, "batch": case.batch, "failed": str(error).splitlines()[0]}), flush=True

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,7 +12,7 @@ pytest.importorskip("torch")
 from paceline.contract.trace import Trace
 from paceline.plan import complete
 from paceline.runs.trace import one_step
-from paceline.runs.tracer import Tracer
+from paceline.runs.tracer import Tracer, trace_steps
 from paceline.runs.wire import TraceRequest
 from paceline.spec import RunSpec
 from paceline.systems.gpu_memory import GpuMemory
@@ -51,3 +52,11 @@ def test_a_step_that_takes_too_long_is_given_up(tracer: Tracer, monkeypatch: pyt
     (reason,) = tracer.traces(request("mlp"))
     assert isinstance(reason, str) and "could not be followed within 0.01 s" in reason
     assert not tracer.alive
+
+
+def test_threads_that_ask_at_the_same_time_get_each_its_own_trace() -> None:
+    requests = [request("mlp", depth=1, width=16 * number) for number in range(1, 5)]
+    with ThreadPoolExecutor(4) as pool:
+        traces = [trace for (trace,) in pool.map(trace_steps, requests)]
+    sizes = [trace.memory.parameter_bytes for trace in traces if isinstance(trace, Trace)]
+    assert len(sizes) == 4 and sizes == sorted(set(sizes))

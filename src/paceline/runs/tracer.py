@@ -12,6 +12,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from pydantic import ValidationError
@@ -100,15 +101,18 @@ class Tracer:
 
 # By the number of the process that started it: a fork has none of its own yet.
 _kept: dict[int, Tracer] = {}
+# Threads ask one after another: replies have no names.
+_asking = threading.Lock()
 
 
 def trace_steps(request: TraceRequest) -> tuple[Trace | str, ...]:
     """A trace of each step, or why there is none."""
-    kept = _kept.get(os.getpid())
-    if kept is None or not kept.alive:
-        kept = _kept[os.getpid()] = Tracer()
-        atexit.register(kept.close, at_once=True)
-    return kept.traces(request)
+    with _asking:
+        kept = _kept.get(os.getpid())
+        if kept is None or not kept.alive:
+            kept = _kept[os.getpid()] = Tracer()
+            atexit.register(kept.close, at_once=True)
+        return kept.traces(request)
 
 
 def _trace_or_reason(spec: RunSpec, request: TraceRequest) -> Trace | str:
