@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
@@ -24,18 +25,22 @@ import torch
 from paceline.calibrate.gpu.calls_gauge import call_of
 from paceline.calibrate.gpu.fit import calls_of, grid_of
 from paceline.calibrate.gpu.messages import TimedOperation
+from paceline.calibrate.gpu.model_host_gauge import host_step_seconds
 from paceline.calibrate.gpu.operations_gauge import asks_long, device_seconds
-from paceline.calibrate.gpu.replay import distinct_operations
+from paceline.calibrate.gpu.replay import distinct_operations, host_step
 from paceline.contract.context import Context, Process, Rendezvous
+from paceline.costs.footprint import ModelFacts
 from paceline.costs.layer_operations import model_operations
 from paceline.costs.operations import StepOperations
 from paceline.errors import UserError
 from paceline.plan import complete
+from paceline.predict.compute import Compute, ReplayableModel, model_digest
 from paceline.predict.operations import OperationTimer
 from paceline.predict.question import Question
 from paceline.predict.steps import step_seconds
 from paceline.runs.probe import probe
 from paceline.runs.trace import one_step, traced_all
+from paceline.runs.traced_model import TracedModel
 from paceline.spec import Execution, ModelFile, Precision, RunSpec
 from paceline.strategies import strategy
 from paceline.systems.files import load_hardware
@@ -138,9 +143,15 @@ def operations_of(spec: RunSpec, traced: bool) -> StepOperations | None:
             print(f"no trace: {trace}", file=sys.stderr)
             return None
         return trace.operations
+    return model_operations(facts_of(spec), spec.samples_per_step, spec.precision, spec.optimizer)
+
+
+@cache
+def facts_of(spec: RunSpec) -> ModelFacts:
+    """The model's layers in numbers."""
     facts = Question(load_hardware("h200-nvlink"), **_asked(spec)).facts if spec.model is None else probe(spec).model
     assert facts is not None
-    return model_operations(facts, spec.samples_per_step, spec.precision, spec.optimizer)
+    return facts
 
 
 def trace_all(specs: list[RunSpec]) -> None:
@@ -159,7 +170,7 @@ def _asked(spec: RunSpec) -> dict[str, Any]:
     return {name: getattr(spec, name) for name in names}
 
 
-def replayed(step: StepOperations, hardware: Hardware, until: float) -> tuple[Hardware, int]:
+def replayed(spec: RunSpec, step: StepOperations, hardware: Hardware, until: float) -> tuple[Hardware, int]:
     """The system with these operations timed, and how many were."""
     timed, device = [], torch.device("cuda", 0)
     for operation in distinct_operations([step]):
@@ -174,9 +185,15 @@ def replayed(step: StepOperations, hardware: Hardware, until: float) -> tuple[Ha
         timed.append(TimedOperation(operation=operation, seconds=seconds))
     torch.cuda.empty_cache()
     assert hardware.calibration is not None
+    digest = model_digest(facts_of(spec))
+    hosts = {digest: {spec.precision: host_step_seconds(host_step(spec))}}
+    torch.cuda.empty_cache()
     calibration = hardware.calibration.model_copy(
-        update={"replayed": grid_of(timed), "replayed_calls": calls_of(timed)}
-    )
+        update={
+            "replayed": grid_of(timed), "replayed_calls": calls_of(timed), "replayed_hosts": hosts,
+            "replayed_batches": {digest: (spec.samples_per_step,)},
+        }
+    )  # fmt: skip
     return hardware.model_copy(update={"calibration": calibration}), len(timed)
 
 
@@ -195,10 +212,14 @@ def compare(case: Case, described: Hardware, calibrated: Hardware, ways: Sequenc
             continue
         systems = {"data sheet": described, "grid": calibrated}
         began = time.monotonic()
-        systems["replay"], count = replayed(step, calibrated, began + REPLAY_SECONDS)
+        systems["replay"], count = replayed(spec, step, calibrated, began + REPLAY_SECONDS)
         row[f"replay seconds by {how}"] = round(time.monotonic() - began, 2)
         for name, hardware in systems.items():
             made = step_seconds(step, OperationTimer(hardware), case.execution)
+            if name == "replay" and how == "trace":
+                model = ReplayableModel(facts_of(spec), TracedModel(spec))
+                compute = Compute(hardware, "torch", case.precision, case.execution, spec.optimizer, replayable=model)
+                made = compute.replayed_step(spec.samples_per_step) or made
             row[f"{name} by {how}"] = {
                 "step": made.total,
                 "device": made.device,

@@ -72,6 +72,7 @@ def merge_calibrations(old: Calibration, new: Calibration) -> Calibration:
                 digest: tuple(sorted({*old.replayed_batches.get(digest, ()), *new.replayed_batches.get(digest, ())}))
                 for digest in {**old.replayed_batches, **new.replayed_batches}
             },
+            "replayed_hosts": {**old.replayed_hosts, **new.replayed_hosts},
             "repeat_deviation": _deviation(old, new),
         }
     )

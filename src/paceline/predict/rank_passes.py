@@ -43,7 +43,9 @@ class ReplayedStep:
     """A step of a whole model by its very calls, and its device seconds over what its layers' operations add up to."""
 
     step: StepSeconds
-    factor: float
+    device_factor: float
+    # The same for the host's seconds.
+    host_factor: float
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,13 @@ class RankClock:
         parameters = work.model.parameters
         asking, unit = self._asking(work)
         device, host, off = (sum(times[which] for times in (*forward, *backward)) for which in (0, 1, 2))
+        deviation = step_deviation(off, sources)
+        if (replayed := self._replayed(work.samples)) is not None:
+            part, asking = part * replayed.device_factor, asking * replayed.host_factor
+            sources, deviation = replayed.step.sources, replayed.step.device_deviation
         host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
-        deviation = HOST_DEVIATION if host_bound else step_deviation(off, sources)
-        if (replayed := self._replayed(work.samples)) is not None:
-            part *= replayed.factor
-            sources = replayed.step.sources
-            deviation = HOST_DEVIATION if host_bound else replayed.step.deviation
+        deviation = HOST_DEVIATION if host_bound else deviation
         host_forward = tuple(times[1] * asking + unit for times in forward)
         host_backward = tuple(times[1] * asking + unit for times in backward)
         if self._starts_whole_steps and device:
@@ -112,7 +114,7 @@ class RankClock:
             )
         return Passes(
             tuple(times[0] * part for times in forward), tuple(times[0] * part for times in backward),
-            overhead=self._beside(updated, device * part, host_bound),
+            overhead=self._beside(updated, device * part, host_bound, replayed.host_factor if replayed else 1.0),
             update_per_parameter=updated / parameters if parameters else 0.0, deviation=deviation,
             source=self.compute.source_text(sources, host_bound),
             host_forward=host_forward, host_backward=host_backward,
@@ -125,8 +127,13 @@ class RankClock:
             self._replays[samples] = None
             if step is not None and model is not None:
                 whole = self._layers(RankWork(model.facts, samples, cast=False))
-                usual = sum((times.forward[0] + times.backward[0]) * count for times, count in whole)
-                self._replays[samples] = ReplayedStep(step, step.device_passes / usual)
+                device, host = (
+                    sum((times.forward[which] + times.backward[which]) * count for times, count in whole)
+                    for which in (0, 1)
+                )
+                self._replays[samples] = ReplayedStep(
+                    step, step.device_passes / device, step.host_passes / host if host else 1.0
+                )
         return self._replays[samples]
 
     def _asking(self, work: RankWork) -> tuple[float, float]:
@@ -139,7 +146,7 @@ class RankClock:
         casts = self.compute.casts if work.cast is None else work.cast
         return split, unit_operations(casts, work.gathers, work.ways > 1 and work.by_dtensor) * self._host
 
-    def _beside(self, updated: float, device: float, host_bound: bool) -> float:
+    def _beside(self, updated: float, device: float, host_bound: bool, host_factor: float) -> float:
         """Seconds of a step that belong to neither passes nor update."""
         if self.compute.hardware.software is not None:
             # What a fit says of each step has all of this in it.
@@ -149,7 +156,7 @@ class RankClock:
             return 0.0
         if self.compute.framework != "torch":
             return max(0.0, COMPILED_STEP_SECONDS - device - updated)
-        return max(0.0, (BESIDE + 1) * self._host - updated) * host_bound
+        return max(0.0, (BESIDE + 1) * self._host * host_factor - updated) * host_bound
 
     def _layers(self, work: RankWork) -> list[tuple[LayerTimes, int]]:
         """Seconds of each run of equal layers with the length of the run, the loss as the last entry."""

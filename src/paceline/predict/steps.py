@@ -77,6 +77,11 @@ class StepSeconds:
         return self.device - self.update.device
 
     @property
+    def host_passes(self) -> float:
+        """Host seconds of both passes, without the update and what is beside."""
+        return self.host - self.update.host - self.beside
+
+    @property
     def least(self) -> float:
         """Device seconds of both passes if every operation had next to nothing to compute."""
         return sum(part.least for part in (*self.forward, *self.backward))
@@ -97,28 +102,37 @@ class StepSeconds:
     @property
     def deviation(self) -> float:
         """The relative uncertainty of the stream that decides how long the step takes."""
-        if self.host_bound:
-            return HOST_DEVIATION
+        return HOST_DEVIATION if self.host_bound else self.device_deviation
+
+    @property
+    def device_deviation(self) -> float:
+        """The relative uncertainty of the device's seconds."""
         off = sum(part.off for part in (*self.forward, *self.backward, self.update))
         return step_deviation(off, self.sources, self.between)
 
 
-def step_seconds(step: StepOperations, timer: OperationTimer, execution: Execution) -> StepSeconds:
-    """Seconds of every layer of a step under this execution (eager, compiled or graph-captured)."""
+def step_seconds(
+    step: StepOperations, timer: OperationTimer, execution: Execution, host_factor: float = 1.0
+) -> StepSeconds:
+    """Seconds of every layer of a step under this execution (eager, compiled or graph-captured).
+
+    The host takes `host_factor` times as long for each operation as it does as a rule.
+    """
     sources: dict[Source, float] = {}
     segments = [[0.0, 0.0]]
+    each_host = host_seconds(timer, execution) * host_factor
 
     def of_pass(operations: Sequence[Operation], compiled: bool = True) -> PassSeconds:
         # What kernels of a call do unseen is in its time, where that was taken.
         seen = [each for each in operations if not (each.inside_call and timer.was_repeated(each))]
         executed = fused(seen) if compiled and "compiled" in execution else seen
-        return _pass_seconds(executed, timer, execution, sources, segments)
+        return _pass_seconds(executed, timer, each_host, sources, segments)
 
     # The loss is beside the model that is compiled.
     forward = [of_pass(layer.forward, layer.layer != LOSS) for layer in step.layers]
     backward = [of_pass(layer.backward, layer.layer != LOSS) for layer in reversed(step.layers)][::-1]
     update = of_pass(step.update)
-    beside = BESIDE * (host_seconds(timer, execution) or timer.asking_seconds)
+    beside = BESIDE * (each_host or timer.asking_seconds)
     segments[-1][1] += beside
     # Operations of cores were fitted to whole steps, and how far these lie apart counts for itself.
     between = STEP_DEVIATION if timer.hardware.kind == "cuda" else 0.0
@@ -142,10 +156,9 @@ def _shared_out(parts: Sequence[PassSeconds], like: Sequence[PassSeconds]) -> tu
 
 
 def _pass_seconds(
-    operations: Sequence[Operation], timer: OperationTimer, execution: Execution, sources: dict[Source, float],
+    operations: Sequence[Operation], timer: OperationTimer, each_host: float, sources: dict[Source, float],
     segments: list[list[float]],
 ) -> PassSeconds:  # fmt: skip
-    each_host = host_seconds(timer, execution)
     device, host, off, least = 0.0, 0.0, Spread(), 0.0
     for operation in operations:
         timed = timer.timed(operation)

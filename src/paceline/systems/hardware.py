@@ -240,6 +240,8 @@ class Calibration(Frozen):
     replayed_calls: dict[str, float] = {}
     # For which local batches that was done, by the digest of the model.
     replayed_batches: dict[str, tuple[int, ...]] = {}
+    # Seconds that the host takes to launch a whole eager step of these models, by precision.
+    replayed_hosts: dict[str, dict[str, float]] = {}
 
 
 NOT_CALIBRATED = Calibration(at="", machine="", frameworks={})

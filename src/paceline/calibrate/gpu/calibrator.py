@@ -58,7 +58,7 @@ class GpuCalibrator:
             parts = {part: seconds * self._haste for part, seconds in self.parts.items()}
             if self.replay.operations:
                 parts["replay"] = REPLAY_SECONDS
-            answer = self._measured(gauge.measure(parts, replay=self.replay.operations))
+            answer = self._measured(gauge.measure(parts, replay=self.replay))
             if not answer.operations and not answer.replayed:
                 reason = next(iter(answer.failures.values()), "nothing was timed")
                 raise UserError(f"calibrating with device {self.device} failed: {reason}; run paceline doctor")
@@ -102,6 +102,7 @@ class GpuCalibrator:
             at=at, machine=self.system.cpu, frameworks={"torch": answer.torch}, gpu=answer.gpu,
             operations=grid_of(answer.operations), replayed=grid_of(answer.replayed), collectives=tuple(links),
             replayed_calls=calls_of(answer.replayed), replayed_batches=self.replay.batches,
+            replayed_hosts={digest: _by_precision(answer) for digest in self.replay.batches},
             operation_crowding={str(ranks): measured.crowding for ranks, measured in together.items() if share < 1},
         )  # fmt: skip
         device = described.device.model_copy(update={
@@ -131,6 +132,10 @@ class GpuCalibrator:
             if (value := getattr(overlapped, name)) is not None:
                 fields[name] = Quantity(value=value, source=source)
         return described.model_copy(update=fields)
+
+
+def _by_precision(answer: GpuAnswer) -> dict[str, float]:
+    return {timing.precision: timing.seconds for timing in answer.model_host}
 
 
 def _count(count: int, slices: bool) -> str:

@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 
 from paceline.calibrate.gpu.messages import GpuAnswer, GpuRequest, Part, Where
+from paceline.calibrate.gpu.replay import NO_REPLAY, Replay
 from paceline.contract.context import Process
-from paceline.costs.operations import Operation
 from paceline.runs.devices import process_environment
 from paceline.runs.folder import run_folder
 from paceline.runs.fork_server import ForkedProcess, ForkServer
@@ -41,7 +41,7 @@ class GpuGauge:
     shared: dict[str, str]
     most_flops: float = float("inf")
 
-    def measure(self, parts: dict[Part, float], world: int = 1, replay: Sequence[Operation] = ()) -> GpuAnswer:
+    def measure(self, parts: dict[Part, float], world: int = 1, replay: Replay = NO_REPLAY) -> GpuAnswer:
         """What the first of so many processes measures of these parts, each with the seconds that it may take.
 
         Processes that fail or hang leave the reason, so that other measurements are kept.
@@ -54,7 +54,8 @@ class GpuGauge:
         requests = [
             GpuRequest(
                 parts=tuple(parts), seconds={str(part): seconds for part, seconds in parts.items()},
-                device=self.device, most_flops=self.most_flops, rank=rank, world=world, replay=tuple(replay),
+                device=self.device, most_flops=self.most_flops, rank=rank, world=world, replay=replay.operations,
+                host_steps=replay.host_steps,
                 store=store, progress=progress if rank == 0 else self.folder / f"progress-{rank}", answer=answers[rank],
             )
             for rank in range(world)
@@ -68,14 +69,16 @@ class GpuGauge:
     def _run(self, requests: Sequence[GpuRequest], logs: Sequence[Path], until: float) -> str | None:
         """Why the processes did not all end well, or None."""
         entry = f"{__name__}:answer_request"
+        # The operations of a model are more than a message can hold.
+        orders = [request.answer.with_suffix(".request") for request in requests]
+        for file, request in zip(orders, requests, strict=True):
+            file.write_text(request.model_dump_json())
         try:
             processes = [
                 self.server.fork(
-                    ForkRequest(
-                        entry=entry, argument=request.model_dump_json(), log=log, environment=self._environment(request)
-                    )
+                    ForkRequest(entry=entry, argument=str(file), log=log, environment=self._environment(request))
                 )
-                for request, log in zip(requests, logs, strict=True)
+                for request, file, log in zip(requests, orders, logs, strict=True)
             ]
             told = ""
             while None in (codes := [process.poll() for process in processes]):
@@ -109,9 +112,9 @@ class GpuGauge:
         return {**self.shared, **slice_environment(spec, process, self.system)}
 
 
-def answer_request(argument: str, _fds: list[int]) -> int:
-    """The whole forked process: measures and leaves the answer in a file."""
-    request = GpuRequest.model_validate_json(argument)
+def answer_request(file: str, _fds: list[int]) -> int:
+    """The whole forked process: reads what to measure from a file, and leaves the answer in another."""
+    request = GpuRequest.model_validate_json(Path(file).read_text())
     answer: GpuAnswer = import_module(MEASURES).measure(request)
     request.answer.write_text(answer.model_dump_json())
     return 0

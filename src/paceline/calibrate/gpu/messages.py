@@ -5,7 +5,7 @@ from typing import Literal
 
 from paceline.costs.operations import Operation
 from paceline.runs.wire import Message
-from paceline.spec import Execution, Precision
+from paceline.spec import Execution, Precision, RunSpec
 
 # What a process can measure, in this order: `power` keeps the GPU busy for a while.
 Part = Literal["products", "convolutions", "attention", "memory", "updates", "host", "replay", "power", "links"]
@@ -24,6 +24,13 @@ class HostTiming(Message):
 
     model: str
     execution: Execution
+    precision: Precision
+    seconds: float
+
+
+class ModelHostTiming(Message):
+    """What the host takes for a whole eager step of a model that was given, by the precision of the run."""
+
     precision: Precision
     seconds: float
 
@@ -48,6 +55,8 @@ class GpuRequest(Message):
     most_flops: float = float("inf")
     # Of a model that is given: its operations.
     replay: tuple[Operation, ...] = ()
+    # The same model's steps with few samples, for which the host takes longer than the device.
+    host_steps: tuple[RunSpec, ...] = ()
     # Where ranks meet, where progress is told, and where the answer goes.
     store: Path
     progress: Path
@@ -65,6 +74,7 @@ class GpuAnswer(Message):
     operations: tuple[TimedOperation, ...] = ()
     replayed: tuple[TimedOperation, ...] = ()
     host: tuple[HostTiming, ...] = ()
+    model_host: tuple[ModelHostTiming, ...] = ()
     idle_watts: float | None = None
     busy_watts: float | None = None
     transfers: tuple[TimedTransfer, ...] = ()

@@ -182,7 +182,10 @@ def _measure(part: Part, measuring: Measuring) -> None:
         timed, late = time_operations(wanted, measuring, part)
         answer["operations"] += timed
     elif part == "replay":
+        from paceline.calibrate.gpu.model_host_gauge import model_host_timings
+
         answer["replayed"], late = time_operations(measuring.request.replay, measuring, part)
+        answer["model_host"] = model_host_timings(measuring)
     elif part == "power":
         late = 0
         answer.update(watts(measuring))

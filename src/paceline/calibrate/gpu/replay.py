@@ -8,7 +8,7 @@ from paceline.costs.operations import Operation, StepOperations
 from paceline.predict.compute import model_digest
 from paceline.predict.question import Question
 from paceline.runs.trace import one_step, traced_all
-from paceline.spec import Precision
+from paceline.spec import BASELINE, Precision, RunSpec
 from paceline.systems.gpu_memory import GpuMemory
 
 # Usual local batches of a GPU, and the precisions that people train with there.
@@ -16,6 +16,9 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 PRECISIONS: tuple[Precision, ...] = ("bf16", "tf32")
 # Local batches whose very calls are repeated where none are asked for: each takes some seconds.
 REPEATED_BATCHES = (8, 32)
+# Samples of a step that the host decides: more than one, because norms over a batch need them. They come again in each
+# of many steps.
+FEW_SAMPLES, COPIES = 2, 200
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Replay:
     """The operations of a model that are to be timed as they are, the most telling first."""
 
     operations: tuple[Operation, ...] = ()
+    # Steps with few samples, one for each precision, for which the host takes longer than the device.
+    host_steps: tuple[RunSpec, ...] = ()
     # Local batches whose steps were traced with their calls, by the model's digest.
     batches: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -43,7 +48,15 @@ def replay_of(question: Question, batches: Sequence[int] | None = None) -> Repla
         for precision in PRECISIONS
     ]
     traced = {model_digest(question.facts): repeated} if steps else {}
-    return Replay(tuple(distinct_operations([*steps, *by_layer])), traced)
+    host_steps = [host_step(question.base.model_copy(update={"precision": precision})) for precision in PRECISIONS]
+    return Replay(tuple(distinct_operations([*steps, *by_layer])), tuple(host_steps), traced)
+
+
+def host_step(spec: RunSpec) -> RunSpec:
+    """An eager run of the same model on one GPU with so few samples that the host takes longer than the device."""
+    fields = {"strategy": BASELINE, "device": "cuda", "execution": "eager", "global_batch": FEW_SAMPLES}
+    repeated = {"train_samples": FEW_SAMPLES, "dataset_copies": COPIES, "epochs": 1, "steps": None}
+    return spec.model_copy(update={**fields, **repeated})
 
 
 def _traced(question: Question, batches: Sequence[int]) -> list[StepOperations]:
