@@ -151,7 +151,7 @@ def _numbers(kind: OperationKind, read: list[Tensor], made: list[Tensor], tf32: 
     for tensor in (*made, *read):
         if tensor.dtype in _NUMBERS:
             numbers = _NUMBERS[tensor.dtype]
-            multiplies = kind in ("product", "convolution")
+            multiplies = kind in ("product", "convolution", "attention")
             return "tf32" if numbers == "fp32" and tf32 and multiplies else numbers
     return "fp32"
 
