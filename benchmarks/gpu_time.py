@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
@@ -146,7 +145,6 @@ def operations_of(spec: RunSpec, traced: bool) -> StepOperations | None:
     return model_operations(facts_of(spec), spec.samples_per_step, spec.precision, spec.optimizer)
 
 
-@cache
 def facts_of(spec: RunSpec) -> ModelFacts:
     """The model's layers in numbers."""
     facts = Question(load_hardware("h200-nvlink"), **_asked(spec)).facts if spec.model is None else probe(spec).model
