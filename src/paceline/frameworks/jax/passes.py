@@ -56,7 +56,7 @@ def mean_over_devices(mesh: Mesh, side: BatchSide, function: Callable[..., Any],
     sides = sides_of(side)
     part = PartitionSpec(*[None] * (shared.ndim - 1), side)
     alone = jax.shard_map(
-        lambda *given: lax.pmean(function(*given), sides),
+        lambda *parts: lax.pmean(function(*parts), sides),
         mesh=mesh,
         in_specs=(*(PartitionSpec() for _ in arguments), part),
         out_specs=PartitionSpec(),

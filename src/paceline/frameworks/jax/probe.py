@@ -54,11 +54,13 @@ def _pass_through(context: Context, pair: tuple[Tree, Any], inputs: jax.Array, t
             f"apply of {label} does not take inputs of shape {shape}: {type(error).__name__}: {error}; "
             f"give the shape that it expects with --input-shape"
         ) from error
-    got = tuple(outputs.shape) if isinstance(outputs, jax.Array) else type(outputs).__name__
-    fits = f"the output of {label} ({got} for {SAMPLES} samples) does not fit its targets"
+    output_shape = tuple(outputs.shape) if isinstance(outputs, jax.Array) else type(outputs).__name__
+    fits = f"the output of {label} ({output_shape} for {SAMPLES} samples) does not fit its targets"
     advice = "give its class count with --classes, or a function loss(outputs, targets) in the file"
     loss = context.own.loss
-    if loss is None and (got != (*targets.shape, outputs.shape[-1]) or int(targets.max()) >= outputs.shape[-1]):
+    if loss is None and (
+        output_shape != (*targets.shape, outputs.shape[-1]) or int(targets.max()) >= outputs.shape[-1]
+    ):
         raise ModelError(f"{fits} of shape {tuple(targets.shape)} with classes up to {int(targets.max())}; {advice}")
     try:
         jax.grad(lambda trained: (loss or cross_entropy)(apply(trained, inputs), targets))(params)

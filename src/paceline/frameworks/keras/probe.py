@@ -49,9 +49,9 @@ def _pass_through(context: Context, model: keras.Model, inputs: np.ndarray, targ
     try:
         _fit_together(context, model, outputs, targets)
     except Exception as error:
-        got = tuple(outputs.shape) if hasattr(outputs, "shape") else type(outputs).__name__
+        output_shape = tuple(outputs.shape) if hasattr(outputs, "shape") else type(outputs).__name__
         raise ModelError(
-            f"the output of {label} ({got} for {SAMPLES} samples) does not fit its targets: {_words(error)}; "
+            f"the output of {label} ({output_shape} for {SAMPLES} samples) does not fit its targets: {_words(error)}; "
             f"give its class count with --classes, or a function loss(outputs, targets) in the file"
         ) from error
 

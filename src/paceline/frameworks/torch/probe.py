@@ -84,9 +84,9 @@ def _pass_through(context: Context, module: nn.Module, inputs: torch.Tensor, tar
     try:
         loss_function(context)(outputs, targets).backward()
     except Exception as error:
-        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        output_shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
         raise ModelError(
-            f"the output of {label} ({got} for {SAMPLES} samples) does not fit its targets: "
+            f"the output of {label} ({output_shape} for {SAMPLES} samples) does not fit its targets: "
             f"{type(error).__name__}: {error}; "
             f"give its class count with --classes, or a function loss(outputs, targets) in the file"
         ) from error

@@ -92,8 +92,8 @@ def layers(module: nn.Module) -> list[nn.Module]:
 
     Those that share a parameter stay with the whole.
     """
-    found = find_blocks(module)
-    candidates = list(_inside(module, found or Blocks({})))
+    blocks = find_blocks(module)
+    candidates = list(_inside(module, blocks or Blocks({})))
     owners = Counter(parameter for layer in candidates for parameter in set(layer.parameters()))
     return [layer for layer in candidates if all(owners[parameter] == 1 for parameter in layer.parameters())]
 

@@ -154,12 +154,14 @@ def _check_split(
 ) -> None:
     hint = "between columns and rows a layer sees a part of the features, and the output must be whole again"
     try:
-        found = _TrialPass.of(module, inputs)
+        split_pass = _TrialPass.of(module, inputs)
     except Exception as error:
         raise ModelError(f"split as planned, {label} fails with {type(error).__name__}: {error}; {hint}") from error
-    if found.outputs.shape != expected.outputs.shape or not torch.allclose(found.outputs, expected.outputs, **CLOSE):
+    if split_pass.outputs.shape != expected.outputs.shape or not torch.allclose(
+        split_pass.outputs, expected.outputs, **CLOSE
+    ):
         raise ModelError(f"split as planned, {label} does not give what it gives whole; {hint}")
-    gradients = arrangement.whole(found.gradients, mesh.get_group())
+    gradients = arrangement.whole(split_pass.gradients, mesh.get_group())
     noise = GRADIENT_NOISE * float(torch.stack([gradient.norm() for gradient in expected.gradients.values()]).norm())
     for name, gradient in expected.gradients.items():
         apart = gradients[name] - gradient if name in gradients else gradient

@@ -207,15 +207,15 @@ class _Tracing:
     def _parameters_by_place(self) -> dict[int, list[nn.Parameter]]:
         """Parameters of each layer that ran; one that several share is the first one's."""
         places: dict[int, list[nn.Parameter]] = {}
-        seen: set[int] = set()
+        placed: set[int] = set()
         modules = dict(self._module.named_modules())
         for place, name in enumerate(self._names):
             owner = modules.get("" if name == "model" and "model" not in modules else name)
             for parameter in owner.parameters() if owner is not None else ():
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
+                if id(parameter) not in placed:
+                    placed.add(id(parameter))
                     places.setdefault(place, []).append(parameter)
-        rest = [parameter for parameter in self._module.parameters() if id(parameter) not in seen]
+        rest = [parameter for parameter in self._module.parameters() if id(parameter) not in placed]
         places.setdefault(0, []).extend(rest)
         return places
 

@@ -242,11 +242,11 @@ def _split(context: Context, plan: MeshPlan, stage: MeshStage, groups: Groups) -
 
 def _local_edges(context: Context, stage: MeshStage, plan: MeshPlan, groups: Groups) -> tuple[Edge | None, Edge | None]:
     last = stage.index + 1 == plan.stages
-    given, made = _in_half(context, stage.input, stage.index > 0), _in_half(context, stage.output, not last)
+    inputs, outputs = _in_half(context, stage.input, stage.index > 0), _in_half(context, stage.output, not last)
     if not _divides_sequence(context):
         # Other models have whole activations on every rank.
-        return given, made
-    return _local_edge(given, groups, SEQUENCE), _local_edge(made, groups, FEATURES if last else SEQUENCE)
+        return inputs, outputs
+    return _local_edge(inputs, groups, SEQUENCE), _local_edge(outputs, groups, FEATURES if last else SEQUENCE)
 
 
 def _in_half(context: Context, edge: Edge | None, crosses: bool) -> Edge | None:
@@ -358,7 +358,9 @@ def _pipeline_stage(context: Context, stages: RankStages, stage: MeshStage) -> A
         def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
             # What goes back in two passes may lie in another order than the room for it, and is sent as it lies.
             for name, gradients in list(self.bwd_cache.items()):
-                self.bwd_cache[name] = tuple(one if one is None else one.contiguous() for one in gradients)
+                self.bwd_cache[name] = tuple(
+                    gradient if gradient is None else gradient.contiguous() for gradient in gradients
+                )
             sending: list[dist.P2POp] = super().get_bwd_send_ops(bwd_chunk_id)
             return sending
 
