@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.contract.context import data_request, spec_facts, spec_layers
-from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
+from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
 from paceline.layout import Layout
@@ -20,7 +20,7 @@ from paceline.strategies.former import FORMER_KNOBS, by_present_name
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import Workload, workload
-from paceline.workloads.own import OWN_DATA, declared_functions
+from paceline.workloads.user_model import USER_DATA, declared_functions
 
 DEFAULT_EPOCHS = 2
 # Fields that only some strategies heed, and what one that does not says of itself.
@@ -56,7 +56,7 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-Probe = Callable[[RunSpec], OwnFacts]
+Probe = Callable[[RunSpec], UserModelFacts]
 
 
 def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: Probe, breakdown: bool = False) -> Plan:
@@ -137,7 +137,7 @@ def complete(spec: RunSpec) -> RunSpec:
                 f"{nearest(str(fields['dataset']), model.datasets)}"
             )
         fields |= _sample_fields(spec, model, str(fields["dataset"]))
-    if fields["dataset"] != OWN_DATA:
+    if fields["dataset"] != USER_DATA:
         _check_shape(spec, str(fields["dataset"]))
     return spec.model_copy(update=fields)
 
@@ -160,7 +160,7 @@ def _own_dataset(spec: RunSpec) -> str:
     if spec.input_shape is not None and spec.classes is not None:
         return "synthetic"
     if "data" in declared:
-        return OWN_DATA
+        return USER_DATA
     raise SpecError(
         f"{spec.model.label} says nothing about its data; add a function data() to {spec.model.path.name}, or give "
         f"--dataset, or --input-shape with --classes for synthetic data"
@@ -201,7 +201,7 @@ def _knob_value(chosen: Strategy, default: Scalar, choices: tuple[Scalar, ...], 
 
 def sample_count(spec: RunSpec, probe: Probe) -> int:
     """Training samples of one copy of the data set."""
-    if spec.dataset == OWN_DATA:
+    if spec.dataset == USER_DATA:
         return probe(spec).train_samples
     return data_source(str(spec.dataset)).count(data_request(spec))
 

@@ -184,7 +184,7 @@ def _frameworks(text: str | None, question: Question) -> list[str]:
         if name not in singles:
             raise SpecError(f"--frameworks {name!r} is unknown; choose from {', '.join(map(str, singles))}")
         spec = question.base.model_copy(update={"strategy": singles[name].name})
-        trains = question.own_facts is None or singles[name].trains == question.own_facts.framework
+        trains = question.user_model_facts is None or singles[name].trains == question.user_model_facts.framework
         if trains and refusal(spec, local_system(), probe) is None:
             frameworks.append(str(name))
         elif text:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.contract.own_facts import OwnFacts
+from paceline.contract.user_model_facts import UserModelFacts
 from paceline.errors import ModelError, SpecError
 from paceline.plan import Probe
 from paceline.recommend.scripts import emit, scripts
@@ -81,9 +81,9 @@ KNOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def own_facts(spec: RunSpec) -> OwnFacts:
+def own_facts(spec: RunSpec) -> UserModelFacts:
     """As if the model had been looked at."""
-    return OwnFacts(str(strategy(spec.strategy).trains), 1000, 64, sequential=True)
+    return UserModelFacts(str(strategy(spec.strategy).trains), 1000, 64, sequential=True)
 
 
 def model_file(folder: Path, functions: str) -> ModelFile:
@@ -273,7 +273,7 @@ def test_what_no_machine_can_run_is_refused_and_what_this_one_lacks_is_not() -> 
 
 def test_a_model_of_another_framework_is_refused(tmp_path: Path) -> None:
     said = refused(
-        probe=lambda _spec: OwnFacts("keras", 10, 64),
+        probe=lambda _spec: UserModelFacts("keras", 10, 64),
         strategy="torch-ddp",
         workers=2,
         model=model_file(tmp_path, "data"),
@@ -283,7 +283,7 @@ def test_a_model_of_another_framework_is_refused(tmp_path: Path) -> None:
 
 def test_stages_that_only_paceline_finds_are_refused(tmp_path: Path) -> None:
     said = refused(
-        probe=lambda _spec: OwnFacts("torch", 10, 64, found=("stages", "plan")),
+        probe=lambda _spec: UserModelFacts("torch", 10, 64, automatic_cuts=("stages", "plan")),
         strategy="torch-pipeline",
         workers=2,
         model=model_file(tmp_path, "data"),

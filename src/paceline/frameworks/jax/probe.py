@@ -7,18 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from paceline.contract.context import Context
-from paceline.contract.own_facts import OwnFacts
+from paceline.contract.user_model_facts import UserModelFacts
 from paceline.errors import ModelError
 from paceline.frameworks.jax.optimizer import Tree
 from paceline.frameworks.jax.training import arrays_of, cross_entropy, own_pair
-from paceline.workloads.own import telling_samples
+from paceline.workloads.user_model import telling_samples
 
 SAMPLES = 2
 
 
-def look_at_jax(context: Context, built: Any) -> OwnFacts:
+def inspect_jax(context: Context, built: Any) -> UserModelFacts:
     """Facts of the model; raises `ModelError` when the functions do not work or do not fit the data."""
-    user_model = context.own
+    user_model = context.user_model
     assert user_model is not None
     params, apply = own_pair(context, built)
     count = _trainable(user_model.label, params)
@@ -26,7 +26,7 @@ def look_at_jax(context: Context, built: Any) -> OwnFacts:
     samples = telling_samples(targets)
     _pass_through(context, (params, apply), jnp.asarray(inputs[samples]), jnp.asarray(targets[samples]))
     cuts = ("plan",) if user_model.plan is not None else ()
-    return OwnFacts("jax", count, len(context.data.train_inputs), cuts=cuts)
+    return UserModelFacts("jax", count, len(context.data.train_inputs), cuts=cuts)
 
 
 def _trainable(label: str, params: Tree) -> int:
@@ -44,8 +44,8 @@ def _trainable(label: str, params: Tree) -> int:
 
 
 def _pass_through(context: Context, pair: tuple[Tree, Any], inputs: jax.Array, targets: jax.Array) -> None:
-    assert context.own is not None
-    label, (params, apply) = context.own.label, pair
+    assert context.user_model is not None
+    label, (params, apply) = context.user_model.label, pair
     shape = "x".join(map(str, inputs.shape[1:]))
     try:
         outputs = apply(params, inputs)
@@ -57,7 +57,7 @@ def _pass_through(context: Context, pair: tuple[Tree, Any], inputs: jax.Array, t
     output_shape = tuple(outputs.shape) if isinstance(outputs, jax.Array) else type(outputs).__name__
     fits = f"the output of {label} ({output_shape} for {SAMPLES} samples) does not fit its targets"
     advice = "give its class count with --classes, or a function loss(outputs, targets) in the file"
-    loss = context.own.loss
+    loss = context.user_model.loss
     if loss is None and (
         output_shape != (*targets.shape, outputs.shape[-1]) or int(targets.max()) >= outputs.shape[-1]
     ):

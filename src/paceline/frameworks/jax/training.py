@@ -27,7 +27,7 @@ from paceline.frameworks.jax.passes import clipped, in_passes, mean_of_passes, m
 from paceline.frameworks.xla_spans import INPUT, UPDATE
 from paceline.spec import Precision
 from paceline.workloads.base import Weights, weight_shapes
-from paceline.workloads.own import OWN_DATA, build_own, call_own
+from paceline.workloads.user_model import USER_DATA, build_user_model, call_user_code
 
 IMAGE_DIMENSIONS = 4
 # What XLA makes of a product of two single-precision matrices on a GPU, where its own default is TF32.
@@ -49,9 +49,9 @@ class Network:
 
 def network_of(context: Context, layout: Layout) -> Network:
     """The run's model: neutral layers, or the user's pair of functions."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     if user_model is not None:
-        params, apply = own_pair(context, build_own(user_model))
+        params, apply = own_pair(context, build_user_model(user_model))
         return Network(jax.tree.map(np.asarray, params), _pure(context, apply), user_model.loss or cross_entropy)
     weights = context.starting_weights()
     params = {name: array.reshape(layout.fold(name, array.shape)) for name, array in weights.items()}
@@ -73,7 +73,7 @@ def _pure(context: Context, apply: Apply) -> Callable[[Tree, Tree, Array, bool],
 
 def own_pair(context: Context, built: Any) -> tuple[Tree, Apply]:
     """Starting parameters and forward pass of the user's model, which is a pair of functions (init, apply)."""
-    user_model = context.own
+    user_model = context.user_model
     assert user_model is not None
     if not (isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))):
         raise ModelError(
@@ -81,7 +81,7 @@ def own_pair(context: Context, built: Any) -> tuple[Tree, Apply]:
             f"return (init, apply) with init(key) giving the parameters and apply(params, inputs) the outputs"
         )
     init, apply = built
-    return call_own(f"init(key) of {user_model.label}", init, jax.random.key(context.spec.seed)), apply
+    return call_user_code(f"init(key) of {user_model.label}", init, jax.random.key(context.spec.seed)), apply
 
 
 def cross_entropy(outputs: Array, targets: Array) -> Array:
@@ -92,7 +92,7 @@ def cross_entropy(outputs: Array, targets: Array) -> Array:
 
 def optimizer_for(context: Context, params: Tree) -> Transformation:
     """The user's optimizer, or the run's settings."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     if user_model is not None and user_model.optimizer is not None:
         optimizer: Transformation = user_model.optimizer(params)
         return optimizer
@@ -104,7 +104,7 @@ def arrays_of(context: Context, train: bool) -> tuple[np.ndarray, np.ndarray]:
     data = context.data
     inputs, targets = (data.train_inputs, data.train_targets) if train else (data.test_inputs, data.test_targets)
     # Data that come with the user's model, or were made in the shape that it asks for, are in its own order.
-    as_given = context.model.own is not None and context.spec.dataset in (OWN_DATA, "synthetic")
+    as_given = context.model.user_model is not None and context.spec.dataset in (USER_DATA, "synthetic")
     if inputs.ndim == IMAGE_DIMENSIONS and not as_given:
         inputs = np.ascontiguousarray(inputs.transpose(0, 2, 3, 1))
     narrow = [array.astype(np.int32) if array.dtype == np.int64 else array for array in (inputs, targets)]
@@ -272,7 +272,7 @@ class JaxJob:
         whole = jax.jit(lambda trees: trees, out_shardings=self._whole)(self._state[:2])
         leaves = [leaf for tree in whole for leaf in jax.tree_util.tree_leaves_with_path(tree)]
         named = {path_name(path): _local(leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}
-        if self._context.own is not None:
+        if self._context.user_model is not None:
             return named
         shapes = weight_shapes(self._context.model.layers, self._context.data.input_shape)
         return {name: array.reshape(shapes[name]) for name, array in named.items()}

@@ -17,7 +17,7 @@ from paceline.frameworks.jax import declared
 from paceline.layout import DIMENSIONS
 from paceline.spec import RunSpec
 from paceline.systems import System
-from paceline.workloads.own import declared_functions
+from paceline.workloads.user_model import declared_functions
 
 SIDES = ("replicate", "shard", "tensor")
 

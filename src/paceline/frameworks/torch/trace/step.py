@@ -67,7 +67,7 @@ def trace_step(spec: RunSpec, gpu: GpuMemory) -> Trace:
     context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0))
     whole, shape = layers_of(context)
     layers, places = shortened(whole)
-    if context.own is None:
+    if context.user_model is None:
         # The context would load data to find out what the layers are.
         vars(context)["model"] = Model(layers)
     recorder = Recorder(Scratch(gpu), tf32=spec.precision != "fp32")

@@ -73,7 +73,7 @@ class MeshJob(TorchJob):
         self._scale = stages.scale
         # Of a built-in model, the table of tokens is on the first stage whether a head shares it or not.
         apart = layout.pipeline > 1 and (
-            context.model.own is not None or any(layer.tied for layer in context.model.layers)
+            context.model.user_model is not None or any(layer.tied for layer in context.model.layers)
         )
         self._tied = tied_parameters(stages) if apart else Tied()
         self._contexts = ExitStack()
