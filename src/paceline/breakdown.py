@@ -113,8 +113,8 @@ def _blocked(inside: Sequence[Span], step: Span) -> list[tuple[int, int, str]]:
 
     Where a framework waits unseen (DDP within its backward pass), it waits from the start of the last transfer on.
     """
-    seen = [(*_clip(span, step), span.match) for span in inside if span.kind == "blocked"]
-    matched = {match for _, _, match in seen}
+    intervals = [(*_clip(span, step), span.match) for span in inside if span.kind == "blocked"]
+    matched = {match for _, _, match in intervals}
     for phase in (span for span in inside if span.kind == "backward" and span.track == MAIN):
         unseen = [
             span
@@ -125,8 +125,8 @@ def _blocked(inside: Sequence[Span], step: Span) -> list[tuple[int, int, str]]:
             last = max(unseen, key=lambda span: span.start)
             end = min(phase.end, max(span.end for span in unseen))
             if end > last.start:
-                seen.append((last.start, end, last.match))
-    return [(start, end, match) for start, end, match in seen if end > start]
+                intervals.append((last.start, end, last.match))
+    return [(start, end, match) for start, end, match in intervals if end > start]
 
 
 def _clip(span: Span, within: Span) -> Interval:

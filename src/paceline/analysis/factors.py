@@ -88,12 +88,12 @@ def groups_varying(rows: Sequence[Row], factor: Factor) -> dict[str, list[Row]]:
 
 def with_enough_levels(rows: Sequence[Row], factor: Factor, levels: int = 2, counts: int = 2) -> list[Row]:
     """The rows of strategies that have at least this many levels of the factor and this many worker counts."""
-    seen: dict[str, list[Row]] = {}
+    by_strategy: dict[str, list[Row]] = {}
     for row in rows:
-        seen.setdefault(row.spec.strategy, []).append(row)
+        by_strategy.setdefault(row.spec.strategy, []).append(row)
     enough = {
         name
-        for name, members in seen.items()
+        for name, members in by_strategy.items()
         if len({factor.level(row) for row in members}) >= levels
         and len({row.spec.workers for row in members}) >= counts
     }

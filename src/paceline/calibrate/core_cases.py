@@ -42,8 +42,8 @@ PARAMETERS, OPTIMIZERS = (10_000, 300_000, 3_000_000, 10_000_000), ("adam", "sgd
 
 def core_cases() -> list[Operation]:
     """All of them, in single precision, in an order of chance: large and small ones of all kinds side by side."""
-    made = chain(_products(), _convolutions(), _attentions(), _passes_over_memory())
-    within = (case for case in dict.fromkeys(made) if case.flops <= MOST_FLOPS and case.moved_bytes <= MOST_BYTES)
+    operations = chain(_products(), _convolutions(), _attentions(), _passes_over_memory())
+    within = (case for case in dict.fromkeys(operations) if case.flops <= MOST_FLOPS and case.moved_bytes <= MOST_BYTES)
     cases = [*within, *_updates()]
     Random(0).shuffle(cases)
     return cases

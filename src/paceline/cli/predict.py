@@ -206,12 +206,12 @@ def _print_tables(console: Console, predictions: Sequence[Prediction], columns: 
     cells = [(heading, [text(prediction) for prediction in predictions]) for heading, text in columns]
     names = [_name(prediction) for prediction in predictions]
     # The column of names can be as narrow as its longest word; workers and batch stand beside it.
-    taken = first + 1 + sum(_width(heading, [name[place] for name in names]) for heading, place in BESIDE_NAMES)
+    beside = first + 1 + sum(_width(heading, [name[place] for name in names]) for heading, place in BESIDE_NAMES)
     left, tables = 0, list[list[tuple[str, list[str]]]]()
     for heading, texts in cells:
         width = _width(heading, texts)
         if not tables or width > left:
-            tables, left = [*tables, []], console.width - taken
+            tables, left = [*tables, []], console.width - beside
         tables[-1].append((heading, texts))
         left -= width
     for number, table in enumerate(tables):

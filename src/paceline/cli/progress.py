@@ -87,8 +87,8 @@ class Progress(Listener):
         steady = record.steady
         result = f"{format_rate(steady.samples_per_second)} samples/s" if steady else escape(record.reason or "")
         place = f"{self._total - self._left}/{self._total}"
-        took = format_seconds(record.wall_seconds)
-        self._console.print(f"[dim]{place}[/] [{colour}]{status}[/] {escape(self._label)}: {result} [dim]({took})[/]")
+        wall = format_seconds(record.wall_seconds)
+        self._console.print(f"[dim]{place}[/] [{colour}]{status}[/] {escape(self._label)}: {result} [dim]({wall})[/]")
 
     def _time_left(self) -> str:
         finished = self._total - self._left

@@ -178,10 +178,7 @@ def _between_split_layers_once(spec: RunSpec, plan: MeshPlan, place: Place) -> l
     """The same however the other devices are divided into copies and shards."""
     numbers = compute_width(spec), reduction_width(spec), spec.device, spec.recompute
     key = ("split layers", plan.stretch_microbatch, plan.passes, *numbers)
-    if key not in place.part.derived:
-        place.part.derived[key] = _between_split_layers(spec, plan, place)
-    found: list[Message] = place.part.derived[key]
-    return found
+    return place.part.derive(key, lambda: _between_split_layers(spec, plan, place))
 
 
 def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -325,12 +322,13 @@ def _between_shards_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Me
     """As `_between_shards`, computed once for all batch sizes of a layout."""
     layout = plan.layout
     key = ("shards", layout.replicate, layout.shard, *plan.gathers, spec.precision, spec.reduction, spec.device)
-    if key not in place.part.derived:
+
+    def between_shards() -> list[Message]:
         messages = _layer_by_layer(_between_shards, spec, plan, place)
         at_once = copied_at_once(layout, numbers_beside_experts(layout, place.whole))
-        place.part.derived[key] = summed_at_once(messages, layout) if at_once else messages
-    found: list[Message] = place.part.derived[key]
-    return found
+        return summed_at_once(messages, layout) if at_once else messages
+
+    return place.part.derive(key, between_shards)
 
 
 def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:

@@ -63,14 +63,14 @@ def _convolution(operation: Operation, device: torch.device) -> Call:
     weights = weights.to(memory_format=torch.channels_last)
     if not operation.backward:
         return lambda: functional.conv2d(images, weights, None, stride, padding, 1, groups)
-    made = functional.conv2d(images, weights, None, stride, padding, 1, groups)
-    gradient = torch.randn_like(made)
+    output = functional.conv2d(images, weights, None, stride, padding, 1, groups)
+    gradient = torch.randn_like(output)
     # As many operations as a forward pass are the gradient of weights alone: the first layer's.
-    one = operation.flops < 1.5 * 2 * made.numel() * inputs // groups * kernel_height * kernel_width
+    only_weights = operation.flops < 1.5 * 2 * output.numel() * inputs // groups * kernel_height * kernel_width
     back = torch.ops.aten.convolution_backward
     steps = [stride, stride]
     return lambda: back(
-        gradient, images, weights, None, steps, padding, [1, 1], False, [0, 0], groups, [not one, True, False]
+        gradient, images, weights, None, steps, padding, [1, 1], False, [0, 0], groups, [not only_weights, True, False]
     )
 
 
@@ -80,8 +80,8 @@ def _attention(operation: Operation, device: torch.device) -> Call:
 
     def head(count: int, length: int) -> Tensor:
         # As models have it: the heads of one position side by side.
-        made = _random((samples, length, count, width), device, kind).transpose(1, 2)
-        return made.requires_grad_(operation.backward)
+        vectors = _random((samples, length, count, width), device, kind).transpose(1, 2)
+        return vectors.requires_grad_(operation.backward)
 
     parts = head(heads, queries), head(key_heads, keys), head(key_heads, keys)
     shared = heads != key_heads
@@ -91,9 +91,9 @@ def _attention(operation: Operation, device: torch.device) -> Call:
 
     if not operation.backward:
         return attend
-    made = attend()
-    gradient = torch.randn_like(made)
-    return lambda: torch.autograd.grad(made, parts, gradient, retain_graph=True)
+    attended = attend()
+    gradient = torch.randn_like(attended)
+    return lambda: torch.autograd.grad(attended, parts, gradient, retain_graph=True)
 
 
 def _memory(operation: Operation, device: torch.device) -> Call:
@@ -145,8 +145,8 @@ def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) ->
             return lambda: aten._fused_rms_norm(rows, [ROW], ones, 1e-5)
         return lambda: aten._fused_rms_norm_backward(other, rows, [ROW], scale, ones, [True, True])
     if name == "_log_softmax_backward_data":
-        made = functional.log_softmax(rows, -1)
-        return lambda: aten._log_softmax_backward_data(other, made, -1, kind)
+        logarithms = functional.log_softmax(rows, -1)
+        return lambda: aten._log_softmax_backward_data(other, logarithms, -1, kind)
     return _of_images(name, elements, device, kind)
 
 
@@ -172,13 +172,13 @@ def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype
         grouped = [samples, NORM_GROUPS, pixels, groups]
         if not name.endswith("backward"):
             return lambda: aten.native_group_norm(images, ones, zeros, *grouped, 1e-5)
-        made, mean, deviation = aten.native_group_norm(images, ones, zeros, *grouped, 1e-5)
-        return lambda: aten.native_group_norm_backward(made, images, mean, deviation, ones, *grouped, masks)
+        normed, mean, deviation = aten.native_group_norm(images, ones, zeros, *grouped, 1e-5)
+        return lambda: aten.native_group_norm_backward(normed, images, mean, deviation, ones, *grouped, masks)
     running = zeros.clone(), ones.clone()
     if not name.endswith("backward"):
         return lambda: aten.native_batch_norm(images, ones, zeros, *running, True, 0.1, 1e-5)
-    made, mean, deviation = aten.native_batch_norm(images, ones, zeros, *running, True, 0.1, 1e-5)
-    return lambda: aten.native_batch_norm_backward(made, images, ones, *running, mean, deviation, True, 1e-5, masks)
+    normed, mean, deviation = aten.native_batch_norm(images, ones, zeros, *running, True, 0.1, 1e-5)
+    return lambda: aten.native_batch_norm_backward(normed, images, ones, *running, mean, deviation, True, 1e-5, masks)
 
 
 def _update(operation: Operation, device: torch.device) -> Call:

@@ -102,10 +102,10 @@ def _replay_seconds(step: Step) -> float:
         step()
     graph.replay()
     torch.cuda.synchronize()
-    taken = []
+    replay_seconds = []
     for _ in range(STEPS):
         started = time.perf_counter()
         graph.replay()
-        taken.append(time.perf_counter() - started)
+        replay_seconds.append(time.perf_counter() - started)
         torch.cuda.synchronize()
-    return min(taken)
+    return min(replay_seconds)

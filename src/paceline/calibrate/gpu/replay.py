@@ -25,9 +25,11 @@ def replayed_operations(question: Question, batches: Sequence[int] | None = None
 
 def distinct_operations(steps: Sequence[StepOperations]) -> list[Operation]:
     """The operations of these steps without repetitions."""
-    found: dict[Operation, None] = {}
+    operations: dict[Operation, None] = {}
     for step in steps:
         for layer in step.layers:
-            found |= dict.fromkeys(replace(one, count=1, waits=False) for one in (*layer.forward, *layer.backward))
-        found |= dict.fromkeys(step.update)
-    return list(found)
+            operations |= dict.fromkeys(
+                replace(operation, count=1, waits=False) for operation in (*layer.forward, *layer.backward)
+            )
+        operations |= dict.fromkeys(step.update)
+    return list(operations)
