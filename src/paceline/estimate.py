@@ -176,14 +176,14 @@ def _median_pace(paces: Sequence[Pace]) -> Pace:
 
 def _shared_imports(plan: Plan, records: Iterable[Record]) -> list[float]:
     """Seconds of each import that several runs share, which is not in the wall clock of those runs."""
-    took = {
+    import_seconds = {
         stored.framework: record.startup.import_seconds
         for record in records
         if record.startup is not None and record.startup.forked
         if (stored := strategy_of_stored(record.spec.strategy)) is not None
     }
     runs = Counter(strategy(run.spec.strategy).framework for run in plan.to_run)
-    return [took[name] for name, count in runs.items() if count > 1 and name in took]
+    return [import_seconds[name] for name, count in runs.items() if count > 1 and name in import_seconds]
 
 
 def estimate_by_measuring(plan: Plan, stored: Iterable[Record], on_kind: Callable[[RunSpec], None]) -> Estimate:

@@ -64,8 +64,8 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
 
     With `breakdown`, each configuration is run once more at the end, instrumented: apart from the runs that are timed.
     """
-    asked = [(spec, complete(spec)) for spec in study.specs()]
-    specs = {spec.key(): spec for _, spec in asked}
+    pairs = [(spec, complete(spec)) for spec in study.specs()]
+    specs = {spec.key(): spec for _, spec in pairs}
     instrumented = {}
     if breakdown:
         copies = [spec.model_copy(update={"instrumented": True}) for spec in specs.values()]
@@ -82,7 +82,7 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
     skipped = tuple(PlannedRun(specs[key], 0, reason) for key, reason in reasons.items())
     notes = dict.fromkeys(
         f"{before.strategy} x{before.workers} is run as {after.spread_over}"
-        for before, after in asked
+        for before, after in pairs
         if before.strategy != after.strategy
     )
     return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented), tuple(notes))
@@ -144,10 +144,10 @@ def complete(spec: RunSpec) -> RunSpec:
 
 def _sample_fields(spec: RunSpec, model: Workload, dataset: str) -> dict[str, Any]:
     """The shape and the class count that the model's options ask for, where neither the run nor the data says."""
-    source, asked = data_source(dataset), model.sample(model.settle(model.complete_options(spec.options)))
+    source, sample = data_source(dataset), model.sample(model.settle(model.complete_options(spec.options)))
     return {
         name: value
-        for name, value, fixed in zip(("input_shape", "classes"), asked, (source.shape, source.classes), strict=True)
+        for name, value, fixed in zip(("input_shape", "classes"), sample, (source.shape, source.classes), strict=True)
         if value is not None and fixed is None and getattr(spec, name) is None
     }
 

@@ -108,11 +108,11 @@ def _point(row: Row, rows: Sequence[Row], series: str) -> Value:
     }  # fmt: skip
     alone = next((other for other in rows if other.spec.workers == 1 and other.spec.strategy == row.baseline), None)
     if alone is not None and alone.epochs and row.epochs:
-        took, single = row.epochs[-1].elapsed_seconds, alone.epochs[-1].elapsed_seconds.median
+        elapsed, single = row.epochs[-1].elapsed_seconds, alone.epochs[-1].elapsed_seconds.median
         value |= {
-            TIME: took.median / single, f"{TIME}_low": took.low / single, f"{TIME}_high": took.high / single,
-            "seconds": format_seconds(took.median),
-            "share_of_time": format_percent(single / took.median / row.spec.workers),
+            TIME: elapsed.median / single, f"{TIME}_low": elapsed.low / single, f"{TIME}_high": elapsed.high / single,
+            "seconds": format_seconds(elapsed.median),
+            "share_of_time": format_percent(single / elapsed.median / row.spec.workers),
         }  # fmt: skip
     return value
 

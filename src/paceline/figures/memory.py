@@ -67,10 +67,10 @@ def _largest(values: list[Value]) -> list[Value]:
 
 def _distinct(ranks: Sequence[RankMemory]) -> list[RankMemory]:
     """One rank for each role and amount of memory: ranks that hold the same share a bar."""
-    seen: dict[tuple[str, str], RankMemory] = {}
+    distinct: dict[tuple[str, str], RankMemory] = {}
     for rank in ranks:
-        seen.setdefault((rank.role, f"{rank.most / MEGABYTE:.0f} {rank.parameter_bytes}"), rank)
-    return list(seen.values())
+        distinct.setdefault((rank.role, f"{rank.most / MEGABYTE:.0f} {rank.parameter_bytes}"), rank)
+    return list(distinct.values())
 
 
 def _rank_names(rank: RankMemory, ranks: Sequence[RankMemory]) -> str:

@@ -200,15 +200,15 @@ class Question:
         if "layout" not in strategy(spec.strategy).needs.heeds:
             yield from ({"workers": count} for count in workers)
             return
-        asked = [layout for layout in self.layouts if layout.workers in workers]
-        for layout in asked if self.layouts else [Layout(shard=count) for count in workers]:
+        layouts = [layout for layout in self.layouts if layout.workers in workers]
+        for layout in layouts if self.layouts else [Layout(shard=count) for count in workers]:
             yield {"workers": layout.workers, "layout": layout}
 
     @property
     def settings(self) -> set[str]:
         """Names of run fields that the question itself fixes."""
-        asked = {"accumulation": self.accumulation > 1, "recompute": self.recompute != "none", "layout": True}
-        return {*self.knobs, *(name for name, fixed in asked.items() if fixed)}
+        fixed_fields = {"accumulation": self.accumulation > 1, "recompute": self.recompute != "none", "layout": True}
+        return {*self.knobs, *(name for name, fixed in fixed_fields.items() if fixed)}
 
     def names(self) -> Sequence[str]:
         """The strategies in question: those named, or all that train such a model."""

@@ -224,9 +224,9 @@ def _as_run(
     operations = recomputed(layer_operations(replace(layer, name=""), on), recompute, layer)
     passes = [operations.forward, operations.backward]
     if attention == "unfused":
-        passes = [tuple(each for operation in made for each in _kernels(operation)) for made in passes]
+        passes = [tuple(kernel for operation in operations for kernel in _kernels(operation)) for operations in passes]
     if compiled:
-        passes = [fused(made) for made in passes]
+        passes = [fused(operations) for operations in passes]
     return LayerOperations(layer.name, *passes)
 
 

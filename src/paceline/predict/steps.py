@@ -104,8 +104,8 @@ def step_seconds(step: StepOperations, timer: OperationTimer, execution: Executi
     segments = [[0.0, 0.0]]
 
     def of_pass(operations: Sequence[Operation], compiled: bool = True) -> PassSeconds:
-        made = fused(operations) if compiled and "compiled" in execution else operations
-        return _pass_seconds(made, timer, execution, sources, segments)
+        launched = fused(operations) if compiled and "compiled" in execution else operations
+        return _pass_seconds(launched, timer, execution, sources, segments)
 
     # The loss is beside the model that is compiled.
     forward = [of_pass(layer.forward, layer.layer != LOSS) for layer in step.layers]
@@ -158,7 +158,7 @@ def host_seconds(timer: OperationTimer, execution: Execution) -> float:
     """Seconds that the host takes to launch one operation; none where a core asks itself."""
     if timer.hardware.kind == "cpu":
         return 0.0
-    known = timer.hardware.device.host_seconds_per_operation
+    by_execution = timer.hardware.device.host_seconds_per_operation
     name: Execution = "graph" if "graph" in execution else execution
-    found = known.get(name) or known.get("eager")
-    return found.value if found else 0.0
+    launch_seconds = by_execution.get(name) or by_execution.get("eager")
+    return launch_seconds.value if launch_seconds else 0.0

@@ -77,18 +77,18 @@ def recommend(
     wanted = objective(goal)
     question = replace(question, workers=worker_counts(question.workers))
     evidence = _evidence(records)
-    kept: list[Candidate] = []
+    candidates: list[Candidate] = []
     excluded: dict[str, str] = {}
     considered = predictions = 0
     for name in question.names():
-        looked = _look_for_layouts if searches_layouts(name) else _look
-        found = looked(question, name, wanted)
-        considered, predictions = considered + found.considered, predictions + found.predictions
-        kept += (_candidate(wanted, each, evidence, critical_batch) for each in found.best)
-        if found.why_not is not None and not found.best:
-            excluded[name] = found.why_not
-    kept = _without_doubles(wanted, kept)
-    answer = Answer(question, wanted, tuple(kept), excluded, predictions, considered, critical_batch=critical_batch)
+        search = _best_layouts if searches_layouts(name) else _best_settings
+        tally = search(question, name, wanted)
+        considered, predictions = considered + tally.considered, predictions + tally.predictions
+        candidates += (_candidate(wanted, prediction, evidence, critical_batch) for prediction in tally.best)
+        if tally.why_not is not None and not tally.best:
+            excluded[name] = tally.why_not
+    distinct = tuple(_without_doubles(wanted, candidates))
+    answer = Answer(question, wanted, distinct, excluded, predictions, considered, critical_batch=critical_batch)
     return ranked(answer)
 
 
@@ -118,8 +118,8 @@ def _division(spec: RunSpec) -> tuple[object, ...]:
 
 
 @dataclass
-class _Looked:
-    """What was found for one strategy."""
+class _Tally:
+    """The best predictions of one strategy, and how many settings were considered and predicted for them."""
 
     best: list[Prediction] = field(default_factory=list)
     considered: int = 0
@@ -127,22 +127,22 @@ class _Looked:
     why_not: str | None = None
 
 
-def _look(question: Question, name: str, wanted: Objective) -> _Looked:
+def _best_settings(question: Question, name: str, wanted: Objective) -> _Tally:
     """The best setting of each worker count, batch and precision."""
-    looked, best = _Looked(), dict[tuple[object, ...], Prediction]()
+    tally, best = _Tally(), dict[tuple[object, ...], Prediction]()
     for spec in _executed(question, _specs(question, name)):
         predicted, why_not = predict_fitting(question, spec)
-        looked.predictions += len(predicted)
-        looked.considered += max(1, len(predicted))
-        if why_not is not None and (looked.why_not is None or spec.settings.keys() <= question.settings):
+        tally.predictions += len(predicted)
+        tally.considered += max(1, len(predicted))
+        if why_not is not None and (tally.why_not is None or spec.settings.keys() <= question.settings):
             # The last word is that on the most workers, with the strategy's own settings.
-            looked.why_not = f"x{spec.workers}: {why_not}"
+            tally.why_not = f"x{spec.workers}: {why_not}"
         for prediction in predicted:
             key = spec.workers, spec.samples_per_step, spec.precision
             if key not in best or _clearly_better(wanted, prediction, best[key]):
                 best[key] = prediction
-    looked.best = list(best.values())
-    return looked
+    tally.best = list(best.values())
+    return tally
 
 
 def _executed(question: Question, specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
@@ -162,22 +162,22 @@ def _clearly_better(wanted: Objective, prediction: Prediction, other: Prediction
     return gained > (TIE if more_to_do else 0.0)
 
 
-def _look_for_layouts(question: Question, name: str, wanted: Objective) -> _Looked:
+def _best_layouts(question: Question, name: str, wanted: Objective) -> _Tally:
     """The best layouts of each worker count, batch and precision."""
-    looked, done = _Looked(), set()
+    tally, done = _Tally(), set()
     for spec in _specs(question, name):
         key = spec.workers, spec.samples_per_step, spec.precision
         if key in done:
             continue
         done.add(key)
-        found = search_layouts(question, spec, by_memory=wanted.metric is PEAK_MEMORY)
-        looked.considered += found.screened
-        looked.predictions += len(found.predictions)
-        if found.why_not is not None:
-            looked.why_not = f"x{spec.workers}: {found.why_not}"
-        in_order = sorted(found.predictions, key=lambda each: wanted.worse_by(wanted.of(each).value, 1.0))
-        looked.best += in_order[:LAYOUTS_KEPT]
-    return looked
+        search = search_layouts(question, spec, by_memory=wanted.metric is PEAK_MEMORY)
+        tally.considered += search.screened
+        tally.predictions += len(search.predictions)
+        if search.why_not is not None:
+            tally.why_not = f"x{spec.workers}: {search.why_not}"
+        in_order = sorted(search.predictions, key=lambda each: wanted.worse_by(wanted.of(each).value, 1.0))
+        tally.best += in_order[:LAYOUTS_KEPT]
+    return tally
 
 
 def _simplicity(candidate: Candidate) -> tuple[float, ...]:

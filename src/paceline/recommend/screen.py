@@ -125,11 +125,11 @@ class Screen:
         all_blocks = sum(blocks for _, _, blocks in shares)
         places = [
             (
-                max(forward * share + exchanged * BLOCK_EXCHANGES * blocks, host_forward * asked),
-                max(backward * share + again * of_blocks + more * blocks, host_backward * asked),
+                max(forward * share + exchanged * BLOCK_EXCHANGES * blocks, host_forward * launches),
+                max(backward * share + again * of_blocks + more * blocks, host_backward * launches),
             )
             for share, of_blocks, blocks in shares
-            for asked in (blocks / all_blocks if all_blocks else share,)
+            for launches in (blocks / all_blocks if all_blocks else share,)
         ]
         if layout.pipeline == 1:
             computed = sum(places[0]) * setting.passes
