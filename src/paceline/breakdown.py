@@ -146,18 +146,18 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 def without(stretches: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
     """The parts of the stretches that lie in none of the holes; neither may overlap among themselves."""
-    left: list[Interval] = []
+    pieces: list[Interval] = []
     for start, end in stretches:
         free = start
         for hole_start, hole_end in holes:
             if hole_end <= free or hole_start >= end:
                 continue
             if hole_start > free:
-                left.append((free, hole_start))
+                pieces.append((free, hole_start))
             free = max(free, hole_end)
         if end > free:
-            left.append((free, end))
-    return left
+            pieces.append((free, end))
+    return pieces
 
 
 def _length(stretches: Sequence[Interval]) -> int:

@@ -94,7 +94,8 @@ def expand_strategies(names: list[str]) -> list[str]:
 
     chosen: list[str] = []
     for name in names:
-        matching = [known for known in strategies() if fnmatchcase(known, name)] if set("*?[") & set(name) else [name]
+        is_pattern = set("*?[") & set(name)
+        matching = [other for other in strategies() if fnmatchcase(other, name)] if is_pattern else [name]
         if not matching:
             raise SpecError(f"no strategy matches {name!r}; {nearest(name, strategies())}")
         chosen += [match for match in matching if match not in chosen]
@@ -170,23 +171,23 @@ def _own_dataset(spec: RunSpec) -> str:
 def _check_shape(spec: RunSpec, dataset: str) -> None:
     source = data_source(dataset)
     for name, fixed in (("input_shape", source.shape), ("classes", source.classes)):
-        wanted = getattr(spec, name)
-        if wanted is not None and fixed is not None and wanted != fixed:
-            raise SpecError(f"{name} {wanted} was asked for, but {dataset} has {fixed}; leave it out or use synthetic")
+        value = getattr(spec, name)
+        if value is not None and fixed is not None and value != fixed:
+            raise SpecError(f"{name} {value} was asked for, but {dataset} has {fixed}; leave it out or use synthetic")
 
 
 def canonical_knobs(chosen: Strategy, knobs: dict[str, Scalar]) -> dict[str, Scalar]:
     """The knobs of this strategy that differ from its defaults; a name that no strategy has is refused."""
-    known = {knob.name: knob for knob in chosen.knobs}
-    kept: dict[str, Scalar] = {}
+    declared = {knob.name: knob for knob in chosen.knobs}
+    canonical: dict[str, Scalar] = {}
     for name, value in knobs.items():
-        if name not in known:
+        if name not in declared:
             everywhere = {knob.name for other in strategies().values() for knob in other.knobs} | FORMER_KNOBS
             if name not in everywhere:
                 raise SpecError(f"no strategy has a knob {name!r}; {nearest(name, everywhere)}")
             continue
-        kept[name] = _knob_value(chosen, known[name].default, known[name].choices, name, value)
-    return {name: value for name, value in sorted(kept.items()) if value != known[name].default}
+        canonical[name] = _knob_value(chosen, declared[name].default, declared[name].choices, name, value)
+    return {name: value for name, value in sorted(canonical.items()) if value != declared[name].default}
 
 
 def _knob_value(chosen: Strategy, default: Scalar, choices: tuple[Scalar, ...], name: str, value: Scalar) -> Scalar:
@@ -218,8 +219,8 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     chosen = strategy(spec.strategy)
     if chosen.needs.fixed_workers is not None and spec.workers != chosen.needs.fixed_workers:
         return f"{chosen.name} always has {chosen.needs.fixed_workers} worker; {spec.workers} were asked for"
-    wanted = [name for name in (chosen.framework, *chosen.needs.packages) if name is not None]
-    missing = [name for name in wanted if name not in system.frameworks]
+    packages = [name for name in (chosen.framework, *chosen.needs.packages) if name is not None]
+    missing = [name for name in packages if name not in system.frameworks]
     if missing:
         return f"{missing[0]} is not installed; install paceline[{chosen.framework}]"
     _check_batch(spec, chosen, probe)

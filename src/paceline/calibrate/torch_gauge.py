@@ -87,12 +87,12 @@ def _least_disturbed(timings: list[tuple[float, float]]) -> tuple[float, float]:
     return sum(wall for wall, _ in counted) / len(counted), sum(cpu for _, cpu in counted) / len(counted)
 
 
-def operation_timings(wanted: Sequence[Operation]) -> list[TimedOperation]:
+def operation_timings(operations: Sequence[Operation]) -> list[TimedOperation]:
     """CPU seconds of each operation on one core; one that this PyTorch refuses is left out."""
     device, timed = torch.device("cpu"), []
-    for start in range(0, len(wanted), OPERATIONS_TOGETHER):
+    for start in range(0, len(operations), OPERATIONS_TOGETHER):
         calls = {}
-        for operation in wanted[start : start + OPERATIONS_TOGETHER]:
+        for operation in operations[start : start + OPERATIONS_TOGETHER]:
             with suppress(RuntimeError, NotImplementedError):
                 call = call_of(operation, device)
                 call()
@@ -225,8 +225,8 @@ def _agreed_repeats(transfer: Callable[[], Any]) -> int:
     transfer()
     started = time.perf_counter()
     transfer()
-    wanted = REPEAT_SECONDS / max(1e-6, time.perf_counter() - started) / TURNS
-    count = torch.tensor([min(MOST_REPEATS / TURNS, max(float(LEAST_REPEATS) / TURNS, wanted))])
+    repeats = REPEAT_SECONDS / max(1e-6, time.perf_counter() - started) / TURNS
+    count = torch.tensor([min(MOST_REPEATS / TURNS, max(float(LEAST_REPEATS) / TURNS, repeats))])
     dist.broadcast(count, 0)
     return int(count)
 

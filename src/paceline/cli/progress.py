@@ -104,8 +104,8 @@ def run_name(spec: RunSpec, varying: Sequence[str] = ()) -> str:
 
 def _marks(spec: RunSpec, varying: Sequence[str]) -> list[str]:
     """Settings that vary within a plan; a layout is named with the strategy."""
-    others = setting_marks(spec, [name for name in varying if name.partition(".")[0] != "layout"])
-    return [*others, *(["instrumented"] if spec.instrumented else [])]
+    settings = setting_marks(spec, [name for name in varying if name.partition(".")[0] != "layout"])
+    return [*settings, *(["instrumented"] if spec.instrumented else [])]
 
 
 def _plan_order(item: tuple[str, RunSpec]) -> tuple[str | int, ...]:
@@ -169,7 +169,7 @@ def print_estimate(estimate: Estimate) -> None:
         (estimate.measured, f"at most {MEASURED_STEPS} measured steps"),
         (estimate.extrapolated, "the most similar of those"),
     ]
-    known = ", ".join(f"{count} from {words}" for count, words in sources if count)
-    output().print(f"about {format_seconds(estimate.seconds)} [dim](kinds of runs: {known})[/]")
+    counts = ", ".join(f"{count} from {words}" for count, words in sources if count)
+    output().print(f"about {format_seconds(estimate.seconds)} [dim](kinds of runs: {counts})[/]")
     if estimate.failure:
         output().print(f"[yellow]a short run did not end well[/]: {escape(estimate.failure)}")

@@ -185,14 +185,14 @@ def _wide_loss(outputs: float, on: Pass, casts: bool, split: bool) -> LayerOpera
 def layer_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
     """The operations of one layer's forward and backward pass over a batch."""
     shapes = dict(layer.arrays)
-    known: list[tuple[bool, Callable[[LayerFacts, Pass], LayerOperations]]] = [
+    kinds: list[tuple[bool, Callable[[LayerFacts, Pass], LayerOperations]]] = [
         ("norm1_scale" in shapes and layer.heads is not None, block_operations),
         (any(len(shape) == IMAGE_KERNEL for shape in shapes.values()) and on.input_elements > 0, _convolved),
         (layer.tied is not None or len(shapes.get("kernel", ())) == 2, _product_layer),
         ("tokens" in shapes, _looked_up),
         (layer.kind in ("shape", "other"), _small),
     ]
-    return next((make for fits, make in known if fits), _counted)(layer, on)
+    return next((make for fits, make in kinds if fits), _counted)(layer, on)
 
 
 def recomputed(operations: LayerOperations, recompute: Recompute, layer: LayerFacts) -> LayerOperations:

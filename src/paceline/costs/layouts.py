@@ -364,7 +364,7 @@ def transformer_role(layer: LayerFacts) -> str | None:
         return "block" if layer.causal else None
     if layer.tied:
         return "head"
-    for role, wanted in (("embed", "tokens"), ("norm", "scale"), ("head", "kernel")):
-        if wanted in names:
+    for role, array in (("embed", "tokens"), ("norm", "scale"), ("head", "kernel")):
+        if array in names:
             return role if layer.kind != "convolution" and "segments" not in names else None
     return None

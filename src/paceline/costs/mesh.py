@@ -383,5 +383,5 @@ def _split_arrays(plan: MeshPlan, place: Place, arrays: int) -> tuple[int, bool]
     if plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
         return arrays, False
     splits = plan.splits(place.whole)
-    known = sum(split.divided_arrays for split in splits if split.part != "channels")
-    return known, any(split.part == "channels" for split in splits)
+    divided = sum(split.divided_arrays for split in splits if split.part != "channels")
+    return divided, any(split.part == "channels" for split in splits)

@@ -95,20 +95,20 @@ def places_of(plan: MeshPlan, model: ModelFacts) -> tuple[tuple[Place, ...], Seq
 
 def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int) -> Place:
     """A position in the pipeline, with the part of its layers that a rank has."""
-    held = plan.held_stages(number)
-    layers = tuple(layer for stage in held for layer in stages[stage])
+    stage_numbers = plan.held_stages(number)
+    layers = tuple(layer for stage in stage_numbers for layer in stages[stage])
     # Only the first stage reads the samples themselves; what others receive is in their buffers.
-    read = input_elements if held[0] == 0 else 0
+    read = input_elements if stage_numbers[0] == 0 else 0
     if plan.layout.pipeline > 1:
         layers = tuple(_with_copy(layer) for layer in layers)
     whole = ModelFacts(layers, read)
     if plan.layout.tensor > 1 and not is_causal_transformer(whole) and plan.layout.pipeline == 1:
-        return Place(number, held, whole, worker_model(plan.splits(whole), plan.layout.tensor))
+        return Place(number, stage_numbers, whole, worker_model(plan.splits(whole), plan.layout.tensor))
     keeps_positions = plan.layout.context > 1
     part = tuple(
         _with_all_keys(_split(_dealt(layer, plan), plan.layout.tensor, keeps_positions), plan) for layer in layers
     )
-    return Place(number, held, whole, ModelFacts(part, read))
+    return Place(number, stage_numbers, whole, ModelFacts(part, read))
 
 
 def _with_copy(layer: LayerFacts) -> LayerFacts:
@@ -224,9 +224,9 @@ def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
     layout = plan.layout
     for layer in model.layers:
         dealt = tuple(array for array in layer.arrays if array[0].startswith(EXPERTS) and has_experts_apart(layout))
-        kept = tuple(array for array in layer.arrays if array not in dealt)
-        if kept or (layer.parameters and not dealt):
-            arrays = arrays_of([replace(layer, arrays=kept)])
+        other_arrays = tuple(array for array in layer.arrays if array not in dealt)
+        if other_arrays or (layer.parameters and not dealt):
+            arrays = arrays_of([replace(layer, arrays=other_arrays)])
             units[layer.name] = Unit(layer.name, arrays, layout.holders, layout.apart("context"))
         if dealt:
             arrays = arrays_of([replace(layer, arrays=dealt)])

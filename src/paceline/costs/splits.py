@@ -177,19 +177,19 @@ def tensor_footprint(
 ) -> Footprint:  # fmt: skip
     """Each worker has its part of every layer; gradients are averaged between rows. `width` is of an activation."""
     splits, samples = rows.split(model), spec.samples_per_step // rows.count
-    held = worker_model(splits, rows.ways)
+    part = worker_model(splits, rows.ways)
     average = during(
-        all_reduce("gradients", held.parameters * reduction_width(spec), rows.count), "backward", hidden=True,
+        all_reduce("gradients", part.parameters * reduction_width(spec), rows.count), "backward", hidden=True,
         apart=rows.ways, piece_bytes=BUCKET_BYTES,
     )  # fmt: skip
     worker = trainer(
         spec,
-        held,
+        part,
         (*tensor_messages(spec, splits, rows.ways, samples, scatter, width), *average),
         samples=samples,
         numbers=numbers,
         # Gradients are averaged between rows in buckets beside them.
-        gradient_bytes=held.parameters * (parameter_width(spec) + (reduction_width(spec) if average else 0)),
+        gradient_bytes=part.parameters * (parameter_width(spec) + (reduction_width(spec) if average else 0)),
     )
     return Footprint((worker,))
 

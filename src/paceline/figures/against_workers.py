@@ -83,9 +83,11 @@ class Form:
 
     def _usable(self, rows: Sequence[Row]) -> dict[str, list[Row]]:
         return {
-            title: kept
+            title: usable
             for title, members in groups_varying(rows, self.factor).items()
-            if (kept := with_enough_levels(list(filter(self.points, members)), self.factor, 2 if self.by_level else 1))
+            if (
+                usable := with_enough_levels(list(filter(self.points, members)), self.factor, 2 if self.by_level else 1)
+            )
         }
 
 
@@ -120,8 +122,8 @@ def _fastest_panels(values: Sequence[Value]) -> list[str]:
     best: dict[str, float] = {}
     for value in values:
         best[value["panel"]] = max(best.get(value["panel"], 0.0), value["value"])
-    kept = sorted(best, key=lambda name: -best[name])[:MOST_PANELS]
-    return [name for name in best if name in kept]
+    fastest = sorted(best, key=lambda name: -best[name])[:MOST_PANELS]
+    return [name for name in best if name in fastest]
 
 
 def _panel(

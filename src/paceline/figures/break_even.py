@@ -55,9 +55,9 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
     several = [row for row in rows if row.speedup is not None and row.spec.workers > 1]
     return {
-        title: kept
+        title: usable
         for title, members in groups_varying(several, BATCH).items()
-        if (kept := with_enough_levels(members, BATCH, counts=1))
+        if (usable := with_enough_levels(members, BATCH, counts=1))
     }
 
 

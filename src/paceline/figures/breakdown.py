@@ -28,8 +28,8 @@ def applies(rows: Sequence[Row]) -> bool:
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per rank; what transfer is hidden behind computation is written beside it."""
-    known = settings_where(rows, lambda row: row.breakdown)
-    values = {title: _values(members) for title, members in known.items()}
+    settings = settings_where(rows, lambda row: row.breakdown)
+    values = {title: _values(members) for title, members in settings.items()}
     drawing = per_setting(values, _panel)
     slower = max(row.instrumentation_overhead or 0.0 for row in rows if row.breakdown)
     how = [

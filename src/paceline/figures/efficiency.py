@@ -120,15 +120,15 @@ def _point(row: Row, rows: Sequence[Row], series: str) -> Value:
 def _labelled(values: list[Value]) -> list[Value]:
     """Each line's last point says what it is; of more lines than colours only the fastest do."""
     for quantity in (SPEEDUP, TIME):
-        known = [value for value in values if value.get(quantity) is not None]
-        last = {value["series"]: value for value in sorted(known, key=lambda value: value["workers"])}
+        points = [value for value in values if value.get(quantity) is not None]
+        last = {value["series"]: value for value in sorted(points, key=lambda value: value["workers"])}
         best = sorted(last, key=lambda name: last[name][quantity], reverse=quantity == SPEEDUP)[: len(PALETTE)]
         ideal = float(max(value["workers"] for value in values)) if quantity == SPEEDUP else 1.0
-        ends = [end for value in known for end in (value[quantity], value.get(f"{quantity}_high")) if end is not None]
+        ends = [end for value in points for end in (value[quantity], value.get(f"{quantity}_high")) if end is not None]
         top = max([ideal, *ends])
         apart = space_labels({name: last[name][quantity] for name in best}, SMALL_HEIGHT, (0.0, top))
         for name, at in apart.items():
-            last[name] |= {f"{quantity}_at": at, f"{quantity}_label": _label(name, quantity, last[name], known)}
+            last[name] |= {f"{quantity}_at": at, f"{quantity}_label": _label(name, quantity, last[name], points)}
     return values
 
 

@@ -82,8 +82,8 @@ def _values(rows: list[Row]) -> list[Value]:
             *(1000 * joules / last.samples for joules in (last.joules.median, last.joules.low, last.joules.high))
         )
         name = f"{series_name(row, varying)} x{row.spec.workers}{'*' if row.oversubscribed else ''}"
-        known: Value = {"name": name, "workers": str(row.spec.workers), "source": row.expense.energy_source}
-        bars.append({**known, **_fields("epoch", last.joules), **_fields("thousand", thousand)})
+        labels: Value = {"name": name, "workers": str(row.spec.workers), "source": row.expense.energy_source}
+        bars.append({**labels, **_fields("epoch", last.joules), **_fields("thousand", thousand)})
     return sorted(bars, key=lambda value: float(value["epoch"]))[:MOST_BARS]
 
 

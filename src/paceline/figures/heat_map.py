@@ -51,9 +51,9 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return {
-        title: kept
+        title: usable
         for title, members in groups_varying(rows, BATCH).items()
-        if (kept := with_enough_levels(members, BATCH))
+        if (usable := with_enough_levels(members, BATCH))
     }
 
 

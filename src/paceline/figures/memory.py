@@ -31,8 +31,8 @@ def applies(rows: Sequence[Row]) -> bool:
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per process, with a mark at the measured peak."""
-    known = settings_where(rows, lambda row: row.memory)
-    bars = {title: _values(members) for title, members in known.items()}
+    settings = settings_where(rows, lambda row: row.memory)
+    bars = {title: _values(members) for title, members in settings.items()}
     values = {title: _largest(members) for title, members in bars.items()}
     drawing = per_setting(values, _panel)
     how = [
@@ -61,8 +61,8 @@ def _values(rows: list[Row]) -> list[Value]:
 def _largest(values: list[Value]) -> list[Value]:
     """The bars with the highest peaks, in the order in which they were."""
     peaks = {value["name"]: float(value["peak"]) for value in values if "peak" in value}
-    kept = set(sorted(peaks, key=lambda name: -peaks[name])[:MOST_BARS])
-    return [value for value in values if value["name"] in kept]
+    largest = set(sorted(peaks, key=lambda name: -peaks[name])[:MOST_BARS])
+    return [value for value in values if value["name"] in largest]
 
 
 def _distinct(ranks: Sequence[RankMemory]) -> list[RankMemory]:

@@ -159,8 +159,8 @@ class OperationTimer:
             return {}
         counts = sorted({1, *measured})
         names = {name for factors in measured.values() for name in factors}
-        known = {name: [measured.get(count, {}).get(name, 1.0) for count in counts] for name in names}
-        return {name: float(np.interp(self.busy, counts, factors)) for name, factors in known.items()}
+        factors_by_name = {name: [measured.get(count, {}).get(name, 1.0) for count in counts] for name in names}
+        return {name: float(np.interp(self.busy, counts, factors)) for name, factors in factors_by_name.items()}
 
     def _crowded(self, operation: Operation) -> float:
         """By which factor an operation takes longer while other slices compute too."""

@@ -74,7 +74,7 @@ def recommend(
     question: Question, goal: str = "throughput", records: Iterable[Record] = (), critical_batch: float | None = None
 ) -> Answer:
     """Predicts every candidate and ranks them; the best setting stands for its strategy and worker count."""
-    wanted = objective(goal)
+    chosen = objective(goal)
     question = replace(question, workers=worker_counts(question.workers))
     evidence = _evidence(records)
     candidates: list[Candidate] = []
@@ -82,17 +82,17 @@ def recommend(
     considered = predictions = 0
     for name in question.names():
         search = _best_layouts if searches_layouts(name) else _best_settings
-        tally = search(question, name, wanted)
+        tally = search(question, name, chosen)
         considered, predictions = considered + tally.considered, predictions + tally.predictions
-        candidates += (_candidate(wanted, prediction, evidence, critical_batch) for prediction in tally.best)
+        candidates += (_candidate(chosen, prediction, evidence, critical_batch) for prediction in tally.best)
         if tally.why_not is not None and not tally.best:
             excluded[name] = tally.why_not
-    distinct = tuple(_without_doubles(wanted, candidates))
-    answer = Answer(question, wanted, distinct, excluded, predictions, considered, critical_batch=critical_batch)
+    distinct = tuple(_without_doubles(chosen, candidates))
+    answer = Answer(question, chosen, distinct, excluded, predictions, considered, critical_batch=critical_batch)
     return ranked(answer)
 
 
-def _without_doubles(wanted: Objective, candidates: Sequence[Candidate]) -> list[Candidate]:
+def _without_doubles(objective: Objective, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Without composed layouts that divide a model as a plainer strategy of the framework does, and gain nothing by it.
 
     They may differ in passes and in what is recomputed; of both, the better one is listed.
@@ -104,7 +104,7 @@ def _without_doubles(wanted: Objective, candidates: Sequence[Candidate]) -> list
         like = plain.get(_division(candidate.spec)) if candidate.spec.layout is not None else None
         if like is None:
             better.append(candidate)
-        elif wanted.worse_by(like.best_known, candidate.best_known) > TIE:
+        elif objective.worse_by(like.best_known, candidate.best_known) > TIE:
             better.append(candidate)
             replaced.add(id(like))
     return [candidate for candidate in better if id(candidate) not in replaced]
@@ -127,7 +127,7 @@ class _Tally:
     why_not: str | None = None
 
 
-def _best_settings(question: Question, name: str, wanted: Objective) -> _Tally:
+def _best_settings(question: Question, name: str, objective: Objective) -> _Tally:
     """The best setting of each worker count, batch and precision."""
     tally, best = _Tally(), dict[tuple[object, ...], Prediction]()
     for spec in _executed(question, _specs(question, name)):
@@ -139,7 +139,7 @@ def _best_settings(question: Question, name: str, wanted: Objective) -> _Tally:
             tally.why_not = f"x{spec.workers}: {why_not}"
         for prediction in predicted:
             key = spec.workers, spec.samples_per_step, spec.precision
-            if key not in best or _clearly_better(wanted, prediction, best[key]):
+            if key not in best or _clearly_better(objective, prediction, best[key]):
                 best[key] = prediction
     tally.best = list(best.values())
     return tally
@@ -155,14 +155,14 @@ def _executed(question: Question, specs: Iterable[RunSpec]) -> Iterator[RunSpec]
                 yield compiled
 
 
-def _clearly_better(wanted: Objective, prediction: Prediction, other: Prediction) -> bool:
+def _clearly_better(objective: Objective, prediction: Prediction, other: Prediction) -> bool:
     """Whether it is better, and by more than a tie where its model has to be compiled for it."""
     more_to_do = prediction.spec.execution != other.spec.execution
-    gained = wanted.worse_by(wanted.of(other).value, wanted.of(prediction).value)
+    gained = objective.worse_by(objective.of(other).value, objective.of(prediction).value)
     return gained > (TIE if more_to_do else 0.0)
 
 
-def _best_layouts(question: Question, name: str, wanted: Objective) -> _Tally:
+def _best_layouts(question: Question, name: str, objective: Objective) -> _Tally:
     """The best layouts of each worker count, batch and precision."""
     tally, done = _Tally(), set()
     for spec in _specs(question, name):
@@ -170,12 +170,12 @@ def _best_layouts(question: Question, name: str, wanted: Objective) -> _Tally:
         if key in done:
             continue
         done.add(key)
-        search = search_layouts(question, spec, by_memory=wanted.metric is PEAK_MEMORY)
+        search = search_layouts(question, spec, by_memory=objective.metric is PEAK_MEMORY)
         tally.considered += search.screened
         tally.predictions += len(search.predictions)
         if search.why_not is not None:
             tally.why_not = f"x{spec.workers}: {search.why_not}"
-        in_order = sorted(search.predictions, key=lambda each: wanted.worse_by(wanted.of(each).value, 1.0))
+        in_order = sorted(search.predictions, key=lambda each: objective.worse_by(objective.of(each).value, 1.0))
         tally.best += in_order[:LAYOUTS_KEPT]
     return tally
 
@@ -202,15 +202,15 @@ def _specs(question: Question, name: str) -> Iterator[RunSpec]:
 
 def ranked(answer: Answer) -> Answer:
     """The candidates ranked by their best known values; the pick is the simplest that ties with the first."""
-    wanted = answer.objective
-    sign = -1 if wanted.metric.better == "higher" else 1
+    objective = answer.objective
+    sign = -1 if objective.metric.better == "higher" else 1
     order = sorted(answer.ranked, key=lambda candidate: (candidate.caveat is not None, sign * candidate.best_known))
     if not order:
         return answer
     tie = tie_of(answer, order[0])
     candidates = []
     for candidate in order:
-        behind = wanted.worse_by(candidate.best_known, order[0].best_known)
+        behind = objective.worse_by(candidate.best_known, order[0].best_known)
         candidates.append(replace(candidate, behind=behind, tied=behind <= tie))
     equals = [candidate for candidate in candidates if candidate.tied and candidate.caveat is None] or candidates[:1]
     pick = min(equals, key=_simplicity)
@@ -226,14 +226,14 @@ def tie_of(answer: Answer, best: Candidate) -> float:
 
 
 def _candidate(
-    wanted: Objective, prediction: Prediction, evidence: Evidence, critical_batch: float | None
+    objective: Objective, prediction: Prediction, evidence: Evidence, critical_batch: float | None
 ) -> Candidate:
-    spec, value = prediction.spec, wanted.of(prediction)
+    spec, value = prediction.spec, objective.of(prediction)
     chosen = strategy(spec.strategy)
     caveat = None if chosen.synchronous else UNSYNCHRONISED
     if chosen.testing.reference(spec).optimizer != spec.optimizer:
         caveat = ANOTHER_OPTIMIZER
-    if wanted.name == "time-to-accuracy" and critical_batch:
+    if objective.name == "time-to-accuracy" and critical_batch:
         # 1 + batch / critical batch times as many samples (McCandlish et al., "An Empirical Model of Large-Batch
         # Training", 2018).
         value = value.times(1 + spec.samples_per_step / critical_batch)

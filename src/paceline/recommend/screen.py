@@ -205,10 +205,10 @@ class Screen:
         key = self._key(setting)
         if key not in self._shares:
             sums = self._layer_sums(setting.layout)
-            whole = sums.flops[-1] or 1
+            flops = sums.flops[-1] or 1
             self._shares[key] = [
-                (_of(sums.flops, held) / whole, _of(sums.block_flops, held) / whole, _of(sums.blocks, held))
-                for held in self._stretches(setting)
+                (_of(sums.flops, stretch) / flops, _of(sums.block_flops, stretch) / flops, _of(sums.blocks, stretch))
+                for stretch in self._stretches(setting)
             ]
         return self._shares[key]
 

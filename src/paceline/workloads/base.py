@@ -47,8 +47,8 @@ class Workload:
         for name, value in chosen.items():
             if name not in self.options:
                 raise SpecError(f"workload {self.name} has no option {name!r}; {nearest(name, self.options)}")
-            wanted = type(self.options[name])
-            if type(value) is not wanted or (wanted is int and int(value) < 1):
+            kind = type(self.options[name])
+            if type(value) is not kind or (kind is int and int(value) < 1):
                 raise SpecError(
                     f"option {name} of {self.name} cannot be {value!r}; give such as {self.options[name]!r}"
                 )

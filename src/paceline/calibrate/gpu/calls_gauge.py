@@ -134,11 +134,11 @@ def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) ->
         return lambda: aten.native_layer_norm_backward(other, rows, [ROW], mean, deviation, ones, ones, masks)
     if name.startswith("_fused_rms_norm") and device.type == "cpu":
         # There is no such kernel for cores, which make it of several.
-        wanted = rows.requires_grad_(name.endswith("backward"))
-        normed = functional.rms_norm(wanted, [ROW], ones)
-        if not wanted.requires_grad:
+        inputs = rows.requires_grad_(name.endswith("backward"))
+        normed = functional.rms_norm(inputs, [ROW], ones)
+        if not inputs.requires_grad:
             return lambda: functional.rms_norm(rows, [ROW], ones)
-        return lambda: torch.autograd.grad(normed, wanted, other, retain_graph=True)
+        return lambda: torch.autograd.grad(normed, inputs, other, retain_graph=True)
     if name.startswith("_fused_rms_norm"):
         scale = aten._fused_rms_norm(rows, [ROW], ones, 1e-5)[1]
         if not name.endswith("backward"):

@@ -10,7 +10,7 @@ from paceline.contract.context import Context
 from paceline.contract.user_model_facts import UserModelFacts
 from paceline.errors import ModelError
 from paceline.frameworks.jax.optimizer import Tree
-from paceline.frameworks.jax.training import arrays_of, cross_entropy, own_pair
+from paceline.frameworks.jax.training import arrays_of, cross_entropy, user_pair
 from paceline.workloads.user_model import telling_samples
 
 SAMPLES = 2
@@ -20,7 +20,7 @@ def inspect_jax(context: Context, built: Any) -> UserModelFacts:
     """Facts of the model; raises `ModelError` when the functions do not work or do not fit the data."""
     user_model = context.user_model
     assert user_model is not None
-    params, apply = own_pair(context, built)
+    params, apply = user_pair(context, built)
     count = _trainable(user_model.label, params)
     inputs, targets = arrays_of(context, train=True)
     samples = telling_samples(targets)

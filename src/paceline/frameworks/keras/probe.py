@@ -58,10 +58,10 @@ def _pass_through(context: Context, model: keras.Model, inputs: np.ndarray, targ
 
 def _check_shape(model: keras.Model, shape: tuple[int, ...]) -> None:
     """Keras would answer with all numbers of the inputs."""
-    wanted = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
-    if len(wanted) > 1:
-        raise ValueError(f"it has {len(wanted)} inputs, and data sets have one")
-    for sizes in wanted:
+    shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
+    if len(shapes) > 1:
+        raise ValueError(f"it has {len(shapes)} inputs, and data sets have one")
+    for sizes in shapes:
         fits = [want in (None, have) for want, have in zip(sizes, shape, strict=False)]
         if len(sizes) != len(shape) or not all(fits):
             raise ValueError(f"it was built for {'x'.join(map(str, sizes))}")

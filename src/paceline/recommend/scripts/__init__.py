@@ -38,13 +38,13 @@ def emit(spec: RunSpec, *, file_name: str = FILE_NAME, why: str = "", probe: Pro
 
     A run that no machine could make, or that the script could not carry out as asked, is a `UserError`.
     """
-    whole = complete(spec)
-    script = script_of(whole.strategy)
-    _check(whole, script, probe)
-    source = Source(whole)
+    run = complete(spec)
+    script = script_of(run.strategy)
+    _check(run, script, probe)
+    source = Source(run)
     values = {
         **values_of(source, script, file_name, why),
-        **_OF_FRAMEWORK[strategy(whole.strategy).framework](source),
+        **_OF_FRAMEWORK[strategy(run.strategy).framework](source),
         **script.values(source),
     }
     return without_unused_imports(_templates().get_template(f"{script.name}.py.j2").render(values))
@@ -59,13 +59,13 @@ def script_of(name: str) -> Script:
 
 
 def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
-    for what, wanted, choices in (
+    for what, value, choices in (
         ("execution", spec.execution, script.executions),
         ("device", spec.device, DEVICES),
         ("precision", spec.precision, script.precisions),
     ):
-        if wanted not in choices:
-            raise SpecError(f"a script cannot be written for {what} {wanted}; use {' or '.join(choices)}")
+        if value not in choices:
+            raise SpecError(f"a script cannot be written for {what} {value}; use {' or '.join(choices)}")
     # The script may be for another machine than this.
     reason = refusal(spec, machine_with_everything(spec.workers), probe)
     if reason is not None:

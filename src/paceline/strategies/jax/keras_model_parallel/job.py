@@ -53,7 +53,7 @@ def open_parallel(context: Context, rows: Rows) -> JaxJob:
         context,
         layout,
         network=_network(context, model, variables),
-        optimizer=_own_optimizer(context, variables),
+        optimizer=_user_optimizer(context, variables),
         divided=rows.ways > 1,
     )
     for variable in model.variables:
@@ -154,20 +154,20 @@ def trained_variables(context: Context, model: keras.Model) -> dict[str, keras.V
 def _network(context: Context, model: keras.Model, variables: dict[str, keras.Variable]) -> Network:
     names = {id(variable): name for name, variable in variables.items()}
     trained = [names[id(variable)] for variable in model.trainable_variables]
-    kept = [variable.path for variable in model.non_trainable_variables]
+    paths = [variable.path for variable in model.non_trainable_variables]
 
-    def forward(params: Tree, others: Tree, inputs: Any, trains: bool) -> tuple[Any, Tree]:
+    def forward(params: Tree, buffers: Tree, inputs: Any, trains: bool) -> tuple[Any, Tree]:
         outputs, after = model.stateless_call(
-            [params[name] for name in trained], [others[path] for path in kept], inputs, training=trains
+            [params[name] for name in trained], [buffers[path] for path in paths], inputs, training=trains
         )
-        return outputs, dict(zip(kept, after, strict=True))
+        return outputs, dict(zip(paths, after, strict=True))
 
     values = {name: variable.value for name, variable in variables.items()}
-    others = {variable.path: np.asarray(variable.value) for variable in model.non_trainable_variables}
-    return Network(values, forward, loss_function(context, model), others)
+    buffers = {variable.path: np.asarray(variable.value) for variable in model.non_trainable_variables}
+    return Network(values, forward, loss_function(context, model), buffers)
 
 
-def _own_optimizer(context: Context, variables: dict[str, keras.Variable]) -> Transformation | None:
+def _user_optimizer(context: Context, variables: dict[str, keras.Variable]) -> Transformation | None:
     """The user's Keras optimizer in the form of a pair of functions; None where there is none."""
     user_model = context.model.user_model
     if user_model is None or user_model.optimizer is None:
