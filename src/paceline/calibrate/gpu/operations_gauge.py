@@ -26,7 +26,6 @@ IDLE_READINGS, READING_SECONDS = 5, 0.1
 BUSY_PRODUCT, BUSY_ELEMENTS = (8192, 4096, 4096), 1 << 26
 SETTLING_SHARE = 0.3
 MILLI = 1e-3
-Tell = Callable[[str], None]
 OPERATION_CASES: dict[Part, Callable[[], list[Operation]]] = {
     "products": cases.product_cases, "convolutions": cases.convolution_cases, "attention": cases.attention_cases,
     "memory": cases.memory_cases, "updates": cases.update_cases,
