@@ -74,20 +74,19 @@ class Form:
     def figure(self, name: str, question: str, place: int) -> Figure:
         """The figure with this name."""
 
-        def applies(rows: Sequence[Row]) -> bool:
-            return bool(self._usable(rows))
+        def applies(rows: Sequence[Row]) -> object:
+            return self._usable(rows)
 
         what = f"two levels of {self.factor.name} size" if self.by_level else "two epochs"
-        applies.__doc__ = f"When one strategy has {what} and two worker counts, all else the same."
+        applies.__doc__ = f"Settings in which one strategy has {what} and two worker counts, all else the same."
         return Figure(name, question, applies, self.draw, place)
 
     def _usable(self, rows: Sequence[Row]) -> dict[str, list[Row]]:
+        levels = 2 if self.by_level else 1
         return {
             title: usable
             for title, members in groups_varying(rows, self.factor).items()
-            if (
-                usable := with_enough_levels(list(filter(self.points, members)), self.factor, 2 if self.by_level else 1)
-            )
+            if (usable := with_enough_levels(list(filter(self.points, members)), self.factor, levels))
         }
 
 

@@ -37,7 +37,8 @@ class Figure:
 
     name: str
     question: str
-    applies: Callable[[Sequence[Row]], bool]
+    # What of the rows it can draw, or whether it can: nothing, or False, where they do not answer the question.
+    applies: Callable[[Sequence[Row]], object]
     draw: Callable[[Sequence[Row]], altair.TopLevelMixin]
     # Where it stands in a report: what decides comes first.
     place: int

@@ -44,11 +44,6 @@ SPEEDUP, TIME = "speedup", "time"
 AXES = {SPEEDUP: ("times one worker, last epoch", ".1f"), TIME: ("time of all epochs, one worker = 100 %", ".0%")}
 
 
-def applies(rows: Sequence[Row]) -> bool:
-    """When one strategy has several workers and one worker to compare them with."""
-    return bool(_usable(rows))
-
-
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """Two panels: speed-up of the last epoch against the ideal, and time of the whole training, as the paper has it."""
     usable = _usable(rows)
@@ -73,6 +68,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Settings that have several workers, and one worker to compare them with."""
     return settings_where(
         rows,
         lambda row: row.measured and row.speedup is not None,
@@ -163,4 +159,4 @@ def _panel(base: altair.Chart, title: str, colour: altair.Color, quantity: str) 
     )
 
 
-FIGURE = Figure("efficiency", "How much of the theoretical scaling is real?", applies, draw, place=3)
+FIGURE = Figure("efficiency", "How much of the theoretical scaling is real?", _usable, draw, place=3)

@@ -32,7 +32,7 @@ SOLID = [10_000, 0]
 
 
 def applies(rows: Sequence[Row]) -> bool:
-    """As soon as two runs have losses to compare."""
+    """Two or more runs that have losses."""
     return sum(bool(row.losses) for row in rows) >= 2
 
 

@@ -25,7 +25,7 @@ PARTS_OF_A_BAR = len(PARTS) + 1
 
 
 def applies(rows: Sequence[Row]) -> bool:
-    """When the memory of processes was measured."""
+    """Runs in which the memory of processes was measured."""
     return any(rank.most for row in rows for rank in row.memory)
 
 
