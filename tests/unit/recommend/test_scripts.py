@@ -203,11 +203,11 @@ def test_the_run_stands_in_the_script(texts: dict[tuple[str, str], str]) -> None
 
 def test_functions_of_the_users_file_take_the_place_of_the_scripts_own(texts: dict[tuple[str, str], str]) -> None:
     whole, bare = texts["torch-ddp", "own"], texts["torch-ddp", "own-synthetic"]
-    assert all(f"own.{name}(" in whole for name in ("build", "data", "loss", "optimizer"))
+    assert all(f"user_file.{name}(" in whole for name in ("build", "data", "loss", "optimizer"))
     assert "def make_optimizer" not in whole and "accuracy" not in whole
-    assert "def make_optimizer" in bare and "accuracy" in bare and "own.loss" not in bare
-    assert "own.stages(model" in texts["torch-pipeline", "own-cut"]
-    assert "own.plan(model)" in texts["torch-tensor", "own-cut"]
+    assert "def make_optimizer" in bare and "accuracy" in bare and "user_file.loss" not in bare
+    assert "user_file.stages(model" in texts["torch-pipeline", "own-cut"]
+    assert "user_file.plan(model)" in texts["torch-tensor", "own-cut"]
 
 
 def test_a_layout_stands_in_the_script(texts: dict[tuple[str, str], str]) -> None:
@@ -216,7 +216,7 @@ def test_a_layout_stands_in_the_script(texts: dict[tuple[str, str], str]) -> Non
     assert "Schedule1F1B(" in whole and "MICROBATCHES = 4" in whole and "def split(" in whole
     assert "ScheduleZBVZeroBubble(" in v and "numbers = [place" in v
     assert "CLIP = 1.0" in copies and "ACCUMULATION = 2" in copies and "def split(" not in copies
-    assert "own.stages(model, count)" in texts["torch-mesh", "layout-own-cut"]
+    assert "user_file.stages(model, count)" in texts["torch-mesh", "layout-own-cut"]
     assert "--nproc-per-node 16" in whole
 
 
@@ -224,7 +224,7 @@ def test_what_the_file_imports_by_name_counts_as_its_own(tmp_path: Path) -> None
     path = tmp_path / "mine.py"
     path.write_text("from elsewhere import loss\n\n\ndef build(): ...\n\n\ndef data(): ...\n")
     spec = RunSpec(model=ModelFile.from_text(str(path)), global_batch=8, epochs=1)
-    assert "own.loss(" in emit(spec, probe=own_facts)
+    assert "user_file.loss(" in emit(spec, probe=own_facts)
 
 
 def test_why_it_was_chosen_stands_in_its_docstring() -> None:

@@ -70,12 +70,10 @@ def guess_plan(module: nn.Module, inputs: Tensor, ways: int) -> Guess:
     kinds = {pair: _kind(module, pair) for pair in named}
     examples = {kind: pair for pair, kind in reversed(kinds.items())}
     calls = _calls(module, inputs, {pair.owner for pair in examples.values()})
-    splits_by_kind = {
-        kind: _working_split(module, pair, calls.get(pair.owner), ways) for kind, pair in examples.items()
-    }
+    splits = {kind: _working_split(module, pair, calls.get(pair.owner), ways) for kind, pair in examples.items()}
     pairs, whole = [], []
     for pair, kind in kinds.items():
-        split = splits_by_kind[kind]
+        split = splits[kind]
         if split is None:
             whole.append(pair.owner)
         else:
