@@ -84,7 +84,7 @@ def _stage_passes(
     line: Sequence[RankFootprint], stages: Stages, within: Sequence[tuple[float, float]], inputs: StepInputs
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]], StepInputs]:
     """Seconds of each worker's forward and backward pass, without and with exchanges, and their inputs."""
-    passes_of_line = [passes for group in line if (passes := inputs.own_passes(group)) is not None]
+    passes_of_line = [passes for group in line if (passes := inputs.passes_of_rank(group)) is not None]
     if len(passes_of_line) == len(line):
         # A pass takes no less than its host takes to ask for it.
         alone, with_exchanges = (

@@ -80,7 +80,7 @@ class StepInputs:
         model = self.model
         return model.derive(("places of layers",), lambda: {layer.name: at for at, layer in enumerate(model.layers)})
 
-    def own_passes(self, group: RankFootprint) -> Passes | None:
+    def passes_of_rank(self, group: RankFootprint) -> Passes | None:
         """Seconds of one pass over the rank's own part of the model; None where only its share is known."""
         if self.clock is None or group.work is None:
             return None

@@ -48,7 +48,7 @@ def _with_stragglers(parts: Parts, inputs: StepInputs) -> Parts:
 
 def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     """Workers that do the same on their own share of the batch."""
-    rank_passes = inputs.own_passes(group)
+    rank_passes = inputs.passes_of_rank(group)
     scale = inputs.scale(group) if rank_passes is None else _stretched(rank_passes, group, inputs)
     passes = inputs.passes.total * scale
     beside = inputs.overhead_seconds + inputs.update_seconds(group)
@@ -161,7 +161,7 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
     """Workers push and pull; a server serves one after another, and the server that keeps most is done last."""
-    scale = inputs.scale(worker) * _stretched(inputs.own_passes(worker) or inputs.passes, worker, inputs)
+    scale = inputs.scale(worker) * _stretched(inputs.passes_of_rank(worker) or inputs.passes, worker, inputs)
     compute = inputs.passes.total * scale + inputs.overhead_seconds
     share = max(server.parameter_bytes for server in servers) / (
         sum(server.parameter_bytes for server in servers) or 1.0

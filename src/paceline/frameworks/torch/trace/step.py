@@ -169,14 +169,14 @@ class _Tracing:
         kept, left = 0.0, gradients
         for place, name in enumerate((*self._names, LOSS)):
             parameters = owned.get(place, [])
-            own_gradients = _rounded(parameter.grad for parameter in parameters)
-            left -= own_gradients
+            layer_gradients = _rounded(parameter.grad for parameter in parameters)
+            left -= layer_gradients
             forward, backward = (
                 _moment(recorder.moments, phase, place).peak_bytes for phase in ("forward", "backward")
             )
             layers.append(
                 LayerMemory(
-                    name, _rounded(parameters), own_gradients, recorder.kept.get(place, 0),
+                    name, _rounded(parameters), layer_gradients, recorder.kept.get(place, 0),
                     max(0.0, forward - static - kept), max(0.0, backward - static - kept - left),
                 )
             )  # fmt: skip
