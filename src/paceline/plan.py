@@ -295,7 +295,7 @@ def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
 
 
 def _unheeded(spec: RunSpec, chosen: Strategy) -> str | None:
-    """That the run sets a field which the strategy would pass over, and who does not."""
+    """Why the run is refused: it sets a field that the strategy ignores; and which strategies do not ignore it."""
     defaults = RunSpec.model_fields
     for name, reason in HEEDED_BY_SOME.items():
         if getattr(spec, name) != defaults[name].default and name not in chosen.needs.heeds:

@@ -144,7 +144,7 @@ def _more_logits(plan: MeshPlan) -> int:
 
 
 def _kept_shares(spec: RunSpec, plan: MeshPlan, place: Place) -> list[float]:
-    """How much of what each layer keeps on one device a rank keeps that has a part of it."""
+    """The share of each layer's kept activations on one device that a rank with a part of the layer keeps."""
     numbers, ways = cast_numbers(spec), plan.layout.tensor
     if ways == plan.layout.context == 1:
         return [1.0] * len(place.whole.layers)
@@ -219,7 +219,7 @@ def _unit_numbers(plan: MeshPlan, place: Place) -> tuple[list[float], list[float
 
 
 def _most_beside_gradients(below: float, layers: _LayerBytes) -> float:
-    """Where all gradients and parameters stay."""
+    """Most bytes at any moment of both passes, where all gradients and parameters stay in memory."""
     most = 0.0
     for kept, forward, backward in zip(layers.kept, layers.forward, layers.backward, strict=True):
         most = max(most, below + forward, below + backward)

@@ -175,7 +175,7 @@ def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Messa
 
 
 def _between_split_layers_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """The same however the other devices are divided into copies and shards."""
+    """Messages within split layers, computed once: how other devices make copies and shards changes nothing."""
     numbers = compute_width(spec), reduction_width(spec), spec.device, spec.recompute
     key = ("split layers", plan.stretch_microbatch, plan.passes, *numbers)
     return place.part.derive(key, lambda: _between_split_layers(spec, plan, place))
@@ -319,7 +319,7 @@ def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) ->
 
 
 def _between_shards_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """As `_between_shards`, computed once for all batch sizes of a layout."""
+    """Messages between shards and copies, computed once for all batch sizes of a layout."""
     layout = plan.layout
     key = ("shards", layout.replicate, layout.shard, *plan.gathers, spec.precision, spec.reduction, spec.device)
 

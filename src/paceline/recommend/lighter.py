@@ -28,7 +28,7 @@ class _Need:
         return self.held_bytes <= self.limit_bytes
 
     def text(self, base: RunSpec) -> str:
-        """In words; with what differs from the run `base`, where it is a lighter form of it."""
+        """The need in words, with what differs from the run `base` where it is a lighter form of it."""
         changed = [name for name in ("accumulation", "recompute") if getattr(self.spec, name) != getattr(base, name)]
         how = " and ".join(f"{name} {getattr(self.spec, name)}" for name in changed)
         held = f"{format_bytes(self.held_bytes)}{f' even with {how},' if how else ''}"

@@ -102,9 +102,7 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
             return facts
     *others, last = MODEL_KINDS.values()
     kinds = f"{', '.join(others)} or {last}"
-    raise ModelError(
-        f"{context.user_model.label} returned {type(built).__name__}, not {kinds}; return the model itself"
-    )
+    raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; return the model itself")
 
 
 def _is_instance_of(framework: str, name: str) -> Callable[[Any], bool]:

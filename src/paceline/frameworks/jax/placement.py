@@ -62,7 +62,7 @@ class Sides:
 def split_layout(context: Context, sides: Sides, split_convolutions: bool = True) -> Layout:
     """Every layer that divides is split along one side of the mesh, arrays and batches are divided along others."""
     if context.model.user_model is not None:
-        split, divided = _own_parts(context, sides)
+        split, divided = _user_parts(context, sides)
         return Layout(sides.mesh, sides.batch, part=divided, gathers=sides.shard is not None, gathered_part=split)
     ways = sides.ways(sides.tensor)
     facts = model_facts(context.model.layers, context.data.input_shape)
@@ -155,8 +155,8 @@ def _folded(how: ArraySplit, stored: Shape, size: int) -> Shape:
     return (*stored[:-1], QUERY_KEY_VALUE, size, stored[-1] // QUERY_KEY_VALUE // size)
 
 
-def _own_parts(context: Context, sides: Sides) -> tuple[Part, Part]:
-    """The same for the user's parameters: split by the last dimension (columns) or the one before (rows)."""
+def _user_parts(context: Context, sides: Sides) -> tuple[Part, Part]:
+    """Parts of the user's parameters: split by the last dimension (columns) or the one before (rows)."""
     user_model, ways = context.model.user_model, sides.ways(sides.tensor)
     assert user_model is not None
     plan: dict[str, str] = {}

@@ -122,7 +122,7 @@ class LlamaModule(nn.Module):
 
 
 class MoeModule(LlamaModule):
-    """The same with several networks, two of which each vector goes to."""
+    """A Llama block with several networks, of which each vector goes to a few."""
 
     def _make_network(self, width: int, block: neutral.LlamaBlock) -> None:
         assert isinstance(block, neutral.MoeBlock)

@@ -39,7 +39,7 @@ class Edge:
         return torch.empty((samples, *self.shape), dtype=self.dtype, device=device)
 
     def in_type(self, kind: torch.dtype) -> "Edge":
-        """The same in another floating-point type; integers stay."""
+        """The edge in another floating-point type; integers stay."""
         return replace(self, dtype=kind) if self.dtype.is_floating_point else self
 
 

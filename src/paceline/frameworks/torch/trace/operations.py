@@ -170,5 +170,5 @@ def _distinct(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """As they are in memory: a tensor that is spread over more places is read once."""
+    """Bytes of a tensor in memory; one that is expanded beyond its storage is read once."""
     return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
