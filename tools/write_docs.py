@@ -104,8 +104,8 @@ def field_table() -> str:
 
 
 def figure_table() -> str:
-    """Every figure in the order of a report, its question and when it is drawn."""
-    lines = ["| figure | question | drawn |", "|---|---|---|"]
+    """Every figure in the order of a report, its question and what it is drawn from."""
+    lines = ["| figure | question | drawn from |", "|---|---|---|"]
     for name, figure in figures().items():
         drawn = (inspect.getdoc(figure.applies) or "").rstrip(".")
         lines.append(f"| `{name}` | {figure.question} | {drawn[:1].lower()}{drawn[1:]} |")

@@ -113,8 +113,8 @@ def _blocked(inside: Sequence[Span], step: Span) -> list[tuple[int, int, str]]:
 
     Where a framework waits unseen (DDP within its backward pass), it waits from the start of the last transfer on.
     """
-    seen = [(*_clip(span, step), span.match) for span in inside if span.kind == "blocked"]
-    matched = {match for _, _, match in seen}
+    intervals = [(*_clip(span, step), span.match) for span in inside if span.kind == "blocked"]
+    matched = {match for _, _, match in intervals}
     for phase in (span for span in inside if span.kind == "backward" and span.track == MAIN):
         unseen = [
             span
@@ -125,8 +125,8 @@ def _blocked(inside: Sequence[Span], step: Span) -> list[tuple[int, int, str]]:
             last = max(unseen, key=lambda span: span.start)
             end = min(phase.end, max(span.end for span in unseen))
             if end > last.start:
-                seen.append((last.start, end, last.match))
-    return [(start, end, match) for start, end, match in seen if end > start]
+                intervals.append((last.start, end, last.match))
+    return [(start, end, match) for start, end, match in intervals if end > start]
 
 
 def _clip(span: Span, within: Span) -> Interval:
@@ -146,18 +146,18 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 def without(stretches: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
     """The parts of the stretches that lie in none of the holes; neither may overlap among themselves."""
-    left: list[Interval] = []
+    pieces: list[Interval] = []
     for start, end in stretches:
         free = start
         for hole_start, hole_end in holes:
             if hole_end <= free or hole_start >= end:
                 continue
             if hole_start > free:
-                left.append((free, hole_start))
+                pieces.append((free, hole_start))
             free = max(free, hole_end)
         if end > free:
-            left.append((free, end))
-    return left
+            pieces.append((free, end))
+    return pieces
 
 
 def _length(stretches: Sequence[Interval]) -> int:

@@ -46,8 +46,8 @@ def user_can_choose(problem: str, choice: str) -> Iterator[None]:
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """A hint for a misspelt name: the closest choice, or all of them when nothing is close."""
-    known = sorted(choices)
-    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    names = sorted(choices)
+    close = get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"choose from {', '.join(known)}" if known else "there are none"
+    return f"choose from {', '.join(names)}" if names else "there are none"

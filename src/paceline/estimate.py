@@ -66,11 +66,11 @@ def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate
     kinds: dict[str, RunSpec] = {}
     for run in plan.to_run:
         kinds.setdefault(kind(run.spec), run.spec)
-    known = _stored_by_kind(stored, kinds)
+    stored_by_kind = _stored_by_kind(stored, kinds)
     failure = None
-    measured_or_stored = dict(known)
-    paces = {name: _median_pace([pace(record) for record in records]) for name, records in known.items()}
-    for name in _small_batches_first([name for name in kinds if name not in known], kinds, plan.study):
+    measured_or_stored = dict(stored_by_kind)
+    paces = {name: _median_pace([pace(record) for record in records]) for name, records in stored_by_kind.items()}
+    for name in _small_batches_first([name for name in kinds if name not in stored_by_kind], kinds, plan.study):
         step = _extrapolated_pace(kinds[name], paces, kinds).step_seconds if paces else 0.0
         slow = step * MEASURED_STEPS > STEPS_SECONDS
         record = measure(shortened_run(kinds[name], LEAST_STEPS if slow else MEASURED_STEPS))
@@ -87,7 +87,7 @@ def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate
     seconds = sum(paces[kind(run.spec)].seconds(run.spec) for run in plan.to_run)
     seconds += sum(_shared_imports(plan, [record for records in measured_or_stored.values() for record in records]))
     measured = len(measured_or_stored)
-    return Estimate(seconds, len(known), measured - len(known), len(kinds) - measured, failure)
+    return Estimate(seconds, len(stored_by_kind), measured - len(stored_by_kind), len(kinds) - measured, failure)
 
 
 def _small_batches_first(names: list[str], kinds: dict[str, RunSpec], seed: str) -> list[str]:
@@ -176,14 +176,14 @@ def _median_pace(paces: Sequence[Pace]) -> Pace:
 
 def _shared_imports(plan: Plan, records: Iterable[Record]) -> list[float]:
     """Seconds of each import that several runs share, which is not in the wall clock of those runs."""
-    took = {
+    import_seconds = {
         stored.framework: record.startup.import_seconds
         for record in records
         if record.startup is not None and record.startup.forked
         if (stored := strategy_of_stored(record.spec.strategy)) is not None
     }
     runs = Counter(strategy(run.spec.strategy).framework for run in plan.to_run)
-    return [took[name] for name, count in runs.items() if count > 1 and name in took]
+    return [import_seconds[name] for name, count in runs.items() if count > 1 and name in import_seconds]
 
 
 def estimate_by_measuring(plan: Plan, stored: Iterable[Record], on_kind: Callable[[RunSpec], None]) -> Estimate:

@@ -19,7 +19,7 @@ from paceline.store import Store
 from paceline.strategies import strategy
 from paceline.study import Study
 from paceline.systems import local_system
-from paceline.workloads.own import OWN_DATA
+from paceline.workloads.user_model import USER_DATA
 
 
 class Listener:
@@ -74,7 +74,7 @@ def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
     """Makes every run of the plan and stores each record as it comes. Ctrl-C ends the current run and the study."""
     outcome = Outcome(plan)
     listener.planned(plan)
-    for name in sorted({str(run.spec.dataset) for run in plan.to_run} - {OWN_DATA}):
+    for name in sorted({str(run.spec.dataset) for run in plan.to_run} - {USER_DATA}):
         data_source(name).prepare(listener.fetching)
     store.add_to_study(plan.study, plan.keys)
     for run in plan.skipped:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.contract.context import data_request, spec_facts, spec_layers
-from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
+from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
 from paceline.layout import Layout
@@ -20,7 +20,7 @@ from paceline.strategies.former import FORMER_KNOBS, by_present_name
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import Workload, workload
-from paceline.workloads.own import OWN_DATA, declared_functions
+from paceline.workloads.user_model import USER_DATA, declared_functions
 
 DEFAULT_EPOCHS = 2
 # Fields that only some strategies heed, and what one that does not says of itself.
@@ -56,7 +56,7 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-Probe = Callable[[RunSpec], OwnFacts]
+Probe = Callable[[RunSpec], UserModelFacts]
 
 
 def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: Probe, breakdown: bool = False) -> Plan:
@@ -64,8 +64,8 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
 
     With `breakdown`, each configuration is run once more at the end, instrumented: apart from the runs that are timed.
     """
-    asked = [(spec, complete(spec)) for spec in study.specs()]
-    specs = {spec.key(): spec for _, spec in asked}
+    pairs = [(spec, complete(spec)) for spec in study.specs()]
+    specs = {spec.key(): spec for _, spec in pairs}
     instrumented = {}
     if breakdown:
         copies = [spec.model_copy(update={"instrumented": True}) for spec in specs.values()]
@@ -82,7 +82,7 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
     skipped = tuple(PlannedRun(specs[key], 0, reason) for key, reason in reasons.items())
     notes = dict.fromkeys(
         f"{before.strategy} x{before.workers} is run as {after.spread_over}"
-        for before, after in asked
+        for before, after in pairs
         if before.strategy != after.strategy
     )
     return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented), tuple(notes))
@@ -94,7 +94,8 @@ def expand_strategies(names: list[str]) -> list[str]:
 
     chosen: list[str] = []
     for name in names:
-        matching = [known for known in strategies() if fnmatchcase(known, name)] if set("*?[") & set(name) else [name]
+        is_pattern = set("*?[") & set(name)
+        matching = [other for other in strategies() if fnmatchcase(other, name)] if is_pattern else [name]
         if not matching:
             raise SpecError(f"no strategy matches {name!r}; {nearest(name, strategies())}")
         chosen += [match for match in matching if match not in chosen]
@@ -137,17 +138,17 @@ def complete(spec: RunSpec) -> RunSpec:
                 f"{nearest(str(fields['dataset']), model.datasets)}"
             )
         fields |= _sample_fields(spec, model, str(fields["dataset"]))
-    if fields["dataset"] != OWN_DATA:
+    if fields["dataset"] != USER_DATA:
         _check_shape(spec, str(fields["dataset"]))
     return spec.model_copy(update=fields)
 
 
 def _sample_fields(spec: RunSpec, model: Workload, dataset: str) -> dict[str, Any]:
     """The shape and the class count that the model's options ask for, where neither the run nor the data says."""
-    source, asked = data_source(dataset), model.sample(model.settle(model.complete_options(spec.options)))
+    source, sample = data_source(dataset), model.sample(model.settle(model.complete_options(spec.options)))
     return {
         name: value
-        for name, value, fixed in zip(("input_shape", "classes"), asked, (source.shape, source.classes), strict=True)
+        for name, value, fixed in zip(("input_shape", "classes"), sample, (source.shape, source.classes), strict=True)
         if value is not None and fixed is None and getattr(spec, name) is None
     }
 
@@ -160,7 +161,7 @@ def _own_dataset(spec: RunSpec) -> str:
     if spec.input_shape is not None and spec.classes is not None:
         return "synthetic"
     if "data" in declared:
-        return OWN_DATA
+        return USER_DATA
     raise SpecError(
         f"{spec.model.label} says nothing about its data; add a function data() to {spec.model.path.name}, or give "
         f"--dataset, or --input-shape with --classes for synthetic data"
@@ -170,23 +171,23 @@ def _own_dataset(spec: RunSpec) -> str:
 def _check_shape(spec: RunSpec, dataset: str) -> None:
     source = data_source(dataset)
     for name, fixed in (("input_shape", source.shape), ("classes", source.classes)):
-        wanted = getattr(spec, name)
-        if wanted is not None and fixed is not None and wanted != fixed:
-            raise SpecError(f"{name} {wanted} was asked for, but {dataset} has {fixed}; leave it out or use synthetic")
+        value = getattr(spec, name)
+        if value is not None and fixed is not None and value != fixed:
+            raise SpecError(f"{name} {value} was asked for, but {dataset} has {fixed}; leave it out or use synthetic")
 
 
 def canonical_knobs(chosen: Strategy, knobs: dict[str, Scalar]) -> dict[str, Scalar]:
     """The knobs of this strategy that differ from its defaults; a name that no strategy has is refused."""
-    known = {knob.name: knob for knob in chosen.knobs}
-    kept: dict[str, Scalar] = {}
+    declared = {knob.name: knob for knob in chosen.knobs}
+    canonical: dict[str, Scalar] = {}
     for name, value in knobs.items():
-        if name not in known:
+        if name not in declared:
             everywhere = {knob.name for other in strategies().values() for knob in other.knobs} | FORMER_KNOBS
             if name not in everywhere:
                 raise SpecError(f"no strategy has a knob {name!r}; {nearest(name, everywhere)}")
             continue
-        kept[name] = _knob_value(chosen, known[name].default, known[name].choices, name, value)
-    return {name: value for name, value in sorted(kept.items()) if value != known[name].default}
+        canonical[name] = _knob_value(chosen, declared[name].default, declared[name].choices, name, value)
+    return {name: value for name, value in sorted(canonical.items()) if value != declared[name].default}
 
 
 def _knob_value(chosen: Strategy, default: Scalar, choices: tuple[Scalar, ...], name: str, value: Scalar) -> Scalar:
@@ -201,7 +202,7 @@ def _knob_value(chosen: Strategy, default: Scalar, choices: tuple[Scalar, ...], 
 
 def sample_count(spec: RunSpec, probe: Probe) -> int:
     """Training samples of one copy of the data set."""
-    if spec.dataset == OWN_DATA:
+    if spec.dataset == USER_DATA:
         return probe(spec).train_samples
     return data_source(str(spec.dataset)).count(data_request(spec))
 
@@ -218,8 +219,8 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     chosen = strategy(spec.strategy)
     if chosen.needs.fixed_workers is not None and spec.workers != chosen.needs.fixed_workers:
         return f"{chosen.name} always has {chosen.needs.fixed_workers} worker; {spec.workers} were asked for"
-    wanted = [name for name in (chosen.framework, *chosen.needs.packages) if name is not None]
-    missing = [name for name in wanted if name not in system.frameworks]
+    packages = [name for name in (chosen.framework, *chosen.needs.packages) if name is not None]
+    missing = [name for name in packages if name not in system.frameworks]
     if missing:
         return f"{missing[0]} is not installed; install paceline[{chosen.framework}]"
     _check_batch(spec, chosen, probe)
@@ -294,7 +295,7 @@ def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
 
 
 def _unheeded(spec: RunSpec, chosen: Strategy) -> str | None:
-    """That the run sets a field which the strategy would pass over, and who does not."""
+    """Why the run is refused: it sets a field that the strategy ignores; and which strategies do not ignore it."""
     defaults = RunSpec.model_fields
     for name, reason in HEEDED_BY_SOME.items():
         if getattr(spec, name) != defaults[name].default and name not in chosen.needs.heeds:

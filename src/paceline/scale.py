@@ -19,11 +19,11 @@ FULL = "full"
 _SHRINKABLE = ("dataset", "train_samples", "dataset_copies", "epochs", "steps", "repeats")
 
 
-def shrink(study: Study, scale: str, kept: Collection[str] = ()) -> Study:
-    """The study at one of its scales. Fields in `kept`, which the user set, are not changed."""
+def shrink(study: Study, scale: str, fixed: Collection[str] = ()) -> Study:
+    """The study at one of its scales. Fields in `fixed`, which the user set, are not changed."""
     if scale == FULL:
         return study
-    changes = {name: value for name, value in _scale_fields(study, scale).items() if name not in kept}
+    changes = {name: value for name, value in _scale_fields(study, scale).items() if name not in fixed}
     repeats = changes.pop("repeats", study.repeats)
     smaller = study.with_fields(changes).model_copy(update={"repeats": min(repeats, study.repeats)})
     changes_text = _describe_changes(study, smaller, changes)

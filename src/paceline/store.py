@@ -128,9 +128,9 @@ class Store:
 
     def done(self, only_ok: bool = False) -> set[tuple[str, int]]:
         """Configurations and repeats that have a final result; with `only_ok`, a good one."""
-        wanted = (Status.OK,) if only_ok else tuple(FINAL)
-        marks = ",".join("?" * len(wanted))
-        rows = self._connection.execute(f"SELECT DISTINCT key, repeat FROM runs WHERE status IN ({marks})", wanted)
+        statuses = (Status.OK,) if only_ok else tuple(FINAL)
+        marks = ",".join("?" * len(statuses))
+        rows = self._connection.execute(f"SELECT DISTINCT key, repeat FROM runs WHERE status IN ({marks})", statuses)
         return {(key, repeat) for key, repeat in rows}
 
     def has_skipped(self, key: str, reason: str) -> bool:

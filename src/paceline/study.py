@@ -111,14 +111,14 @@ def _with_all_layouts(
     study: str, fixed: dict[str, Any], factors: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields in which `layout = "all"` is a list of layouts; each of them then says how many workers there are."""
-    asked = factors.get("layout", [fixed.get("layout")])
-    if not isinstance(asked, list) or ALL_LAYOUTS not in asked:
+    values = factors.get("layout", [fixed.get("layout")])
+    if not isinstance(values, list) or ALL_LAYOUTS not in values:
         return fixed, factors
     counts = factors.get("workers", [fixed.get("workers")])
     if not all(isinstance(count, int) and count > 0 for count in counts):
         raise SpecError(f"study {study}: layout all needs to know how many workers; give such as workers 8")
     every = [layout.text for count in counts for layout in all_layouts(count)]
-    layouts = dict.fromkeys([*every, *(layout for layout in asked if layout != ALL_LAYOUTS)])
+    layouts = dict.fromkeys([*every, *(layout for layout in values if layout != ALL_LAYOUTS)])
     fixed = {name: value for name, value in fixed.items() if name not in ("layout", "workers")}
     return fixed, {**{name: value for name, value in factors.items() if name != "workers"}, "layout": list(layouts)}
 

@@ -63,7 +63,7 @@ def format_days(seconds: float) -> str:
 
 
 def format_energy(joules: float) -> str:
-    """As electricity is billed: `1.25 kWh`, `340 MWh`; single joules below a watt-hour."""
+    """Energy in the units in which electricity is billed: `1.25 kWh`, `340 MWh`; single joules below a watt-hour."""
     for unit, size in (("GWh", 3.6e12), ("MWh", 3.6e9), ("kWh", 3.6e6), ("Wh", 3.6e3)):
         if joules >= size:
             return f"{joules / size:,.3g} {unit}"

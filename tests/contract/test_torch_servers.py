@@ -147,10 +147,10 @@ def test_an_optimizer_that_needs_whole_parameters_is_refused() -> None:
     import torch
 
     from paceline.frameworks.torch.servers.server import elementwise_optimizer
-    from paceline.workloads.own import OwnModel
+    from paceline.workloads.user_model import UserModel
 
     class Asked:
-        own = OwnModel("mine.py:build", lambda: None, None, None, torch.optim.LBFGS)
+        user_model = UserModel("mine.py:build", lambda: None, None, None, torch.optim.LBFGS)
         spec = None
 
     with pytest.raises(ModelError, match=r"mine\.py:build returns LBFGS, which servers cannot run on a part"):

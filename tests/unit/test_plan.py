@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from paceline.contract.context import spec_facts
-from paceline.contract.own_facts import OwnFacts
+from paceline.contract.user_model_facts import UserModelFacts
 from paceline.errors import ModelError, SpecError
 from paceline.plan import (
     DEFAULT_EPOCHS,
@@ -30,7 +30,7 @@ def no_probe(_spec):
 
 
 def torch_probe(_spec):
-    return OwnFacts(framework="torch", parameters=10, train_samples=300)
+    return UserModelFacts(framework="torch", parameters=10, train_samples=300)
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_a_run_that_can_be_made_here_has_no_reason_against_it(make_spec, make_sy
 
 def test_a_model_of_another_framework_is_refused_before_anything_starts(make_spec, make_system, own_model):
     spec = complete(make_spec(strategy="torch-ddp", model=own_model(), dataset="mnist-5k"))
-    keras = OwnFacts(framework="keras", parameters=1, train_samples=1)
+    keras = UserModelFacts(framework="keras", parameters=1, train_samples=1)
     assert words(refusal, spec, make_system(), lambda _spec: keras).startswith(
         "net.py:build returns a Keras model, and torch-ddp trains a torch.nn.Module; return that from net.py, "
         "or use a strategy for what it returns ("

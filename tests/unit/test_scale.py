@@ -53,7 +53,7 @@ def test_levels_that_a_scale_leaves_out_are_named():
 
 
 def test_what_the_user_asked_for_is_not_shrunk():
-    smaller = shrink(study(), "tiny", kept=["epochs"])
+    smaller = shrink(study(), "tiny", fixed=["epochs"])
     (spec,) = smaller.specs()
     assert spec.epochs == 30
     assert spec.shrunk.changes == ("512 of 60,000 images",)

@@ -24,9 +24,9 @@ class Agreement:
 
 def curve(losses: Sequence[float | None]) -> list[tuple[float, float]]:
     """(Step, loss), thinned to what a picture can show; steps count from 1."""
-    known = [(step, loss) for step, loss in enumerate(losses, start=1) if loss is not None]
-    size = -(-len(known) // MOST_POINTS) or 1
-    stretches = [known[start : start + size] for start in range(0, len(known), size)]
+    points = [(step, loss) for step, loss in enumerate(losses, start=1) if loss is not None]
+    size = -(-len(points) // MOST_POINTS) or 1
+    stretches = [points[start : start + size] for start in range(0, len(points), size)]
     return [tuple(sum(values) / len(values) for values in zip(*part, strict=True)) for part in stretches]
 
 

@@ -36,7 +36,7 @@ def epoch_summaries(records: Sequence[Record]) -> tuple[EpochSummary, ...]:
 
 def _summary(epochs: list[Epoch], elapsed: list[float]) -> EpochSummary:
     def over(value: Callable[[Epoch], float | None]) -> Band | None:
-        return band_or_none([known for epoch in epochs if (known := value(epoch)) is not None])
+        return band_or_none([number for epoch in epochs if (number := value(epoch)) is not None])
 
     return EpochSummary(
         number=epochs[0].number,

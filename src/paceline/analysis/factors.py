@@ -44,8 +44,8 @@ def settings_where(
     rows: Sequence[Row], keep: Callable[[Row], object], enough: Callable[[list[Row]], object] = bool
 ) -> dict[str, list[Row]]:
     """The rows that `keep` accepts by setting, of settings in which there are `enough` of them."""
-    kept = {title: [row for row in members if keep(row)] for title, members in settings_by_size(rows).items()}
-    return {title: members for title, members in kept.items() if enough(members)}
+    accepted = {title: [row for row in members if keep(row)] for title, members in settings_by_size(rows).items()}
+    return {title: members for title, members in accepted.items() if enough(members)}
 
 
 def _by_size(grouped: dict[str, list[Row]]) -> dict[str, list[Row]]:
@@ -88,12 +88,12 @@ def groups_varying(rows: Sequence[Row], factor: Factor) -> dict[str, list[Row]]:
 
 def with_enough_levels(rows: Sequence[Row], factor: Factor, levels: int = 2, counts: int = 2) -> list[Row]:
     """The rows of strategies that have at least this many levels of the factor and this many worker counts."""
-    seen: dict[str, list[Row]] = {}
+    by_strategy: dict[str, list[Row]] = {}
     for row in rows:
-        seen.setdefault(row.spec.strategy, []).append(row)
+        by_strategy.setdefault(row.spec.strategy, []).append(row)
     enough = {
         name
-        for name, members in seen.items()
+        for name, members in by_strategy.items()
         if len({factor.level(row) for row in members}) >= levels
         and len({row.spec.workers for row in members}) >= counts
     }
@@ -107,5 +107,5 @@ def _shared_fields(spec: RunSpec, factor: Factor) -> dict[str, Any]:
 
 def _numbered_title(title: str, same: str, titles: dict[str, str]) -> str:
     """The title, with a number where several settings share it (they differ in, say, the optimizer)."""
-    alike = [other for other, known in titles.items() if known == title]
+    alike = [other for other, other_title in titles.items() if other_title == title]
     return title if len(alike) == 1 else f"{title} ({alike.index(same) + 1} of {len(alike)})"

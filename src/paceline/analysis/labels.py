@@ -31,7 +31,7 @@ def varying_fields(rows: Sequence["Row"]) -> list[str]:
 
 
 def varying_settings(specs: Iterable[RunSpec]) -> list[str]:
-    """The same for runs that are still to be made."""
+    """Settings in which runs differ that are still to be made."""
     flat = [flatten(spec) for spec in specs]
     names = dict.fromkeys(name for fields in flat for name in fields)
     return [name for name in names if name not in _IN_TITLES and len({repr(fields.get(name)) for fields in flat}) > 1]

@@ -105,7 +105,7 @@ def computed_bytes(spec: RunSpec) -> list[tuple[float, float]]:
         return []
     edges = [sum(workers_per_process[:place]) for place in range(len(workers_per_process) + 1)]
     shares = [ranks[begin:end] for begin, end in pairwise(edges)]
-    return [(sum(held[0] for held in share), sum(held[1] for held in share)) for share in shares]
+    return [(sum(rank[0] for rank in share), sum(rank[1] for rank in share)) for share in shares]
 
 
 def heaviest_columns(ranks: Sequence[RankMemory]) -> dict[str, float | None]:

@@ -51,12 +51,12 @@ def _built_in(study: str, specs: dict[str, RunSpec]) -> str | None:
         return None
     scales = {spec.shrunk.scale if spec.shrunk else FULL for spec in specs.values()}
     for scale in scales if len(scales) == 1 else ():
-        whole = Study.load(study)
-        names = whole.factors.get("strategy")
+        full_study = Study.load(study)
+        names = full_study.factors.get("strategy")
         if isinstance(names, list):
-            whole = whole.with_fields({"strategy": expand_strategies(names)})
+            full_study = full_study.with_fields({"strategy": expand_strategies(names)})
         try:
-            same = {complete(spec).key() for spec in shrink(whole, scale).specs()} == specs.keys()
+            same = {complete(spec).key() for spec in shrink(full_study, scale).specs()} == specs.keys()
         except UserError:
             return None
         return f"{study} --scale {scale}" if same and scale != FULL else study if same else None

@@ -177,7 +177,7 @@ def _steady(records: list[Record]) -> list[Epoch]:
 
 
 def _median_of(records: list[Record], value: Callable[[Record], float | None]) -> float | None:
-    return median_or_none([known for record in records if (known := value(record)) is not None])
+    return median_or_none([number for record in records if (number := value(record)) is not None])
 
 
 def _scaled(row: Row, rows: Sequence[Row], include_oversubscribed: bool) -> Row:
@@ -192,17 +192,17 @@ def _scaled(row: Row, rows: Sequence[Row], include_oversubscribed: bool) -> Row:
 
 def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
     """The same run on one worker: with the same strategy, or else with its framework's single-device strategy."""
-    wanted = _fields_except(row.spec, "workers", "layout")
+    fields = _fields_except(row.spec, "workers", "layout")
     same = [other for other in rows if other.spec.workers == 1 and other.measured]
     for other in same:
-        if _fields_except(other.spec, "workers", "layout") == wanted:
+        if _fields_except(other.spec, "workers", "layout") == fields:
             return other
-    wanted = _fields_except(row.spec, *SPREADING_FIELDS)
+    fields = _fields_except(row.spec, *SPREADING_FIELDS)
     chosen = strategy_of_stored(row.spec.strategy)
     for other in same:
         single = strategy_of_stored(other.spec.strategy)
         alike = single and chosen and single.family == "single" and single.framework == chosen.framework
-        if alike and _fields_except(other.spec, *SPREADING_FIELDS) == wanted:
+        if alike and _fields_except(other.spec, *SPREADING_FIELDS) == fields:
             return other
     return None
 

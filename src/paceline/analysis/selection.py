@@ -21,11 +21,11 @@ class Selector:
     @classmethod
     def parse(cls, text: str) -> "Selector":
         """The selector that a text describes; an unknown name is refused with the nearest known one."""
-        name, _, rest = text.partition(":")
-        if not any(fnmatchcase(known, name) for known in (*strategies(), *FORMER_NAMES)):
+        name, _, conditions = text.partition(":")
+        if not any(fnmatchcase(strategy, name) for strategy in (*strategies(), *FORMER_NAMES)):
             raise SpecError(f"no strategy matches {name!r}; {nearest(name, strategies())}")
         fields = {}
-        for part in filter(None, rest.split(",")):
+        for part in filter(None, conditions.split(",")):
             key, equals, value = (piece.strip() for piece in part.partition("="))
             if not equals or not value:
                 raise SpecError(f"{part!r} in {text!r} is not FIELD=VALUE; write such as {name}:workers=2")
@@ -40,8 +40,8 @@ class Selector:
         """Whether the run has this strategy and these values."""
         if not fnmatchcase(spec.strategy, self.strategy):
             return False
-        known = _values(spec)
-        return all(str(known.get(name, "")).lower() == wanted.lower() for name, wanted in self.fields.items())
+        values = _values(spec)
+        return all(str(values.get(name, "")).lower() == value.lower() for name, value in self.fields.items())
 
     def __str__(self) -> str:
         marks = ",".join(f"{name}={value}" for name, value in self.fields.items())

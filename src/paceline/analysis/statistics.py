@@ -83,8 +83,8 @@ def bootstrap_ratio(first: Sequence[float], second: Sequence[float]) -> Interval
 
 def _medians(values: Sequence[float], generator: np.random.Generator) -> np.ndarray:
     """The median of each resample."""
-    known = np.asarray(values, float)
-    medians: np.ndarray = np.median(known[generator.integers(0, len(known), (RESAMPLES, len(known)))], axis=1)
+    sample = np.asarray(values, float)
+    medians: np.ndarray = np.median(sample[generator.integers(0, len(sample), (RESAMPLES, len(sample)))], axis=1)
     return medians
 
 

@@ -61,7 +61,7 @@ def table_of(records: Sequence[Record], of: str = "configurations") -> list[Line
 
 
 def frame_of(records: Sequence[Record], of: str = "configurations") -> "polars.DataFrame":
-    """The same as a polars table."""
+    """The table with this name as a polars table."""
     return to_frame(table_of(records, of))
 
 

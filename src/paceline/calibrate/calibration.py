@@ -285,5 +285,5 @@ def batches_within(step_seconds: float, seconds_per_sample: float) -> tuple[int,
     return tuple(batch // parts for batch in LOCAL_BATCHES)
 
 
-def _between(limits: tuple[int, int], wanted: float) -> int:
-    return max(limits[0], min(limits[1], round(wanted)))
+def _between(limits: tuple[int, int], value: float) -> int:
+    return max(limits[0], min(limits[1], round(value)))

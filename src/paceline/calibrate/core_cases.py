@@ -41,16 +41,16 @@ PARAMETERS, OPTIMIZERS = (10_000, 300_000, 3_000_000, 10_000_000), ("adam", "sgd
 
 
 def core_cases() -> list[Operation]:
-    """All of them, in single precision, in an order of chance: large and small ones of all kinds side by side."""
-    made = chain(_products(), _convolutions(), _attentions(), _passes_over_memory())
-    within = (case for case in dict.fromkeys(made) if case.flops <= MOST_FLOPS and case.moved_bytes <= MOST_BYTES)
+    """All operations to time, in single precision and random order: large and small ones of all kinds side by side."""
+    operations = chain(_products(), _convolutions(), _attentions(), _passes_over_memory())
+    within = (case for case in dict.fromkeys(operations) if case.flops <= MOST_FLOPS and case.moved_bytes <= MOST_BYTES)
     cases = [*within, *_updates()]
     Random(0).shuffle(cases)
     return cases
 
 
 def _products() -> Iterator[Operation]:
-    """As forward passes have them, as gradients of inputs, and as gradients of weights, which sum over rows."""
+    """Products of forward passes, of gradients of inputs, and of gradients of weights, which sum over rows."""
     sides = [*crossed(SIDES, SIDES), *((odd, side) for odd in ODD_SIDES for side in SIDES)]
     for rows, (columns, inner) in crossed(ROWS, sides):
         yield product("fp32", rows, columns, inner)

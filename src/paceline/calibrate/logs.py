@@ -346,9 +346,9 @@ def _with_deviation(hardware: Hardware, rows: Sequence[ComparedRun]) -> Hardware
     """The system with an uncertainty that covers nine of ten runs a fit had not seen."""
     together = _deviation(rows)
     kinds = [[row for row in rows if (row.nodes == 1) == within] for within in (True, False)]
-    one, several = (_deviation(kind) if len(kind) >= LEAST_FOR_INTERVAL else together for kind in kinds)
+    within_node, between_nodes = (_deviation(kind) if len(kind) >= LEAST_FOR_INTERVAL else together for kind in kinds)
     assert hardware.software is not None
-    update = {"deviation": one, "several_nodes_deviation": several}
+    update = {"deviation": within_node, "several_nodes_deviation": between_nodes}
     return hardware.model_copy(update={"software": hardware.software.model_copy(update=update)})
 
 
@@ -366,8 +366,8 @@ def _interval(row: ComparedRun, hardware: Hardware) -> Estimate:
 
 
 def _described_fit(
-    source: str, fitted: Sequence[Prepared], held_out: Sequence[Prepared], seed: int, seen: Comparison
+    source: str, fitted: Sequence[Prepared], held_out: Sequence[Prepared], seed: int, comparison: Comparison
 ) -> str:
-    errors = ", ".join(f"{summary.mean_error:.1%} {kind}" for kind, summary in seen.by_nodes.items())
+    errors = ", ".join(f"{summary.mean_error:.1%} {kind}" for kind, summary in comparison.by_nodes.items())
     kept = f", {len(held_out)} kept out (seed {seed})" if held_out else ""
     return f"fitted to {len(fitted)} runs of {source}{kept}; error by cross-validation {errors}"

@@ -20,7 +20,7 @@ LEAST_DEVIATION = 0.02
 
 
 def timed_operations(rows: Sequence[dict[str, Any]]) -> list[TimedOperation]:
-    """As the gauge reported them."""
+    """The timings that the gauge reported, as values."""
     return [TimedOperation.model_validate(row) for row in rows]
 
 

@@ -49,8 +49,8 @@ def _mean(old: Quantity, new: Quantity) -> Quantity:
 def merge_calibrations(old: Calibration, new: Calibration) -> Calibration:
     """The new one, with what the old one measured in less time; and models that only the old one knows."""
     if not _alike(old, new):
-        kept = [curve for curve in old.steps if old.machine == new.machine]
-        return new.model_copy(update={"steps": _joined(kept, new.steps, _step, lambda _old, curve: curve)})
+        same_machine = [curve for curve in old.steps if old.machine == new.machine]
+        return new.model_copy(update={"steps": _joined(same_machine, new.steps, _step, lambda _old, curve: curve)})
     return new.model_copy(
         update={
             "steps": _joined(old.steps, new.steps, _step, _shorter_steps),
@@ -169,7 +169,7 @@ def _mean_overheads(old: StrategyOverhead, new: StrategyOverhead) -> StrategyOve
         update={
             **{name: mean(getattr(overhead, name) for overhead in waited) for name in waiting},
             "held_per_activation_byte": {
-                digest: mean(held[digest] for held in both if digest in held) for digest in {**both[0], **both[1]}
+                digest: mean(rates[digest] for rates in both if digest in rates) for digest in {**both[0], **both[1]}
             },
             **_means(old, new, names),
         }

@@ -138,7 +138,7 @@ def _overhead(name: str, overheads: Sequence[MeasuredOverhead], memory: Sequence
 
 
 def fitted(sums: Sequence[tuple[float, float, float, float]]) -> tuple[float, float]:
-    """Both costs from sums of them, a * x + b * y = c each, with an error counted as a share of d; none below zero."""
+    """Costs (x, y), none below zero, that fit sums a * x + b * y = c best, each error counted as a share of its d."""
     if not sums:
         return 0.0, 0.0
     import numpy as np

@@ -82,22 +82,22 @@ SCRATCH_CASES = (
 )
 
 
-def _least_disturbed(taken: list[tuple[float, float]]) -> tuple[float, float]:
-    kept = sorted(taken)[: max(1, round(len(taken) * COUNTED_SHARE))]
-    return sum(wall for wall, _ in kept) / len(kept), sum(cpu for _, cpu in kept) / len(kept)
+def _least_disturbed(timings: list[tuple[float, float]]) -> tuple[float, float]:
+    counted = sorted(timings)[: max(1, round(len(timings) * COUNTED_SHARE))]
+    return sum(wall for wall, _ in counted) / len(counted), sum(cpu for _, cpu in counted) / len(counted)
 
 
-def operation_timings(wanted: Sequence[Operation]) -> list[TimedOperation]:
+def operation_timings(operations: Sequence[Operation]) -> list[TimedOperation]:
     """CPU seconds of each operation on one core; one that this PyTorch refuses is left out."""
     device, timed = torch.device("cpu"), []
-    for start in range(0, len(wanted), OPERATIONS_TOGETHER):
+    for start in range(0, len(operations), OPERATIONS_TOGETHER):
         calls = {}
-        for operation in wanted[start : start + OPERATIONS_TOGETHER]:
+        for operation in operations[start : start + OPERATIONS_TOGETHER]:
             with suppress(RuntimeError, NotImplementedError):
                 call = call_of(operation, device)
                 call()
                 calls[operation] = call
-        taken: dict[Operation, list[float]] = {operation: [] for operation in calls}
+        timings: dict[Operation, list[float]] = {operation: [] for operation in calls}
         for _ in range(OPERATION_TURNS):
             for operation, call in calls.items():
                 if operation.kind == "update":
@@ -105,8 +105,8 @@ def operation_timings(wanted: Sequence[Operation]) -> list[TimedOperation]:
                     call()
                 started = time.process_time()
                 call()
-                taken[operation].append(time.process_time() - started)
-        timed += [TimedOperation(operation=operation, seconds=median(seconds)) for operation, seconds in taken.items()]
+                timings[operation].append(time.process_time() - started)
+        timed += [TimedOperation(operation=operation, seconds=median(times)) for operation, times in timings.items()]
     return timed
 
 
@@ -176,7 +176,7 @@ def collective_timings(sizes: list[int], kinds: list[str]) -> list[dict[str, Any
     transfers = {case: _transfer(*case) for case in cases}
     between = torch.zeros(BETWEEN_BYTES // 4)
     repeats = {case: _agreed_repeats(transfers[case]) for case in cases}
-    taken: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in cases}
+    timings: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in cases}
     for _ in range(TURNS):
         for case in cases:
             transfers[case]()
@@ -184,8 +184,8 @@ def collective_timings(sizes: list[int], kinds: list[str]) -> list[dict[str, Any
                 between.add_(1.0)
                 started, cpu = time.perf_counter(), time.process_time()
                 transfers[case]()
-                taken[case].append((time.perf_counter() - started, time.process_time() - cpu))
-    counted = {case: _least_disturbed(times) for case, times in taken.items()}
+                timings[case].append((time.perf_counter() - started, time.process_time() - cpu))
+    counted = {case: _least_disturbed(times) for case, times in timings.items()}
     return [
         {"kind": kind, "bytes": size, "seconds": wall, "cpu_seconds": spent}
         for (kind, size), (wall, spent) in counted.items()
@@ -225,8 +225,8 @@ def _agreed_repeats(transfer: Callable[[], Any]) -> int:
     transfer()
     started = time.perf_counter()
     transfer()
-    wanted = REPEAT_SECONDS / max(1e-6, time.perf_counter() - started) / TURNS
-    count = torch.tensor([min(MOST_REPEATS / TURNS, max(float(LEAST_REPEATS) / TURNS, wanted))])
+    repeats = REPEAT_SECONDS / max(1e-6, time.perf_counter() - started) / TURNS
+    count = torch.tensor([min(MOST_REPEATS / TURNS, max(float(LEAST_REPEATS) / TURNS, repeats))])
     dist.broadcast(count, 0)
     return int(count)
 
@@ -238,19 +238,19 @@ def interference() -> float:
     threads that transfer take of it, over what the transfer takes by itself.
     """
     left, tensor = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE), torch.zeros(HIDDEN_BYTES // 4)
-    taken, alone = [], []
+    lost_seconds, transfer_seconds = [], []
     for _ in range(HIDDEN_ROUNDS):
         dist.barrier()
         started = time.perf_counter()
         dist.all_reduce(tensor)
-        alone.append(time.perf_counter() - started)
+        transfer_seconds.append(time.perf_counter() - started)
         dist.barrier()
         before = time.process_time() - time.thread_time()
         work = dist.all_reduce(tensor, async_op=True)
         while not work.is_completed():
             left @ left
-        taken.append(time.process_time() - time.thread_time() - before)
-    share = min(0.97, max(0.0, median(taken) / median(alone)))
+        lost_seconds.append(time.process_time() - time.thread_time() - before)
+    share = min(0.97, max(0.0, median(lost_seconds) / median(transfer_seconds)))
     return share / (1 - share)
 
 

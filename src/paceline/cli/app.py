@@ -28,7 +28,7 @@ COMMANDS = (
 ALIASES = {"trace": "timeline"}
 
 
-def build_app(wanted: str | None = None) -> typer.Typer:
+def build_app(command: str | None = None) -> typer.Typer:
     """The application with the wanted command loaded; of the others only the summary is read, to start fast."""
     app = typer.Typer(
         name="paceline",
@@ -38,14 +38,14 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         # Panels help where there are many options; the list of commands answers faster without them.
-        rich_markup_mode="rich" if wanted else None,
+        rich_markup_mode="rich" if command else None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
     for name in COMMANDS:
-        app.command(name, short_help=summary(name))(_load(name) if name == wanted else _unloaded(name))
-    if wanted in ALIASES:
-        app.command(wanted, hidden=True)(_load(ALIASES[wanted]))
+        app.command(name, short_help=summary(name))(_load(name) if name == command else _unloaded(name))
+    if command in ALIASES:
+        app.command(command, hidden=True)(_load(ALIASES[command]))
     return app
 
 
@@ -69,8 +69,8 @@ def summary(name: str) -> str:
     return (ast.get_docstring(functions[name]) or "").split("\n\n", 1)[0]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"paceline {version('paceline')}")

@@ -178,13 +178,13 @@ def _gpus(options: CalibrateOptions) -> Hardware:
 def _frameworks(text: str | None, question: Question) -> list[str]:
     here = local_system().frameworks
     singles = {strategy.framework: strategy for strategy in strategies().values() if strategy.family == "single"}
-    wanted = [word.strip() for word in text.split(",")] if text else [name for name in singles if name in here]
+    names = [word.strip() for word in text.split(",")] if text else [name for name in singles if name in here]
     frameworks = []
-    for name in wanted:
+    for name in names:
         if name not in singles:
             raise SpecError(f"--frameworks {name!r} is unknown; choose from {', '.join(map(str, singles))}")
         spec = question.base.model_copy(update={"strategy": singles[name].name})
-        trains = question.own_facts is None or singles[name].trains == question.own_facts.framework
+        trains = question.user_model_facts is None or singles[name].trains == question.user_model_facts.framework
         if trains and refusal(spec, local_system(), probe) is None:
             frameworks.append(str(name))
         elif text:

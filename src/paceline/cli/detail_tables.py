@@ -31,15 +31,15 @@ _SOURCES = {
 
 def print_breakdown(rows: Sequence[Row]) -> None:
     """Prints where the time of a step goes, one line per rank, or how to find out where no run was instrumented."""
-    known = [row for row in rows if row.breakdown]
-    if not known:
+    instrumented = [row for row in rows if row.breakdown]
+    if not instrumented:
         _say_unknown(rows, "where the time goes is not known here: run it with --breakdown")
         return
     table, names = _table("ms of a step", rows, BREAKDOWN_HEADERS, least_width=20)
-    for row in known:
+    for row in instrumented:
         for place, rank in enumerate(row.breakdown):
             table.add_row(names[row.key] if place == 0 else "", str(rank.rank), *_breakdown_cells(rank))
-    slowdown = max(row.instrumentation_overhead or 0.0 for row in known)
+    slowdown = max(row.instrumentation_overhead or 0.0 for row in instrumented)
     longer = f"up to {slowdown:.0%} longer than" if slowdown > 0 else "no longer than"
     note = (
         "exposed: transfer that a rank stands still for; waiting: for slower ranks to come to it; hidden: "
@@ -55,13 +55,13 @@ def _breakdown_cells(rank: RankBreakdown) -> list[str]:
 
 def print_statistics(rows: Sequence[Row]) -> None:
     """Prints how certain the throughput is, and what each step cost."""
-    known = [row for row in rows if row.measured]
-    if not known:
+    measured = [row for row in rows if row.measured]
+    if not measured:
         return
     headers = ["runs", "median", "95 %\ninterval", "olym-\npic", "vari-\nation", "CPU ms\na step", "steady\nms",
                "warm-\nup"]  # fmt: skip
-    table, names = _table("samples/s, last epoch", known, headers)
-    for row in known:
+    table, names = _table("samples/s, last epoch", measured, headers)
+    for row in measured:
         edges = row.samples_per_second_interval
         table.add_row(
             names[row.key], str(row.runs), _text(row.samples_per_second, format_rate),
@@ -74,7 +74,7 @@ def print_statistics(rows: Sequence[Row]) -> None:
         "interval: bootstrap of the median; olympic: mean without the best and the worst; variation: standard "
         "deviation over mean; steady: the middle step after warm-up, which lasts until the durations settle"
     ]
-    if any(row.spec.device != "cpu" for row in known):
+    if any(row.spec.device != "cpu" for row in measured):
         notes.append("on GPUs single steps are as the host launched them; epochs are as the GPU finished them")
     _print(table, notes)
 
@@ -85,15 +85,15 @@ def _milliseconds(seconds: float) -> str:
 
 def print_energy(rows: Sequence[Row]) -> None:
     """Prints joules, and costs where a price was given."""
-    known = [row for row in rows if row.expense.energy_source or row.expense.cost_per_epoch is not None]
-    if not known:
+    metered = [row for row in rows if row.expense.energy_source or row.expense.cost_per_epoch is not None]
+    if not metered:
         _say_unknown(rows, "energy was not measured here: these runs were made by an older version or have no counter")
         return
-    priced = any(row.expense.cost_per_epoch is not None for row in known)
+    priced = any(row.expense.cost_per_epoch is not None for row in metered)
     headers = ["J per\nepoch", "above\nidle", "J per\n1,000\nsamples", "J to\ntarget", "source"]
     headers += ["cost\nper\nepoch", "cost\nto\ntarget"] if priced else []
-    table, names = _table("energy", known, headers)
-    for row in known:
+    table, names = _table("energy", metered, headers)
+    for row in metered:
         spent = row.expense
         joules = (spent.joules_per_epoch, spent.joules_per_epoch_above_idle, spent.joules_per_1000_samples,
                   spent.joules_to_target)  # fmt: skip
@@ -102,23 +102,23 @@ def print_energy(rows: Sequence[Row]) -> None:
             names[row.key], *(_text(value, format_rate) for value in joules), spent.energy_source or "–",
             *(_text(value, format_money) for value in money),
         )  # fmt: skip
-    notes = list(dict.fromkeys(filter(None, map(_source_note, known))))
+    notes = list(dict.fromkeys(filter(None, map(_source_note, metered))))
     if priced:
-        notes.append(f"cost: workers x hours x {known[0].expense.price_per_device_hour:g} per device-hour")
-    _print(table, [_target_note(known), *notes])
+        notes.append(f"cost: workers x hours x {metered[0].expense.price_per_device_hour:g} per device-hour")
+    _print(table, [_target_note(metered), *notes])
 
 
 def print_memory(rows: Sequence[Row]) -> None:
     """Prints what each process held in memory."""
-    known = [row for row in rows if row.memory]
-    if not known:
+    with_memory = [row for row in rows if row.memory]
+    if not with_memory:
         _say_unknown(rows, "the memory of processes was not recorded here: these runs were made by an older version")
         return
-    on_device = any(rank.device_peak_bytes for row in known for rank in row.memory)
+    on_device = any(rank.device_peak_bytes for row in with_memory for rank in row.memory)
     headers = ["rank", "role", "im-\nport", "stea-\ndy", "peak", *(["de-\nvice"] if on_device else []),
                "para-\nmeters", "opti-\nmizer", "gradi-\nents", "acti-\nvations"]  # fmt: skip
-    table, names = _table("MB", known, headers)
-    for row in known:
+    table, names = _table("MB", with_memory, headers)
+    for row in with_memory:
         for place, rank in enumerate(row.memory):
             table.add_row(names[row.key] if place == 0 else "", str(rank.rank), rank.role, *_sizes(rank, on_device))
     notes = [
@@ -131,15 +131,15 @@ def print_memory(rows: Sequence[Row]) -> None:
 
 def print_convergence(rows: Sequence[Row]) -> None:
     """Prints when the target accuracy was reached, one line per configuration over all its seeds."""
-    known = [row for row in rows if row.convergence.final_accuracy is not None]
-    if not known:
+    evaluated = [row for row in rows if row.convergence.final_accuracy is not None]
+    if not evaluated:
         _say_unknown(rows, "no accuracy is known here")
         return
     series: dict[str, list[Row]] = {}
-    for row in known:
+    for row in evaluated:
         series.setdefault(str(row.spec.model_dump(exclude={"seed"})), []).append(row)
     heads = [seeds[0] for seeds in series.values()]
-    stale = any(row.convergence.staleness_mean is not None for row in known)
+    stale = any(row.convergence.staleness_mean is not None for row in evaluated)
     headers = ["seeds", "epochs\nto target", "seconds\nto target", "final\naccuracy", "lowest to\nhighest"]
     table, names = _table("convergence", heads, [*headers, *(["stale-\nness", "at\nmost"] if stale else [])], ["seed"])
     for seeds in series.values():
@@ -152,7 +152,7 @@ def print_convergence(rows: Sequence[Row]) -> None:
             _text(result.final_accuracy, lambda value: f"{value * 100:.1f} %"), ends,
             *(_text(value, format_rate) for value in ((result.staleness_mean, result.staleness_max) if stale else ())),
         )  # fmt: skip
-    notes = [_target_note(known) + " (training time; evaluation is not in it)"]
+    notes = [_target_note(evaluated) + " (training time; evaluation is not in it)"]
     if stale:
         notes.append("staleness: updates by others between a worker's fetch and its push, mean and most")
     _print(table, notes)
@@ -215,5 +215,5 @@ def _text(value: Value, form: Callable[[float], str]) -> str:
 
 def _over_seeds(rows: Sequence[Row], value: Callable[[Row], Value]) -> Value:
     """The median over seeds, if every seed has a value."""
-    values = [known for row in rows if (known := value(row)) is not None]
+    values = [number for row in rows if (number := value(row)) is not None]
     return median_or_none(values) if len(values) == len(rows) else None

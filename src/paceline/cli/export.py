@@ -32,10 +32,10 @@ def export(
         raise UserError(f"--of {of} chooses a table, and {chosen.name} holds every level at once; leave it out")
     with Store.open_existing(db) as store:
         records = store.records(study, with_steps=True)
-        known = store.studies()
+        studies = store.studies()
     if not records:
         problem = f"study {study!r} has no runs in {db}" if study else f"{db} holds no runs"
-        there = f"; there are {', '.join(known)}" if known else "; run one first: paceline run quick"
+        there = f"; there are {', '.join(studies)}" if studies else "; run one first: paceline run quick"
         raise UserError(f"nothing to export: {problem}{there}")
     place = out or chosen.default_out
     with errors().status(f"writing {place}"):

@@ -206,14 +206,14 @@ def _print_tables(console: Console, predictions: Sequence[Prediction], columns: 
     cells = [(heading, [text(prediction) for prediction in predictions]) for heading, text in columns]
     names = [_name(prediction) for prediction in predictions]
     # The column of names can be as narrow as its longest word; workers and batch stand beside it.
-    taken = first + 1 + sum(_width(heading, [name[place] for name in names]) for heading, place in BESIDE_NAMES)
-    left, tables = 0, list[list[tuple[str, list[str]]]]()
+    beside = first + 1 + sum(_width(heading, [name[place] for name in names]) for heading, place in BESIDE_NAMES)
+    free_width, tables = 0, list[list[tuple[str, list[str]]]]()
     for heading, texts in cells:
         width = _width(heading, texts)
-        if not tables or width > left:
-            tables, left = [*tables, []], console.width - taken
+        if not tables or width > free_width:
+            tables, free_width = [*tables, []], console.width - beside
         tables[-1].append((heading, texts))
-        left -= width
+        free_width -= width
     for number, table in enumerate(tables):
         if number:
             console.print()

@@ -87,8 +87,8 @@ class Progress(Listener):
         steady = record.steady
         result = f"{format_rate(steady.samples_per_second)} samples/s" if steady else escape(record.reason or "")
         place = f"{self._total - self._left}/{self._total}"
-        took = format_seconds(record.wall_seconds)
-        self._console.print(f"[dim]{place}[/] [{colour}]{status}[/] {escape(self._label)}: {result} [dim]({took})[/]")
+        wall = format_seconds(record.wall_seconds)
+        self._console.print(f"[dim]{place}[/] [{colour}]{status}[/] {escape(self._label)}: {result} [dim]({wall})[/]")
 
     def _time_left(self) -> str:
         finished = self._total - self._left
@@ -104,8 +104,8 @@ def run_name(spec: RunSpec, varying: Sequence[str] = ()) -> str:
 
 def _marks(spec: RunSpec, varying: Sequence[str]) -> list[str]:
     """Settings that vary within a plan; a layout is named with the strategy."""
-    others = setting_marks(spec, [name for name in varying if name.partition(".")[0] != "layout"])
-    return [*others, *(["instrumented"] if spec.instrumented else [])]
+    settings = setting_marks(spec, [name for name in varying if name.partition(".")[0] != "layout"])
+    return [*settings, *(["instrumented"] if spec.instrumented else [])]
 
 
 def _plan_order(item: tuple[str, RunSpec]) -> tuple[str | int, ...]:
@@ -169,7 +169,7 @@ def print_estimate(estimate: Estimate) -> None:
         (estimate.measured, f"at most {MEASURED_STEPS} measured steps"),
         (estimate.extrapolated, "the most similar of those"),
     ]
-    known = ", ".join(f"{count} from {words}" for count, words in sources if count)
-    output().print(f"about {format_seconds(estimate.seconds)} [dim](kinds of runs: {known})[/]")
+    counts = ", ".join(f"{count} from {words}" for count, words in sources if count)
+    output().print(f"about {format_seconds(estimate.seconds)} [dim](kinds of runs: {counts})[/]")
     if estimate.failure:
         output().print(f"[yellow]a short run did not end well[/]: {escape(estimate.failure)}")

@@ -106,7 +106,7 @@ class RunOptions:
         study = alone if self.study is None else Study.load(self.study)
         study = study.with_fields(fields).with_tables(tables)
         if self.scale is not None:
-            study = shrink(study, self.scale, kept=fields)
+            study = shrink(study, self.scale, fixed=fields)
         if self.repeats is not None:
             study = Study.parse({**study.model_dump(), "repeats": self.repeats}, "--repeats")
         return study

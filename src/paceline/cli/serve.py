@@ -44,9 +44,9 @@ def serve(
     if db.is_file():
         Store.open_existing(db).close()  # what is no results file is refused before anybody waits for a page
     listening = _listen(host, port)
-    wanted = secrets.token_urlsafe(24) if token or not _is_loopback(listening) else None
-    server = _server(db, wanted)
-    address = _address(listening, wanted)
+    secret = secrets.token_urlsafe(24) if token or not _is_loopback(listening) else None
+    server = _server(db, secret)
+    address = _address(listening, secret)
     output().print(f"Paceline is at {address}", soft_wrap=True, markup=False)
     errors().print("[dim]Ctrl-C ends it; a study that runs is then stopped, and what it finished is kept[/]")
     if open_it:

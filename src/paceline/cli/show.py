@@ -54,9 +54,9 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     elif as_csv:
         typer.echo(csv_text(flat_rows(rows)), nl=False)
     else:
-        wanted = {"breakdown": breakdown, "statistics": statistics, "energy": energy or price is not None,
+        chosen = {"breakdown": breakdown, "statistics": statistics, "energy": energy or price is not None,
                   "memory": memory, "convergence": convergence or target is not None}  # fmt: skip
-        print_results(records, rows, [name for name in TABLES if wanted[name]])
+        print_results(records, rows, [name for name in TABLES if chosen[name]])
         if logs:
             _print_logs(records)
 

@@ -169,7 +169,7 @@ def _question(options: StrategiesOptions) -> Question:
     kinds = get_args(Recompute)
     if options.recompute not in kinds:
         raise SpecError(f"--recompute {options.recompute!r} is unknown; {nearest(options.recompute, kinds)}")
-    pairs = {name: parse_pairs(given, f"--{name}") for name, given in
+    pairs = {name: parse_pairs(texts, f"--{name}") for name, texts in
              (("knob", options.knob), ("optimizer", options.optimizer))}  # fmt: skip
     question = Question(
         hardware=load_hardware(options.system, options.network),
@@ -187,12 +187,12 @@ def _question(options: StrategiesOptions) -> Question:
 def _precision(options: StrategiesOptions) -> Precision:
     """The precision that was asked for, else the usual one on the system if the strategy supports it."""
     name = _strategy(options)
-    asked = check_precision(options.precision) if options.precision is not None else None
+    precision = check_precision(options.precision) if options.precision is not None else None
     offered = strategy(name).needs.precisions
-    if asked is not None and asked not in offered:
-        raise SpecError(f"{name} does not train in {asked}; it offers {', '.join(offered)}")
+    if precision is not None and precision not in offered:
+        raise SpecError(f"{name} does not train in {precision}; it offers {', '.join(offered)}")
     usual = usual_precision(load_hardware(options.system, options.network))
-    return asked or (usual if usual in offered else offered[-1] if usual != "fp32" else offered[0])
+    return precision or (usual if usual in offered else offered[-1] if usual != "fp32" else offered[0])
 
 
 def _strategy(options: StrategiesOptions) -> str:

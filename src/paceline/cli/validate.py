@@ -58,8 +58,8 @@ def validate(
 
 def _against(path: Path, hardware: Hardware, assumed: dict[str, str], as_json: bool) -> None:
     """Holds predictions against logged rows; rows are completed with the assumptions of the fitted system."""
-    known = hardware.software.assumed if hardware.software else {}
-    log = read_log(path, {**known, **assumed})
+    fitted = hardware.software.assumed if hardware.software else {}
+    log = read_log(path, {**fitted, **assumed})
     comparison = compare(log.runs, hardware, log.refused)
     if not comparison.rows:
         reason = next(iter(comparison.refused.values()))

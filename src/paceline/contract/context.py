@@ -14,7 +14,7 @@ from paceline.spec import RunSpec, Scalar
 from paceline.workloads import workload
 from paceline.workloads.base import Layers, Weights, initial_weights, model_facts
 from paceline.workloads.layers import Shape
-from paceline.workloads.own import OWN_DATA, OwnModel, load_own
+from paceline.workloads.user_model import USER_DATA, UserModel, load_user_model
 
 # What every process publishes once its report has reached the launcher.
 FINISHED = "finished"
@@ -74,10 +74,10 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class Model:
-    """What to train: built-in layers, or the user's own."""
+    """What to train: built-in layers, or the model of a user's file."""
 
     layers: Layers = ()
-    own: OwnModel | None = None
+    user_model: UserModel | None = None
 
 
 @dataclass(frozen=True)
@@ -99,15 +99,20 @@ class Context:
         return {}
 
     @cached_property
-    def own(self) -> OwnModel | None:
+    def user_model(self) -> UserModel | None:
         """The user's model file, run once."""
-        return load_own(self.spec.model) if self.spec.model is not None else None
+        return load_user_model(self.spec.model) if self.spec.model is not None else None
+
+    @property
+    def model_label(self) -> str:
+        """What messages call the model: the user's file and function, or the built-in workload."""
+        return self.user_model.label if self.user_model is not None else self.spec.workload
 
     @cached_property
     def data(self) -> DataSet:
         """The run's data set."""
-        if self.own is not None and self.spec.dataset == OWN_DATA:
-            return self.own.load_data(self.spec.train_samples)
+        if self.user_model is not None and self.spec.dataset == USER_DATA:
+            return self.user_model.load_data(self.spec.train_samples)
         return data_source(str(self.spec.dataset)).load(data_request(self.spec))
 
     @cached_property
@@ -119,10 +124,10 @@ class Context:
     @cached_property
     def model(self) -> Model:
         """What to train."""
-        if self.own is not None:
-            return Model(own=self.own)
-        found, shape = workload(self.spec.workload), self.data.input_shape
-        return Model(found.build(self.spec.options, shape, self.data.classes or 0))
+        if self.user_model is not None:
+            return Model(user_model=self.user_model)
+        layers = workload(self.spec.workload).build(self.spec.options, self.data.input_shape, self.data.classes or 0)
+        return Model(layers)
 
     def starting_weights(self) -> Weights:
         """The initial weights of built-in layers, from the run's seed; made at each call, so never held twice."""
@@ -136,12 +141,12 @@ def data_request(spec: RunSpec) -> DataRequest:
 
 def spec_layers(spec: RunSpec) -> tuple[Layers, Shape]:
     """The layers of a built-in model as this run trains it, and the shape of a sample."""
-    found, source = workload(spec.workload), data_source(str(spec.dataset))
+    source = data_source(str(spec.dataset))
     shape, classes = spec.input_shape or source.shape, spec.classes or source.classes
     if shape is None or classes is None:
         data = source.load(data_request(spec.model_copy(update={"train_samples": 1})))
         shape, classes = shape or data.input_shape, classes or data.classes
-    return found.build(spec.options, shape, classes or 0), shape
+    return workload(spec.workload).build(spec.options, shape, classes or 0), shape
 
 
 def spec_facts(spec: RunSpec) -> ModelFacts:

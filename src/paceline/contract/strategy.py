@@ -92,7 +92,7 @@ class Needs:
     # Packages that it imports beside its framework.
     packages: tuple[str, ...] = ()
     # The kind of own model that it trains, where it is not that of its framework.
-    own_models: str | None = None
+    user_models: str | None = None
     # For a model of the user's that is no plain sequence: the functions of its file that say how a run cuts it.
     cut_by: Callable[[RunSpec], tuple[Cut, ...]] = lambda _spec: ()
     # The only worker count it can have, where there is just one.
@@ -143,7 +143,7 @@ class Strategy:
     @property
     def trains(self) -> str | None:
         """Which framework's models it trains: torch, keras or jax; None for any."""
-        return self.needs.own_models or ("keras" if self.framework == "tensorflow" else self.framework)
+        return self.needs.user_models or ("keras" if self.framework == "tensorflow" else self.framework)
 
     def knob_values(self, spec: RunSpec) -> dict[str, Scalar]:
         """All knobs, with the run's own values in their place."""

@@ -17,13 +17,13 @@ class Trace:
     def repeated(self, layers: Sequence[tuple[str, int]]) -> "Trace":
         """The trace of a deeper model: for each of its layers a name, and the index of an equal layer in this trace."""
         names = [*layers, (self.memory.layers[-1].layer, len(self.memory.layers) - 1)]
-        held = tuple(replace(self.memory.layers[place], layer=name) for name, place in names)
-        deeper = replace(self.memory, layers=held)
+        layer_memory = tuple(replace(self.memory.layers[place], layer=name) for name, place in names)
+        deeper = replace(self.memory, layers=layer_memory)
         growth = deeper.parameter_bytes / (self.memory.parameter_bytes or 1.0)
         grown = {name: getattr(self.memory, name) * growth for name in ("state_bytes", "update_bytes")}
-        asked = tuple(replace(self.operations.layers[place], layer=name) for name, place in names)
+        layer_operations = tuple(replace(self.operations.layers[place], layer=name) for name, place in names)
         update = tuple(_grown(operation, growth) for operation in self.operations.update)
-        return Trace(StepOperations(asked, update), replace(deeper, **grown))
+        return Trace(StepOperations(layer_operations, update), replace(deeper, **grown))
 
 
 def _grown(operation: Operation, growth: float) -> Operation:

@@ -55,7 +55,7 @@ def group_sizes(other_than: int) -> Values:
 
 
 def group_sizes_within_a_node(other_than: int) -> Values:
-    """The same, for groups that exchange so much that they must be within one node."""
+    """Sizes of groups that exchange so much that they must be within one node."""
     sizes = group_sizes(other_than)
     return lambda workers, hardware: [
         size for size in sizes(workers, hardware) if isinstance(size, int) and size <= hardware.node_devices

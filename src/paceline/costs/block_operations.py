@@ -21,13 +21,13 @@ def block_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
     width = shapes["norm1_scale"][0]
     tokens = on.samples * layer.output_elements // width
     length = layer.output_elements // width
-    own = tokens * width // on.stretches
-    norm(passes, on, own, rms="norm1_shift" not in shapes)
+    elements = tokens * width // on.stretches
+    norm(passes, on, elements, rms="norm1_shift" not in shapes)
     _exchange(passes, on, tokens * width)
     _attend(passes, layer, on, tokens, length, width)
     _exchange(passes, on, tokens * width)
-    _add(passes, on, own)
-    norm(passes, on, own, rms="norm2_shift" not in shapes)
+    _add(passes, on, elements)
+    norm(passes, on, elements, rms="norm2_shift" not in shapes)
     # Experts take vectors of single positions, wherever these are.
     gathered = 0 if "experts_gate" in shapes else tokens * width
     _exchange(passes, on, gathered)
@@ -43,7 +43,7 @@ def block_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
         pointwise(passes, on.numbers, tokens * hidden, gelu, f"{gelu}_backward")
         dense(passes, on, (tokens, hidden, width), bias=True)
     _exchange(passes, on, gathered)
-    _add(passes, on, own)
+    _add(passes, on, elements)
     return passes.operations(layer.name)
 
 
@@ -64,31 +64,31 @@ def _attend(passes: PassOperations, layer: LayerFacts, on: Pass, tokens: int, le
     shapes, heads = dict(layer.arrays), layer.heads or 1
     head_width = width // heads
     if "qkv_kernel" in shapes:
-        made = shapes["qkv_kernel"][1]
-        dense(passes, on, (tokens, width, made), bias="qkv_bias" in shapes, wide=True)
-        own = made // (3 * head_width)
-        key_heads = own
+        projected_width = shapes["qkv_kernel"][1]
+        dense(passes, on, (tokens, width, projected_width), bias="qkv_bias" in shapes, wide=True)
+        query_heads = projected_width // (3 * head_width)
+        key_heads = query_heads
         # On the way back the gradients of all three, each among zeros, are added up, and copied in the usual order.
-        joined = [memory(on.numbers, tokens * made, ARRAYS[name], name, backward=True) for name in JOINED]
+        joined = [memory(on.numbers, tokens * projected_width, ARRAYS[name], name, backward=True) for name in JOINED]
         passes.add([], joined)
     else:
-        own, key_heads = shapes["q_kernel"][1] // head_width, shapes["k_kernel"][1] // head_width
+        query_heads, key_heads = shapes["q_kernel"][1] // head_width, shapes["k_kernel"][1] // head_width
         for name in ("q_kernel", "k_kernel", "v_kernel"):
             dense(passes, on, (tokens, width, shapes[name][1]), bias=False, wide=True)
         # The gradients of one input are added up.
         passes.add([], [memory(on.wide, tokens * width, ARRAYS["add"], "add", backward=True, count=2)])
-        for count in (own, key_heads):
+        for count in (query_heads, key_heads):
             pointwise(passes, on.numbers, tokens * count * head_width, " ".join(ROTATION), *ROTATION_BACK)
     samples = max(1, tokens // length)
     if on.context > 1:
-        _attend_to_gathered(passes, on, samples, (own, key_heads), length, head_width)
+        _attend_to_gathered(passes, on, samples, (query_heads, key_heads), length, head_width)
     else:
-        shape, causal = (samples, (own, key_heads), (length, length), head_width), layer.causal
+        shape, causal = (samples, (query_heads, key_heads), (length, length), head_width), layer.causal
         passes.add(
             [attention(on.numbers, *shape, causal=causal)],
             [attention(on.numbers, *shape, causal=causal, backward=True)],
         )
-    dense(passes, on, (tokens, own * head_width, width), bias="out_bias" in shapes)
+    dense(passes, on, (tokens, query_heads * head_width, width), bias="out_bias" in shapes)
 
 
 def _attend_to_gathered(
@@ -102,12 +102,12 @@ def _attend_to_gathered(
     shape = samples * on.context, heads, (length // on.context, length), head_width
     gathered = 2 * samples * on.context * length * heads[1] * head_width
     # Half of the last stretch's own keys are hidden from its queries.
-    seen = 1 - 1 / (2 * on.context)
+    visible = 1 - 1 / (2 * on.context)
     forward, backward = (attention(on.numbers, *shape, causal=False, backward=back) for back in (False, True))
     copies = [memory(on.numbers, gathered / on.context, 2, "stack"), memory(on.numbers, gathered, 2, "cat")]
     back = [memory(on.numbers, gathered, ARRAYS[name], name, backward=True) for name in ("fill_", "copy_", "cat")]
     passes.add(copies, [*back, memory(on.numbers, gathered / on.context, 2, "stack", backward=True)])
-    passes.add([replace(forward, flops=forward.flops * seen)], [replace(backward, flops=backward.flops * seen)])
+    passes.add([replace(forward, flops=forward.flops * visible)], [replace(backward, flops=backward.flops * visible)])
 
 
 def _gated(passes: PassOperations, on: Pass, tokens: int, width: int, hidden: int, *, wide: bool = True) -> None:

@@ -1,9 +1,9 @@
 """What one step computes, sends and holds on each rank: pure numbers, the bridge from a strategy to predictions."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.costs import precision
 from paceline.costs.layers import LayerFacts
@@ -15,6 +15,8 @@ FLOAT_BYTES = precision.FLOAT_BYTES
 # A backward pass computes gradients for inputs and for weights: about twice the forward's work.
 BACKWARD_OVER_FORWARD = 2
 
+Derived = TypeVar("Derived")
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -24,9 +26,15 @@ class ModelFacts:
     input_elements: int = 0
 
     @cached_property
-    def derived(self) -> dict[tuple[object, ...], Any]:
-        """A cache of values derived from the model, by name: a search asks for the same ones again and again."""
+    def _derived(self) -> dict[tuple[object, ...], Any]:
         return {}
+
+    def derive(self, key: tuple[object, ...], compute: Callable[[], Derived]) -> Derived:
+        """A value derived from the model, computed once for each key: a search needs the same ones again and again."""
+        if key not in self._derived:
+            self._derived[key] = compute()
+        value: Derived = self._derived[key]
+        return value
 
     @cached_property
     def runs(self) -> tuple[tuple[LayerFacts, int], ...]:

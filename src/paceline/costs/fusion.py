@@ -23,18 +23,18 @@ def fused(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 
 @cache
 def _fused(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    made: list[Operation] = []
+    kernels: list[Operation] = []
     run: list[Operation] = []
     for operation in operations:
         if operation.plain_name in APART:
-            made.append(operation)
+            kernels.append(operation)
             continue
         if operation.kind == "memory" and not operation.waits and operation.count == 1:
             run.append(operation)
             continue
-        made += [*_as_one(run), _padded(operation)]
+        kernels += [*_as_one(run), _padded(operation)]
         run = []
-    return (*made, *_as_one(run))
+    return (*kernels, *_as_one(run))
 
 
 def _padded(operation: Operation) -> Operation:

@@ -37,17 +37,17 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
     side = _side(on.input_elements / first[2])
     # The sides behind the layer: pixels of its last convolution, whatever `class` vectors come with them.
     last = list(kernels.values())[-1]
-    made = _side(layer.output_elements / last[3])
+    side_behind = _side(layer.output_elements / last[3])
     for number, (name, (height, width, inputs, outputs)) in enumerate(kernels.items()):
-        taken, left = _sides(name, kernels, side, made)
-        stride = max(1, round(taken / left))
-        shape = (on.samples, inputs, taken, taken, outputs, height, width, stride, 1)
+        input_side, output_side = _sides(name, kernels, side, side_behind)
+        stride = max(1, round(input_side / output_side))
+        shape = (on.samples, inputs, input_side, input_side, outputs, height, width, stride, 1)
         gradients, weights = 2 if on.sends_back or number else 1, height * width * inputs * outputs
         passes.add(
             [*on.cast(weights), convolution(on.numbers, shape)],
             [convolution(on.numbers, shape, backward=True, gradients=gradients), *on.widen(weights, backward=True)],
         )
-        elements = on.samples * outputs * left * left
+        elements = on.samples * outputs * output_side * output_side
         if name.removesuffix("kernel") + "scale" in shapes:
             passes.add([*on.widen(elements)], [*on.cast(elements, backward=True)])
             # Convolutions have channels fastest and CUDA's norms over groups have not: numbers are put in another order
@@ -69,13 +69,13 @@ def _convolved(layer: LayerFacts, on: Pass) -> LayerOperations:
     return passes.operations(layer.name)
 
 
-def _sides(name: str, kernels: dict[str, tuple[int, ...]], side: int, made: int) -> tuple[int, int]:
+def _sides(name: str, kernels: dict[str, tuple[int, ...]], before: int, behind: int) -> tuple[int, int]:
     """Height (or width) of the image before and after a convolution of a layer; one of several may be strided."""
     if len(kernels) == 1 or name.startswith("skip"):
-        return side, made
+        return before, behind
     shrinking = "conv2_kernel" if "conv3_kernel" in kernels else "conv1_kernel"
     order = list(kernels).index(name) - list(kernels).index(shrinking)
-    return (side if order <= 0 else made), (side if order < 0 else made)
+    return (before if order <= 0 else behind), (before if order < 0 else behind)
 
 
 def _side(pixels: float) -> int:
@@ -185,14 +185,14 @@ def _wide_loss(outputs: float, on: Pass, casts: bool, split: bool) -> LayerOpera
 def layer_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
     """The operations of one layer's forward and backward pass over a batch."""
     shapes = dict(layer.arrays)
-    known: list[tuple[bool, Callable[[LayerFacts, Pass], LayerOperations]]] = [
+    kinds: list[tuple[bool, Callable[[LayerFacts, Pass], LayerOperations]]] = [
         ("norm1_scale" in shapes and layer.heads is not None, block_operations),
         (any(len(shape) == IMAGE_KERNEL for shape in shapes.values()) and on.input_elements > 0, _convolved),
         (layer.tied is not None or len(shapes.get("kernel", ())) == 2, _product_layer),
         ("tokens" in shapes, _looked_up),
         (layer.kind in ("shape", "other"), _small),
     ]
-    return next((make for fits, make in known if fits), _counted)(layer, on)
+    return next((make for fits, make in kinds if fits), _counted)(layer, on)
 
 
 def recomputed(operations: LayerOperations, recompute: Recompute, layer: LayerFacts) -> LayerOperations:

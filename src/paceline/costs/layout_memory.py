@@ -126,12 +126,12 @@ def _layer_bytes(spec: RunSpec, plan: MeshPlan, model: ModelFacts, place: Place,
 
 def _layer_numbers(model: ModelFacts, place: Place) -> list[int]:
     """Where the layers of a place stand among those of the model."""
-    key = ("numbers of layers",)
-    if key not in place.whole.derived:
-        numbers = {layer.name: number for number, layer in enumerate(model.layers)}
-        place.whole.derived[key] = [numbers[layer.name] for layer in place.whole.layers]
-    found: list[int] = place.whole.derived[key]
-    return found
+
+    def numbers() -> list[int]:
+        by_name = {layer.name: number for number, layer in enumerate(model.layers)}
+        return [by_name[layer.name] for layer in place.whole.layers]
+
+    return place.whole.derive(("numbers of layers",), numbers)
 
 
 def _more_logits(plan: MeshPlan) -> int:
@@ -144,20 +144,20 @@ def _more_logits(plan: MeshPlan) -> int:
 
 
 def _kept_shares(spec: RunSpec, plan: MeshPlan, place: Place) -> list[float]:
-    """How much of what each layer keeps on one device a rank keeps that has a part of it."""
+    """The share of each layer's kept activations on one device that a rank with a part of the layer keeps."""
     numbers, ways = cast_numbers(spec), plan.layout.tensor
     if ways == plan.layout.context == 1:
         return [1.0] * len(place.whole.layers)
-    key = ("kept shares", spec.recompute, numbers, ways)
-    if key not in place.part.derived:
+
+    def shares() -> list[float]:
         whole = recomputed_model(place.whole, spec.recompute)
         part = recomputed_model(place.part, spec.recompute, ways)
-        place.part.derived[key] = [
+        return [
             float(kept_bytes(after, numbers)) / (float(kept_bytes(before, numbers)) or 1.0)
             for before, after in zip(whole.layers, part.layers, strict=True)
         ]
-    found: list[float] = place.part.derived[key]
-    return found
+
+    return place.part.derive(("kept shares", spec.recompute, numbers, ways), shares)
 
 
 def _peak(spec: RunSpec, plan: MeshPlan, group: RankFootprint, passing: _Passing, step: StepMemory) -> float:
@@ -205,22 +205,21 @@ def _shard_numbers(plan: MeshPlan, place: Place) -> list[float]:
 
 
 def _unit_numbers(plan: MeshPlan, place: Place) -> tuple[list[float], list[float]]:
-    key = ("numbers of units", plan.layout.holders, plan.layout.expert)
-    if key not in place.part.derived:
-        padded, kept = ({layer.name: 0.0 for layer in place.part.layers} for _ in range(2))
+    layers = place.part.layers
+
+    def numbers() -> tuple[list[float], list[float]]:
+        padded, kept = ({layer.name: 0.0 for layer in layers} for _ in range(2))
         for unit in units_of(plan, place.part).values():
             padded[unit.layer] += unit.padded
             kept[unit.layer] += unit.padded / unit.holders
         loss = [0.0] if plan.stages - 1 in place.stages else []
-        place.part.derived[key] = tuple(
-            [*(numbers[layer.name] for layer in place.part.layers), *loss] for numbers in (padded, kept)
-        )
-    found: tuple[list[float], list[float]] = place.part.derived[key]
-    return found
+        return [*(padded[layer.name] for layer in layers), *loss], [*(kept[layer.name] for layer in layers), *loss]
+
+    return place.part.derive(("numbers of units", plan.layout.holders, plan.layout.expert), numbers)
 
 
 def _most_beside_gradients(below: float, layers: _LayerBytes) -> float:
-    """Where all gradients and parameters stay."""
+    """Most bytes at any moment of both passes, where all gradients and parameters stay in memory."""
     most = 0.0
     for kept, forward, backward in zip(layers.kept, layers.forward, layers.backward, strict=True):
         most = max(most, below + forward, below + backward)

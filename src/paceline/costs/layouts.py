@@ -97,10 +97,8 @@ class MeshPlan:
 
     def settled(self, model: ModelFacts) -> "MeshPlan":
         """The plan completed with what depends on the model."""
-        key = ("tied",)
-        if key not in model.derived:
-            model.derived[key] = any(layer.tied for layer in model.layers)
-        return self if self.tied == model.derived[key] else replace(self, tied=model.derived[key])
+        tied = model.derive(("tied",), lambda: any(layer.tied for layer in model.layers))
+        return self if self.tied == tied else replace(self, tied=tied)
 
     @property
     def in_ring(self) -> bool:
@@ -341,11 +339,12 @@ def _why_not_sequence(layout: Layout, length: int) -> str | None:
 
 def is_causal_transformer(model: ModelFacts) -> bool:
     """Whether every layer is one of a causal transformer's, so that `tensor` divides the sequence too."""
-    key = ("is_causal_transformer",)
-    if key not in model.derived:
+
+    def has_only_its_layers() -> bool:
         layers = [layer for layer, _ in model.runs]
-        model.derived[key] = any(layer.heads for layer in layers) and all(map(transformer_role, layers))
-    return bool(model.derived[key])
+        return any(layer.heads for layer in layers) and all(map(transformer_role, layers))
+
+    return model.derive(("is_causal_transformer",), has_only_its_layers)
 
 
 def _why_not_in_ring(spec: RunSpec, plan: MeshPlan, length: int) -> str | None:
@@ -365,7 +364,7 @@ def transformer_role(layer: LayerFacts) -> str | None:
         return "block" if layer.causal else None
     if layer.tied:
         return "head"
-    for role, wanted in (("embed", "tokens"), ("norm", "scale"), ("head", "kernel")):
-        if wanted in names:
+    for role, array in (("embed", "tokens"), ("norm", "scale"), ("head", "kernel")):
+        if array in names:
             return role if layer.kind != "convolution" and "segments" not in names else None
     return None

@@ -175,13 +175,10 @@ def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Messa
 
 
 def _between_split_layers_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """The same however the other devices are divided into copies and shards."""
+    """Messages within split layers, computed once: how other devices make copies and shards changes nothing."""
     numbers = compute_width(spec), reduction_width(spec), spec.device, spec.recompute
     key = ("split layers", plan.stretch_microbatch, plan.passes, *numbers)
-    if key not in place.part.derived:
-        place.part.derived[key] = _between_split_layers(spec, plan, place)
-    found: list[Message] = place.part.derived[key]
-    return found
+    return place.part.derive(key, lambda: _between_split_layers(spec, plan, place))
 
 
 def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -322,15 +319,16 @@ def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) ->
 
 
 def _between_shards_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
-    """As `_between_shards`, computed once for all batch sizes of a layout."""
+    """Messages between shards and copies, computed once for all batch sizes of a layout."""
     layout = plan.layout
     key = ("shards", layout.replicate, layout.shard, *plan.gathers, spec.precision, spec.reduction, spec.device)
-    if key not in place.part.derived:
+
+    def between_shards() -> list[Message]:
         messages = _layer_by_layer(_between_shards, spec, plan, place)
         at_once = copied_at_once(layout, numbers_beside_experts(layout, place.whole))
-        place.part.derived[key] = summed_at_once(messages, layout) if at_once else messages
-    found: list[Message] = place.part.derived[key]
-    return found
+        return summed_at_once(messages, layout) if at_once else messages
+
+    return place.part.derive(key, between_shards)
 
 
 def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
@@ -385,5 +383,5 @@ def _split_arrays(plan: MeshPlan, place: Place, arrays: int) -> tuple[int, bool]
     if plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
         return arrays, False
     splits = plan.splits(place.whole)
-    known = sum(split.divided_arrays for split in splits if split.part != "channels")
-    return known, any(split.part == "channels" for split in splits)
+    divided = sum(split.divided_arrays for split in splits if split.part != "channels")
+    return divided, any(split.part == "channels" for split in splits)

@@ -83,32 +83,32 @@ def _alike(layer: LayerFacts, other: LayerFacts) -> bool:
 
 def places_of(plan: MeshPlan, model: ModelFacts) -> tuple[tuple[Place, ...], Sequence[Sequence[LayerFacts]]]:
     """All positions in the pipeline and the layers of each stage; cached for equal divisions of the model."""
-    key = ("places", *plan.division)
-    if key not in model.derived:
+
+    def divided() -> tuple[tuple[Place, ...], Sequence[Sequence[LayerFacts]]]:
         cut = cut_by_blocks if plan.balance == "blocks" else cut_by_flops
         stages = cut(model.layers, plan.stages) if plan.layout.pipeline > 1 else (model.layers,)
-        places = tuple(place_of(plan, number, stages, model.input_elements) for number in range(plan.layout.pipeline))
-        model.derived[key] = places, stages
-    found: tuple[tuple[Place, ...], Sequence[Sequence[LayerFacts]]] = model.derived[key]
-    return found
+        numbers = range(plan.layout.pipeline)
+        return tuple(place_of(plan, number, stages, model.input_elements) for number in numbers), stages
+
+    return model.derive(("places", *plan.division), divided)
 
 
 def place_of(plan: MeshPlan, number: int, stages: Sequence[Sequence[LayerFacts]], input_elements: int) -> Place:
     """A position in the pipeline, with the part of its layers that a rank has."""
-    held = plan.held_stages(number)
-    layers = tuple(layer for stage in held for layer in stages[stage])
+    stage_numbers = plan.held_stages(number)
+    layers = tuple(layer for stage in stage_numbers for layer in stages[stage])
     # Only the first stage reads the samples themselves; what others receive is in their buffers.
-    read = input_elements if held[0] == 0 else 0
+    read = input_elements if stage_numbers[0] == 0 else 0
     if plan.layout.pipeline > 1:
         layers = tuple(_with_copy(layer) for layer in layers)
     whole = ModelFacts(layers, read)
     if plan.layout.tensor > 1 and not is_causal_transformer(whole) and plan.layout.pipeline == 1:
-        return Place(number, held, whole, worker_model(plan.splits(whole), plan.layout.tensor))
+        return Place(number, stage_numbers, whole, worker_model(plan.splits(whole), plan.layout.tensor))
     keeps_positions = plan.layout.context > 1
     part = tuple(
         _with_all_keys(_split(_dealt(layer, plan), plan.layout.tensor, keeps_positions), plan) for layer in layers
     )
-    return Place(number, held, whole, ModelFacts(part, read))
+    return Place(number, stage_numbers, whole, ModelFacts(part, read))
 
 
 def _with_copy(layer: LayerFacts) -> LayerFacts:
@@ -216,11 +216,7 @@ class Unit:
 
 def units_of(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
     """FSDP units by name: each layer, and its experts apart where they are on other ranks than the rest."""
-    key = ("units", plan.layout.holders, plan.layout.expert)
-    if key not in model.derived:
-        model.derived[key] = _units(plan, model)
-    found: dict[str, Unit] = model.derived[key]
-    return found
+    return model.derive(("units", plan.layout.holders, plan.layout.expert), lambda: _units(plan, model))
 
 
 def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
@@ -228,9 +224,9 @@ def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
     layout = plan.layout
     for layer in model.layers:
         dealt = tuple(array for array in layer.arrays if array[0].startswith(EXPERTS) and has_experts_apart(layout))
-        kept = tuple(array for array in layer.arrays if array not in dealt)
-        if kept or (layer.parameters and not dealt):
-            arrays = arrays_of([replace(layer, arrays=kept)])
+        other_arrays = tuple(array for array in layer.arrays if array not in dealt)
+        if other_arrays or (layer.parameters and not dealt):
+            arrays = arrays_of([replace(layer, arrays=other_arrays)])
             units[layer.name] = Unit(layer.name, arrays, layout.holders, layout.apart("context"))
         if dealt:
             arrays = arrays_of([replace(layer, arrays=dealt)])
@@ -241,18 +237,15 @@ def _units(plan: MeshPlan, model: ModelFacts) -> dict[str, Unit]:
 def held_by_ranks(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
     """Runs of consecutive ranks that hold equal shards: the length of the run, and the size of the shard."""
     key = ("held", plan.layout.holders, plan.layout.expert)
-    if key not in place.part.derived:
-        place.part.derived[key] = _held(plan, place)
-    found: list[tuple[int, int]] = place.part.derived[key]
-    return found
+    return place.part.derive(key, lambda: _shard_runs(plan, place))
 
 
-def _held(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
+def _shard_runs(plan: MeshPlan, place: Place) -> list[tuple[int, int]]:
     layout, units = plan.layout, units_of(plan, place.part).values()
-    own, experts = (
+    others, experts = (
         [array for unit in units if unit.dealt is dealt for array in unit.arrays] for dealt in (False, True)
     )
-    runs = [(count * layout.tensor, held) for count, held in shard_runs(own, layout.holders)]
+    runs = [(count * layout.tensor, held) for count, held in shard_runs(others, layout.holders)]
     if not experts:
         return runs
     both = runs, [(count * layout.expert, held) for count, held in shard_runs(experts, layout.expert_holders)]

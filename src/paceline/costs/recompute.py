@@ -46,13 +46,13 @@ def activation_bytes(
 
     Where the samples are those of several passes, one pass goes back at a time.
     """
-    key = ("activations", recompute, ways, numbers)
-    if key not in model.derived:
+
+    def parts() -> tuple[int, int, float]:
         kept = recomputed_model(model, recompute, ways).kept_bytes(numbers)
-        again = most_again(model, recompute, numbers, ways)
-        model.derived[key] = kept, again, autocast_copies(model.layers, numbers)
-    kept_of_all, again, copies = model.derived[key]
-    return float((kept_of_all + again / passes) * samples + copies)
+        return kept, most_again(model, recompute, numbers, ways), autocast_copies(model.layers, numbers)
+
+    kept, again, copies = model.derive(("activations", recompute, ways, numbers), parts)
+    return float((kept + again / passes) * samples + copies)
 
 
 def most_again(model: ModelFacts, recompute: Recompute, numbers: Numbers, ways: int = 1) -> int:

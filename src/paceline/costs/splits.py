@@ -131,20 +131,20 @@ def why_not_split(spec: RunSpec, knobs: Mapping[str, Scalar], facts_of: FactsOf)
     """Why a model cannot be split so, in words, or None; for a user's model only the run itself can tell."""
     if spec.optimizer.name == "lbfgs":
         return f"{spec.strategy} keeps parameters apart and L-BFGS needs them in one place; use another optimizer"
-    asked = int(knobs.get("tensor", spec.workers))
-    if asked < 1 or spec.workers % asked:
+    ways = int(knobs.get("tensor", spec.workers))
+    if ways < 1 or spec.workers % ways:
         return (
-            f"rows of {asked} need a multiple of {asked} workers and the run has {spec.workers}; "
+            f"rows of {ways} need a multiple of {ways} workers and the run has {spec.workers}; "
             f"change the workers, or knob tensor"
         )
-    if spec.model is not None or asked == 1:
+    if spec.model is not None or ways == 1:
         return None
     model = facts_of(spec)
     for layer in model.layers:
-        if layer.heads is not None and layer.heads % asked:
-            return f"{layer.heads} heads do not divide over {asked} workers; use a number that divides them"
+        if layer.heads is not None and layer.heads % ways:
+            return f"{layer.heads} heads do not divide over {ways} workers; use a number that divides them"
     if all(split.part == "whole" for split in Rows.of(spec, knobs).split(model)):
-        return f"nothing in {spec.workload} divides over {asked} workers; use a number that divides its layers' sizes"
+        return f"nothing in {spec.workload} divides over {ways} workers; use a number that divides its layers' sizes"
     return None
 
 
@@ -177,19 +177,19 @@ def tensor_footprint(
 ) -> Footprint:  # fmt: skip
     """Each worker has its part of every layer; gradients are averaged between rows. `width` is of an activation."""
     splits, samples = rows.split(model), spec.samples_per_step // rows.count
-    held = worker_model(splits, rows.ways)
+    part = worker_model(splits, rows.ways)
     average = during(
-        all_reduce("gradients", held.parameters * reduction_width(spec), rows.count), "backward", hidden=True,
+        all_reduce("gradients", part.parameters * reduction_width(spec), rows.count), "backward", hidden=True,
         apart=rows.ways, piece_bytes=BUCKET_BYTES,
     )  # fmt: skip
     worker = trainer(
         spec,
-        held,
+        part,
         (*tensor_messages(spec, splits, rows.ways, samples, scatter, width), *average),
         samples=samples,
         numbers=numbers,
         # Gradients are averaged between rows in buckets beside them.
-        gradient_bytes=held.parameters * (parameter_width(spec) + (reduction_width(spec) if average else 0)),
+        gradient_bytes=part.parameters * (parameter_width(spec) + (reduction_width(spec) if average else 0)),
     )
     return Footprint((worker,))
 

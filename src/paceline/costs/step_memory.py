@@ -85,7 +85,7 @@ class StepMemory:
 
     @cached_property
     def passing_beside_gradients(self) -> float:
-        """The same if all gradients already exist and count as static."""
+        """Most bytes that come and go during both passes if all gradients already exist and count as static."""
         most, below = 0.0, 0.0
         for layer in self.layers:
             most = max(most, below + layer.forward_bytes, below + layer.backward_bytes)
@@ -101,7 +101,7 @@ class StepMemory:
         return self.static_bytes + max(passing, after)
 
     def evaluated_by(self, replicas: int) -> "StepMemory":
-        """The same with the evaluation samples divided over `replicas` workers."""
+        """The step with its evaluation samples divided over `replicas` workers."""
         share = min(self.evaluation_samples, math.ceil(self.test_samples / replicas)) / self.evaluation_samples
         return replace(self, evaluation_bytes=self.evaluation_bytes * share)
 

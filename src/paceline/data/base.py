@@ -84,5 +84,5 @@ def scale_pixels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 def test_share(test_samples: int, train_samples: int, request: DataRequest) -> int:
     """Test samples in proportion to the training samples that are asked for."""
-    asked = min(train_samples, request.train_samples or train_samples)
-    return max(1, test_samples * asked // train_samples)
+    used = min(train_samples, request.train_samples or train_samples)
+    return max(1, test_samples * used // train_samples)

@@ -44,7 +44,7 @@ class BatchOrder:
         if epochs is not None:
             yield from ((epoch, self.steps_per_epoch) for epoch in range(epochs))
             return
-        epoch, left = 0, steps or 0
-        while left > 0:
-            yield epoch, min(left, self.steps_per_epoch)
-            epoch, left = epoch + 1, left - self.steps_per_epoch
+        epoch, steps_left = 0, steps or 0
+        while steps_left > 0:
+            yield epoch, min(steps_left, self.steps_per_epoch)
+            epoch, steps_left = epoch + 1, steps_left - self.steps_per_epoch

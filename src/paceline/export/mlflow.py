@@ -68,10 +68,10 @@ def write(records: Sequence[Record], out: str, of: str) -> str:
         added = sum(_add(client, study, entries) for study, entries in _by_study(records).items())
     except refused as error:
         raise UserError(f"MLflow at {out} refused the runs: {error}; mend that, or choose another with --out") from None
-    known = f", {len(records) - added} there already" if added < len(records) else ""
+    already = f", {len(records) - added} there already" if added < len(records) else ""
     uri = tracking_uri(out)
     look = f"; look at them: mlflow ui --backend-store-uri {uri}" if uri.startswith("sqlite:") else ""
-    return f"{format_count(added, 'run')} added{known}{look}"
+    return f"{format_count(added, 'run')} added{already}{look}"
 
 
 def _client(uri: str, out: str) -> tuple[Any, type[Exception]]:
@@ -98,8 +98,8 @@ def _by_study(records: Sequence[Record]) -> dict[str, list[Entry]]:
 def _add(client: Any, study: str, entries: list[Entry]) -> int:
     there = client.get_experiment_by_name(study)
     experiment = there.experiment_id if there else client.create_experiment(study)
-    known = set(_marks(client, experiment)) if there else set()
-    new = [item for item in entries if item.mark not in known]
+    marks = set(_marks(client, experiment)) if there else set()
+    new = [item for item in entries if item.mark not in marks]
     for item in new:
         _add_run(client, experiment, item)
     return len(new)

@@ -74,18 +74,19 @@ class Form:
     def figure(self, name: str, question: str, place: int) -> Figure:
         """The figure with this name."""
 
-        def applies(rows: Sequence[Row]) -> bool:
-            return bool(self._usable(rows))
+        def applies(rows: Sequence[Row]) -> object:
+            return self._usable(rows)
 
         what = f"two levels of {self.factor.name} size" if self.by_level else "two epochs"
-        applies.__doc__ = f"When one strategy has {what} and two worker counts, all else the same."
+        applies.__doc__ = f"Settings in which one strategy has {what} and two worker counts, all else the same."
         return Figure(name, question, applies, self.draw, place)
 
     def _usable(self, rows: Sequence[Row]) -> dict[str, list[Row]]:
+        levels = 2 if self.by_level else 1
         return {
-            title: kept
+            title: usable
             for title, members in groups_varying(rows, self.factor).items()
-            if (kept := with_enough_levels(list(filter(self.points, members)), self.factor, 2 if self.by_level else 1))
+            if (usable := with_enough_levels(list(filter(self.points, members)), self.factor, levels))
         }
 
 
@@ -120,8 +121,8 @@ def _fastest_panels(values: Sequence[Value]) -> list[str]:
     best: dict[str, float] = {}
     for value in values:
         best[value["panel"]] = max(best.get(value["panel"], 0.0), value["value"])
-    kept = sorted(best, key=lambda name: -best[name])[:MOST_PANELS]
-    return [name for name in best if name in kept]
+    fastest = sorted(best, key=lambda name: -best[name])[:MOST_PANELS]
+    return [name for name in best if name in fastest]
 
 
 def _panel(

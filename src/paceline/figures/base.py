@@ -37,7 +37,8 @@ class Figure:
 
     name: str
     question: str
-    applies: Callable[[Sequence[Row]], bool]
+    # What of the rows it can draw, or whether it can: nothing, or False, where they do not answer the question.
+    applies: Callable[[Sequence[Row]], object]
     draw: Callable[[Sequence[Row]], altair.TopLevelMixin]
     # Where it stands in a report: what decides comes first.
     place: int
@@ -131,7 +132,7 @@ def colours(names: Sequence[str], panels: Iterable[Iterable[str]] = (), **option
     panel_series = [set(panel) for panel in panels] or [set(ours)]
     colour_of = dict.fromkeys(names, INK) | dict.fromkeys(ours, OTHERS)
     for name in ours:
-        taken = {colour_of[other] for panel in panel_series if name in panel for other in panel if other in colour_of}
-        colour_of[name] = next((colour for colour in PALETTE if colour not in taken), OTHERS)
+        used = {colour_of[other] for panel in panel_series if name in panel for other in panel if other in colour_of}
+        colour_of[name] = next((colour for colour in PALETTE if colour not in used), OTHERS)
     scale = altair.Scale(domain=list(colour_of), range=list(colour_of.values()))
     return altair.Color("series:N", title=None, scale=scale, **options)

@@ -28,11 +28,6 @@ COLUMNS = 3
 LINE_SHARE = 0.08
 
 
-def applies(rows: Sequence[Row]) -> bool:
-    """When one strategy has a speed-up at two batches."""
-    return bool(_usable(rows))
-
-
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per strategy, a line per worker count; a label says from which batch on more workers pay."""
     usable = _usable(rows)
@@ -53,11 +48,12 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Settings in which one strategy has a speed-up at two batches."""
     several = [row for row in rows if row.speedup is not None and row.spec.workers > 1]
     return {
-        title: kept
+        title: usable
         for title, members in groups_varying(several, BATCH).items()
-        if (kept := with_enough_levels(members, BATCH, counts=1))
+        if (usable := with_enough_levels(members, BATCH, counts=1))
     }
 
 
@@ -105,4 +101,4 @@ def _panel(base: altair.Chart, title: str, name: str, series: Sequence[str]) -> 
     ).properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=heading)
 
 
-FIGURE = Figure("break-even", "From which batch on do more workers pay?", applies, draw, place=6)
+FIGURE = Figure("break-even", "From which batch on do more workers pay?", _usable, draw, place=6)

@@ -21,15 +21,9 @@ NAMES = {"exposed": "exposed communication", "waiting": "waiting for slower rank
 MILLISECONDS = 1e3
 
 
-def applies(rows: Sequence[Row]) -> bool:
-    """When instrumented runs are there (`--breakdown`)."""
-    return any(row.breakdown for row in rows)
-
-
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per rank; what transfer is hidden behind computation is written beside it."""
-    known = settings_where(rows, lambda row: row.breakdown)
-    values = {title: _values(members) for title, members in known.items()}
+    values = {title: _values(members) for title, members in _usable(rows).items()}
     drawing = per_setting(values, _panel)
     slower = max(row.instrumentation_overhead or 0.0 for row in rows if row.breakdown)
     how = [
@@ -41,6 +35,11 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     return compose_chart(
         drawing, [row for row in rows if row.breakdown], "Where the time of a step goes, rank by rank", how
     )
+
+
+def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Instrumented runs (`--breakdown`)."""
+    return settings_where(rows, lambda row: row.breakdown)
 
 
 def _values(rows: list[Row]) -> list[Value]:
@@ -74,4 +73,4 @@ def _panel(base: altair.Chart, title: str) -> altair.LayerChart:
     return bars_panel([bars, *interval(ends, "low", "high", across=True, color=altair.value(INK)), labels], title)
 
 
-FIGURE = Figure("breakdown", "Where does the time go?", applies, draw, place=5)
+FIGURE = Figure("breakdown", "Where does the time go?", _usable, draw, place=5)

@@ -44,11 +44,6 @@ SPEEDUP, TIME = "speedup", "time"
 AXES = {SPEEDUP: ("times one worker, last epoch", ".1f"), TIME: ("time of all epochs, one worker = 100 %", ".0%")}
 
 
-def applies(rows: Sequence[Row]) -> bool:
-    """When one strategy has several workers and one worker to compare them with."""
-    return bool(_usable(rows))
-
-
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """Two panels: speed-up of the last epoch against the ideal, and time of the whole training, as the paper has it."""
     usable = _usable(rows)
@@ -73,6 +68,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Settings that have several workers, and one worker to compare them with."""
     return settings_where(
         rows,
         lambda row: row.measured and row.speedup is not None,
@@ -108,11 +104,11 @@ def _point(row: Row, rows: Sequence[Row], series: str) -> Value:
     }  # fmt: skip
     alone = next((other for other in rows if other.spec.workers == 1 and other.spec.strategy == row.baseline), None)
     if alone is not None and alone.epochs and row.epochs:
-        took, single = row.epochs[-1].elapsed_seconds, alone.epochs[-1].elapsed_seconds.median
+        elapsed, single = row.epochs[-1].elapsed_seconds, alone.epochs[-1].elapsed_seconds.median
         value |= {
-            TIME: took.median / single, f"{TIME}_low": took.low / single, f"{TIME}_high": took.high / single,
-            "seconds": format_seconds(took.median),
-            "share_of_time": format_percent(single / took.median / row.spec.workers),
+            TIME: elapsed.median / single, f"{TIME}_low": elapsed.low / single, f"{TIME}_high": elapsed.high / single,
+            "seconds": format_seconds(elapsed.median),
+            "share_of_time": format_percent(single / elapsed.median / row.spec.workers),
         }  # fmt: skip
     return value
 
@@ -120,15 +116,15 @@ def _point(row: Row, rows: Sequence[Row], series: str) -> Value:
 def _labelled(values: list[Value]) -> list[Value]:
     """Each line's last point says what it is; of more lines than colours only the fastest do."""
     for quantity in (SPEEDUP, TIME):
-        known = [value for value in values if value.get(quantity) is not None]
-        last = {value["series"]: value for value in sorted(known, key=lambda value: value["workers"])}
+        points = [value for value in values if value.get(quantity) is not None]
+        last = {value["series"]: value for value in sorted(points, key=lambda value: value["workers"])}
         best = sorted(last, key=lambda name: last[name][quantity], reverse=quantity == SPEEDUP)[: len(PALETTE)]
         ideal = float(max(value["workers"] for value in values)) if quantity == SPEEDUP else 1.0
-        ends = [end for value in known for end in (value[quantity], value.get(f"{quantity}_high")) if end is not None]
+        ends = [end for value in points for end in (value[quantity], value.get(f"{quantity}_high")) if end is not None]
         top = max([ideal, *ends])
         apart = space_labels({name: last[name][quantity] for name in best}, SMALL_HEIGHT, (0.0, top))
         for name, at in apart.items():
-            last[name] |= {f"{quantity}_at": at, f"{quantity}_label": _label(name, quantity, last[name], known)}
+            last[name] |= {f"{quantity}_at": at, f"{quantity}_label": _label(name, quantity, last[name], points)}
     return values
 
 
@@ -163,4 +159,4 @@ def _panel(base: altair.Chart, title: str, colour: altair.Color, quantity: str) 
     )
 
 
-FIGURE = Figure("efficiency", "How much of the theoretical scaling is real?", applies, draw, place=3)
+FIGURE = Figure("efficiency", "How much of the theoretical scaling is real?", _usable, draw, place=3)

@@ -30,11 +30,6 @@ SOURCES = {
 }
 
 
-def applies(rows: Sequence[Row]) -> bool:
-    """As soon as two runs of one setting have joules."""
-    return bool(_usable(rows))
-
-
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """Bars per strategy and worker count, least first; the axis says where joules are estimated."""
     usable = _usable(rows)
@@ -56,6 +51,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Settings in which two runs have joules."""
     return settings_where(
         rows,
         lambda row: row.epochs and row.epochs[-1].joules is not None and row.expense.energy_source,
@@ -82,8 +78,8 @@ def _values(rows: list[Row]) -> list[Value]:
             *(1000 * joules / last.samples for joules in (last.joules.median, last.joules.low, last.joules.high))
         )
         name = f"{series_name(row, varying)} x{row.spec.workers}{'*' if row.oversubscribed else ''}"
-        known: Value = {"name": name, "workers": str(row.spec.workers), "source": row.expense.energy_source}
-        bars.append({**known, **_fields("epoch", last.joules), **_fields("thousand", thousand)})
+        labels: Value = {"name": name, "workers": str(row.spec.workers), "source": row.expense.energy_source}
+        bars.append({**labels, **_fields("epoch", last.joules), **_fields("thousand", thousand)})
     return sorted(bars, key=lambda value: float(value["epoch"]))[:MOST_BARS]
 
 
@@ -102,4 +98,4 @@ def _panel(base: altair.Chart, title: str, quantity: str, axis: str) -> altair.L
     return bars_panel([bars, *ranges, labels], title if quantity == "epoch" else "", WIDTH)
 
 
-FIGURE = Figure("energy", "What does training draw?", applies, draw, place=7)
+FIGURE = Figure("energy", "What does training draw?", _usable, draw, place=7)

@@ -21,11 +21,6 @@ COLUMNS = 3
 DARK_FROM = 0.55
 
 
-def applies(rows: Sequence[Row]) -> bool:
-    """When one strategy ran with at least two batches and two worker counts."""
-    return bool(_usable(rows))
-
-
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per strategy, a cell per worker count and batch, with its number."""
     usable = _usable(rows)
@@ -50,10 +45,11 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Settings in which one strategy ran with at least two batches and two worker counts."""
     return {
-        title: kept
+        title: usable
         for title, members in groups_varying(rows, BATCH).items()
-        if (kept := with_enough_levels(members, BATCH))
+        if (usable := with_enough_levels(members, BATCH))
     }
 
 
@@ -97,4 +93,4 @@ def _panel(
     )
 
 
-FIGURE = Figure("heat-map", "Which workers and batch go together?", applies, draw, place=9)
+FIGURE = Figure("heat-map", "Which workers and batch go together?", _usable, draw, place=9)

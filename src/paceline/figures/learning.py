@@ -22,11 +22,6 @@ QUANTITIES = {"accuracy": ("test accuracy", ".0%"), "loss": ("training loss", "~
 AXES = {"epoch": "epoch", "seconds": "seconds of training"}
 
 
-def applies(rows: Sequence[Row]) -> bool:
-    """When runs were long enough to have curves."""
-    return bool(_usable(rows))
-
-
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """Four panels: accuracy above, loss below; epochs on the left, seconds on the right."""
     usable = _usable(rows)
@@ -47,6 +42,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Settings in which runs were long enough to have curves."""
     return settings_where(rows, lambda row: len(row.epochs) >= LEAST_EPOCHS and row.epochs[-1].test_accuracy)
 
 
@@ -99,4 +95,4 @@ def _panel(base: altair.Chart, title: str, names: Sequence[str], quantity: str, 
     )
 
 
-FIGURE = Figure("learning", "Do more workers learn as well, and sooner?", applies, draw, place=4)
+FIGURE = Figure("learning", "Do more workers learn as well, and sooner?", _usable, draw, place=4)

@@ -32,21 +32,21 @@ SOLID = [10_000, 0]
 
 
 def applies(rows: Sequence[Row]) -> bool:
-    """As soon as two runs have losses to compare."""
+    """Two or more runs that have losses."""
     return sum(bool(row.losses) for row in rows) >= 2
 
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per setting, a line per run; colours are frameworks, dashes are asynchronous strategies."""
-    known = [row for row in rows if row.losses]
-    groups, frameworks = settings_by_size(known), list(dict.fromkeys(map(_framework, known)))
+    trained = [row for row in rows if row.losses]
+    groups, frameworks = settings_by_size(trained), list(dict.fromkeys(map(_framework, trained)))
     varying = varying_within(groups.values())
     comparable = {title: members for title, members in groups.items() if applies(members)} or groups
     fullest = sorted(comparable, key=lambda title: (-len(comparable[title]), -len(comparable[title][0].losses)))[
         :MOST_SETTINGS
     ]
     panels = [_panel(title, comparable[title], varying, frameworks) for title in comparable if title in fullest]
-    how = ["A line per run; dashes are asynchronous strategies"] if _has_both(known) else ["A line per run"]
+    how = ["A line per run; dashes are asynchronous strategies"] if _has_both(trained) else ["A line per run"]
     how += (
         [f"The {MOST_SETTINGS} of {len(comparable)} settings with most runs"] if len(comparable) > MOST_SETTINGS else []
     )

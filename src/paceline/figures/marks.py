@@ -98,8 +98,8 @@ def oversubscribed_notes(rows: Sequence[Row], mark: str = "Crosses") -> list[str
 
 def is_wide(values: Sequence[float]) -> bool:
     """Whether the values differ so much that only a logarithmic axis shows all of them."""
-    known = [value for value in values if value > 0]
-    return bool(known) and max(known) / min(known) >= LOGARITHMIC_FROM
+    positive = [value for value in values if value > 0]
+    return bool(positive) and max(positive) / min(positive) >= LOGARITHMIC_FROM
 
 
 def space_labels(

@@ -25,14 +25,14 @@ PARTS_OF_A_BAR = len(PARTS) + 1
 
 
 def applies(rows: Sequence[Row]) -> bool:
-    """When the memory of processes was measured."""
+    """Runs in which the memory of processes was measured."""
     return any(rank.most for row in rows for rank in row.memory)
 
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A stacked bar per process, with a mark at the measured peak."""
-    known = settings_where(rows, lambda row: row.memory)
-    bars = {title: _values(members) for title, members in known.items()}
+    settings = settings_where(rows, lambda row: row.memory)
+    bars = {title: _values(members) for title, members in settings.items()}
     values = {title: _largest(members) for title, members in bars.items()}
     drawing = per_setting(values, _panel)
     how = [
@@ -61,16 +61,16 @@ def _values(rows: list[Row]) -> list[Value]:
 def _largest(values: list[Value]) -> list[Value]:
     """The bars with the highest peaks, in the order in which they were."""
     peaks = {value["name"]: float(value["peak"]) for value in values if "peak" in value}
-    kept = set(sorted(peaks, key=lambda name: -peaks[name])[:MOST_BARS])
-    return [value for value in values if value["name"] in kept]
+    largest = set(sorted(peaks, key=lambda name: -peaks[name])[:MOST_BARS])
+    return [value for value in values if value["name"] in largest]
 
 
 def _distinct(ranks: Sequence[RankMemory]) -> list[RankMemory]:
     """One rank for each role and amount of memory: ranks that hold the same share a bar."""
-    seen: dict[tuple[str, str], RankMemory] = {}
+    distinct: dict[tuple[str, str], RankMemory] = {}
     for rank in ranks:
-        seen.setdefault((rank.role, f"{rank.most / MEGABYTE:.0f} {rank.parameter_bytes}"), rank)
-    return list(seen.values())
+        distinct.setdefault((rank.role, f"{rank.most / MEGABYTE:.0f} {rank.parameter_bytes}"), rank)
+    return list(distinct.values())
 
 
 def _rank_names(rank: RankMemory, ranks: Sequence[RankMemory]) -> str:

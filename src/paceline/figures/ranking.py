@@ -23,11 +23,6 @@ from paceline.units import format_percent, format_rate
 BEST, OTHER = "fastest", "others"
 
 
-def applies(rows: Sequence[Row]) -> bool:
-    """As soon as there are two results of one setting to compare."""
-    return bool(_usable(rows))
-
-
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A bar per strategy and worker count, longest first, with its number."""
     usable = _usable(rows)
@@ -41,6 +36,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Settings that have two results to compare."""
     return settings_where(rows, lambda row: row.measured, lambda members: len(members) > 1)
 
 
@@ -77,4 +73,4 @@ def _panel(base: altair.Chart, title: str) -> altair.LayerChart:
     return bars_panel([bars, *ranges, labels], title)
 
 
-FIGURE = Figure("ranking", "What is fastest here?", applies, draw, place=1)
+FIGURE = Figure("ranking", "What is fastest here?", _usable, draw, place=1)

@@ -37,11 +37,6 @@ IDEAL = "ideal"
 MOST_LABELS = 10
 
 
-def applies(rows: Sequence[Row]) -> bool:
-    """As soon as one strategy ran with two worker counts in one setting."""
-    return bool(_usable(rows))
-
-
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per setting; one line per strategy with the range of its repeats; the ideal dashed."""
     usable = _usable(rows)
@@ -58,6 +53,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 
 def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Settings in which one strategy ran with two worker counts."""
     return settings_where(
         rows, lambda row: row.measured, lambda members: len({row.spec.workers for row in members}) > 1
     )
@@ -122,4 +118,4 @@ def _panel(base: altair.Chart, title: str, colour: altair.Color) -> altair.Layer
     return layers.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=altair.TitleParams(title))
 
 
-FIGURE = Figure("scaling", "Does adding workers pay?", applies, draw, place=2)
+FIGURE = Figure("scaling", "Does adding workers pay?", _usable, draw, place=2)

@@ -90,36 +90,38 @@ def add_operation_spans(
     steps = [span for span in recorder.spans if span.kind == "step"]
     recorder.spans[:] = [replace(step, worker=worker) for worker in workers for step in steps]
     for device, worker in enumerate(workers):
-        ran = sorted(by_device.get(device, ()), key=lambda operation: operation.start)
-        transfers = _transfers(ran, operations)
-        computed = _without_overlap(operation for operation in ran if not _is_transfer(operation, operations))
+        device_operations = sorted(by_device.get(device, ()), key=lambda operation: operation.start)
+        transfers = _transfers(device_operations, operations)
+        computed = _without_overlap(
+            operation for operation in device_operations if not _is_transfer(operation, operations)
+        )
         computing = [_computation(operation, operations) for operation in computed]
         spans = [*computing, *transfers, *blocked_spans(transfers, computing)]
         recorder.spans += [replace(span, worker=worker) for span in spans]
 
 
-def _without_overlap(ran: Iterable[Executed]) -> Iterator[Executed]:
+def _without_overlap(operations: Iterable[Executed]) -> Iterator[Executed]:
     """Operations that a device ran at once, cut so that each instant belongs to the first: their times add up then."""
     reached = -1
-    for operation in sorted(ran, key=lambda operation: operation.start):
+    for operation in sorted(operations, key=lambda operation: operation.start):
         if operation.end > reached:
             yield replace(operation, start=max(operation.start, reached))
             reached = operation.end
 
 
-def _is_transfer(ran: Executed, operations: Mapping[str, Operation]) -> bool:
-    known = operations.get(ran.name)
-    return known.kind == "communication" if known else ran.name.startswith(_COLLECTIVES)
+def _is_transfer(operation: Executed, operations: Mapping[str, Operation]) -> bool:
+    known = operations.get(operation.name)
+    return known.kind == "communication" if known else operation.name.startswith(_COLLECTIVES)
 
 
-def _computation(ran: Executed, operations: Mapping[str, Operation]) -> Span:
-    known = operations.get(ran.name)
-    return Span(known.kind if known else "forward", ran.name, ran.start, ran.end, track="operations")
+def _computation(operation: Executed, operations: Mapping[str, Operation]) -> Span:
+    known = operations.get(operation.name)
+    return Span(known.kind if known else "forward", operation.name, operation.start, operation.end, track="operations")
 
 
-def _transfers(ran: Iterable[Executed], operations: Mapping[str, Operation]) -> list[Span]:
+def _transfers(executed: Iterable[Executed], operations: Mapping[str, Operation]) -> list[Span]:
     counts, spans = Counter[str](), []
-    for transfer in ran:
+    for transfer in executed:
         if not _is_transfer(transfer, operations):
             continue
         known = operations.get(transfer.name)

@@ -111,9 +111,9 @@ class Comparison:
     def rank_correlation(self) -> float | None:
         """Spearman's correlation within runs of one model and device count; the mean over groups, weighted by runs."""
         groups = _grouped(self.rows, lambda row: str((row.run.spec.workload, row.run.group[2], row.run.spec.workers)))
-        found = [(len(rows), _spearman(rows)) for rows in groups.values() if len(rows) >= LEAST_RANKED]
-        total = sum(count for count, _ in found)
-        return sum(count * value for count, value in found) / total if total else None
+        correlations = [(len(rows), _spearman(rows)) for rows in groups.values() if len(rows) >= LEAST_RANKED]
+        total = sum(count for count, _ in correlations)
+        return sum(count * value for count, value in correlations) / total if total else None
 
     @property
     def loss_of_predicted(self) -> ChoiceLoss | None:

@@ -43,7 +43,7 @@ class LayoutCost:
 
     @property
     def sent_by_dimension(self) -> dict[str, float]:
-        """The same by the dimension of the mesh along which they go."""
+        """Bytes that the busiest rank sends, by the dimension of the mesh along which they go."""
         return _sums((dimension_of(message, self.layout), message) for message in self.busiest.messages)
 
 
@@ -65,7 +65,7 @@ def _sums(messages: Iterable[tuple[str, Message]]) -> dict[str, float]:
 
 
 def strategies_with_layouts() -> list[Strategy]:
-    """Those that take a layout; that of the baseline's framework comes first."""
+    """Strategies that take a layout; that of the baseline's framework comes first."""
     taking = [chosen for chosen in strategies().values() if "layout" in chosen.needs.heeds]
     return sorted(taking, key=lambda chosen: chosen.framework != strategy(BASELINE).framework)
 

@@ -57,13 +57,13 @@ def peak_of_passes(
         elements = max(0, layer.kept - layer.output_elements) + layer.output_elements
         elements += input_elements if trained_below else 0
         rates = scratch.get(layer.kind)
-        taken = 0.0
+        scratch_bytes = 0.0
         if rates:
-            taken = rates.per_weight_byte * layer.parameters * FLOAT_BYTES
-            taken += rates.per_activation_byte * (input_elements + layer.kept) * batch_bytes
+            scratch_bytes = rates.per_weight_byte * layer.parameters * FLOAT_BYTES
+            scratch_bytes += rates.per_activation_byte * (input_elements + layer.kept) * batch_bytes
         # Gradients are there from the last layer down to this one; below the first that is trained no pass goes.
         if trained_below or layer.parameters:
-            peak = max(peak, kept_below + elements * batch_bytes + gradients + taken)
+            peak = max(peak, kept_below + elements * batch_bytes + gradients + scratch_bytes)
         kept_below += layer.kept * batch_bytes
         gradients -= layer.parameters * FLOAT_BYTES
         input_elements = layer.output_elements

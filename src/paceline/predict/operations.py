@@ -143,13 +143,13 @@ class OperationTimer:
 
     def timed(self, operation: Operation) -> Timed:
         """Seconds of one such operation, whatever its count."""
-        found = self._known.get(operation)
-        if found is None:
-            found = self._timed(operation)
+        timed = self._known.get(operation)
+        if timed is None:
+            timed = self._timed(operation)
             if self._crowding:
-                found = replace(found, seconds=found.seconds * self._crowded(operation))
-            self._known[operation] = found
-        return found
+                timed = replace(timed, seconds=timed.seconds * self._crowded(operation))
+            self._known[operation] = timed
+        return timed
 
     @cached_property
     def _crowding(self) -> dict[str, float]:
@@ -159,8 +159,8 @@ class OperationTimer:
             return {}
         counts = sorted({1, *measured})
         names = {name for factors in measured.values() for name in factors}
-        known = {name: [measured.get(count, {}).get(name, 1.0) for count in counts] for name in names}
-        return {name: float(np.interp(self.busy, counts, factors)) for name, factors in known.items()}
+        factors_by_name = {name: [measured.get(count, {}).get(name, 1.0) for count in counts] for name in names}
+        return {name: float(np.interp(self.busy, counts, factors)) for name, factors in factors_by_name.items()}
 
     def _crowded(self, operation: Operation) -> float:
         """By which factor an operation takes longer while other slices compute too."""
@@ -272,10 +272,10 @@ class OperationTimer:
                 for backward, sums_rows in _passes_like(operation):
                     key = (operation.kind, numbers, backward, sums_rows, some)
                     if key in self._tables:
-                        return self._made(key)
+                        return self._table_grid(key)
         return None
 
-    def _made(self, key: tuple[object, ...]) -> Grid:
+    def _table_grid(self, key: tuple[object, ...]) -> Grid:
         if key not in self._grids:
             rows = self._tables[key].rows()
             factors = [log(seconds / self._described(operation)) for operation, seconds in rows]

@@ -45,13 +45,13 @@ def _exchanges(
     line: Sequence[RankFootprint], inputs: StepInputs, count: int
 ) -> tuple[list[tuple[float, float]], list[float]]:
     """For each worker, seconds of exchanges that its passes wait for, and of one send to the next stage."""
-    known: dict[int, tuple[tuple[float, float], float]] = {}
+    costs_by_messages: dict[int, tuple[tuple[float, float], float]] = {}
     for group in line:
-        if id(group.messages) not in known:
+        if id(group.messages) not in costs_by_messages:
             send = max((inputs.cost(message) for message in group.messages if _between_stages(message)), default=0.0)
-            known[id(group.messages)] = within_passes(group, inputs, count), send
-    found = [known[id(group.messages)] for group in line]
-    return [within for within, _ in found], [send for _, send in found]
+            costs_by_messages[id(group.messages)] = within_passes(group, inputs, count), send
+    costs = [costs_by_messages[id(group.messages)] for group in line]
+    return [within for within, _ in costs], [send for _, send in costs]
 
 
 def _between_stages(message: Message) -> bool:
@@ -84,18 +84,18 @@ def _stage_passes(
     line: Sequence[RankFootprint], stages: Stages, within: Sequence[tuple[float, float]], inputs: StepInputs
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]], StepInputs]:
     """Seconds of each worker's forward and backward pass, without and with exchanges, and their inputs."""
-    own = [passes for group in line if (passes := inputs.own_passes(group)) is not None]
-    if len(own) == len(line):
+    passes_of_line = [passes for group in line if (passes := inputs.passes_of_rank(group)) is not None]
+    if len(passes_of_line) == len(line):
         # A pass takes no less than its host takes to ask for it.
         alone, with_exchanges = (
             [
                 (max(passes.forward_total + forward, sum(passes.host_forward)),
                  max(passes.backward_total + backward, sum(passes.host_backward)))
-                for passes, (forward, backward) in zip(own, exchanged, strict=True)
+                for passes, (forward, backward) in zip(passes_of_line, exchanged, strict=True)
             ]
             for exchanged in ([(0.0, 0.0)] * len(line), within)
         )  # fmt: skip
-        return alone, with_exchanges, replace(inputs, passes=own[-1])
+        return alone, with_exchanges, replace(inputs, passes=passes_of_line[-1])
     count = stages.microbatches * stages.accumulation
     shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]
     forward, backward = inputs.passes.forward_total * inputs.crowding, inputs.passes.backward_total * inputs.crowding

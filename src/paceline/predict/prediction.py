@@ -207,17 +207,17 @@ class Predictor:
         busy = self._busy_slices(spec, chosen, footprint) if busy is None else busy
         clock, work = self._clock(spec, chosen, busy), footprint.groups[0].work
         crowding = self._crowding(footprint, spec, chosen)
-        own = clock.passes(work).crowded(crowding) if clock is not None and work is not None else None
+        rank_passes = clock.passes(work).crowded(crowding) if clock is not None and work is not None else None
         return StepInputs(
             self.hardware, self._transfers(chosen, spec), self.model,
-            own or self.passes(chosen, spec, microbatch, busy),
+            rank_passes or self.passes(chosen, spec, microbatch, busy),
             crowding=crowding, synchronous=chosen.synchronous, workers=spec.workers,
             flops=training_flops(self.model, microbatch),
             state_bytes_per_parameter=optimizer_bytes(spec.optimizer, 1, 0),
             # A pipeline of one worker makes all its passes by itself.
             earlier_passes=0 if footprint.stages and footprint.stages.workers > 1 else microbatches - 1,
             overhead=self.overhead(chosen),
-            splits_layers=chosen.traits.splits_layers(spec), clock=clock if own else None, filled=self._filled,
+            splits_layers=chosen.traits.splits_layers(spec), clock=clock if rank_passes else None, filled=self._filled,
         )  # fmt: skip
 
     def _microbatch(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> float:
@@ -372,14 +372,12 @@ class Predictor:
 
     def _stack_deviation(self, passes: Passes) -> float:
         """What was measured has its programs in it; a data sheet of GPUs says nothing of them."""
-        from_data_sheet = self.hardware.kind == "cuda" and passes.source.startswith(DATA_SHEET)
-        return UNKNOWN_STACK if from_data_sheet else 0.0
+        return UNKNOWN_STACK * (self.hardware.kind == "cuda" and passes.source.startswith(DATA_SHEET))
 
     def _joules(self, parts: Parts, footprint: Footprint) -> float:
         device = self.hardware.device
         idle = parts.bubble + parts.waiting
-        busy = parts.step - idle
-        return footprint.ranks * (device.busy_watts.value * busy + device.idle_watts.value * idle)
+        return footprint.ranks * (device.busy_watts.value * (parts.step - idle) + device.idle_watts.value * idle)
 
 
 def _compute_key(chosen: Strategy, spec: RunSpec, busy: float) -> ComputeKey:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from paceline.contract.context import data_request, spec_facts, spec_layers
-from paceline.contract.own_facts import OwnFacts
+from paceline.contract.user_model_facts import UserModelFacts
 from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError
@@ -21,7 +21,7 @@ from paceline.runs.traced_model import TracedModel
 from paceline.spec import DEFAULT_GLOBAL_BATCH, Execution, ModelFile, Optimizer, Precision, Recompute, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import Hardware
-from paceline.workloads.own import OWN_DATA
+from paceline.workloads.user_model import USER_DATA
 
 # Test samples for each training sample, in the data sets that come with Paceline.
 TEST_SHARE = 0.2
@@ -89,27 +89,27 @@ class Question:
         return spec.model_copy(update={"input_shape": shape, "classes": spec.classes or _classes(spec)})
 
     @cached_property
-    def own_facts(self) -> OwnFacts | None:
+    def user_model_facts(self) -> UserModelFacts | None:
         """What the probe says of a user's model; None for a built-in workload."""
         return probe(self.base) if self.model is not None else None
 
     @cached_property
     def facts(self) -> ModelFacts:
         """The model's layers in numbers; a user's model is traced on the meta device in a process of its own."""
-        if self.own_facts is None:
+        if self.user_model_facts is None:
             return spec_facts(self.base)
-        if self.own_facts.model is None:
-            label, framework = self.base.workload, self.own_facts.framework
+        if self.user_model_facts.model is None:
+            label, framework = self.base.workload, self.user_model_facts.framework
             raise SpecError(
                 f"{label} is a {framework} model, and only PyTorch modules can be followed layer by layer; "
                 f"give a torch.nn.Module, or measure it with paceline run"
             )
-        return self.own_facts.model
+        return self.user_model_facts.model
 
     def but_with(self, **fields: Any) -> "Question":
         """The same question with some fields changed; what is already known of the model is kept."""
         other = replace(self, **fields)
-        known: dict[str, Any] = {name: vars(self)[name] for name in ("own_facts", "facts") if name in vars(self)}
+        known: dict[str, Any] = {name: vars(self)[name] for name in ("user_model_facts", "facts") if name in vars(self)}
         vars(other).update(known)
         return other
 
@@ -202,21 +202,21 @@ class Question:
         if "layout" not in strategy(spec.strategy).needs.heeds:
             yield from ({"workers": count} for count in workers)
             return
-        asked = [layout for layout in self.layouts if layout.workers in workers]
-        for layout in asked if self.layouts else [Layout(shard=count) for count in workers]:
+        layouts = [layout for layout in self.layouts if layout.workers in workers]
+        for layout in layouts if self.layouts else [Layout(shard=count) for count in workers]:
             yield {"workers": layout.workers, "layout": layout}
 
     @property
     def settings(self) -> set[str]:
         """Names of run fields that the question itself fixes."""
-        asked = {"accumulation": self.accumulation > 1, "recompute": self.recompute != "none", "layout": True}
-        return {*self.knobs, *(name for name, fixed in asked.items() if fixed)}
+        fixed_fields = {"accumulation": self.accumulation > 1, "recompute": self.recompute != "none", "layout": True}
+        return {*self.knobs, *(name for name, fixed in fixed_fields.items() if fixed)}
 
     def names(self) -> Sequence[str]:
         """The strategies in question: those named, or all that train such a model."""
         if self.strategies:
             return [strategy(name).name for name in self.strategies]
-        kind = self.own_facts.framework if self.own_facts else None
+        kind = self.user_model_facts.framework if self.user_model_facts else None
         real = [chosen for chosen in strategies().values() if chosen.family != "fake"]
         return [chosen.name for chosen in real if kind is None or chosen.trains == kind]
 
@@ -236,7 +236,7 @@ class Question:
         if self.precision is None and spec.precision not in chosen.needs.precisions:
             fields["precision"] = chosen.needs.precisions[-1]
         try:
-            reason = refusal(spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._look)
+            reason = refusal(spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._probed)
             if reason is None and spec.model is not None:
                 # Whether a model of the user's can be divided so is seen when it is tried.
                 chosen.footprint(spec, self.facts)
@@ -244,9 +244,9 @@ class Question:
             return str(error)
         return reason
 
-    def _look(self, _spec: RunSpec) -> OwnFacts:
-        assert self.own_facts is not None
-        return self.own_facts
+    def _probed(self, _spec: RunSpec) -> UserModelFacts:
+        assert self.user_model_facts is not None
+        return self.user_model_facts
 
 
 def _classes(spec: RunSpec) -> int | None:
@@ -261,7 +261,7 @@ def data_bytes(spec: RunSpec) -> float:
 
     PyTorch makes none of images of one channel, whose layout is the same in any order, and none of other layouts.
     """
-    if spec.dataset == OWN_DATA:
+    if spec.dataset == USER_DATA:
         return 0.0
     source = data_source(str(spec.dataset))
     shape = spec.input_shape or source.shape

@@ -40,7 +40,10 @@ class LayerTimes:
 
 @dataclass(frozen=True)
 class ReplayedStep:
-    """A step of a whole model by its very calls, and its device seconds over what its layers' operations add up to."""
+    """A step of a whole model by its very calls, and its device seconds over what its layers' operations add up to.
+
+    What both streams wait for each other within the step counts with both.
+    """
 
     step: StepSeconds
     device_factor: float
@@ -131,8 +134,9 @@ class RankClock:
                     sum((times.forward[which] + times.backward[which]) * count for times, count in whole)
                     for which in (0, 1)
                 )
+                stretched = step.total / max(step.device, step.host)
                 self._replays[samples] = ReplayedStep(
-                    step, step.device_passes / device, step.host_passes / host if host else 1.0
+                    step, stretched * step.device_passes / device, stretched * step.host_passes / host if host else 1.0
                 )
         return self._replays[samples]
 
@@ -255,9 +259,9 @@ def _as_run(
     operations = recomputed(layer_operations(replace(layer, name=""), on), recompute, layer)
     passes = [operations.forward, operations.backward]
     if attention == "unfused":
-        passes = [tuple(each for operation in made for each in _kernels(operation)) for made in passes]
+        passes = [tuple(kernel for operation in operations for kernel in _kernels(operation)) for operations in passes]
     if compiled:
-        passes = [fused(made) for made in passes]
+        passes = [fused(operations) for operations in passes]
     return LayerOperations(layer.name, *passes)
 
 

@@ -51,7 +51,7 @@ def passes_in_turn(schedule: str, workers: int, microbatches: int, chunks: int) 
     """The passes of all workers, each after those that it waits for: that order is the same whatever they take."""
     order, last = orders(schedule, workers, microbatches, chunks), workers * chunks - 1
     holders = [holder(schedule, workers, stage) for stage in range(last + 1)]
-    made, turns, places = {0}, list[Turn](), [0] * workers
+    ready, turns, places = {0}, list[Turn](), [0] * workers
     # What passes for weights make, nobody waits for.
     unused = 2 * workers * chunks * microbatches
     while len(turns) < sum(map(len, order)):
@@ -65,13 +65,13 @@ def passes_in_turn(schedule: str, workers: int, microbatches: int, chunks: int) 
                     continue
                 forward = kind == "forward"
                 needs = _needed(forward, stage, microbatch, last, microbatches)
-                if needs not in made:
+                if needs not in ready:
                     break
                 following = stage + 1 if forward else stage - 1
                 # The last stage turns round, and stages that meet on a worker send nothing to each other.
                 sends_on = 0 <= following <= last and holders[following] != worker
                 makes = _number(forward, stage, microbatch, last, microbatches)
-                made.add(makes)
+                ready.add(makes)
                 turns.append(Turn(worker, numbers[kind], needs, makes, sends_on))
                 places[worker] += 1
         if len(turns) == before:
@@ -146,12 +146,12 @@ def _in_rounds(schedule: str, worker: int, workers: int, microbatches: int, chun
 def _with_weights_apart(order: tuple[Pass, ...], behind: int) -> tuple[Pass, ...]:
     """Splits backward passes in two; the weight gradients come so many passes later and fill the end."""
     halves, waiting = list[Pass](), deque[Pass]()
-    for made in order:
-        if made.kind == "forward":
-            halves.append(made)
+    for scheduled in order:
+        if scheduled.kind == "forward":
+            halves.append(scheduled)
             continue
-        halves.append(made._replace(kind="inputs"))
-        waiting.append(made._replace(kind="weights"))
+        halves.append(scheduled._replace(kind="inputs"))
+        waiting.append(scheduled._replace(kind="weights"))
         if len(waiting) > behind:
             halves.append(waiting.popleft())
     return (*halves, *waiting)
@@ -166,7 +166,7 @@ class _InTurn:
         self._waiting = deque[Pass]()
         self.order = list[Pass]()
 
-    def made(self, word: str) -> int:
+    def count(self, word: str) -> int:
         """How many passes of this kind were made so far."""
         return self._counts[word[0], int(word[1])]
 
@@ -180,11 +180,11 @@ class _InTurn:
 
     def _make(self, letter: str, chunk: int) -> None:
         counter = "I" if letter == "B" else letter
-        made = Pass(_WORDS[letter], self._stages[chunk], self._counts[counter, chunk])
+        scheduled = Pass(_WORDS[letter], self._stages[chunk], self._counts[counter, chunk])
         self._counts[counter, chunk] += 1
-        self.order.append(made)
+        self.order.append(scheduled)
         if letter == "I":
-            self._waiting.append(made._replace(kind="weights"))
+            self._waiting.append(scheduled._replace(kind="weights"))
 
 
 def _zbv(worker: int, workers: int, microbatches: int) -> tuple[Pass, ...]:
@@ -193,14 +193,14 @@ def _zbv(worker: int, workers: int, microbatches: int) -> tuple[Pass, ...]:
     turn.repeat(2 * (workers - worker) - 1, "F0")
     turn.repeat(worker, "F1 F0")
     turn.repeat(workers - worker, "F1 I1 W1")
-    while turn.made("F1") < count:
-        turn.repeat(int(turn.made("F0") < count), "F0")
+    while turn.count("F1") < count:
+        turn.repeat(int(turn.count("F0") < count), "F0")
         turn.repeat(1, "I0 W0 F1 I1 W1")
     turn.repeat(worker, "I0 I1")
     turn.repeat(workers - worker, "I0 W0")
     turn.repeat(worker, "W1")
     turn.repeat(worker, "W0")
-    return tuple(made for made in turn.order if made.microbatch < microbatches)
+    return tuple(scheduled for scheduled in turn.order if scheduled.microbatch < microbatches)
 
 
 def _dualpipev(worker: int, workers: int, microbatches: int) -> tuple[Pass, ...]:

@@ -77,13 +77,10 @@ class StepInputs:
     @property
     def places(self) -> dict[str, int]:
         """The index of each layer in the model, by its name."""
-        key = ("places of layers",)
-        if key not in self.model.derived:
-            self.model.derived[key] = {layer.name: place for place, layer in enumerate(self.model.layers)}
-        found: dict[str, int] = self.model.derived[key]
-        return found
+        model = self.model
+        return model.derive(("places of layers",), lambda: {layer.name: at for at, layer in enumerate(model.layers)})
 
-    def own_passes(self, group: RankFootprint) -> Passes | None:
+    def passes_of_rank(self, group: RankFootprint) -> Passes | None:
         """Seconds of one pass over the rank's own part of the model; None where only its share is known."""
         if self.clock is None or group.work is None:
             return None

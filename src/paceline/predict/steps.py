@@ -1,10 +1,12 @@
 """Operations of a step ─► seconds of its layers on two streams: the device's, and the host's that asks for them.
 
-A device starts no operation before the host has asked for it. The host runs ahead where it is the faster one, so that
-a step takes the longer of both; where it has to wait for a result, both start again together. A core is its own host:
-what asking takes is part of each of its operations.
+A device starts no operation before the host has asked for it, and the host runs ahead of it by a bounded queue; where
+it has to wait for a result, both start again together. So a step takes at least the longer of both, and more where
+operations that the host is slow to ask for follow others that the device is slow to make. A core is its own host: what
+asking takes is part of each of its operations.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -17,6 +19,12 @@ from paceline.spec import Execution
 HOST_DEVIATION = 0.2
 # Operations of a step beside its layers: samples and targets are picked, gradients forgotten, the update asked for.
 BESIDE = 6
+# Kernels that CUDA takes before the host that launches one more has to wait.
+QUEUE = 1024
+# Steps that are simulated until the host's lead stays the same from step to step.
+STEPS = 4
+# Seconds of the device, those of the host, and whether the host waits for it.
+Launch = tuple[float, float, bool]
 
 # What FSDP takes the host beside each layer and pass (hooks, casts, copies, streams, and starting what gathers), in
 # operations of PyTorch. From steps in which there is next to nothing to compute: GPT-2 with 64 tokens on slices of an
@@ -119,25 +127,42 @@ def step_seconds(
     The host takes `host_factor` times as long for each operation as it does as a rule.
     """
     sources: dict[Source, float] = {}
-    segments = [[0.0, 0.0]]
+    launches: list[Launch] = []
     each_host = host_seconds(timer, execution) * host_factor
 
     def of_pass(operations: Sequence[Operation], compiled: bool = True) -> PassSeconds:
         # What kernels of a call do unseen is in its time, where that was taken.
-        seen = [each for each in operations if not (each.inside_call and timer.was_repeated(each))]
-        executed = fused(seen) if compiled and "compiled" in execution else seen
-        return _pass_seconds(executed, timer, each_host, sources, segments)
+        visible = [each for each in operations if not (each.inside_call and timer.was_repeated(each))]
+        launched = fused(visible) if compiled and "compiled" in execution else visible
+        return _pass_seconds(launched, timer, each_host, sources, launches)
 
     # The loss is beside the model that is compiled.
     forward = [of_pass(layer.forward, layer.layer != LOSS) for layer in step.layers]
     backward = [of_pass(layer.backward, layer.layer != LOSS) for layer in reversed(step.layers)][::-1]
     update = of_pass(step.update)
     beside = BESIDE * (each_host or timer.asking_seconds)
-    segments[-1][1] += beside
     # Operations of cores were fitted to whole steps, and how far these lie apart counts for itself.
     between = STEP_DEVIATION if timer.hardware.kind == "cuda" else 0.0
-    total = sum(max(segment) for segment in segments)
+    total = two_streams(launches, beside)
     return StepSeconds(tuple(forward), tuple(backward), update, beside, sources, total, between)
+
+
+def two_streams(launches: Sequence[Launch], beside: float) -> float:
+    """Seconds from one step to the next; `beside` is what the host does before each."""
+    if not any(asking for _, asking, _ in launches):
+        return max(beside, sum(seconds for seconds, _, _ in launches))
+    host = device = ended = before = 0.0
+    started: deque[float] = deque([0.0] * QUEUE, maxlen=QUEUE)
+    for _ in range(STEPS):
+        before, host = ended, host + beside
+        for seconds, asking, waits in launches:
+            host = max(host, started[0]) + asking
+            started.append(max(device, host))
+            device = started[-1] + seconds
+            if waits:
+                host = device
+        ended = max(host, device)
+    return ended - before
 
 
 def like_layers(step: StepSeconds, other: StepSeconds) -> StepSeconds:
@@ -157,7 +182,7 @@ def _shared_out(parts: Sequence[PassSeconds], like: Sequence[PassSeconds]) -> tu
 
 def _pass_seconds(
     operations: Sequence[Operation], timer: OperationTimer, each_host: float, sources: dict[Source, float],
-    segments: list[list[float]],
+    launches: list[Launch],
 ) -> PassSeconds:  # fmt: skip
     device, host, off, least = 0.0, 0.0, Spread(), 0.0
     for operation in operations:
@@ -167,10 +192,7 @@ def _pass_seconds(
         device, host = device + seconds, host + asking
         off.add(timed, seconds)
         least += min(timed.seconds, timer.shortest_seconds + timer.asking_seconds) * operation.count
-        segments[-1][0] += seconds
-        segments[-1][1] += asking
-        if operation.waits:
-            segments.append([0.0, 0.0])
+        launches.append((seconds, asking, operation.waits))
     return PassSeconds(device, host, off.seconds, least)
 
 
@@ -178,7 +200,7 @@ def host_seconds(timer: OperationTimer, execution: Execution) -> float:
     """Seconds that the host takes to launch one operation; none where a core asks itself."""
     if timer.hardware.kind == "cpu":
         return 0.0
-    known = timer.hardware.device.host_seconds_per_operation
+    by_execution = timer.hardware.device.host_seconds_per_operation
     name: Execution = "graph" if "graph" in execution else execution
-    found = known.get(name) or known.get("eager")
-    return found.value if found else 0.0
+    launch_seconds = by_execution.get(name) or by_execution.get("eager")
+    return launch_seconds.value if launch_seconds else 0.0

@@ -48,8 +48,8 @@ def _with_stragglers(parts: Parts, inputs: StepInputs) -> Parts:
 
 def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     """Workers that do the same on their own share of the batch."""
-    own = inputs.own_passes(group)
-    scale = inputs.scale(group) if own is None else _stretched(own, group, inputs)
+    rank_passes = inputs.passes_of_rank(group)
+    scale = inputs.scale(group) if rank_passes is None else _stretched(rank_passes, group, inputs)
     passes = inputs.passes.total * scale
     beside = inputs.overhead_seconds + inputs.update_seconds(group)
     beside += inputs.earlier_passes * passes
@@ -68,11 +68,11 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     )
 
 
-def _stretched(own: Passes, group: RankFootprint, inputs: StepInputs) -> float:
+def _stretched(rank_passes: Passes, group: RankFootprint, inputs: StepInputs) -> float:
     """The factor by which passes take longer because the device waits for its host."""
-    host = sum(own.host_forward) + sum(own.host_backward)
+    host = sum(rank_passes.host_forward) + sum(rank_passes.host_backward)
     within = sum(within_passes(group, inputs, 1 + inputs.earlier_passes))
-    return max(1.0, (host - within) / own.total) if own.total else 1.0
+    return max(1.0, (host - within) / rank_passes.total) if rank_passes.total else 1.0
 
 
 def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:
@@ -161,7 +161,7 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
     """Workers push and pull; a server serves one after another, and the server that keeps most is done last."""
-    scale = inputs.scale(worker) * _stretched(inputs.own_passes(worker) or inputs.passes, worker, inputs)
+    scale = inputs.scale(worker) * _stretched(inputs.passes_of_rank(worker) or inputs.passes, worker, inputs)
     compute = inputs.passes.total * scale + inputs.overhead_seconds
     share = max(server.parameter_bytes for server in servers) / (
         sum(server.parameter_bytes for server in servers) or 1.0

@@ -101,7 +101,7 @@ def _comparable(record: Record, hardware: Hardware) -> bool:
 
 
 def _row(
-    group: Sequence[Record], hardware: Hardware, predictors: dict[str, Predictor], wanted: str | None
+    group: Sequence[Record], hardware: Hardware, predictors: dict[str, Predictor], chosen_basis: str | None
 ) -> Row | None:
     spec = group[0].spec
     steps = [step for record in group if (step := measured_step(record)) is not None]
@@ -110,7 +110,7 @@ def _row(
         return None
     prediction = predictor.predict(spec)
     undisturbed = [step for step in steps if not step.disturbed]
-    basis = wanted or (WALL if undisturbed else CPU)
+    basis = chosen_basis or (WALL if undisturbed else CPU)
     wall = median(step.wall_seconds for step in undisturbed or steps)
     measured = wall if basis == WALL else median(step.cpu_seconds for step in steps)
     predicted = prediction.step_seconds if basis == WALL else by_cpu(prediction)
@@ -132,18 +132,18 @@ def by_cpu(prediction: Prediction) -> Estimate:
     return Estimate.around(prediction.parts.cpu_seconds, deviation)
 
 
-def _predictor(spec: RunSpec, hardware: Hardware, known: dict[str, Predictor]) -> Predictor | None:
+def _predictor(spec: RunSpec, hardware: Hardware, predictors: dict[str, Predictor]) -> Predictor | None:
     place = spec.model_dump_json(
         include={"workload", "model", "options", "dataset", "input_shape", "classes", "train_samples"}
     )
-    if place not in known:
+    if place not in predictors:
         facts = None
         with suppress(UserError):
             facts = spec_facts(spec) if spec.model is None else probe(spec).model
         if facts is None:
             return None
-        known[place] = Predictor(hardware, facts, spec.train_samples or 1, data_bytes=data_bytes(spec))
-    return known[place]
+        predictors[place] = Predictor(hardware, facts, spec.train_samples or 1, data_bytes=data_bytes(spec))
+    return predictors[place]
 
 
 def _held(record: Record, parameters: float) -> tuple[float, float] | None:
@@ -151,7 +151,7 @@ def _held(record: Record, parameters: float) -> tuple[float, float] | None:
     tensors = [rank.details["held_bytes"] for rank in record.ranks if "held_bytes" in rank.details]
     if not tensors:
         return None
-    nearest = min(tensors, key=lambda held: abs(held["parameters"] - parameters))
+    nearest = min(tensors, key=lambda rank: abs(rank["parameters"] - parameters))
     return nearest["parameters"], nearest["optimizer"]
 
 

@@ -74,25 +74,25 @@ def recommend(
     question: Question, goal: str = "throughput", records: Iterable[Record] = (), critical_batch: float | None = None
 ) -> Answer:
     """Predicts every candidate and ranks them; the best setting stands for its strategy and worker count."""
-    wanted = objective(goal)
+    chosen = objective(goal)
     question = replace(question, workers=worker_counts(question.workers))
     evidence = _evidence(records)
-    kept: list[Candidate] = []
+    candidates: list[Candidate] = []
     excluded: dict[str, str] = {}
     considered = predictions = 0
     for name in question.names():
-        looked = _look_for_layouts if searches_layouts(name) else _look
-        found = looked(question, name, wanted)
-        considered, predictions = considered + found.considered, predictions + found.predictions
-        kept += (_candidate(wanted, each, evidence, critical_batch) for each in found.best)
-        if found.why_not is not None and not found.best:
-            excluded[name] = found.why_not
-    kept = _without_doubles(wanted, kept)
-    answer = Answer(question, wanted, tuple(kept), excluded, predictions, considered, critical_batch=critical_batch)
+        search = _best_layouts if searches_layouts(name) else _best_settings
+        tally = search(question, name, chosen)
+        considered, predictions = considered + tally.considered, predictions + tally.predictions
+        candidates += (_candidate(chosen, prediction, evidence, critical_batch) for prediction in tally.best)
+        if tally.why_not is not None and not tally.best:
+            excluded[name] = tally.why_not
+    distinct = tuple(_without_doubles(chosen, candidates))
+    answer = Answer(question, chosen, distinct, excluded, predictions, considered, critical_batch=critical_batch)
     return ranked(answer)
 
 
-def _without_doubles(wanted: Objective, candidates: Sequence[Candidate]) -> list[Candidate]:
+def _without_doubles(objective: Objective, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Without composed layouts that divide a model as a plainer strategy of the framework does, and gain nothing by it.
 
     They may differ in passes and in what is recomputed; of both, the better one is listed.
@@ -104,7 +104,7 @@ def _without_doubles(wanted: Objective, candidates: Sequence[Candidate]) -> list
         like = plain.get(_division(candidate.spec)) if candidate.spec.layout is not None else None
         if like is None:
             better.append(candidate)
-        elif wanted.worse_by(like.best_known, candidate.best_known) > TIE:
+        elif objective.worse_by(like.best_known, candidate.best_known) > TIE:
             better.append(candidate)
             replaced.add(id(like))
     return [candidate for candidate in better if id(candidate) not in replaced]
@@ -118,8 +118,8 @@ def _division(spec: RunSpec) -> tuple[object, ...]:
 
 
 @dataclass
-class _Looked:
-    """What was found for one strategy."""
+class _Tally:
+    """The best predictions of one strategy, and how many settings were considered and predicted for them."""
 
     best: list[Prediction] = field(default_factory=list)
     considered: int = 0
@@ -127,22 +127,22 @@ class _Looked:
     why_not: str | None = None
 
 
-def _look(question: Question, name: str, wanted: Objective) -> _Looked:
+def _best_settings(question: Question, name: str, objective: Objective) -> _Tally:
     """The best setting of each worker count, batch and precision."""
-    looked, best = _Looked(), dict[tuple[object, ...], Prediction]()
+    tally, best = _Tally(), dict[tuple[object, ...], Prediction]()
     for spec in _executed(question, _specs(question, name)):
         predicted, why_not = predict_fitting(question, spec)
-        looked.predictions += len(predicted)
-        looked.considered += max(1, len(predicted))
-        if why_not is not None and (looked.why_not is None or spec.settings.keys() <= question.settings):
+        tally.predictions += len(predicted)
+        tally.considered += max(1, len(predicted))
+        if why_not is not None and (tally.why_not is None or spec.settings.keys() <= question.settings):
             # The last word is that on the most workers, with the strategy's own settings.
-            looked.why_not = f"x{spec.workers}: {why_not}"
+            tally.why_not = f"x{spec.workers}: {why_not}"
         for prediction in predicted:
             key = spec.workers, spec.samples_per_step, spec.precision
-            if key not in best or _clearly_better(wanted, prediction, best[key]):
+            if key not in best or _clearly_better(objective, prediction, best[key]):
                 best[key] = prediction
-    looked.best = list(best.values())
-    return looked
+    tally.best = list(best.values())
+    return tally
 
 
 def _executed(question: Question, specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
@@ -155,29 +155,29 @@ def _executed(question: Question, specs: Iterable[RunSpec]) -> Iterator[RunSpec]
                 yield compiled
 
 
-def _clearly_better(wanted: Objective, prediction: Prediction, other: Prediction) -> bool:
+def _clearly_better(objective: Objective, prediction: Prediction, other: Prediction) -> bool:
     """Whether it is better, and by more than a tie where its model has to be compiled for it."""
     more_to_do = prediction.spec.execution != other.spec.execution
-    gained = wanted.worse_by(wanted.of(other).value, wanted.of(prediction).value)
+    gained = objective.worse_by(objective.of(other).value, objective.of(prediction).value)
     return gained > (TIE if more_to_do else 0.0)
 
 
-def _look_for_layouts(question: Question, name: str, wanted: Objective) -> _Looked:
+def _best_layouts(question: Question, name: str, objective: Objective) -> _Tally:
     """The best layouts of each worker count, batch and precision."""
-    looked, done = _Looked(), set()
+    tally, done = _Tally(), set()
     for spec in _specs(question, name):
         key = spec.workers, spec.samples_per_step, spec.precision
         if key in done:
             continue
         done.add(key)
-        found = search_layouts(question, spec, by_memory=wanted.metric is PEAK_MEMORY)
-        looked.considered += found.screened
-        looked.predictions += len(found.predictions)
-        if found.why_not is not None:
-            looked.why_not = f"x{spec.workers}: {found.why_not}"
-        in_order = sorted(found.predictions, key=lambda each: wanted.worse_by(wanted.of(each).value, 1.0))
-        looked.best += in_order[:LAYOUTS_KEPT]
-    return looked
+        search = search_layouts(question, spec, by_memory=objective.metric is PEAK_MEMORY)
+        tally.considered += search.screened
+        tally.predictions += len(search.predictions)
+        if search.why_not is not None:
+            tally.why_not = f"x{spec.workers}: {search.why_not}"
+        in_order = sorted(search.predictions, key=lambda each: objective.worse_by(objective.of(each).value, 1.0))
+        tally.best += in_order[:LAYOUTS_KEPT]
+    return tally
 
 
 def _simplicity(candidate: Candidate) -> tuple[float, ...]:
@@ -202,15 +202,15 @@ def _specs(question: Question, name: str) -> Iterator[RunSpec]:
 
 def ranked(answer: Answer) -> Answer:
     """The candidates ranked by their best known values; the pick is the simplest that ties with the first."""
-    wanted = answer.objective
-    sign = -1 if wanted.metric.better == "higher" else 1
+    objective = answer.objective
+    sign = -1 if objective.metric.better == "higher" else 1
     order = sorted(answer.ranked, key=lambda candidate: (candidate.caveat is not None, sign * candidate.best_known))
     if not order:
         return answer
     tie = tie_of(answer, order[0])
     candidates = []
     for candidate in order:
-        behind = wanted.worse_by(candidate.best_known, order[0].best_known)
+        behind = objective.worse_by(candidate.best_known, order[0].best_known)
         candidates.append(replace(candidate, behind=behind, tied=behind <= tie))
     equals = [candidate for candidate in candidates if candidate.tied and candidate.caveat is None] or candidates[:1]
     pick = min(equals, key=_simplicity)
@@ -226,14 +226,14 @@ def tie_of(answer: Answer, best: Candidate) -> float:
 
 
 def _candidate(
-    wanted: Objective, prediction: Prediction, evidence: Evidence, critical_batch: float | None
+    objective: Objective, prediction: Prediction, evidence: Evidence, critical_batch: float | None
 ) -> Candidate:
-    spec, value = prediction.spec, wanted.of(prediction)
+    spec, value = prediction.spec, objective.of(prediction)
     chosen = strategy(spec.strategy)
     caveat = None if chosen.synchronous else UNSYNCHRONISED
     if chosen.testing.reference(spec).optimizer != spec.optimizer:
         caveat = ANOTHER_OPTIMIZER
-    if wanted.name == "time-to-accuracy" and critical_batch:
+    if objective.name == "time-to-accuracy" and critical_batch:
         # 1 + batch / critical batch times as many samples (McCandlish et al., "An Empirical Model of Large-Batch
         # Training", 2018).
         value = value.times(1 + spec.samples_per_step / critical_batch)

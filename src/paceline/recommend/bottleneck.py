@@ -59,10 +59,10 @@ def exposed_by_purpose(question: Question, prediction: Prediction) -> dict[str, 
         (hidden if message.hidden else blocking)[purpose] += seconds
     exposed = prediction.parts.exposed
     blocked = min(exposed, sum(blocking.values()))
-    rest = exposed - blocked
-    found: dict[str, float] = defaultdict(float)
-    for seconds_by, total in ((blocking, blocked), (hidden, rest)):
-        whole = sum(seconds_by.values())
+    hideable = exposed - blocked
+    exposed_by: dict[str, float] = defaultdict(float)
+    for seconds_by, total in ((blocking, blocked), (hidden, hideable)):
+        all_seconds = sum(seconds_by.values())
         for purpose, seconds in seconds_by.items():
-            found[purpose] += total * seconds / whole if whole else 0.0
-    return dict(found)
+            exposed_by[purpose] += total * seconds / all_seconds if all_seconds else 0.0
+    return dict(exposed_by)

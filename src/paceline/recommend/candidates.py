@@ -11,9 +11,9 @@ from paceline.strategies import Strategy, strategy
 ALL_COUNTS = 16
 
 
-def worker_counts(asked: Sequence[int]) -> tuple[int, ...]:
+def worker_counts(workers: Sequence[int]) -> tuple[int, ...]:
     """The worker counts to consider, in order."""
-    counts = sorted(set(asked))
+    counts = sorted(set(workers))
     if len(counts) <= ALL_COUNTS:
         return tuple(counts)
     powers = {count for count in counts if count & (count - 1) == 0}

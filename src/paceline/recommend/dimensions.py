@@ -78,9 +78,9 @@ def _outcome(pick: Prediction, predicted: list[Prediction], why_not: str | None)
         if getattr(best.spec, name) != getattr(pick.spec, name)
     )
     held = f"a worker would hold {format_bytes(best.memory_bytes.value)}"
-    took = (
+    duration = (
         "a step would take as long"
         if abs(slower) <= ALIKE
         else (f"a step would take {format_percent(abs(slower))} {'longer' if slower > 0 else 'less'}")
     )
-    return f"{took}{f' (with {how})' if how else ''} and {held}"
+    return f"{duration}{f' (with {how})' if how else ''} and {held}"

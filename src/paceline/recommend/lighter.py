@@ -27,9 +27,9 @@ class _Need:
     def fits(self) -> bool:
         return self.held_bytes <= self.limit_bytes
 
-    def text(self, asked: RunSpec) -> str:
-        """In words; with what differs from the run that was asked for, where it is a lighter form of it."""
-        changed = [name for name in ("accumulation", "recompute") if getattr(self.spec, name) != getattr(asked, name)]
+    def text(self, base: RunSpec) -> str:
+        """The need in words, with what differs from the run `base` where it is a lighter form of it."""
+        changed = [name for name in ("accumulation", "recompute") if getattr(self.spec, name) != getattr(base, name)]
         how = " and ".join(f"{name} {getattr(self.spec, name)}" for name in changed)
         held = f"{format_bytes(self.held_bytes)}{f' even with {how},' if how else ''}"
         return f"a worker would hold {held} and has {format_bytes(self.limit_bytes)}"
@@ -80,18 +80,18 @@ def lighter(
     for way in ways:
         for passes in _pass_counts(spec) if several else (spec.accumulation,):
             lighter_run = {"recompute": way, "accumulation": passes, "execution": question.base.execution}
-            tried = question.as_usual(spec.model_copy(update=lighter_run))
-            if tried == spec or question.why_not(tried) is not None:
+            candidate = question.as_usual(spec.model_copy(update=lighter_run))
+            if candidate == spec or question.why_not(candidate) is not None:
                 continue
-            found = _footprint(question, tried)
-            needs.append(_need(question, tried, found))
+            candidate_footprint = _footprint(question, candidate)
+            needs.append(_need(question, candidate, candidate_footprint))
             if needs[-1].fits:
-                yield question.predictor.predict(tried, found)
+                yield question.predictor.predict(candidate, candidate_footprint)
                 if passes == spec.accumulation:
                     # To compute more again would only take longer.
                     return
                 break
-            if not _activations_decide(question, found):
+            if not _activations_decide(question, candidate_footprint):
                 break
 
 

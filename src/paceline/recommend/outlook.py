@@ -96,7 +96,7 @@ def what_would_fit(answer: Answer) -> Iterator[str]:
     tries: tuple[Callable[[Question], Iterator[tuple[str, Question]]], ...] = (
         _lifted_restrictions, _smaller_batches, _more_devices, _other_systems,
     )  # fmt: skip
-    found = []
+    answers = []
     for others in tries:
         for words, other in others(question):
             try:
@@ -105,10 +105,10 @@ def what_would_fit(answer: Answer) -> Iterator[str]:
                 continue
             if best is not None:
                 held = format_bytes(best.prediction.memory_bytes.value)
-                found.append(f"{words} ({_described(best)}, {held} on each)")
+                answers.append(f"{words} ({_described(best)}, {held} on each)")
                 break
-    if found:
-        yield f"What would fit: {'; '.join(found)}."
+    if answers:
+        yield f"What would fit: {'; '.join(answers)}."
 
 
 def _described(candidate: Candidate) -> str:

@@ -75,8 +75,8 @@ def explain(answer: Answer) -> list[str]:
     sentences += _faster_but(answer, pick)
     sentences += facts_about(pick.spec.strategy)[:MOST_FACTS]
     if pick.records:
-        known = pick.earlier_samples_per_second
-        rate = f": {format_rate(known)} samples/s" if known is not None else ""
+        earlier = pick.earlier_samples_per_second
+        rate = f": {format_rate(earlier)} samples/s" if earlier is not None else ""
         sentences.append(f"Measured in {_runs(pick.records)}{rate}.")
     return sentences
 
@@ -90,7 +90,7 @@ def label(configuration: Candidate | Prediction) -> str:
 
 
 def _first(answer: Answer, pick: Candidate) -> str:
-    known = "measured" if pick.measured is not None else "predicted"
+    basis = "measured" if pick.measured is not None else "predicted"
     interval = ""
     if pick.measured is None:
         low, high = (answer.objective.text(value) for value in (pick.value.low, pick.value.high))
@@ -99,7 +99,7 @@ def _first(answer: Answer, pick: Candidate) -> str:
     about = WITHOUT_CRITICAL_BATCH if unknown else f"the {answer.objective.about}"
     return (
         f"Use {label(pick)}, a global batch of {pick.spec.samples_per_step:,}: "
-        f"{answer.objective.text(pick.best_known)} {known}{interval}, {about}."
+        f"{answer.objective.text(pick.best_known)} {basis}{interval}, {about}."
     )
 
 

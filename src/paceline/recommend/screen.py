@@ -125,11 +125,11 @@ class Screen:
         all_blocks = sum(blocks for _, _, blocks in shares)
         places = [
             (
-                max(forward * share + exchanged * BLOCK_EXCHANGES * blocks, host_forward * asked),
-                max(backward * share + again * of_blocks + more * blocks, host_backward * asked),
+                max(forward * share + exchanged * BLOCK_EXCHANGES * blocks, host_forward * launches),
+                max(backward * share + again * of_blocks + more * blocks, host_backward * launches),
             )
             for share, of_blocks, blocks in shares
-            for asked in (blocks / all_blocks if all_blocks else share,)
+            for launches in (blocks / all_blocks if all_blocks else share,)
         ]
         if layout.pipeline == 1:
             computed = sum(places[0]) * setting.passes
@@ -205,10 +205,10 @@ class Screen:
         key = self._key(setting)
         if key not in self._shares:
             sums = self._layer_sums(setting.layout)
-            whole = sums.flops[-1] or 1
+            flops = sums.flops[-1] or 1
             self._shares[key] = [
-                (_of(sums.flops, held) / whole, _of(sums.block_flops, held) / whole, _of(sums.blocks, held))
-                for held in self._stretches(setting)
+                (_of(sums.flops, stretch) / flops, _of(sums.block_flops, stretch) / flops, _of(sums.blocks, stretch))
+                for stretch in self._stretches(setting)
             ]
         return self._shares[key]
 

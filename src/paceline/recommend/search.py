@@ -31,11 +31,11 @@ MEMORY_TOLERANCE = 0.88
 SECONDS_TOLERANCE = 0.15
 # Layouts that are predicted at least and at most, of a worker count and a batch; and settings whose memory is worked
 # out, of which a layout may have dozens that are screened a little below what fits.
-FEWEST_PREDICTED, MOST_PREDICTED, MOST_TRIED = 6, 24, 400
+FEWEST_PREDICTED, MOST_PREDICTED, MOST_ATTEMPTS = 6, 24, 400
 
 
 @dataclass
-class Found:
+class LayoutSearch:
     """The result of a search over layouts."""
 
     predictions: list[Prediction] = field(default_factory=list)
@@ -49,45 +49,47 @@ def searches_layouts(name: str) -> bool:
     return any(search.knob == LAYOUT for search in strategy(name).traits.searched)
 
 
-def search_layouts(question: Question, spec: RunSpec, by_memory: bool = False) -> Found:
+def search_layouts(question: Question, spec: RunSpec, by_memory: bool = False) -> LayoutSearch:
     """The best settings for the workers and batch of `spec`: the fastest, or with `by_memory` the smallest."""
-    found, screen = Found(), Screen(question.predictor, spec)
+    result, screen = LayoutSearch(), Screen(question.predictor, spec)
     limit = question.predictor.memory_limit - question.hardware.device.reserved_bytes.value
     fitting: list[tuple[float, int, Setting]] = []
     least = float("inf")
     for setting in _settings(question, spec):
-        found.screened += 1
+        result.screened += 1
         held = screen.held_bytes(setting)
         least = min(least, held)
         if held * MEMORY_TOLERANCE <= limit:
-            fitting.append((held if by_memory else screen.step_seconds(setting), found.screened, setting))
-    if not found.screened:
-        found.why_not = _why_none(question, spec)
+            fitting.append((held if by_memory else screen.step_seconds(setting), result.screened, setting))
+    if not result.screened:
+        result.why_not = _why_none(question, spec)
     elif not fitting:
-        found.why_not = f"a worker would hold {format_bytes(least)} at the least and has {format_bytes(limit)}"
-    _predict_best(question, spec, sorted(fitting), found)
-    return found
+        result.why_not = f"a worker would hold {format_bytes(least)} at the least and has {format_bytes(limit)}"
+    _predict_best(question, spec, sorted(fitting), result)
+    return result
 
 
-def _predict_best(question: Question, spec: RunSpec, order: list[tuple[float, int, Setting]], found: Found) -> None:
+def _predict_best(
+    question: Question, spec: RunSpec, order: list[tuple[float, int, Setting]], result: LayoutSearch
+) -> None:
     """Predicts settings in order; the first that fits stands for all that divide the work in the same way."""
     done: set[tuple[int, ...]] = set()
     best = float("inf")
-    tried = 0
+    attempts = 0
     for value, _, setting in order:
-        enough = len(found.predictions) >= FEWEST_PREDICTED and value * (1 - SECONDS_TOLERANCE) > best
-        if enough or len(found.predictions) >= MOST_PREDICTED or tried >= MOST_TRIED:
+        enough = len(result.predictions) >= FEWEST_PREDICTED and value * (1 - SECONDS_TOLERANCE) > best
+        if enough or len(result.predictions) >= MOST_PREDICTED or attempts >= MOST_ATTEMPTS:
             break
         layout = setting.layout
         work = layout.tensor, layout.pipeline, layout.context, layout.expert
         if work in done:
             continue
-        tried += 1
+        attempts += 1
         predictions, why_not = predict_as_is(question, run_of(spec, setting))
-        found.why_not = found.why_not or why_not
+        result.why_not = result.why_not or why_not
         for prediction in predictions:
             done.add(work)
-            found.predictions.append(prediction)
+            result.predictions.append(prediction)
             best = min(best, prediction.parts.step)
 
 
@@ -126,14 +128,15 @@ Executions = dict[Recompute, Execution]
 def _layouts(question: Question, spec: RunSpec, ways: Sequence[Recompute]) -> Iterator[tuple[Layout, Executions]]:
     """Layouts that the model supports, each with its execution for each way to recompute."""
     if question.layouts:
-        asked = [layout for layout in question.layouts if layout.workers == spec.workers]
+        layouts = [layout for layout in question.layouts if layout.workers == spec.workers]
     else:
         search = next(each for each in strategy(spec.strategy).traits.searched if each.knob == LAYOUT)
         texts = search.values(spec.workers, question.hardware)
-        asked = [Layout(shard=spec.workers), *(Layout.from_text(str(text)) for text in texts)]
-        asked = [layout for each in asked if _is_sensible(question, each) for layout in _with_experts(question, each)]
-    known: dict[tuple[int, ...], Executions] = {}
-    for layout in asked:
+        layouts = [Layout(shard=spec.workers), *(Layout.from_text(str(text)) for text in texts)]
+        sensible = (layout for layout in layouts if _is_sensible(question, layout))
+        layouts = [layout for plain in sensible for layout in _with_experts(question, plain)]
+    executions: dict[tuple[int, ...], Executions] = {}
+    for layout in layouts:
         # What a model refuses does not depend on how its copies and shards are divided.
         key = (
             layout.tensor,
@@ -142,10 +145,10 @@ def _layouts(question: Question, spec: RunSpec, ways: Sequence[Recompute]) -> It
             layout.expert,
             layout.holders * layout.tensor % layout.expert,
         )
-        if key not in known:
-            known[key] = _executions(question, spec, layout, ways)
-        if known[key]:
-            yield layout, known[key]
+        if key not in executions:
+            executions[key] = _executions(question, spec, layout, ways)
+        if executions[key]:
+            yield layout, executions[key]
 
 
 def _is_sensible(question: Question, layout: Layout) -> bool:
@@ -199,10 +202,10 @@ def _stages(question: Question, layout: Layout, passes: int) -> Iterator[int]:
     if layout.pipeline == 1:
         yield 1
         return
-    asked = _fixed(question, "stages_per_worker")
+    fixed = _fixed(question, "stages_per_worker")
     schedule = question.knobs.get("schedule")
     layers = len(question.facts.layers)
-    for stages in STAGES_PER_WORKER if asked is None else (asked,):
+    for stages in STAGES_PER_WORKER if fixed is None else (fixed,):
         interleaved = stages > 1
         if schedule not in (None, "interleaved" if interleaved else "1f1b"):
             continue

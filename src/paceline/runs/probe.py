@@ -16,19 +16,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.contract.context import Context, Process, Rendezvous
-from paceline.contract.own_facts import MODEL_KINDS, OwnFacts
+from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.errors import ModelError, UserError
 from paceline.runs.processes import die_with
 from paceline.runs.wire import ProbeReply
 from paceline.spec import RunSpec
-from paceline.workloads.own import build_own
+from paceline.workloads.user_model import build_user_model
 
 PATIENCE_SECONDS = 300.0
 ENOUGH_SAMPLES = 512
-_facts_by_model: dict[str, OwnFacts] = {}
+_facts_by_model: dict[str, UserModelFacts] = {}
 
 
-def probe(spec: RunSpec) -> OwnFacts:
+def probe(spec: RunSpec) -> UserModelFacts:
     """Facts about the run's model; raises `ModelError` with what is wrong and where."""
     fields = ("model", "dataset", "input_shape", "classes", "train_samples", "seed", "memory_format")
     identity = json.dumps(spec.model_dump(mode="json", include=set(fields)), sort_keys=True)
@@ -37,7 +37,7 @@ def probe(spec: RunSpec) -> OwnFacts:
     return _facts_by_model[identity]
 
 
-def _probe_in_new_process(spec: RunSpec) -> OwnFacts:
+def _probe_in_new_process(spec: RunSpec) -> UserModelFacts:
     assert spec.model is not None
     try:
         answer = subprocess.run(
@@ -85,24 +85,24 @@ def _builds_otherwise(spec: RunSpec) -> bool:
     return True
 
 
-def build_and_inspect(spec: RunSpec) -> OwnFacts:
+def build_and_inspect(spec: RunSpec) -> UserModelFacts:
     """Builds the model and sends one small batch through it, in this process."""
     process = Process(0, 1, "worker", 0, tuple(os.sched_getaffinity(0)))
     if spec.dataset == "synthetic":
         # Large images take seconds to make, and a look needs two of them, one of a high class.
         spec = spec.model_copy(update={"train_samples": min(spec.train_samples or ENOUGH_SAMPLES, ENOUGH_SAMPLES)})
     context = Context(spec, process, Rendezvous("127.0.0.1", 0))
-    assert context.own is not None
-    built = build_own(context.own)
+    assert context.user_model is not None
+    built = build_user_model(context.user_model)
     for framework, (is_instance, module, function) in KINDS.items():
         if is_instance(built):
             inspect = getattr(import_module(f"paceline.frameworks.{module}"), function)
-            facts: OwnFacts = inspect(context, built)
+            facts: UserModelFacts = inspect(context, built)
             assert facts.framework == framework
             return facts
     *others, last = MODEL_KINDS.values()
     kinds = f"{', '.join(others)} or {last}"
-    raise ModelError(f"{context.own.label} returned {type(built).__name__}, not {kinds}; return the model itself")
+    raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; return the model itself")
 
 
 def _is_instance_of(framework: str, name: str) -> Callable[[Any], bool]:
@@ -116,9 +116,9 @@ def _is_pair_of_functions(built: Any) -> bool:
 
 # For each kind of model: how it is recognised, and the function that looks at it.
 KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
-    "torch": (_is_instance_of("torch.nn", "Module"), "torch.probe", "look_at_torch"),
-    "keras": (_is_instance_of("keras", "Model"), "keras.probe", "look_at_keras"),
-    "jax": (_is_pair_of_functions, "jax.probe", "look_at_jax"),
+    "torch": (_is_instance_of("torch.nn", "Module"), "torch.probe", "inspect_torch"),
+    "keras": (_is_instance_of("keras", "Model"), "keras.probe", "inspect_keras"),
+    "jax": (_is_pair_of_functions, "jax.probe", "inspect_jax"),
 }
 
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from paceline.contract.context import Process
 from paceline.contract.job import Evaluation
-from paceline.contract.own_facts import OwnFacts
 from paceline.contract.trace import Trace
+from paceline.contract.user_model_facts import UserModelFacts
 from paceline.runs.meters.memory import Resident
 from paceline.spans import Span
 from paceline.spec import RunSpec
@@ -136,7 +136,7 @@ RankReport = Annotated[RankResult | RankError, Field(discriminator="kind")]
 class ProbeReply(Message):
     """The result of probing a user's model: facts, or what is wrong with it."""
 
-    facts: OwnFacts | None = None
+    facts: UserModelFacts | None = None
     error: str | None = None
 
 

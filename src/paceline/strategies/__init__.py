@@ -36,12 +36,12 @@ def strategy_of_stored(name: str) -> Strategy | None:
 
 def baseline(framework: str) -> Strategy:
     """The strategy that trains on one worker of a framework."""
-    return next(one for one in _of(framework) if one.family == "single")
+    return next(candidate for candidate in _of(framework) if candidate.family == "single")
 
 
 def usual_on_several_devices(framework: str) -> Strategy:
     """The strategy that most people use on several devices of a framework."""
-    return next(one for one in _of(framework) if one.traits.usual_on_several_devices)
+    return next(candidate for candidate in _of(framework) if candidate.traits.usual_on_several_devices)
 
 
 def _of(framework: str) -> list[Strategy]:

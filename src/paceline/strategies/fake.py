@@ -91,11 +91,11 @@ class FakeJob:
         return Evaluation(samples, loss * samples, samples, round(samples * BEST_ACCURACY * (1 - loss / START_LOSS)))
 
     def weights(self) -> Weights:
-        """It has none."""
+        """No weights: nothing is trained."""
         return {}
 
     def details(self) -> dict[str, Any]:
-        """That the times are made up."""
+        """A mark that the times are made up."""
         return {"pretended": True}
 
     def close(self) -> None:

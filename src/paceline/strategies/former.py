@@ -48,8 +48,8 @@ def by_present_name(spec: RunSpec) -> RunSpec:
     if spec.layout is not None:
         raise SpecError(f"{spec.strategy} is a layout itself now and takes none; {former.advice}")
     # Knobs of other strategies of a study are passed over, and misspelt ones told as such, as of any strategy.
-    asked = {name: value for name, value in spec.knobs.items() if name in former.knobs or name not in FORMER_KNOBS}
-    knobs = {**former.knobs, **asked}
+    chosen = {name: value for name, value in spec.knobs.items() if name in former.knobs or name not in FORMER_KNOBS}
+    knobs = {**former.knobs, **chosen}
     size = knobs.pop(former.knob)
     if not isinstance(size, int) or size < 1 or spec.workers % size:
         raise SpecError(

@@ -93,11 +93,11 @@ def _with_operations(hardware: Hardware, name: str) -> Hardware:
     """The system with the operation timings that `paceline calibrate` measured on the same GPU."""
     file = _folder() / MEASURED / f"{name}.toml"
     if not file.is_file():
-        known = (entry.name.removesuffix(".toml") for entry in (_folder() / MEASURED).iterdir())
-        raise SpecError(f"system {hardware.name}: there are no {MEASURED} {name!r}; {nearest(name, [*known])}")
-    found = Hardware.read(tomllib.loads(file.read_text()), name)
-    device = hardware.device.model_copy(update={field: getattr(found.device, field) for field in MEASURED_FIELDS})
-    calibration = found.calibrated.model_copy(update={"collectives": (), "crowding": {}, "operation_crowding": {}})
+        names = (entry.name.removesuffix(".toml") for entry in (_folder() / MEASURED).iterdir())
+        raise SpecError(f"system {hardware.name}: there are no {MEASURED} {name!r}; {nearest(name, [*names])}")
+    measured = Hardware.read(tomllib.loads(file.read_text()), name)
+    device = hardware.device.model_copy(update={field: getattr(measured.device, field) for field in MEASURED_FIELDS})
+    calibration = measured.calibrated.model_copy(update={"collectives": (), "crowding": {}, "operation_crowding": {}})
     return hardware.model_copy(update={"device": device, "calibration": calibration})
 
 

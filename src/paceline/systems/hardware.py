@@ -298,7 +298,7 @@ class Hardware(Frozen):
         return self.calibration is not None and self.name != LOCAL
 
     def as_system(self, workers: int) -> System:
-        """The same as a `System`, which strategies check runs against: with enough devices and every framework."""
+        """The hardware as a `System`, which strategies check runs against: with enough devices and every framework."""
         gpus = (Gpu(self.device.name, int(self.device.memory_bytes.value)),) * workers if self.kind == "cuda" else ()
         cores = tuple(range(self.node_devices)) if self.kind == "cpu" else (0,)
         memory, frameworks = int(self.device.memory_bytes.value), dict.fromkeys(FRAMEWORKS, "")

@@ -76,8 +76,8 @@ class Guard:
 
 def without_token(path: str, query: str) -> str:
     """The same address without the token; always one of this server, never of another host as `//name` would be."""
-    kept = [pair for pair in parse_qsl(query) if pair[0] != "token"]
-    return "/" + path.lstrip("/\\") + ("?" + urlencode(kept) if kept else "")
+    pairs = [pair for pair in parse_qsl(query) if pair[0] != "token"]
+    return "/" + path.lstrip("/\\") + ("?" + urlencode(pairs) if pairs else "")
 
 
 def wrong_place(method: str, headers: Headers, any_name: bool) -> str | None:

@@ -100,10 +100,10 @@ class Job:
 
     def _on_ended(self, event: dict[str, Any]) -> None:
         self.finished += event["status"] != "interrupted"
-        rate, took = event["samples_per_second"], format_seconds(event["wall_seconds"])
+        rate, duration = event["samples_per_second"], format_seconds(event["wall_seconds"])
         result = f"{format_rate(rate)} samples/s" if rate else event["reason"] or ""
         status = event["status"].replace("_", " ")
-        self.ended.append({"status": status, "name": self.label, "result": result, "took": took})
+        self.ended.append({"status": status, "name": self.label, "result": result, "took": duration})
         self.now = ""
 
     def _now(self) -> str:

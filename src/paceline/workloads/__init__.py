@@ -1,4 +1,4 @@
-"""Models to train, one file each, found by listing this folder; `own` loads the user's."""
+"""Models to train, one file each, found by listing this folder; `user_model` loads those of users."""
 
 from functools import cache
 

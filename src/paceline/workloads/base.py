@@ -47,8 +47,8 @@ class Workload:
         for name, value in chosen.items():
             if name not in self.options:
                 raise SpecError(f"workload {self.name} has no option {name!r}; {nearest(name, self.options)}")
-            wanted = type(self.options[name])
-            if type(value) is not wanted or (wanted is int and int(value) < 1):
+            kind = type(self.options[name])
+            if type(value) is not kind or (kind is int and int(value) < 1):
                 raise SpecError(
                     f"option {name} of {self.name} cannot be {value!r}; give such as {self.options[name]!r}"
                 )
@@ -84,29 +84,29 @@ def model_facts(layers: Layers, shape: Shape) -> ModelFacts:
         tuple(
             LayerFacts(
                 name=name,
-                parameters=sum(weight.size for weight in layer.weights(taken).values()),
-                forward_flops=layer.flops(taken),
-                output_elements=math.prod(layer.output(taken)),
-                kept_elements=layer.kept(taken),
-                tensors=len(layer.weights(taken)),
-                arrays=tuple((array, weight.shape) for array, weight in layer.weights(taken).items()),
+                parameters=sum(weight.size for weight in layer.weights(input_shape).values()),
+                forward_flops=layer.flops(input_shape),
+                output_elements=math.prod(layer.output(input_shape)),
+                kept_elements=layer.kept(input_shape),
+                tensors=len(layer.weights(input_shape)),
+                arrays=tuple((array, weight.shape) for array, weight in layer.weights(input_shape).items()),
                 heads=getattr(layer, "heads", None),
                 kv_heads=getattr(layer, "kv_heads", None),
                 experts=getattr(layer, "experts", 0),
                 chosen_experts=getattr(layer, "chosen", 0),
-                product_elements=layer.products(taken),
-                attention_sums=math.prod(taken[:-1]) * getattr(layer, "heads", 0),
-                tied=(layer.output(taken)[-1], taken[-1]) if layer.tied else None,
+                product_elements=layer.products(input_shape),
+                attention_sums=math.prod(input_shape[:-1]) * getattr(layer, "heads", 0),
+                tied=(layer.output(input_shape)[-1], input_shape[-1]) if layer.tied else None,
                 causal=layer.causal,
                 kind=layer.kind,
                 splits=layer.splits,
-                unsplit_elements=layer.kept_unsplit(taken),
+                unsplit_elements=layer.kept_unsplit(input_shape),
                 # The loss keeps what the last layer gives, in single precision.
-                single_elements=layer.kept_single(taken)
-                + (math.prod(layer.output(taken)) if name == steps[-1][0] else 0),
-                summed_elements=layer.kept_summed(taken),
+                single_elements=layer.kept_single(input_shape)
+                + (math.prod(layer.output(input_shape)) if name == steps[-1][0] else 0),
+                summed_elements=layer.kept_summed(input_shape),
             )
-            for name, layer, taken in steps
+            for name, layer, input_shape in steps
         ),
         input_elements=math.prod(shape),
     )
@@ -117,8 +117,8 @@ def initial_weights(layers: Layers, shape: Shape, seed: int) -> Weights:
     generator = np.random.Generator(np.random.PCG64([seed, 0x1417]))
     return {
         f"{name}.{array}": _initial(weight, generator)
-        for name, layer, taken in named_layers(layers, shape)
-        for array, weight in layer.weights(taken).items()
+        for name, layer, input_shape in named_layers(layers, shape)
+        for array, weight in layer.weights(input_shape).items()
     }
 
 

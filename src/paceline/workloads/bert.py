@@ -5,20 +5,13 @@ from collections.abc import Mapping
 from paceline.spec import Scalar
 from paceline.workloads.base import Layers, Workload
 from paceline.workloads.layers import Dense, Norm, Shape
-from paceline.workloads.sizes import AS_USUAL, sized, token_sample, usual_heads
+from paceline.workloads.sizes import AS_USUAL, sized, token_sample
 from paceline.workloads.transformer_layers import BertEmbed, EncoderBlock, Gelu, TiedHead, check_heads
 
+# Numbers of one head, in every published size.
 HEAD = 64
 # Parameters with the head for masked tokens and without a pooler: 109,514,298 and 335,174,458.
 SIZES = {"base": {"depth": 12, "width": 768}, "large": {"depth": 24, "width": 1024}}
-
-
-def settle(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Sizes by name; heads of 64 numbers, as both have."""
-    settled = sized("bert", SIZES)(options)
-    if settled["heads"] == AS_USUAL:
-        settled["heads"] = usual_heads(int(settled["width"]), HEAD)
-    return settled
 
 
 def layers(options: Mapping[str, Scalar], _shape: Shape, classes: int) -> Layers:
@@ -38,6 +31,6 @@ WORKLOAD = Workload(
         "size": "base", "depth": AS_USUAL, "width": AS_USUAL, "heads": AS_USUAL, "sequence": 512, "vocabulary": 30522,
     },
     datasets=("masked-tokens", "tokens"),
-    settle=settle,
+    settle=sized("bert", SIZES, head=HEAD),
     sample=token_sample,
 )  # fmt: skip

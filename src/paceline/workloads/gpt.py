@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from paceline.spec import Scalar
 from paceline.workloads.base import Layers, Workload
 from paceline.workloads.layers import Block, Embed, Norm, Shape
-from paceline.workloads.sizes import AS_USUAL, sized, token_sample, usual_heads
+from paceline.workloads.sizes import AS_USUAL, sized, token_sample
 from paceline.workloads.transformer_layers import Linear, TiedHead, check_heads
 
+# Numbers of one head, in every published size.
 HEAD = 64
 # Parameters: 124,439,808, 354,823,168, 774,030,080 and 1,557,611,200.
 SIZES = {
@@ -16,14 +17,6 @@ SIZES = {
     "774m": {"depth": 36, "width": 1280},
     "1.5b": {"depth": 48, "width": 1600},
 }
-
-
-def settle(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Sizes by name; heads of 64 numbers, as all of them have."""
-    settled = sized("gpt", SIZES)(options)
-    if settled["heads"] == AS_USUAL:
-        settled["heads"] = usual_heads(int(settled["width"]), HEAD)
-    return settled
 
 
 def layers(options: Mapping[str, Scalar], _shape: Shape, classes: int) -> Layers:
@@ -44,6 +37,6 @@ WORKLOAD = Workload(
         "tied": True,
     },
     datasets=("tokens",),
-    settle=settle,
+    settle=sized("gpt", SIZES, head=HEAD),
     sample=token_sample,
 )  # fmt: skip

@@ -118,11 +118,11 @@ class Residual(Layer):
         """Output numbers and operations of each convolution."""
         sizes, sides = [], shape[1:]
         for name, kernel, inputs, channels, stride in self.convolutions(shape[0]):
-            taken = shape[1:] if name == "skip" else sides
-            made = tuple(strided(side, kernel, stride) for side in taken)
-            elements = channels * math.prod(made)
+            input_sides = shape[1:] if name == "skip" else sides
+            output_sides = tuple(strided(side, kernel, stride) for side in input_sides)
+            elements = channels * math.prod(output_sides)
             sizes.append((elements, 2 * kernel**2 * inputs * elements))
-            sides = sides if name == "skip" else made
+            sides = sides if name == "skip" else output_sides
         return sizes
 
     def output(self, shape: Shape) -> Shape:

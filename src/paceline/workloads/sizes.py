@@ -14,20 +14,24 @@ Options = Mapping[str, Scalar]
 
 
 def sized(
-    workload: str, sizes: Mapping[str, Mapping[str, int]], derived: tuple[str, ...] = ()
+    workload: str, sizes: Mapping[str, Mapping[str, int]], derived: tuple[str, ...] = (), head: int | None = None
 ) -> Callable[[Options], dict[str, Scalar]]:
     """Fills options that are left open with those of the named size; an unknown size is refused.
 
-    Those that are `derived` from the width stay open where another width than the size's is chosen.
+    Those that are `derived` from the width stay open where another width than the size's is chosen. With `head`,
+    heads that are left open are of about that width.
     """
 
     def settle(options: Options) -> dict[str, Scalar]:
         size = str(options["size"])
         if size not in sizes:
             raise SpecError(f"{workload} has no size {size!r}; {nearest(size, sizes)}")
-        own_width = options["width"] != AS_USUAL
-        usual = {name: value for name, value in sizes[size].items() if not (own_width and name in derived)}
-        return {name: usual.get(name, value) if value == AS_USUAL else value for name, value in options.items()}
+        another_width = options["width"] != AS_USUAL
+        usual = {name: value for name, value in sizes[size].items() if not (another_width and name in derived)}
+        settled = {name: usual.get(name, value) if value == AS_USUAL else value for name, value in options.items()}
+        if head is not None and settled["heads"] == AS_USUAL:
+            settled["heads"] = usual_heads(int(settled["width"]), head)
+        return settled
 
     return settle
 

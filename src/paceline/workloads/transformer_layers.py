@@ -234,7 +234,7 @@ class LlamaBlock(Layer):
 
 @dataclass(frozen=True)
 class MoeBlock(LlamaBlock):
-    """The same with `experts` networks, of which each token goes to the `chosen` that a router prefers.
+    """A Llama block with `experts` networks, of which each token goes to the `chosen` that a router prefers.
 
     As in Mixtral (Jiang et al., 2024): the chosen ones' weights add up to one and no token is dropped. There is no
     further loss that would spread tokens evenly.
@@ -258,7 +258,7 @@ class MoeBlock(LlamaBlock):
         return 2 * math.prod(shape) * (3 * self.hidden * self.chosen + self.experts)
 
     def products(self, shape: Shape) -> int:
-        """As without experts, for each of the chosen ones, and the router's scores."""
+        """Products of a block without experts, the network's for each chosen expert, and the router's scores."""
         return super().products(shape) + shape[0] * (2 * self.hidden * (self.chosen - 1) + self.experts)
 
     def _network_kept(self, shape: Shape) -> int:

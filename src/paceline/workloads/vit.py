@@ -6,9 +6,10 @@ from paceline.spec import Scalar
 from paceline.workloads.base import Layers, Workload
 from paceline.workloads.image_layers import FirstVector, Patches
 from paceline.workloads.layers import Dense, Norm, Shape
-from paceline.workloads.sizes import AS_USUAL, sized, usual_heads
+from paceline.workloads.sizes import AS_USUAL, sized
 from paceline.workloads.transformer_layers import EncoderBlock, check_heads
 
+# Numbers of one head, in every published size.
 HEAD = 64
 # Parameters on images of 224 x 224 and 1,000 classes: 5,717,416, 86,567,656 and 304,326,632.
 SIZES = {
@@ -16,14 +17,6 @@ SIZES = {
     "b16": {"depth": 12, "width": 768},
     "l16": {"depth": 24, "width": 1024},
 }
-
-
-def settle(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Sizes by name; heads of 64 numbers, as all of them have."""
-    settled = sized("vit", SIZES)(options)
-    if settled["heads"] == AS_USUAL:
-        settled["heads"] = usual_heads(int(settled["width"]), HEAD)
-    return settled
 
 
 def layers(options: Mapping[str, Scalar], _shape: Shape, classes: int) -> Layers:
@@ -46,6 +39,6 @@ WORKLOAD = Workload(
     layers=layers,
     options={"size": "b16", "depth": AS_USUAL, "width": AS_USUAL, "heads": AS_USUAL, "patch": 16},
     datasets=("synthetic", "mnist-5k", "mnist"),
-    settle=settle,
+    settle=sized("vit", SIZES, head=HEAD),
     sample=sample,
 )

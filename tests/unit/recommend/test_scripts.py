@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.contract.own_facts import OwnFacts
+from paceline.contract.user_model_facts import UserModelFacts
 from paceline.errors import ModelError, SpecError
 from paceline.plan import Probe
 from paceline.recommend.scripts import emit, scripts
@@ -81,9 +81,9 @@ KNOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def own_facts(spec: RunSpec) -> OwnFacts:
+def own_facts(spec: RunSpec) -> UserModelFacts:
     """As if the model had been looked at."""
-    return OwnFacts(str(strategy(spec.strategy).trains), 1000, 64, sequential=True)
+    return UserModelFacts(str(strategy(spec.strategy).trains), 1000, 64, sequential=True)
 
 
 def model_file(folder: Path, functions: str) -> ModelFile:
@@ -203,11 +203,11 @@ def test_the_run_stands_in_the_script(texts: dict[tuple[str, str], str]) -> None
 
 def test_functions_of_the_users_file_take_the_place_of_the_scripts_own(texts: dict[tuple[str, str], str]) -> None:
     whole, bare = texts["torch-ddp", "own"], texts["torch-ddp", "own-synthetic"]
-    assert all(f"own.{name}(" in whole for name in ("build", "data", "loss", "optimizer"))
+    assert all(f"user_file.{name}(" in whole for name in ("build", "data", "loss", "optimizer"))
     assert "def make_optimizer" not in whole and "accuracy" not in whole
-    assert "def make_optimizer" in bare and "accuracy" in bare and "own.loss" not in bare
-    assert "own.stages(model" in texts["torch-pipeline", "own-cut"]
-    assert "own.plan(model)" in texts["torch-tensor", "own-cut"]
+    assert "def make_optimizer" in bare and "accuracy" in bare and "user_file.loss" not in bare
+    assert "user_file.stages(model" in texts["torch-pipeline", "own-cut"]
+    assert "user_file.plan(model)" in texts["torch-tensor", "own-cut"]
 
 
 def test_a_layout_stands_in_the_script(texts: dict[tuple[str, str], str]) -> None:
@@ -216,7 +216,7 @@ def test_a_layout_stands_in_the_script(texts: dict[tuple[str, str], str]) -> Non
     assert "Schedule1F1B(" in whole and "MICROBATCHES = 4" in whole and "def split(" in whole
     assert "ScheduleZBVZeroBubble(" in v and "numbers = [place" in v
     assert "CLIP = 1.0" in copies and "ACCUMULATION = 2" in copies and "def split(" not in copies
-    assert "own.stages(model, count)" in texts["torch-mesh", "layout-own-cut"]
+    assert "user_file.stages(model, count)" in texts["torch-mesh", "layout-own-cut"]
     assert "--nproc-per-node 16" in whole
 
 
@@ -224,7 +224,7 @@ def test_what_the_file_imports_by_name_counts_as_its_own(tmp_path: Path) -> None
     path = tmp_path / "mine.py"
     path.write_text("from elsewhere import loss\n\n\ndef build(): ...\n\n\ndef data(): ...\n")
     spec = RunSpec(model=ModelFile.from_text(str(path)), global_batch=8, epochs=1)
-    assert "own.loss(" in emit(spec, probe=own_facts)
+    assert "user_file.loss(" in emit(spec, probe=own_facts)
 
 
 def test_why_it_was_chosen_stands_in_its_docstring() -> None:
@@ -273,7 +273,7 @@ def test_what_no_machine_can_run_is_refused_and_what_this_one_lacks_is_not() -> 
 
 def test_a_model_of_another_framework_is_refused(tmp_path: Path) -> None:
     said = refused(
-        probe=lambda _spec: OwnFacts("keras", 10, 64),
+        probe=lambda _spec: UserModelFacts("keras", 10, 64),
         strategy="torch-ddp",
         workers=2,
         model=model_file(tmp_path, "data"),
@@ -283,7 +283,7 @@ def test_a_model_of_another_framework_is_refused(tmp_path: Path) -> None:
 
 def test_stages_that_only_paceline_finds_are_refused(tmp_path: Path) -> None:
     said = refused(
-        probe=lambda _spec: OwnFacts("torch", 10, 64, found=("stages", "plan")),
+        probe=lambda _spec: UserModelFacts("torch", 10, 64, automatic_cuts=("stages", "plan")),
         strategy="torch-pipeline",
         workers=2,
         model=model_file(tmp_path, "data"),

@@ -74,8 +74,8 @@ class GpuCalibrator:
     def _haste(self) -> float:
         """The factor by which the time limits of all parts are scaled."""
         starting = START_SECONDS + (START_SECONDS + CROWDING_SECONDS) * len(self._ranks)
-        wanted = sum(self.parts.values()) + LINK_SECONDS * len(self._ranks)
-        return min(1.0, max(0.1, (self.seconds - starting) / wanted))
+        full_seconds = sum(self.parts.values()) + LINK_SECONDS * len(self._ranks)
+        return min(1.0, max(0.1, (self.seconds - starting) / full_seconds))
 
     def _measured(self, answer: GpuAnswer) -> GpuAnswer:
         self.failures |= answer.failures

@@ -64,14 +64,14 @@ def _convolution(operation: Operation, device: torch.device) -> Call:
     weights = weights.to(memory_format=torch.channels_last)
     if not operation.backward:
         return lambda: functional.conv2d(images, weights, None, stride, padding, 1, groups)
-    made = functional.conv2d(images, weights, None, stride, padding, 1, groups)
-    gradient = torch.randn_like(made)
+    output = functional.conv2d(images, weights, None, stride, padding, 1, groups)
+    gradient = torch.randn_like(output)
     # As many operations as a forward pass are the gradient of weights alone: the first layer's.
-    one = operation.flops < 1.5 * 2 * made.numel() * inputs // groups * kernel_height * kernel_width
+    only_weights = operation.flops < 1.5 * 2 * output.numel() * inputs // groups * kernel_height * kernel_width
     back = torch.ops.aten.convolution_backward
     steps = [stride, stride]
     return lambda: back(
-        gradient, images, weights, None, steps, padding, [1, 1], False, [0, 0], groups, [not one, True, False]
+        gradient, images, weights, None, steps, padding, [1, 1], False, [0, 0], groups, [not only_weights, True, False]
     )
 
 
@@ -81,8 +81,8 @@ def _attention(operation: Operation, device: torch.device) -> Call:
 
     def head(count: int, length: int) -> Tensor:
         # As models have it: the heads of one position side by side.
-        made = _random((samples, length, count, width), device, kind).transpose(1, 2)
-        return made.requires_grad_(operation.backward)
+        vectors = _random((samples, length, count, width), device, kind).transpose(1, 2)
+        return vectors.requires_grad_(operation.backward)
 
     parts = head(heads, queries), head(key_heads, keys), head(key_heads, keys)
     shared = heads != key_heads
@@ -92,9 +92,9 @@ def _attention(operation: Operation, device: torch.device) -> Call:
 
     if not operation.backward:
         return attend
-    made = attend()
-    gradient = torch.randn_like(made)
-    return lambda: torch.autograd.grad(made, parts, gradient, retain_graph=True)
+    attended = attend()
+    gradient = torch.randn_like(attended)
+    return lambda: torch.autograd.grad(attended, parts, gradient, retain_graph=True)
 
 
 def _memory(operation: Operation, device: torch.device) -> Call:
@@ -135,19 +135,19 @@ def _named(name: str, elements: int, device: torch.device, kind: torch.dtype) ->
         return lambda: aten.native_layer_norm_backward(other, rows, [ROW], mean, deviation, ones, ones, masks)
     if name.startswith("_fused_rms_norm") and device.type == "cpu":
         # There is no such kernel for cores, which make it of several.
-        wanted = rows.requires_grad_(name.endswith("backward"))
-        normed = functional.rms_norm(wanted, [ROW], ones)
-        if not wanted.requires_grad:
+        inputs = rows.requires_grad_(name.endswith("backward"))
+        normed = functional.rms_norm(inputs, [ROW], ones)
+        if not inputs.requires_grad:
             return lambda: functional.rms_norm(rows, [ROW], ones)
-        return lambda: torch.autograd.grad(normed, wanted, other, retain_graph=True)
+        return lambda: torch.autograd.grad(normed, inputs, other, retain_graph=True)
     if name.startswith("_fused_rms_norm"):
         scale = aten._fused_rms_norm(rows, [ROW], ones, 1e-5)[1]
         if not name.endswith("backward"):
             return lambda: aten._fused_rms_norm(rows, [ROW], ones, 1e-5)
         return lambda: aten._fused_rms_norm_backward(other, rows, [ROW], scale, ones, [True, True])
     if name == "_log_softmax_backward_data":
-        made = functional.log_softmax(rows, -1)
-        return lambda: aten._log_softmax_backward_data(other, made, -1, kind)
+        logarithms = functional.log_softmax(rows, -1)
+        return lambda: aten._log_softmax_backward_data(other, logarithms, -1, kind)
     return _of_images(name, elements, device, kind)
 
 
@@ -173,13 +173,13 @@ def _of_images(name: str, elements: int, device: torch.device, kind: torch.dtype
         grouped = [samples, NORM_GROUPS, pixels, groups]
         if not name.endswith("backward"):
             return lambda: aten.native_group_norm(images, ones, zeros, *grouped, 1e-5)
-        made, mean, deviation = aten.native_group_norm(images, ones, zeros, *grouped, 1e-5)
-        return lambda: aten.native_group_norm_backward(made, images, mean, deviation, ones, *grouped, masks)
+        normed, mean, deviation = aten.native_group_norm(images, ones, zeros, *grouped, 1e-5)
+        return lambda: aten.native_group_norm_backward(normed, images, mean, deviation, ones, *grouped, masks)
     running = zeros.clone(), ones.clone()
     if not name.endswith("backward"):
         return lambda: aten.native_batch_norm(images, ones, zeros, *running, True, 0.1, 1e-5)
-    made, mean, deviation = aten.native_batch_norm(images, ones, zeros, *running, True, 0.1, 1e-5)
-    return lambda: aten.native_batch_norm_backward(made, images, ones, *running, mean, deviation, True, 1e-5, masks)
+    normed, mean, deviation = aten.native_batch_norm(images, ones, zeros, *running, True, 0.1, 1e-5)
+    return lambda: aten.native_batch_norm_backward(normed, images, ones, *running, mean, deviation, True, 1e-5, masks)
 
 
 def _update(operation: Operation, device: torch.device) -> Call:

@@ -50,7 +50,7 @@ def time_crowding(device: torch.device) -> dict[str, float]:
 
 
 def _products_of_blocks(device: torch.device) -> float:
-    """The same of products among the other operations of a block, which is made again and again."""
+    """Seconds of products with all ranks at work over seconds alone, among the other operations of a block."""
     calls = [(operation.kind == "product", call_of(operation, device)) for operation in BLOCK]
 
     def block() -> list[tuple[torch.cuda.Event, torch.cuda.Event]]:

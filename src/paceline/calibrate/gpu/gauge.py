@@ -80,9 +80,9 @@ class GpuGauge:
                 )
                 for request, file, log in zip(requests, orders, logs, strict=True)
             ]
-            told = ""
+            last_text = ""
             while None in (codes := [process.poll() for process in processes]):
-                told = self._tell(requests[0].progress, told)
+                last_text = self._tell(requests[0].progress, last_text)
                 if time.monotonic() > until:
                     _end(processes)
                     return "it did not end in time"
@@ -96,13 +96,13 @@ class GpuGauge:
         failed = [log for log, process in zip(logs, processes, strict=True) if process.wait()]
         return _last_words(failed[0]) if failed else None
 
-    def _tell(self, progress: Path, told: str) -> str:
+    def _tell(self, progress: Path, last_text: str) -> str:
         with contextlib.suppress(OSError):
             text = progress.read_text()
-            if text and text != told:
+            if text and text != last_text:
                 self.say(text)
             return text
-        return told
+        return last_text
 
     def _environment(self, request: GpuRequest) -> dict[str, str]:
         if request.device != "cuda-slice":

@@ -26,10 +26,10 @@ def host_timings(measuring: Measuring) -> None:
     """Adds the seconds of steps of tiny models: eager in both widths of numbers, as a graph, and compiled."""
     timings: list[HostTiming] = measuring.answer.setdefault("host", [])
     cuda = measuring.device.type == "cuda"
-    wanted: list[tuple[Execution, Precision]] = [("eager", "tf32"), ("eager", "bf16")]
-    wanted += [("graph", "bf16"), ("compiled", "bf16")] if cuda else []
+    cases: list[tuple[Execution, Precision]] = [("eager", "tf32"), ("eager", "bf16")]
+    cases += [("graph", "bf16"), ("compiled", "bf16")] if cuda else []
     until = measuring.until("host")
-    for execution, precision in wanted:
+    for execution, precision in cases:
         for name, model in TINY_MODELS.items():
             needed = COMPILING_SECONDS if execution == "compiled" else 0.0
             if time.monotonic() + needed > until or (execution == "compiled" and name != COMPILED_MODEL):
@@ -102,10 +102,10 @@ def _replay_seconds(step: Step) -> float:
         step()
     graph.replay()
     torch.cuda.synchronize()
-    taken = []
+    replay_seconds = []
     for _ in range(STEPS):
         started = time.perf_counter()
         graph.replay()
-        taken.append(time.perf_counter() - started)
+        replay_seconds.append(time.perf_counter() - started)
         torch.cuda.synchronize()
-    return min(taken)
+    return min(replay_seconds)

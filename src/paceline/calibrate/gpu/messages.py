@@ -85,6 +85,5 @@ class GpuAnswer(Message):
     overlap_slowdown: float | None = None
     crowding: dict[str, float] = {}
     failures: dict[str, str] = {}
-    # Seconds that each part took, and cases that there was no time for.
-    taken: dict[str, float] = {}
+    # Cases of each part that there was no time for.
     left_out: dict[str, int] = {}

@@ -27,7 +27,6 @@ IDLE_READINGS, READING_SECONDS = 5, 0.1
 BUSY_PRODUCT, BUSY_ELEMENTS = (8192, 4096, 4096), 1 << 26
 SETTLING_SHARE = 0.3
 MILLI = 1e-3
-Tell = Callable[[str], None]
 OPERATION_CASES: dict[Part, Callable[[], list[Operation]]] = {
     "products": cases.product_cases, "convolutions": cases.convolution_cases, "attention": cases.attention_cases,
     "memory": cases.memory_cases, "updates": cases.update_cases,
@@ -76,16 +75,18 @@ def _repeated(call: Call, device: torch.device, repeats: int, long: bool) -> flo
     return float(start.elapsed_time(end)) * MILLI / repeats
 
 
-def time_operations(wanted: Iterable[Operation], measuring: Measuring, part: Part) -> tuple[list[TimedOperation], int]:
+def time_operations(
+    operations: Iterable[Operation], measuring: Measuring, part: Part
+) -> tuple[list[TimedOperation], int]:
     """Each operation's seconds, and how many there was no time for; one that this PyTorch refuses is left out."""
     until, timed, late = measuring.until(part), [], 0
-    wanted = list(wanted)
-    for number, operation in enumerate(wanted):
+    operations = list(operations)
+    for number, operation in enumerate(operations):
         if time.monotonic() > until:
             late += 1
             continue
         if number % 50 == 0:
-            measuring.tell(f"timing {part}: {number} of {len(wanted)}")
+            measuring.tell(f"timing {part}: {number} of {len(operations)}")
         try:
             seconds = device_seconds(call_of(operation, measuring.device), measuring.device, asks_long(operation))
         except (RuntimeError, torch.OutOfMemoryError) as error:
@@ -154,13 +155,11 @@ def measure(request: GpuRequest) -> GpuAnswer:
         torch.cuda.set_device(device)
     measuring = Measuring(request, device, _facts(device))
     for part in request.parts:
-        began = time.monotonic()
         try:
             _measure(part, measuring)
         except Exception as error:
             words = str(error).strip().splitlines() or [type(error).__name__]
             measuring.answer.setdefault("failures", {})[part] = words[0]
-        measuring.answer.setdefault("taken", {})[part] = time.monotonic() - began
     return GpuAnswer(**measuring.answer)
 
 
@@ -178,8 +177,8 @@ def _measure(part: Part, measuring: Measuring) -> None:
     answer = measuring.answer
     measuring.tell(f"timing {part}")
     if part in OPERATION_CASES:
-        wanted = [case for case in OPERATION_CASES[part]() if case.flops <= measuring.request.most_flops]
-        timed, late = time_operations(wanted, measuring, part)
+        cases = [case for case in OPERATION_CASES[part]() if case.flops <= measuring.request.most_flops]
+        timed, late = time_operations(cases, measuring, part)
         answer["operations"] += timed
     elif part == "replay":
         from paceline.calibrate.gpu.model_host_gauge import model_host_timings

@@ -58,10 +58,10 @@ def align(context: Context) -> None:
 def mesh_of(context: Context, **sizes: int) -> Mesh:
     """The run's devices, in a row or in a grid with named sides."""
     devices, shape = jax.devices(), tuple(sizes.values()) or (context.spec.workers,)
-    wanted = int(np.prod(shape))
-    if len(devices) < wanted:
-        raise SpecError(f"{wanted} workers need as many devices and JAX found {len(devices)}; use fewer workers")
-    return Mesh(np.array(devices[:wanted]).reshape(shape), tuple(sizes) or (WORKERS,))
+    count = int(np.prod(shape))
+    if len(devices) < count:
+        raise SpecError(f"{count} workers need as many devices and JAX found {len(devices)}; use fewer workers")
+    return Mesh(np.array(devices[:count]).reshape(shape), tuple(sizes) or (WORKERS,))
 
 
 def _meet_on_loopback() -> None:

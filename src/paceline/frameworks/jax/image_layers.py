@@ -40,26 +40,26 @@ def _normalised(arrays: Arrays, name: str, x: Array, stride: int) -> Array:
     """A convolution and a norm over groups of its channels, in single precision whatever the rest is in."""
     kernel = arrays(f"{name}_kernel")
     edge = kernel.shape[0] // 2
-    made = lax.conv_general_dilated(x, kernel, (stride, stride), [(edge, edge)] * 2, dimension_numbers=IMAGES)
-    n, high, broad, channels = made.shape
-    grouped = made.astype(jnp.float32).reshape(n, high, broad, groups_of(channels), -1)
+    convolved = lax.conv_general_dilated(x, kernel, (stride, stride), [(edge, edge)] * 2, dimension_numbers=IMAGES)
+    n, high, broad, channels = convolved.shape
+    grouped = convolved.astype(jnp.float32).reshape(n, high, broad, groups_of(channels), -1)
     mean = grouped.mean((1, 2, 4), keepdims=True)
     variance = jnp.square(grouped - mean).mean((1, 2, 4), keepdims=True)
-    normed = ((grouped - mean) * lax.rsqrt(variance + NORM_EPSILON)).reshape(made.shape).astype(x.dtype)
+    normed = ((grouped - mean) * lax.rsqrt(variance + NORM_EPSILON)).reshape(convolved.shape).astype(x.dtype)
     return normed * arrays(f"{name}_scale") + arrays(f"{name}_shift")
 
 
 def _residual(layer: neutral.Residual, arrays: Arrays, x: Array) -> Array:
-    made = beside = x
+    hidden = beside = x
     convolutions = layer.convolutions(x.shape[-1])
     last = max(name for name, *_ in convolutions if name != "skip")
     for name, _, _, _, stride in convolutions:
         if name == "skip":
             beside = _normalised(arrays, name, x, stride)
         else:
-            made = _normalised(arrays, name, made, stride)
-            made = made if name == last else jax.nn.relu(made)
-    return jax.nn.relu(made + beside)
+            hidden = _normalised(arrays, name, hidden, stride)
+            hidden = hidden if name == last else jax.nn.relu(hidden)
+    return jax.nn.relu(hidden + beside)
 
 
 def _overlapping_pool(x: Array) -> Array:

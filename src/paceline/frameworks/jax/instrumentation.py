@@ -63,7 +63,7 @@ class SeparateCallsJob(JaxJob):
     def step(self, first: int, count: int) -> None:
         """Each call starts when the one before has ended."""
         for number in range(first, first + count):
-            params, kept, optimizer_state = self._state
+            params, buffers, optimizer_state = self._state
             with self._recorder.span("input"):
                 batch = jax.block_until_ready(self._take(self._data, self._order, np.int32(number)))
             whole = params
@@ -71,13 +71,13 @@ class SeparateCallsJob(JaxJob):
                 with self._transfers("parameters put together", self._divided_bytes):
                     whole = jax.block_until_ready(self._gather(params))
             with instrumented_passes(self._recorder, self._share):
-                loss, kept, gradients = jax.block_until_ready(self._both(whole, kept, *batch))
+                loss, buffers, gradients = jax.block_until_ready(self._both(whole, buffers, *batch))
             if self._spread:
                 with self._transfers("mean of gradients", held_bytes(gradients)):
                     loss, gradients = jax.block_until_ready(self._mean(loss, gradients))
             with self._recorder.span("optimizer"):
                 params, optimizer_state = jax.block_until_ready(self._update(params, optimizer_state, gradients))
-            self._state = params, kept, optimizer_state
+            self._state = params, buffers, optimizer_state
             self._losses.append((loss, 1))
 
     def _batch(self, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Array, ...]:
@@ -100,20 +100,20 @@ class SeparateCallsJob(JaxJob):
             )
         )
 
-    def _losses_of(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> Array:
+    def _losses_of(self, params: Tree, buffers: Tree, inputs: Array, targets: Array) -> Array:
         if self._passes == 1:
-            return self._value(params, kept, inputs, targets)[0]
-        losses: Array = lax.map(lambda batch: self._value(params, kept, *batch)[0], (inputs, targets))
+            return self._value(params, buffers, inputs, targets)[0]
+        losses: Array = lax.map(lambda batch: self._value(params, buffers, *batch)[0], (inputs, targets))
         return losses.mean()
 
-    def _gradients_of(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree, Tree]:
-        def of_batch(params: Tree, kept: Tree, batch: tuple[Array, Array]) -> tuple[Array, Tree, Tree]:
-            (loss, kept), gradients = jax.value_and_grad(self._value, has_aux=True)(params, kept, *batch)
-            return loss, kept, gradients
+    def _gradients_of(self, params: Tree, buffers: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree, Tree]:
+        def of_batch(params: Tree, buffers: Tree, batch: tuple[Array, Array]) -> tuple[Array, Tree, Tree]:
+            (loss, buffers), gradients = jax.value_and_grad(self._value, has_aux=True)(params, buffers, *batch)
+            return loss, buffers, gradients
 
         if self._passes == 1:
-            return of_batch(params, kept, (inputs, targets))
-        return mean_of_passes(of_batch, params, kept, (inputs, targets))
+            return of_batch(params, buffers, (inputs, targets))
+        return mean_of_passes(of_batch, params, buffers, (inputs, targets))
 
 
 def _means(loss: Array, gradients: Tree) -> tuple[Array, Tree]:

@@ -58,9 +58,9 @@ def _few_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
     return _convolve(x, kernel), (x, kernel)
 
 
-def _few_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _few_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     """The kernel's gradient as one matrix product of shifted inputs, which XLA's own form of it is slow at on CPU."""
-    x, kernel = kept
+    x, kernel = residuals
     (n, high, wide, channels), (size, _, _, outputs) = x.shape, kernel.shape
     edges = ((size - 1) // 2, size // 2)
     padded = jnp.pad(x.transpose(3, 0, 1, 2), ((0, 0), (0, 0), edges, edges))
@@ -98,9 +98,9 @@ def _pool_forward(x: Array, size: int) -> tuple[Array, tuple[Array, Array]]:
     return largest, (x, largest)
 
 
-def _pool_backward(size: int, kept: tuple[Array, Array], gradient: Array) -> tuple[Array]:
+def _pool_backward(size: int, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array]:
     """Gives the gradient to the first of those that are largest, as PyTorch does."""
-    (x, largest), last = kept, size * size - 1
+    (x, largest), last = residuals, size * size - 1
     (n, high, wide, channels), (_, rows, columns, _) = x.shape, largest.shape
     chosen: Any = last
     for number, corner in reversed(list(enumerate(_corners(x, size)[:last]))):

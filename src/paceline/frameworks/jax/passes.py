@@ -19,7 +19,7 @@ from paceline.frameworks.jax.optimizer import Tree
 NORM_EPSILON = 1e-6
 # The sides of a mesh over which a batch is divided: one, several together, or none.
 BatchSide = str | tuple[str, ...] | None
-# Given parameters, what is kept beside them, and samples: loss, what is kept from now on, gradients.
+# Parameters, buffers (arrays that change and are not trained) and samples ─► loss, buffers after the pass, gradients.
 GradientsOf = Callable[[Tree, Tree, Any], tuple[Array, Tree, Tree]]
 
 
@@ -34,18 +34,18 @@ def in_passes(order: np.ndarray, passes: int, ways: int) -> np.ndarray:
     return order.reshape(steps, ways, passes, -1).swapaxes(1, 2).reshape(steps, passes, -1)
 
 
-def mean_of_passes(gradients_of: GradientsOf, params: Tree, kept: Tree, passes: Any) -> tuple[Array, Tree, Tree]:
+def mean_of_passes(gradients_of: GradientsOf, params: Tree, buffers: Tree, passes: Any) -> tuple[Array, Tree, Tree]:
     """Loss and gradients averaged over passes of equal size; `passes` has them along its first dimension."""
     count = jax.tree.leaves(passes)[0].shape[0]
 
     def add(carried: tuple[Tree, Array, Tree], samples: Any) -> tuple[tuple[Tree, Array, Tree], None]:
-        kept, loss, gradients = carried
-        more, kept, added = gradients_of(params, kept, samples)
-        return (kept, loss + more, jax.tree.map(jnp.add, gradients, added)), None
+        buffers, loss, gradients = carried
+        more, buffers, added = gradients_of(params, buffers, samples)
+        return (buffers, loss + more, jax.tree.map(jnp.add, gradients, added)), None
 
-    start = (kept, jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    (kept, loss, gradients), _ = lax.scan(add, start, passes)
-    return loss / count, kept, jax.tree.map(lambda gradient: gradient / count, gradients)
+    start = (buffers, jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    (buffers, loss, gradients), _ = lax.scan(add, start, passes)
+    return loss / count, buffers, jax.tree.map(lambda gradient: gradient / count, gradients)
 
 
 def mean_over_devices(mesh: Mesh, side: BatchSide, function: Callable[..., Any], *arguments: Any, shared: Any) -> Any:
@@ -56,7 +56,7 @@ def mean_over_devices(mesh: Mesh, side: BatchSide, function: Callable[..., Any],
     sides = sides_of(side)
     part = PartitionSpec(*[None] * (shared.ndim - 1), side)
     alone = jax.shard_map(
-        lambda *given: lax.pmean(function(*given), sides),
+        lambda *parts: lax.pmean(function(*parts), sides),
         mesh=mesh,
         in_specs=(*(PartitionSpec() for _ in arguments), part),
         out_specs=PartitionSpec(),

@@ -20,10 +20,10 @@ from paceline.costs.splits import Split, split_layers
 from paceline.errors import ModelError
 from paceline.frameworks.jax.layout import Layout, path_name
 from paceline.frameworks.jax.passes import BatchSide
-from paceline.frameworks.jax.training import own_pair
+from paceline.frameworks.jax.training import user_pair
 from paceline.workloads.base import model_facts, named_layers
 from paceline.workloads.layers import QUERY_KEY_VALUE, Flatten
-from paceline.workloads.own import build_own, call_own
+from paceline.workloads.user_model import build_user_model, call_user_code
 
 Shape = tuple[int, ...]
 Part = Callable[[str, Shape], PartitionSpec]
@@ -61,8 +61,8 @@ class Sides:
 
 def split_layout(context: Context, sides: Sides, split_convolutions: bool = True) -> Layout:
     """Every layer that divides is split along one side of the mesh, arrays and batches are divided along others."""
-    if context.model.own is not None:
-        split, divided = _own_parts(context, sides)
+    if context.model.user_model is not None:
+        split, divided = _user_parts(context, sides)
         return Layout(sides.mesh, sides.batch, part=divided, gathers=sides.shard is not None, gathered_part=split)
     ways = sides.ways(sides.tensor)
     facts = model_facts(context.model.layers, context.data.input_shape)
@@ -155,14 +155,14 @@ def _folded(how: ArraySplit, stored: Shape, size: int) -> Shape:
     return (*stored[:-1], QUERY_KEY_VALUE, size, stored[-1] // QUERY_KEY_VALUE // size)
 
 
-def _own_parts(context: Context, sides: Sides) -> tuple[Part, Part]:
-    """The same for the user's parameters: split by the last dimension (columns) or the one before (rows)."""
-    user_model, ways = context.model.own, sides.ways(sides.tensor)
+def _user_parts(context: Context, sides: Sides) -> tuple[Part, Part]:
+    """Parts of the user's parameters: split by the last dimension (columns) or the one before (rows)."""
+    user_model, ways = context.model.user_model, sides.ways(sides.tensor)
     assert user_model is not None
     plan: dict[str, str] = {}
     if ways > 1:
         assert user_model.plan is not None
-        params, _ = own_pair(context, build_own(user_model))
+        params, _ = user_pair(context, build_user_model(user_model))
         shapes = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
         plan = _checked_plan(user_model.label, user_model.plan, params, shapes, ways)
 
@@ -185,7 +185,7 @@ def _dimension(part: str, shape: Shape) -> int:
 
 def _checked_plan(label: str, function: Any, params: Any, shapes: dict[str, Shape], ways: int) -> dict[str, str]:
     what = f"plan(params) of {label}"
-    returned = call_own(what, function, params)
+    returned = call_user_code(what, function, params)
     leaves = jax.tree_util.tree_leaves_with_path(returned)
     plan = {path_name(path): leaf for path, leaf in leaves}
     if not plan:

@@ -7,26 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from paceline.contract.context import Context
-from paceline.contract.own_facts import OwnFacts
+from paceline.contract.user_model_facts import UserModelFacts
 from paceline.errors import ModelError
 from paceline.frameworks.jax.optimizer import Tree
-from paceline.frameworks.jax.training import arrays_of, cross_entropy, own_pair
-from paceline.workloads.own import telling_samples
+from paceline.frameworks.jax.training import arrays_of, cross_entropy, user_pair
+from paceline.workloads.user_model import telling_samples
 
 SAMPLES = 2
 
 
-def look_at_jax(context: Context, built: Any) -> OwnFacts:
+def inspect_jax(context: Context, built: Any) -> UserModelFacts:
     """Facts of the model; raises `ModelError` when the functions do not work or do not fit the data."""
-    user_model = context.own
+    user_model = context.user_model
     assert user_model is not None
-    params, apply = own_pair(context, built)
+    params, apply = user_pair(context, built)
     count = _trainable(user_model.label, params)
     inputs, targets = arrays_of(context, train=True)
     samples = telling_samples(targets)
     _pass_through(context, (params, apply), jnp.asarray(inputs[samples]), jnp.asarray(targets[samples]))
     cuts = ("plan",) if user_model.plan is not None else ()
-    return OwnFacts("jax", count, len(context.data.train_inputs), cuts=cuts)
+    return UserModelFacts("jax", count, len(context.data.train_inputs), cuts=cuts)
 
 
 def _trainable(label: str, params: Tree) -> int:
@@ -44,8 +44,8 @@ def _trainable(label: str, params: Tree) -> int:
 
 
 def _pass_through(context: Context, pair: tuple[Tree, Any], inputs: jax.Array, targets: jax.Array) -> None:
-    assert context.own is not None
-    label, (params, apply) = context.own.label, pair
+    assert context.user_model is not None
+    label, (params, apply) = context.user_model.label, pair
     shape = "x".join(map(str, inputs.shape[1:]))
     try:
         outputs = apply(params, inputs)
@@ -54,11 +54,13 @@ def _pass_through(context: Context, pair: tuple[Tree, Any], inputs: jax.Array, t
             f"apply of {label} does not take inputs of shape {shape}: {type(error).__name__}: {error}; "
             f"give the shape that it expects with --input-shape"
         ) from error
-    got = tuple(outputs.shape) if isinstance(outputs, jax.Array) else type(outputs).__name__
-    fits = f"the output of {label} ({got} for {SAMPLES} samples) does not fit its targets"
+    output_shape = tuple(outputs.shape) if isinstance(outputs, jax.Array) else type(outputs).__name__
+    fits = f"the output of {label} ({output_shape} for {SAMPLES} samples) does not fit its targets"
     advice = "give its class count with --classes, or a function loss(outputs, targets) in the file"
-    loss = context.own.loss
-    if loss is None and (got != (*targets.shape, outputs.shape[-1]) or int(targets.max()) >= outputs.shape[-1]):
+    loss = context.user_model.loss
+    if loss is None and (
+        output_shape != (*targets.shape, outputs.shape[-1]) or int(targets.max()) >= outputs.shape[-1]
+    ):
         raise ModelError(f"{fits} of shape {tuple(targets.shape)} with classes up to {int(targets.max())}; {advice}")
     try:
         jax.grad(lambda trained: (loss or cross_entropy)(apply(trained, inputs), targets))(params)

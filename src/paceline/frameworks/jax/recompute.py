@@ -22,8 +22,8 @@ def recomputed(block: Block, kind: Recompute) -> Block:
     """The same block, which keeps its input, and with `selective` the products of its weights, attention aside."""
     if kind == "none":
         return block
-    kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if kind == "selective" else None
-    again: Block = jax.checkpoint(block, policy=kept)
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if kind == "selective" else None
+    again: Block = jax.checkpoint(block, policy=policy)
     return _after_gradient(again) if jax.default_backend() == "cpu" else again
 
 
@@ -34,8 +34,8 @@ def _after_gradient(again: Block) -> Block:
         output, pull_back = jax.vjp(again, arrays, x)
         return output, (pull_back, arrays)
 
-    def backward(kept: Any, gradient: Array) -> Any:
-        pull_back, arrays = kept
+    def backward(residuals: Any, gradient: Array) -> Any:
+        pull_back, arrays = residuals
         weights = {leaf.shape for leaf in jax.tree.leaves(arrays)}
         return jax.tree.map(partial(_depending_on, gradient, weights), pull_back)(gradient)
 

@@ -27,7 +27,7 @@ from paceline.frameworks.jax.passes import clipped, in_passes, mean_of_passes, m
 from paceline.frameworks.xla_spans import INPUT, UPDATE
 from paceline.spec import Precision
 from paceline.workloads.base import Weights, weight_shapes
-from paceline.workloads.own import OWN_DATA, build_own, call_own
+from paceline.workloads.user_model import USER_DATA, build_user_model, call_user_code
 
 IMAGE_DIMENSIONS = 4
 # What XLA makes of a product of two single-precision matrices on a GPU, where its own default is TF32.
@@ -40,18 +40,18 @@ class Network:
     """What is trained: starting parameters, the forward pass, the loss."""
 
     params: Tree
-    # Given parameters, what is kept beside them, inputs, and whether it trains: outputs, and what is kept from now on.
+    # Parameters, buffers, inputs, and whether it trains ─► outputs, and the buffers after the pass.
     forward: Callable[[Tree, Tree, Array, bool], tuple[Any, Tree]]
     loss: Loss
-    # Arrays that are not trained but change: running means, random states.
-    kept: Tree = field(default_factory=dict)
+    # Arrays that change and are not trained: running means, random states.
+    buffers: Tree = field(default_factory=dict)
 
 
 def network_of(context: Context, layout: Layout) -> Network:
     """The run's model: neutral layers, or the user's pair of functions."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     if user_model is not None:
-        params, apply = own_pair(context, build_own(user_model))
+        params, apply = user_pair(context, build_user_model(user_model))
         return Network(jax.tree.map(np.asarray, params), _pure(context, apply), user_model.loss or cross_entropy)
     weights = context.starting_weights()
     params = {name: array.reshape(layout.fold(name, array.shape)) for name, array in weights.items()}
@@ -60,20 +60,20 @@ def network_of(context: Context, layout: Layout) -> Network:
 
 
 def _pure(context: Context, apply: Apply) -> Callable[[Tree, Tree, Array, bool], tuple[Any, Tree]]:
-    """A forward pass that keeps nothing; with bf16, in half precision from single-precision parameters."""
+    """A forward pass without buffers; with bf16, in half precision from single-precision parameters."""
     half = context.spec.precision == "bf16"
 
-    def forward(params: Tree, kept: Tree, inputs: Array, _trains: bool) -> tuple[Any, Tree]:
+    def forward(params: Tree, buffers: Tree, inputs: Array, _trains: bool) -> tuple[Any, Tree]:
         if half:
             params, inputs = jax.tree.map(_halved, (params, inputs))
-        return apply(params, inputs), kept
+        return apply(params, inputs), buffers
 
     return forward
 
 
-def own_pair(context: Context, built: Any) -> tuple[Tree, Apply]:
+def user_pair(context: Context, built: Any) -> tuple[Tree, Apply]:
     """Starting parameters and forward pass of the user's model, which is a pair of functions (init, apply)."""
-    user_model = context.own
+    user_model = context.user_model
     assert user_model is not None
     if not (isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))):
         raise ModelError(
@@ -81,7 +81,7 @@ def own_pair(context: Context, built: Any) -> tuple[Tree, Apply]:
             f"return (init, apply) with init(key) giving the parameters and apply(params, inputs) the outputs"
         )
     init, apply = built
-    return call_own(f"init(key) of {user_model.label}", init, jax.random.key(context.spec.seed)), apply
+    return call_user_code(f"init(key) of {user_model.label}", init, jax.random.key(context.spec.seed)), apply
 
 
 def cross_entropy(outputs: Array, targets: Array) -> Array:
@@ -92,7 +92,7 @@ def cross_entropy(outputs: Array, targets: Array) -> Array:
 
 def optimizer_for(context: Context, params: Tree) -> Transformation:
     """The user's optimizer, or the run's settings."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     if user_model is not None and user_model.optimizer is not None:
         optimizer: Transformation = user_model.optimizer(params)
         return optimizer
@@ -104,7 +104,7 @@ def arrays_of(context: Context, train: bool) -> tuple[np.ndarray, np.ndarray]:
     data = context.data
     inputs, targets = (data.train_inputs, data.train_targets) if train else (data.test_inputs, data.test_targets)
     # Data that come with the user's model, or were made in the shape that it asks for, are in its own order.
-    as_given = context.model.own is not None and context.spec.dataset in (OWN_DATA, "synthetic")
+    as_given = context.model.user_model is not None and context.spec.dataset in (USER_DATA, "synthetic")
     if inputs.ndim == IMAGE_DIMENSIONS and not as_given:
         inputs = np.ascontiguousarray(inputs.transpose(0, 2, 3, 1))
     narrow = [array.astype(np.int32) if array.dtype == np.int64 else array for array in (inputs, targets)]
@@ -129,12 +129,12 @@ class JaxJob:
         self._whole = layout.on()
         shardings = layout.of_params(network.params)
         params = jax.tree.map(put, network.params, shardings)
-        kept = jax.tree.map(lambda array: put(array, self._whole), network.kept)
+        buffers = jax.tree.map(lambda array: put(array, self._whole), network.buffers)
         state = jax.eval_shape(self._optimizer.init, network.params)
         placed = state_shardings(network.params, shardings, state, self._whole)
-        self._state = (params, kept, jax.jit(self._optimizer.init, out_shardings=placed)(params))
+        self._state = (params, buffers, jax.jit(self._optimizer.init, out_shardings=placed)(params))
         # The devices have its parameters now.
-        self._network = replace(network, params={}, kept={})
+        self._network = replace(network, params={}, buffers={})
         self._data = tuple(put(array, self._whole) for array in arrays_of(context, train=True))
         self._step = jax.jit(
             self._one_step if stride == 1 else self._several_steps,
@@ -152,34 +152,36 @@ class JaxJob:
             return params
         return lax.with_sharding_constraint(params, self._layout.of_gathered(params))
 
-    def _outputs(self, params: Tree, kept: Tree, inputs: Array, trains: bool) -> tuple[Any, Tree]:
-        return self._network.forward(self._gathered(params), kept, inputs, trains)
+    def _outputs(self, params: Tree, buffers: Tree, inputs: Array, trains: bool) -> tuple[Any, Tree]:
+        return self._network.forward(self._gathered(params), buffers, inputs, trains)
 
-    def _value(self, params: Tree, kept: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree]:
-        outputs, kept = self._network.forward(params, kept, inputs, True)
-        return self._network.loss(outputs, targets), kept
+    def _value(self, params: Tree, buffers: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree]:
+        outputs, buffers = self._network.forward(params, buffers, inputs, True)
+        return self._network.loss(outputs, targets), buffers
 
-    def _gradients(self, params: Tree, kept: Tree, data: tuple[Array, Array], rows: Array) -> tuple[Array, Tree, Tree]:
-        """Loss, what is kept, and gradients of the mean over a batch, in as many passes as the run says."""
+    def _gradients(
+        self, params: Tree, buffers: Tree, data: tuple[Array, Array], rows: Array
+    ) -> tuple[Array, Tree, Tree]:
+        """Loss, buffers and gradients of the mean over a batch, in as many passes as the run says."""
 
-        def of_rows(data: tuple[Array, Array], params: Tree, kept: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
+        def of_rows(data: tuple[Array, Array], params: Tree, buffers: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
             with jax.named_scope(INPUT):
                 inputs, targets = (array.at[rows].get(mode="promise_in_bounds") for array in data)
-            (loss, kept), gradients = jax.value_and_grad(self._value, has_aux=True)(params, kept, inputs, targets)
-            return loss, kept, gradients
+            (loss, buffers), gradients = jax.value_and_grad(self._value, has_aux=True)(params, buffers, inputs, targets)
+            return loss, buffers, gradients
 
-        def of_passes(data: tuple[Array, Array], params: Tree, kept: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
-            return mean_of_passes(partial(of_rows, data), params, kept, rows)
+        def of_passes(data: tuple[Array, Array], params: Tree, buffers: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
+            return mean_of_passes(partial(of_rows, data), params, buffers, rows)
 
         gathered, back = jax.vjp(self._gathered, params)
         if self._passes == 1:
-            loss, kept, gradients = of_rows(data, gathered, kept, rows)
+            loss, buffers, gradients = of_rows(data, gathered, buffers, rows)
         elif self._layout.batch_ways == 1 or not self._layout.shares_apart:
-            loss, kept, gradients = of_passes(data, gathered, kept, rows)
+            loss, buffers, gradients = of_passes(data, gathered, buffers, rows)
         else:
             mesh, side = self._layout.mesh, self._layout.batch_side
-            loss, kept, gradients = mean_over_devices(mesh, side, of_passes, data, gathered, kept, shared=rows)
-        return loss, kept, back(gradients)[0]
+            loss, buffers, gradients = mean_over_devices(mesh, side, of_passes, data, gathered, buffers, shared=rows)
+        return loss, buffers, back(gradients)[0]
 
     def _updated(self, params: Tree, state: Tree, gradients: Tree) -> tuple[Tree, Tree]:
         """Parameters and optimizer state after an update."""
@@ -191,13 +193,13 @@ class JaxJob:
         return jax.tree.map(jnp.add, params, change), state
 
     def _one_step(self, state: Tree, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Tree, Array]:
-        params, kept, optimizer_state = state
+        params, buffers, optimizer_state = state
         with jax.named_scope(INPUT):
             rows = lax.dynamic_index_in_dim(order, number, keepdims=False)
-        loss, kept, gradients = self._gradients(params, kept, data, rows)
+        loss, buffers, gradients = self._gradients(params, buffers, data, rows)
         with jax.named_scope(UPDATE):
             params, optimizer_state = self._updated(params, optimizer_state, gradients)
-        return (params, kept, optimizer_state), loss
+        return (params, buffers, optimizer_state), loss
 
     def _several_steps(
         self, state: Tree, data: tuple[Array, Array], order: Array, first: Any, count: Any
@@ -258,10 +260,10 @@ class JaxJob:
             [float(_local(part)) for part in self._measure(*self._state[:2], self._test, put(rows, sharding))]
         )
 
-    def _measured(self, params: Tree, kept: Tree, data: tuple[Array, Array], rows: Array) -> tuple[Any, Any, Any]:
+    def _measured(self, params: Tree, buffers: Tree, data: tuple[Array, Array], rows: Array) -> tuple[Any, Any, Any]:
         """Sum of losses, predictions, and how many of them are right."""
         inputs, targets = (array.at[rows].get(mode="promise_in_bounds") for array in data)
-        outputs, _ = self._outputs(params, kept, inputs, trains=False)
+        outputs, _ = self._outputs(params, buffers, inputs, trains=False)
         loss = self._network.loss(outputs, targets) * rows.shape[0]
         if jnp.issubdtype(targets.dtype, jnp.floating) or outputs.ndim != targets.ndim + 1:
             return loss, 0, 0
@@ -272,7 +274,7 @@ class JaxJob:
         whole = jax.jit(lambda trees: trees, out_shardings=self._whole)(self._state[:2])
         leaves = [leaf for tree in whole for leaf in jax.tree_util.tree_leaves_with_path(tree)]
         named = {path_name(path): _local(leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}
-        if self._context.own is not None:
+        if self._context.user_model is not None:
             return named
         shapes = weight_shapes(self._context.model.layers, self._context.data.input_shape)
         return {name: array.reshape(shapes[name]) for name, array in named.items()}

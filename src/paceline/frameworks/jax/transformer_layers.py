@@ -40,8 +40,8 @@ def transformer_forward(layer: Layer, arrays: Arrays, x: Array, place_middle: Pl
 
 def rows(table: Array, indices: Array) -> Array:
     """Rows of a table."""
-    found: Array = table.at[indices].get(mode="promise_in_bounds")
-    return found
+    selected: Array = table.at[indices].get(mode="promise_in_bounds")
+    return selected
 
 
 def product(x: Array, kernel: Array) -> Array:
@@ -148,6 +148,6 @@ def _experts(layer: neutral.LlamaBlock, arrays: Arrays, x: Array) -> Array:
     sources = order // layer.chosen
     vectors = flat[sources]
     gate, up = (lax.ragged_dot(vectors, arrays(name), counts) for name in ("experts_gate", "experts_up"))
-    made = lax.ragged_dot(jax.nn.silu(gate) * up, arrays("experts_down"), counts)
-    made = made * shares.reshape(-1)[order][:, None]
-    return jnp.zeros_like(flat).at[sources].add(made).reshape(x.shape)
+    outputs = lax.ragged_dot(jax.nn.silu(gate) * up, arrays("experts_down"), counts)
+    outputs = outputs * shares.reshape(-1)[order][:, None]
+    return jnp.zeros_like(flat).at[sources].add(outputs).reshape(x.shape)

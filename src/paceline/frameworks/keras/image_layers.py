@@ -73,11 +73,11 @@ class ResidualLayer(keras.layers.Layer):
 
     def call(self, x: Any) -> Any:
         """(n, h, w, c) to perhaps fewer pixels and more channels."""
-        made = x
+        hidden = x
         for name in self.chain:
-            made = getattr(self, name)(made)
-            made = made if name == self.chain[-1] else ops.relu(made)
-        return ops.relu(made + (self.skip(x) if "skip" in self.inner else x))
+            hidden = getattr(self, name)(hidden)
+            hidden = hidden if name == self.chain[-1] else ops.relu(hidden)
+        return ops.relu(hidden + (self.skip(x) if "skip" in self.inner else x))
 
 
 class OverlappingPoolLayer(keras.layers.Layer):

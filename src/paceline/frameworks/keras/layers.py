@@ -8,14 +8,14 @@ from keras import ops
 from paceline.frameworks.keras.image_layers import image_layer, image_variable
 from paceline.frameworks.keras.transformer_layers import (
     NESTED,
+    JointBlockLayer,
     TiedHeadLayer,
     dense_layer,
-    joint_attention,
     norm_layer,
     transformer_layer,
 )
 from paceline.workloads import layers as neutral
-from paceline.workloads.layers import MLP_OVER_WIDTH, Layer, Shape
+from paceline.workloads.layers import Layer, Shape
 from paceline.workloads.transformer_layers import TiedHead
 
 # Neutral array of a layer ─► attribute of the Keras layer, where they have different names.
@@ -37,28 +37,6 @@ class EmbedLayer(keras.layers.Layer):
     def call(self, tokens: Any) -> Any:
         """(n, length) to (n, length, width)."""
         return ops.take(self.tokens, tokens, axis=0) + ops.convert_to_tensor(self.positions)
-
-
-class BlockLayer(keras.layers.Layer):
-    """A pre-norm transformer block with causal attention."""
-
-    def __init__(self, width: int, heads: int, **fields: Any) -> None:
-        super().__init__(**fields)
-        self.heads = heads
-        self.norm1, self.norm2 = norm_layer("norm1"), norm_layer("norm2")
-        self.qkv, self.out = dense_layer(3 * width, "qkv"), dense_layer(width, "out")
-        self.up, self.down = dense_layer(MLP_OVER_WIDTH * width, "up"), dense_layer(width, "down")
-
-    def build(self, input_shape: Shape) -> None:
-        """Builds the inner layers; all but the last take the width of the input."""
-        for layer in (self.norm1, self.norm2, self.qkv, self.out, self.up):
-            layer.build(input_shape)
-        self.down.build((*input_shape[:-1], MLP_OVER_WIDTH * input_shape[-1]))
-
-    def call(self, x: Any) -> Any:
-        """(n, length, width) to the same."""
-        x = x + self.out(joint_attention(self.qkv(self.norm1(x)), self.heads, causal=True))
-        return x + self.down(ops.gelu(self.up(self.norm2(x)), approximate=True))
 
 
 def keras_layer(  # noqa: PLR0911 - one per kind of layer
@@ -83,7 +61,7 @@ def keras_layer(  # noqa: PLR0911 - one per kind of layer
         case neutral.Norm():
             return norm_layer(name)
         case neutral.Block(heads):
-            return BlockLayer(shape[-1], heads, name=name)
+            return JointBlockLayer(shape[-1], heads, causal=True, name=name)
     built = transformer_layer(name, layer, shape) or image_layer(name, layer, shape)
     if built is None:
         raise TypeError(f"no Keras layer for {type(layer).__name__}")
@@ -94,7 +72,7 @@ def variable_of(layer: keras.layers.Layer, array: str) -> keras.Variable:
     """The variable of a Keras layer that holds a neutral array."""
     if (variable := image_variable(layer, array)) is not None:
         return variable
-    if isinstance(layer, (BlockLayer, *NESTED)) and "_" in array:
+    if isinstance(layer, NESTED) and "_" in array:
         inner, _, array = array.rpartition("_")
         layer = getattr(layer, inner)
     return getattr(layer, _ATTRIBUTES.get(array, array))

@@ -16,11 +16,11 @@ from paceline.frameworks.keras.layers import keras_layer, variable_of
 from paceline.spec import RunSpec
 from paceline.workloads.base import Layers, Weights, named_layers, relu_places
 from paceline.workloads.layers import Shape
-from paceline.workloads.own import OWN_DATA, build_own
+from paceline.workloads.user_model import USER_DATA, build_user_model
 
 IMAGE_DIMENSIONS = 4
 # Data whose samples have the shape that the user gave; images of other data sets are turned to channels-last.
-_AS_GIVEN = (OWN_DATA, "synthetic")
+_AS_GIVEN = (USER_DATA, "synthetic")
 
 Loss = Callable[[Any, Any], Any]
 
@@ -65,16 +65,16 @@ def build_model(context: Context) -> keras.Model:
     set_precision(context.spec)
     keras.utils.set_random_seed(context.spec.seed)
     model = context.model
-    if model.own is not None:
-        return own_model(context)
+    if model.user_model is not None:
+        return build_keras_model(context)
     return build_layers(model.layers, context.data.input_shape, context.starting_weights())
 
 
-def own_model(context: Context) -> keras.Model:
+def build_keras_model(context: Context) -> keras.Model:
     """The user's Keras model, with its variables made."""
-    user_model = context.own
+    user_model = context.user_model
     assert user_model is not None
-    model = build_own(user_model)
+    model = build_user_model(user_model)
     if not isinstance(model, keras.Model):
         raise ModelError(
             f"{user_model.label} returned {type(model).__name__}, not a keras.Model; return the model itself"
@@ -103,7 +103,7 @@ def keras_inputs(context: Context, array: np.ndarray) -> np.ndarray:
 
 def loss_function(context: Context, model: keras.Model) -> Loss:
     """The user's loss, or mean cross-entropy over samples and positions; called with outputs and targets."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     if user_model is not None and user_model.loss is not None:
         return user_model.loss
     from_logits = not ends_in_softmax(model)
@@ -123,7 +123,7 @@ def ends_in_softmax(model: keras.Model) -> bool:
 
 def export_weights(context: Context, model: keras.Model) -> Weights:
     """All weights in the neutral layout, or under the names of the user's model."""
-    if context.model.own is not None:
+    if context.model.user_model is not None:
         return {variable.path: np.asarray(ops.convert_to_numpy(variable)) for variable in model.weights}
     variables = named_variables(model, context.model.layers, context.data.input_shape)
     return {name: np.asarray(ops.convert_to_numpy(variable)) for name, variable in variables.items()}

@@ -95,7 +95,7 @@ def optimizer_for(
     context: Context, model: keras.Model, kinds: dict[str, type[TorchOptimizer]] = KINDS
 ) -> keras.optimizers.Optimizer:
     """The user's optimizer, or the one of these kinds that the run asks for; with its variables made."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     variables = model.trainable_variables
     chosen = user_model.optimizer(variables) if user_model is not None and user_model.optimizer is not None else None
     optimizer = chosen if chosen is not None else kinds[context.spec.optimizer.name](context.spec.optimizer)

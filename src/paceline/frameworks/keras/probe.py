@@ -9,19 +9,19 @@ import numpy as np
 from keras import ops
 
 from paceline.contract.context import Context
-from paceline.contract.own_facts import OwnFacts
+from paceline.contract.user_model_facts import UserModelFacts
 from paceline.errors import ModelError
 from paceline.frameworks.keras.model import keras_inputs, loss_function, make_variables
-from paceline.workloads.own import telling_samples
+from paceline.workloads.user_model import telling_samples
 
 SAMPLES = 2
 # Keras puts what went wrong in bold, between where and a list of all arguments.
 _BOLD = re.compile(r"\x1b\[1m(.*?)\x1b\[0m", re.DOTALL)
 
 
-def look_at_keras(context: Context, model: keras.Model) -> OwnFacts:
+def inspect_keras(context: Context, model: keras.Model) -> UserModelFacts:
     """Facts of the model; raises `ModelError` when it does not fit its data."""
-    user_model, data = context.own, context.data
+    user_model, data = context.user_model, context.data
     assert user_model is not None
     chosen = telling_samples(data.train_targets)
     _pass_through(context, model, keras_inputs(context, data.train_inputs[chosen]), data.train_targets[chosen])
@@ -31,12 +31,12 @@ def look_at_keras(context: Context, model: keras.Model) -> OwnFacts:
     cuts = tuple(
         name for name, function in (("stages", user_model.stages), ("plan", user_model.plan)) if function is not None
     )
-    return OwnFacts("keras", parameters, len(data.train_inputs), isinstance(model, keras.Sequential), cuts)
+    return UserModelFacts("keras", parameters, len(data.train_inputs), isinstance(model, keras.Sequential), cuts)
 
 
 def _pass_through(context: Context, model: keras.Model, inputs: np.ndarray, targets: np.ndarray) -> None:
-    assert context.own is not None
-    label, shape = context.own.label, "x".join(map(str, inputs.shape[1:]))
+    assert context.user_model is not None
+    label, shape = context.user_model.label, "x".join(map(str, inputs.shape[1:]))
     try:
         _check_shape(model, inputs.shape[1:])
         make_variables(context, model)
@@ -49,19 +49,19 @@ def _pass_through(context: Context, model: keras.Model, inputs: np.ndarray, targ
     try:
         _fit_together(context, model, outputs, targets)
     except Exception as error:
-        got = tuple(outputs.shape) if hasattr(outputs, "shape") else type(outputs).__name__
+        output_shape = tuple(outputs.shape) if hasattr(outputs, "shape") else type(outputs).__name__
         raise ModelError(
-            f"the output of {label} ({got} for {SAMPLES} samples) does not fit its targets: {_words(error)}; "
+            f"the output of {label} ({output_shape} for {SAMPLES} samples) does not fit its targets: {_words(error)}; "
             f"give its class count with --classes, or a function loss(outputs, targets) in the file"
         ) from error
 
 
 def _check_shape(model: keras.Model, shape: tuple[int, ...]) -> None:
     """Keras would answer with all numbers of the inputs."""
-    wanted = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
-    if len(wanted) > 1:
-        raise ValueError(f"it has {len(wanted)} inputs, and data sets have one")
-    for sizes in wanted:
+    shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
+    if len(shapes) > 1:
+        raise ValueError(f"it has {len(shapes)} inputs, and data sets have one")
+    for sizes in shapes:
         fits = [want in (None, have) for want, have in zip(sizes, shape, strict=False)]
         if len(sizes) != len(shape) or not all(fits):
             raise ValueError(f"it was built for {'x'.join(map(str, sizes))}")
@@ -73,8 +73,8 @@ def _words(error: Exception) -> str:
 
 
 def _fit_together(context: Context, model: keras.Model, outputs: Any, targets: np.ndarray) -> None:
-    assert context.own is not None
-    if context.own.loss is None and targets.dtype.kind == "i" and int(targets.max()) >= outputs.shape[-1]:
+    assert context.user_model is not None
+    if context.user_model.loss is None and targets.dtype.kind == "i" and int(targets.max()) >= outputs.shape[-1]:
         # Some kernels answer a class that is not there with a loss that is no number.
         raise ValueError(f"class {int(targets.max())} is not among {outputs.shape[-1]} outputs")
     loss = loss_function(context, model)(outputs, ops.convert_to_tensor(targets))

@@ -112,12 +112,15 @@ class TiedHeadLayer(keras.layers.Layer):
         return scores + ops.convert_to_tensor(self.bias) if self.has_bias else scores
 
 
-class EncoderLayer(keras.layers.Layer):
-    """A block in which all positions see each other, with norms before or after its halves."""
+class JointBlockLayer(keras.layers.Layer):
+    """A block with one array for queries, keys and values, and norms before or after its halves.
 
-    def __init__(self, width: int, heads: int, norm_first: bool, **fields: Any) -> None:
+    A causal one is GPT's, whose GELU is by tanh (Radford et al., 2019); an encoder's is exact.
+    """
+
+    def __init__(self, width: int, heads: int, causal: bool, norm_first: bool = True, **fields: Any) -> None:
         super().__init__(**fields)
-        self.heads, self.norm_first = heads, norm_first
+        self.heads, self.causal, self.norm_first = heads, causal, norm_first
         self.norm1, self.norm2 = norm_layer("norm1"), norm_layer("norm2")
         self.qkv, self.out = dense_layer(3 * width, "qkv"), dense_layer(width, "out")
         self.up, self.down = dense_layer(MLP_OVER_WIDTH * width, "up"), dense_layer(width, "down")
@@ -137,10 +140,10 @@ class EncoderLayer(keras.layers.Layer):
         return self.norm2(x + self._network(x))
 
     def _attention(self, x: Any) -> Any:
-        return self.out(joint_attention(self.qkv(x), self.heads, causal=False))
+        return self.out(joint_attention(self.qkv(x), self.heads, self.causal))
 
     def _network(self, x: Any) -> Any:
-        return self.down(ops.gelu(self.up(x), approximate=False))
+        return self.down(ops.gelu(self.up(x), approximate=self.causal))
 
 
 class LlamaLayer(keras.layers.Layer):
@@ -187,7 +190,7 @@ class LlamaLayer(keras.layers.Layer):
 
 
 # Layers whose arrays are those of layers inside them.
-NESTED = (EncoderLayer, LlamaLayer, BertEmbedLayer)
+NESTED = (JointBlockLayer, LlamaLayer, BertEmbedLayer)
 
 
 def transformer_layer(name: str, layer: Layer, shape: Shape) -> keras.layers.Layer | None:  # noqa: PLR0911 - one per kind
@@ -204,7 +207,7 @@ def transformer_layer(name: str, layer: Layer, shape: Shape) -> keras.layers.Lay
         case neutral.Gelu():
             return keras.layers.Activation(lambda x: ops.gelu(x, approximate=False), name=name)
         case neutral.EncoderBlock(heads, norm_first):
-            return EncoderLayer(shape[-1], heads, norm_first, name=name)
+            return JointBlockLayer(shape[-1], heads, causal=False, norm_first=norm_first, name=name)
         case neutral.MoeBlock():
             return None
         case neutral.LlamaBlock():

@@ -63,7 +63,7 @@ NEEDS = Needs(
     # Eager stands for the usual way, a traced function; compiled is the same function through XLA.
     executions=("eager", "compiled"),
     packages=("keras",),
-    own_models="keras",
+    user_models="keras",
     environment=environment,
     check=check,
     can_be_instrumented=on_cores,

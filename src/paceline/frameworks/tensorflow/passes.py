@@ -30,7 +30,7 @@ def in_passes(gradients: Gradients, passes: int, variables: list[keras.Variable]
             ]
             return number + 1, loss + tf.cast(more, tf.float32), sums
 
-        start = (tf.constant(0), tf.constant(0.0), [tf.zeros(one.shape, one.dtype) for one in variables])
+        start = (tf.constant(0), tf.constant(0.0), [tf.zeros(variable.shape, variable.dtype) for variable in variables])
         _, loss, sums = tf.while_loop(
             lambda number, *_: number < passes, add, start, parallel_iterations=1, maximum_iterations=passes
         )

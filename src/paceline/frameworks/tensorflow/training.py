@@ -41,10 +41,10 @@ class TfJob:
         self.stride = stride
         self._context, self._strategy, self._devices = context, strategy, devices
         self._barrier, self._leave = barrier, leave
-        wanted = context.spec.workers if replicas is None else replicas
-        if strategy.num_replicas_in_sync != wanted:
+        expected = context.spec.workers if replicas is None else replicas
+        if strategy.num_replicas_in_sync != expected:
             # Each process would then train alone on the whole batch, and the losses would look right.
-            raise RuntimeError(f"TensorFlow made {strategy.num_replicas_in_sync} replicas of {wanted}")
+            raise RuntimeError(f"TensorFlow made {strategy.num_replicas_in_sync} replicas of {expected}")
         with strategy.scope():
             self._model = build_model(context)
             self._optimizer = optimizer_for(context, self._model, KINDS)

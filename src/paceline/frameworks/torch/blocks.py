@@ -13,7 +13,7 @@ from paceline.frameworks.torch.sharded import layers
 
 def blocks_of(context: Context, module: nn.Module) -> Sequence[nn.Module]:
     """The blocks of a transformer, built in or found in a user's model; the layers of any other model."""
-    if context.model.own is not None:
+    if context.model.user_model is not None:
         return blocks(module) or layers(module)
     return [child for child in module.modules() if isinstance(child, BLOCK_MODULES)] or layers(module)
 

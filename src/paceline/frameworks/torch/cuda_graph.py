@@ -40,7 +40,7 @@ class GraphedJob:
         self._order = job.order.clone()
         self._number = torch.zeros(1, dtype=torch.long, device=self._order.device)
         self._losses = torch.zeros(len(self._order), device=self._order.device)
-        self._made = 0
+        self._steps_run = 0
         with job.unchanged():
             with recording_stream(True):
                 for _ in range(SETTLING_STEPS):
@@ -66,17 +66,17 @@ class GraphedJob:
         self._job.start_epoch(epoch)
         self._order.copy_(self._job.order)
         self._number.zero_()
-        self._made = 0
+        self._steps_run = 0
 
     def step(self, first: int, count: int) -> None:
         """One replay for each step."""
         for _ in range(count):
             self._graph.replay()
-        self._made += count
+        self._steps_run += count
 
     def losses(self) -> list[float]:
         """Losses of this process's share of each batch."""
-        losses: list[float] = self._losses[: self._made].tolist()
+        losses: list[float] = self._losses[: self._steps_run].tolist()
         return losses
 
     def close(self) -> None:

@@ -67,8 +67,8 @@ def find_blocks(module: nn.Module) -> Blocks | None:
 
 def blocks(module: nn.Module) -> list[nn.Module]:
     """The blocks as modules; none where none are found."""
-    found = find_blocks(module)
-    return list(found.modules.values()) if found else []
+    block_list = find_blocks(module)
+    return list(block_list.modules.values()) if block_list else []
 
 
 def _listed(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

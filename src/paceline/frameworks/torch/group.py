@@ -56,11 +56,11 @@ def join_group(context: Context, backend: str | None = None, with_host: bool = F
 def link_bytes_per_second(ranks: int, payload_bytes: int = PROBE_BYTES) -> float:
     """Bytes per second that each rank sends in an all-reduce over all ranks; the median of a few."""
     payload = torch.ones(payload_bytes // 4, device="cuda")
-    taken = []
+    round_seconds = []
     for _ in range(PROBE_ROUNDS):
         torch.cuda.synchronize()
         began = perf_counter()
         dist.all_reduce(payload)
         torch.cuda.synchronize()
-        taken.append(perf_counter() - began)
-    return 2 * (ranks - 1) / ranks * payload_bytes / median(taken[1:])
+        round_seconds.append(perf_counter() - began)
+    return 2 * (ranks - 1) / ranks * payload_bytes / median(round_seconds[1:])

@@ -47,12 +47,12 @@ class ResidualModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, h, w) to perhaps fewer pixels and more channels."""
-        made = x
+        hidden = x
         for name in self.chain:
-            made = self.get_submodule(name)(made)
-            made = functional.relu(made, inplace=True) if name != self.chain[-1] else made
+            hidden = self.get_submodule(name)(hidden)
+            hidden = functional.relu(hidden, inplace=True) if name != self.chain[-1] else hidden
         beside = self.skip(x) if "skip" in self._modules else x
-        return functional.relu(made + beside, inplace=True)
+        return functional.relu(hidden + beside, inplace=True)
 
 
 class AverageModule(nn.Module):

@@ -25,7 +25,7 @@ LossOfInputs = Callable[[Tensor, Tensor], Tensor]
 
 def loss_of_inputs(context: Context, module: nn.Module, loss: Loss) -> LossOfInputs:
     """The loss of the module's outputs; computed by its head where the run is compiled and the head is known."""
-    head = head_of(module) if "compiled" in context.spec.execution and context.model.own is None else None
+    head = head_of(module) if "compiled" in context.spec.execution and context.model.user_model is None else None
     if head is None:
         return lambda inputs, targets: loss(module(inputs), targets)
     return LossInHead(module, head, loss)

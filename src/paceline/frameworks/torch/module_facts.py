@@ -27,7 +27,7 @@ class _Collector:
         # Storages that were counted or do not count, by number; held, so that no other storage gets the number.
         self._storages: dict[int, Any] = {}
         self._storages |= {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in uncounted}
-        self._seen: set[str] = set()
+        self._layer_names: set[str] = set()
         # Parameters that were counted, by number: one that modules share counts once.
         self._counted: set[int] = set()
         self.counter = FlopCounterMode(display=False)
@@ -35,9 +35,9 @@ class _Collector:
     def add(self, name: str, module: nn.Module, output: Tensor) -> None:
         """Adds a module that has just run. One that runs again costs again, and brings no further parameters."""
         flops = self.counter.get_total_flops()
-        is_new = name not in self._seen
+        is_new = name not in self._layer_names
         arrays = _arrays(module, self._counted) if is_new else ()
-        self._seen.add(name)
+        self._layer_names.add(name)
         self.layers.append(
             LayerFacts(
                 name=name,

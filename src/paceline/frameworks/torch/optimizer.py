@@ -21,7 +21,10 @@ def make_optimizer(
     parameters = list(parameters)
     # The fused form of SGD does not know tensors that are divided over ranks, and moves those of two bytes on a CPU
     # wrongly (PyTorch 2.13).
-    fused = not any(hasattr(one, "to_local") or (one.itemsize == 2 and one.device.type == "cpu") for one in parameters)
+    fused = not any(
+        hasattr(parameter, "to_local") or (parameter.itemsize == 2 and parameter.device.type == "cpu")
+        for parameter in parameters
+    )
     kinds: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
         "adam": (
             torch.optim.Adam,

@@ -60,7 +60,7 @@ def hold_in_half(spec: RunSpec, module: nn.Module) -> None:
 
 
 def compute_in_half(spec: RunSpec, module: nn.Module) -> None:
-    """The same for a whole model, which still takes and returns single precision."""
+    """As `hold_in_half`, for a whole model, which still takes and returns single precision."""
     hold_in_half(spec, module)
     if spec.precision == "bf16-pure":
         module.register_forward_pre_hook(cast_inputs(torch.bfloat16))
@@ -95,10 +95,10 @@ class LossScale:
         gradients = [grad.to_local() if hasattr(grad, "to_local") else grad for grad in found_gradients]
         for place in {gradient.device for gradient in gradients}:
             here = [gradient for gradient in gradients if gradient.device == place and gradient.numel()]
-            found, factor = overflow.to(place), inverse.to(place)
+            overflow_here, factor = overflow.to(place), inverse.to(place)
             if here:
-                torch._amp_foreach_non_finite_check_and_unscale_(here, found, factor)
-            overflow = torch.maximum(overflow, found.to(self._device))
+                torch._amp_foreach_non_finite_check_and_unscale_(here, overflow_here, factor)
+            overflow = torch.maximum(overflow, overflow_here.to(self._device))
         if self._agree:
             dist.all_reduce(overflow, dist.ReduceOp.MAX, group=self._group)
         finite = not bool(overflow)

@@ -45,7 +45,7 @@ def recompute(context: Context, module: nn.Module) -> None:
 
 
 def _recomputed(context: Context, module: nn.Module) -> Iterable[nn.Module]:
-    if context.model.own is not None:
+    if context.model.user_model is not None:
         return blocks(module) or layers(module)
     return [child for child in module.modules() if isinstance(child, BLOCK_MODULES)]
 

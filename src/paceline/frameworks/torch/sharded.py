@@ -31,16 +31,16 @@ def shard_state(optimizer: torch.optim.Optimizer, in_buckets: bool) -> "ZeroRedu
     # Compiles a dozen optimizers when it is imported, which takes longer than starting a run.
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    def keep_own(own_groups: list[dict[str, Any]], **_defaults: Any) -> torch.optim.Optimizer:
-        for group, local_group in zip(optimizer.param_groups, own_groups, strict=True):
+    def keep_local(local_groups: list[dict[str, Any]], **_defaults: Any) -> torch.optim.Optimizer:
+        for group, local_group in zip(optimizer.param_groups, local_groups, strict=True):
             group["params"] = local_group["params"]
-        mine = {parameter for group in own_groups for parameter in group["params"]}
+        mine = {parameter for group in local_groups for parameter in group["params"]}
         for parameter in [parameter for parameter in optimizer.state if parameter not in mine]:
             del optimizer.state[parameter]
         return optimizer
 
     groups = [dict(group) for group in optimizer.param_groups]
-    return ZeroRedundancyOptimizer(groups, optimizer_class=keep_own, parameters_as_bucket_view=in_buckets)
+    return ZeroRedundancyOptimizer(groups, optimizer_class=keep_local, parameters_as_bucket_view=in_buckets)
 
 
 def shard_module(
@@ -60,7 +60,7 @@ def shard_module(
     # Built-in models change nothing in place, so for them what this warns of cannot happen.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for unit in (*(layers(module) if by_layers else ()), module):
-        if context.model.own is not None:
+        if context.model.user_model is not None:
             unit.register_forward_hook(in_memory_of_its_own)
         policies = sharding_policies(context.spec, gives_results=unit is module)
         fully_shard(unit, mesh=mesh, reshard_after_forward=reshard_after_forward, **policies)
@@ -92,8 +92,8 @@ def layers(module: nn.Module) -> list[nn.Module]:
 
     Those that share a parameter stay with the whole.
     """
-    found = find_blocks(module)
-    candidates = list(_inside(module, found or Blocks({})))
+    blocks = find_blocks(module)
+    candidates = list(_inside(module, blocks or Blocks({})))
     owners = Counter(parameter for layer in candidates for parameter in set(layer.parameters()))
     return [layer for layer in candidates if all(owners[parameter] == 1 for parameter in layer.parameters())]
 

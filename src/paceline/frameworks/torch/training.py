@@ -25,7 +25,7 @@ from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.frameworks.torch.precision import HALVES, loss_scale, set_precision
 from paceline.spans import SpanRecorder
 from paceline.workloads.base import Weights
-from paceline.workloads.own import build_own
+from paceline.workloads.user_model import build_user_model
 
 IMAGE_DIMENSIONS = 4
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -80,10 +80,10 @@ def torch_device(context: Context) -> torch.device:
 def build(context: Context, device: torch.device) -> nn.Module:
     """The model with the run's starting weights, on the device."""
     channels_last = context.spec.memory_format == "channels_last"
-    user_model, layers = context.model.own, context.model.layers
+    user_model, layers = context.model.user_model, context.model.layers
     if user_model is not None:
         torch.manual_seed(context.spec.seed)
-        module = build_own(user_model)
+        module = build_user_model(user_model)
         if not isinstance(module, nn.Module):
             raise ModelError(
                 f"{user_model.label} returned {type(module).__name__}, not a torch.nn.Module; return the model itself"
@@ -103,13 +103,13 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def loss_function(context: Context) -> Loss:
     """The user's loss, or cross-entropy."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     return user_model.loss if user_model is not None and user_model.loss is not None else cross_entropy
 
 
 def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
     """The user's optimizer, or the run's settings."""
-    user_model, spec = context.model.own, context.spec
+    user_model, spec = context.model.user_model, context.spec
     if user_model is not None and user_model.optimizer is not None:
         optimizer: torch.optim.Optimizer = user_model.optimizer(module.parameters())
         return optimizer
@@ -363,7 +363,7 @@ def export_weights(context: Context, state: dict[str, Tensor]) -> Weights:
     whole = {name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for name, tensor in state.items()}
     # NumPy has no bfloat16.
     whole = {name: tensor.float() if tensor.dtype in HALVES.values() else tensor for name, tensor in whole.items()}
-    if context.model.own is not None:
+    if context.model.user_model is not None:
         return {name: tensor.detach().cpu().numpy() for name, tensor in whole.items()}
     channels_last = context.spec.memory_format == "channels_last"
     return neutral_weights(context.model.layers, context.data.input_shape, whole, channels_last)

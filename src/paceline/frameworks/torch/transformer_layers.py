@@ -122,7 +122,7 @@ class LlamaModule(nn.Module):
 
 
 class MoeModule(LlamaModule):
-    """The same with several networks, two of which each vector goes to."""
+    """A Llama block with several networks, of which each vector goes to a few."""
 
     def _make_network(self, width: int, block: neutral.LlamaBlock) -> None:
         assert isinstance(block, neutral.MoeBlock)
@@ -139,8 +139,8 @@ class MoeModule(LlamaModule):
         order = experts.flatten().argsort(stable=True)
         counts = torch.bincount(experts.flatten(), minlength=self.router.out_features)
         sources = order // self.chosen
-        made = self.experts(flat[sources], counts) * shares.flatten()[order].unsqueeze(-1)
-        return torch.zeros_like(flat).index_add(0, sources, made.to(flat.dtype)).view_as(x)
+        outputs = self.experts(flat[sources], counts) * shares.flatten()[order].unsqueeze(-1)
+        return torch.zeros_like(flat).index_add(0, sources, outputs.to(flat.dtype)).view_as(x)
 
 
 class Experts(nn.Module):
@@ -155,11 +155,11 @@ class Experts(nn.Module):
     def forward(self, vectors: Tensor, counts: Tensor) -> Tensor:
         """Vectors in the order of their experts, of which each has as many as `counts` says."""
         parts = vectors.split(counts.tolist())
-        made = [
+        outputs = [
             (functional.silu(part @ gate) * (part @ up)) @ down
             for part, gate, up, down in zip(parts, self.gate, self.up, self.down, strict=True)
         ]
-        return torch.cat(made)
+        return torch.cat(outputs)
 
 
 def rotate(heads: Tensor, turns: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from paceline.recommend.scripts.layout import without_unused_imports
 from paceline.recommend.scripts.table import SCRIPTS
 from paceline.recommend.scripts.torch_text import torch_values
 from paceline.recommend.scripts.values import values_of
-from paceline.runs.probe import probe as look_at_model
+from paceline.runs.probe import probe as probe_model
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.typical import machine_with_everything
@@ -33,18 +33,18 @@ def scripts() -> dict[str, Script]:
     return SCRIPTS
 
 
-def emit(spec: RunSpec, *, file_name: str = FILE_NAME, why: str = "", probe: Probe = look_at_model) -> str:
+def emit(spec: RunSpec, *, file_name: str = FILE_NAME, why: str = "", probe: Probe = probe_model) -> str:
     """A script that carries out the run; `why` is put into its docstring, to say what it was chosen for.
 
     A run that no machine could make, or that the script could not carry out as asked, is a `UserError`.
     """
-    whole = complete(spec)
-    script = script_of(whole.strategy)
-    _check(whole, script, probe)
-    source = Source(whole)
+    run = complete(spec)
+    script = script_of(run.strategy)
+    _check(run, script, probe)
+    source = Source(run)
     values = {
         **values_of(source, script, file_name, why),
-        **_OF_FRAMEWORK[strategy(whole.strategy).framework](source),
+        **_OF_FRAMEWORK[strategy(run.strategy).framework](source),
         **script.values(source),
     }
     return without_unused_imports(_templates().get_template(f"{script.name}.py.j2").render(values))
@@ -59,19 +59,19 @@ def script_of(name: str) -> Script:
 
 
 def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
-    for what, wanted, choices in (
+    for what, value, choices in (
         ("execution", spec.execution, script.executions),
         ("device", spec.device, DEVICES),
         ("precision", spec.precision, script.precisions),
     ):
-        if wanted not in choices:
-            raise SpecError(f"a script cannot be written for {what} {wanted}; use {' or '.join(choices)}")
+        if value not in choices:
+            raise SpecError(f"a script cannot be written for {what} {value}; use {' or '.join(choices)}")
     # The script may be for another machine than this.
     reason = refusal(spec, machine_with_everything(spec.workers), probe)
     if reason is not None:
         raise SpecError(f"a script cannot be written: {reason}")
     for function in strategy(spec.strategy).needs.cut_by(spec) if spec.model is not None else ():
-        if function in probe(spec).found:
+        if function in probe(spec).automatic_cuts:
             raise SpecError(
                 f"a script cannot be written: only Paceline finds how to cut {spec.workload} by itself; "
                 f"add a function {function} to its file"

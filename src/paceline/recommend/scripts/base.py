@@ -15,10 +15,10 @@ from paceline.spec import Execution, Precision, RunSpec, Scalar
 from paceline.strategies import strategy
 from paceline.workloads.base import Layers
 from paceline.workloads.layers import Layer, Shape
-from paceline.workloads.own import OWN_DATA, declared_functions
+from paceline.workloads.user_model import USER_DATA, declared_functions
 
 # Data whose samples a user's model takes in the shape that they have; images of other sets may be turned.
-_AS_GIVEN = (OWN_DATA, "synthetic")
+_AS_GIVEN = (USER_DATA, "synthetic")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Source:
     spec: RunSpec
 
     @cached_property
-    def own_functions(self) -> frozenset[str]:
+    def user_functions(self) -> frozenset[str]:
         """Functions that the user's file has, its own or imported ones; none for a built-in model."""
         file = self.spec.model
         if file is None:

@@ -27,8 +27,8 @@ def jax_values(source: Source) -> Mapping[str, Any]:
             (_shapes(each, input_shape) for _, each, input_shape in named_layers(layers, shape) if _is_block(each)), {}
         ),
         "forward": forward_text(layers, shape) if layers else [],
-        "settings": list(optimizer_settings(spec.optimizer)) if "optimizer" not in source.own_functions else [],
-        "weight_decay": spec.optimizer.weight_decay if "optimizer" not in source.own_functions else 0.0,
+        "settings": list(optimizer_settings(spec.optimizer)) if "optimizer" not in source.user_functions else [],
+        "weight_decay": spec.optimizer.weight_decay if "optimizer" not in source.user_functions else 0.0,
         "matmul_precision": MATMUL_PRECISIONS[spec.precision],
         "is_bf16": spec.precision == "bf16",
         "channels_at_end": True,

@@ -24,7 +24,7 @@ def keras_values(source: Source) -> Mapping[str, Any]:
         "is_global": False,
         "is_bf16": spec.precision == "bf16",
         "is_compiled": spec.execution == "compiled",
-        "weight_decay": spec.optimizer.weight_decay if "optimizer" not in source.own_functions else 0.0,
+        "weight_decay": spec.optimizer.weight_decay if "optimizer" not in source.user_functions else 0.0,
     }
 
 

@@ -56,9 +56,9 @@ def without_unused_imports(source: str) -> str:
     for node in tree.body:
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        kept = [alias for alias in node.names if (alias.asname or alias.name.partition(".")[0]) in used]
+        aliases = [alias for alias in node.names if (alias.asname or alias.name.partition(".")[0]) in used]
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-        lines[first : last + 1] = [_import(node, kept) if kept else None, *[None] * (last - first)]
+        lines[first : last + 1] = [_import(node, aliases) if aliases else None, *[None] * (last - first)]
     return _without_gaps([line for line in lines if line is not None])
 
 
@@ -72,8 +72,8 @@ def _import(node: ast.Import | ast.ImportFrom, aliases: list[ast.alias]) -> str:
 
 def _without_gaps(lines: list[str]) -> str:
     """At most two empty lines in a row, which is what stands between functions."""
-    kept: list[str] = []
+    spaced: list[str] = []
     for line in lines:
-        if line or kept[-2:] != ["", ""]:
-            kept.append(line)
-    return "\n".join(kept)
+        if line or spaced[-2:] != ["", ""]:
+            spaced.append(line)
+    return "\n".join(spaced)

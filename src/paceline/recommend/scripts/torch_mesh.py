@@ -41,7 +41,7 @@ def mesh_values(source: Source) -> Mapping[str, Any]:
         "is_v_shaped": plan.schedule in V_SHAPED,
         "schedule": SCHEDULES[plan.schedule],
         "edges": edges,
-        "may_lack_parameters": bare or (in_stages and "stages" in source.own_functions),
+        "may_lack_parameters": bare or (in_stages and "stages" in source.user_functions),
         "passes_text": "".join(passes),
         "kept": KEPT,
         "casts": spec.precision == "bf16",

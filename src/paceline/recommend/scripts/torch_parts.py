@@ -34,7 +34,7 @@ def pipeline_values(source: Source) -> Mapping[str, Any]:
         "is_interleaved": pipeline.schedule == "interleaved",
         "edges": edges,
         # A stage of layers without parameters has nothing to update.
-        "may_lack_parameters": bare or "stages" in source.own_functions,
+        "may_lack_parameters": bare or "stages" in source.user_functions,
         # Activations travel in their plain order.
         "channels_last": False,
     }

@@ -139,7 +139,7 @@ def on_several_machines(spec: RunSpec) -> str:
 
 
 def machines(spec: RunSpec) -> int:
-    """How many the workers fill, if there are more than one machine's GPUs."""
+    """Machines that the workers fill; one where they do not fill whole machines."""
     whole, left = divmod(spec.workers, GPUS_OF_A_MACHINE)
     return whole if spec.device != "cpu" and not left else 1
 

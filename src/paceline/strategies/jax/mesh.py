@@ -17,7 +17,7 @@ from paceline.frameworks.jax import declared
 from paceline.layout import DIMENSIONS
 from paceline.spec import RunSpec
 from paceline.systems import System
-from paceline.workloads.own import declared_functions
+from paceline.workloads.user_model import declared_functions
 
 SIDES = ("replicate", "shard", "tensor")
 
@@ -28,7 +28,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
 
 
 def check(spec: RunSpec, system: System) -> str | None:
-    """It has three of the dimensions, and the model must divide."""
+    """Why a run is refused: a layout has another dimension than these three, or the model does not divide."""
     layout = layout_of(spec)
     missing = next((name for name in DIMENSIONS if name not in SIDES and getattr(layout, name) > 1), None)
     if missing is not None:

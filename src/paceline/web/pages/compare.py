@@ -28,11 +28,11 @@ def show(request: Request) -> Response:
     keys = [key for key in request.query_params.getlist("run") if key]
     if len(keys) > 2:
         raise UserError(f"{len(keys)} configurations were chosen to be put side by side; choose two")
-    known = {row.key: row for row in rows}
-    if missing := [key for key in keys if key not in known]:
+    by_key = {row.key: row for row in rows}
+    if missing := [key for key in keys if key not in by_key]:
         raise UserError(f"there is no configuration {missing[0]!r} in the results; choose another")
     two = len(keys) == 2 and keys[0] != keys[1]
-    pair = _pair([known[key] for key in keys], snapshot.records) if two else None
+    pair = _pair([by_key[key] for key in keys], snapshot.records) if two else None
     values = {"names": names, "keys": [*keys, "", ""][:2], "pair": pair, "version_seen": snapshot.version}
     return site.render(request, "compare.html.j2", values)
 

@@ -75,7 +75,7 @@ class TimedGroup(dist.ProcessGroup):
 
     def __init__(self, inner: Any, rank: int, size: int, ranks: tuple[int, ...], recorder: SpanRecorder) -> None:
         super().__init__(rank, size)
-        self._inner, self._ranks, self._recorder, self._own = inner, ranks, recorder, rank
+        self._inner, self._ranks, self._recorder, self._group_rank = inner, ranks, recorder, rank
         self._counts = Counter[str]()
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
@@ -99,19 +99,19 @@ class TimedGroup(dist.ProcessGroup):
         """Sends to one rank; that rank's receive is the same transfer."""
         began = perf_counter_ns()
         work = self._inner.send(tensors, peer, tag)
-        return self._record("send", self._between(self._own, peer, tag), began, tensors, work)
+        return self._record("send", self._between(self._group_rank, peer, tag), began, tensors, work)
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int) -> TimedWork:
         """Receives from one rank; that rank's send is the same transfer."""
         began = perf_counter_ns()
         work = self._inner.recv(tensors, peer, tag)
-        return self._record("receive", self._between(peer, self._own, tag), began, tensors, work)
+        return self._record("receive", self._between(peer, self._group_rank, tag), began, tensors, work)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> TimedWork:
         """Receives from whichever rank sends first, so the transfer cannot be matched with its send."""
         began = perf_counter_ns()
         work = self._inner.recv_anysource(tensors, tag)
-        return self._record("receive", f"anysource {self._ranks[self._own]} {tag}", began, tensors, work)
+        return self._record("receive", f"anysource {self._ranks[self._group_rank]} {tag}", began, tensors, work)
 
     def _between(self, sender: int, receiver: int, tag: int) -> str:
         return f"{self._ranks[sender]}>{self._ranks[receiver]} tag {tag} of {self._ranks}"

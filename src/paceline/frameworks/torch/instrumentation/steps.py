@@ -82,7 +82,7 @@ def profile_gpu(recorder: SpanRecorder) -> None:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "profile.json"
             running.export_chrome_trace(str(file))
-            seen = json.loads(file.read_text())
-        add_kernel_spans(recorder, seen["traceEvents"], int(seen.get("baseTimeNanoseconds", 0)) - ahead)
+            profile = json.loads(file.read_text())
+        add_kernel_spans(recorder, profile["traceEvents"], int(profile.get("baseTimeNanoseconds", 0)) - ahead)
 
     recorder.at_end.append(stop)

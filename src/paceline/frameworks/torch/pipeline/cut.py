@@ -21,7 +21,7 @@ from paceline.frameworks.torch.precision import half_of, hold_in_half, in_type, 
 from paceline.frameworks.torch.segments import TIMED_SAMPLES, TRIAL_SAMPLES, Segment, costs_of, segments_of
 from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData, build
 from paceline.spec import RunSpec
-from paceline.workloads.own import OwnModel, call_own
+from paceline.workloads.user_model import UserModel, call_user_code
 
 # The stages make the same operations as the whole, so only the order of sums may differ.
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
@@ -39,7 +39,7 @@ class Edge:
         return torch.empty((samples, *self.shape), dtype=self.dtype, device=device)
 
     def in_type(self, kind: torch.dtype) -> "Edge":
-        """The same in another floating-point type; integers stay."""
+        """The edge in another floating-point type; integers stay."""
         return replace(self, dtype=kind) if self.dtype.is_floating_point else self
 
 
@@ -134,10 +134,10 @@ def cut_model(
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, _ = data.batch(data.train, slice(0, TIMED_SAMPLES))
-    user_model = context.model.own
+    user_model = context.model.user_model
     module.eval()
     if user_model is not None and user_model.stages is not None:
-        parts = _own_stages(user_model, user_model.stages, module, count)
+        parts = _user_stages(user_model, user_model.stages, module, count)
     elif isinstance(module, nn.Sequential):
         segments = segments_of(context, module)
         costs = costs_of(segments, inputs, balance, device)
@@ -155,7 +155,7 @@ def _balanced_parts(
     """Parts of an `nn.Sequential` with costs as even as possible."""
     trainable = [segment.trainable for segment in segments]
     if count > most_stages(trainable):
-        label = context.model.own.label if context.model.own else context.spec.workload
+        label = context.model_label
         raise ModelError(
             f"{label} has {most_stages(trainable)} layers to cut between and {count} stages were asked for; "
             f"use fewer workers, or fewer stages per worker"
@@ -168,8 +168,8 @@ def _balanced_parts(
 
 def _found_parts(context: Context, module: nn.Module, inputs: Tensor, count: int, balance: str) -> list[nn.Module]:
     """Parts of a user's model that is no sequence, cut between its blocks."""
-    assert context.model.own is not None
-    label, advice = context.model.own.label, "add a function stages(model, count) that returns its stages"
+    assert context.model.user_model is not None
+    label, advice = context.model.user_model.label, "add a function stages(model, count) that returns its stages"
     try:
         if balance == "measured":
             raise CannotCutError("only plain sequences are cut by measured time (leave knob balance out)")
@@ -178,10 +178,10 @@ def _found_parts(context: Context, module: nn.Module, inputs: Tensor, count: int
         raise ModelError(f"{label} is no nn.Sequential and cannot be cut by itself: {reason}; {advice}") from reason
 
 
-def _own_stages(user_model: OwnModel, function: Any, module: nn.Module, count: int) -> list[nn.Module]:
+def _user_stages(user_model: UserModel, function: Any, module: nn.Module, count: int) -> list[nn.Module]:
     """What the file's `stages` returns, checked."""
     what = f"stages(model, {count}) of {user_model.label}"
-    stages = call_own(what, function, module, count)
+    stages = call_user_code(what, function, module, count)
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, nn.Module) for stage in stages):
         raise ModelError(f"{what} must return a list of modules, and returned {_described(stages)}")
     if len(stages) != count:
@@ -232,7 +232,7 @@ def _checked_stages(
     context: Context, module: nn.Module, parts: Sequence[nn.Module], inputs: Tensor, channels_last: bool
 ) -> list[Stage]:
     """The parts as stages, after samples through all of them gave the whole model's output."""
-    label = context.model.own.label if context.model.own else context.spec.workload
+    label = context.model_label
     names = _names(label, module, parts)
     stages: list[Stage] = []
     activation, unpack = inputs, False

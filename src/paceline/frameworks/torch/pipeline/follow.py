@@ -83,7 +83,7 @@ class _Follower(TorchDispatchMode):
         self._parameters = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
         # Storage ─► blocks that had begun when it was computed, of what depends on samples or parameters; storages
         # are held, so that no other gets the number.
-        self._made: dict[int, int] = {}
+        self._blocks_begun: dict[int, int] = {}
         self._held: list[Any] = []
         self._kept_by_model = [tensor.untyped_storage() for _, tensor in tensors]
         self.mark(inputs)
@@ -91,12 +91,12 @@ class _Follower(TorchDispatchMode):
     def mark(self, tensor: Tensor) -> None:
         """Marks a tensor as computed before the next cut."""
         storage = tensor.untyped_storage()
-        self._made[storage._cdata] = self._trial.begun
+        self._blocks_begun[storage._cdata] = self._trial.begun
         self._held.append(storage)
 
     def depends(self, value: Any) -> bool:
         """Whether any part of the value was computed from samples or parameters."""
-        return any(tensor.untyped_storage()._cdata in self._made for tensor in _tensors(value))
+        return any(tensor.untyped_storage()._cdata in self._blocks_begun for tensor in _tensors(value))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         trial, kwargs = self._trial, kwargs or {}
@@ -107,9 +107,9 @@ class _Follower(TorchDispatchMode):
         for storage in storages:
             if storage in self._names:
                 trial.used.setdefault(self._names[storage], set()).add(trial.begun)
-            if self._made.get(storage, trial.begun) < trial.begun:
+            if self._blocks_begun.get(storage, trial.begun) < trial.begun:
                 raise CannotCutError(f"what is computed before {trial.names[-1]} is used again behind it")
-        if any(storage in self._made or storage in self._parameters for storage in storages):
+        if any(storage in self._blocks_begun or storage in self._parameters for storage in storages):
             self._mark_results(result)
         return result
 

@@ -90,10 +90,10 @@ def add_tied_gradients(local: LocalStages) -> None:
     first_has = local.stages[0].tied if local.takes_inputs else []
     last_has = local.stages[-1].tied if local.gives_outputs else []
     if first_has and last_has:
-        for one, other in zip(first_has, last_has, strict=True):
-            assert one.grad is not None and other.grad is not None
-            one.grad.add_(other.grad)
-            other.grad.copy_(one.grad)
+        for first, copy in zip(first_has, last_has, strict=True):
+            assert first.grad is not None and copy.grad is not None
+            first.grad.add_(copy.grad)
+            copy.grad.copy_(first.grad)
         return
     other_rank = local.rank_of(last if first_has else 0)
     for parameter in first_has or last_has:
@@ -167,9 +167,9 @@ def in_microbatches(context: Context, local: LocalStages, pipeline: Pipeline) ->
     return train
 
 
-def room_for(context: Context, given: Edge, first: bool, samples: int, device: torch.device) -> Tensor:
+def room_for(context: Context, edge: Edge, first: bool, samples: int, device: torch.device) -> Tensor:
     """A receive buffer for a stage, with the final strides, which some versions of PyTorch compare."""
-    room = given.empty(samples, device)
+    room = edge.empty(samples, device)
     if not first or room.ndim != IMAGE_DIMENSIONS or context.spec.memory_format != "channels_last":
         return room
     count, channels, height, width = room.shape

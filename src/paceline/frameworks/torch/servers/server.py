@@ -31,7 +31,7 @@ ELEMENTWISE = (
 
 def elementwise_optimizer(context: Context) -> MakeOptimizer:
     """The run's optimizer for any piece of the parameters; the user's own is refused if it needs them whole."""
-    user_model, spec = context.own, context.spec
+    user_model, spec = context.user_model, context.spec
     if user_model is None or user_model.optimizer is None:
         return lambda pieces: make_optimizer(spec.optimizer, pieces, eager=True)
     make = user_model.optimizer

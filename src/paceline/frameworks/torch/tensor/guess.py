@@ -70,14 +70,14 @@ def guess_plan(module: nn.Module, inputs: Tensor, ways: int) -> Guess:
     kinds = {pair: _kind(module, pair) for pair in named}
     examples = {kind: pair for pair, kind in reversed(kinds.items())}
     calls = _calls(module, inputs, {pair.owner for pair in examples.values()})
-    ways_found = {kind: _tried(module, pair, calls.get(pair.owner), ways) for kind, pair in examples.items()}
+    splits = {kind: _working_split(module, pair, calls.get(pair.owner), ways) for kind, pair in examples.items()}
     pairs, whole = [], []
     for pair, kind in kinds.items():
-        found = ways_found[kind]
-        if found is None:
+        split = splits[kind]
+        if split is None:
             whole.append(pair.owner)
         else:
-            pairs.append(replace(found, owner=pair.owner))
+            pairs.append(replace(split, owner=pair.owner))
     if not pairs:
         raise CannotGuessError(
             f"{named[0].owner or 'its blocks'} and the like, split over {ways} workers in the usual ways, "
@@ -129,7 +129,7 @@ def _calls(module: nn.Module, inputs: Tensor, owners: set[str]) -> dict[str, tup
     return calls
 
 
-def _tried(module: nn.Module, pair: SplitPair, call: tuple[Any, Any] | None, ways: int) -> SplitPair | None:
+def _working_split(module: nn.Module, pair: SplitPair, call: tuple[Any, Any] | None, ways: int) -> SplitPair | None:
     """The first way to split the pair that gives what the whole gives."""
     owner = module.get_submodule(pair.owner)
     if call is None:

@@ -13,7 +13,7 @@ from paceline.contract.job import Evaluation
 from paceline.errors import ModelError
 from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.precision import compute_in_half
-from paceline.frameworks.torch.tensor.plan import split_own
+from paceline.frameworks.torch.tensor.plan import split_user_model
 from paceline.frameworks.torch.tensor.split import TENSOR, Arrangement, drift, never_in_place, split_built_in
 from paceline.frameworks.torch.training import TorchJob, build, export_weights, optimizer_for, torch_device
 from paceline.workloads.base import Weights
@@ -36,8 +36,8 @@ def split_model(context: Context, split_convolutions: bool) -> SplitModel:
     mesh = init_device_mesh(device.type, (context.spec.workers,), mesh_dim_names=(TENSOR,))
     module = build(context, device)
     never_in_place(module)
-    if context.model.own is not None:
-        arrangement = split_own(context, module, mesh)
+    if context.model.user_model is not None:
+        arrangement = split_user_model(context, module, mesh)
     else:
         assert isinstance(module, nn.Sequential)
         arrangement = split_built_in(context, module, mesh, split_convolutions)

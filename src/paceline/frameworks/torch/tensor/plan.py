@@ -21,7 +21,7 @@ from paceline.frameworks.torch.tensor.guess import CannotGuessError, guess_plan
 from paceline.frameworks.torch.tensor.pairs import SplitPair, split_pairs
 from paceline.frameworks.torch.tensor.split import Arrangement, send_in_half
 from paceline.frameworks.torch.training import ResidentData
-from paceline.workloads.own import call_own
+from paceline.workloads.user_model import call_user_code
 
 # How far a gradient may be from that of the whole, of its own norm and of the norm of all gradients.
 GRADIENT_CLOSE, GRADIENT_NOISE = 1e-3, 1e-5
@@ -40,9 +40,11 @@ class Plan:
     pairs: tuple[SplitPair, ...] = ()
 
 
-def split_own(context: Context, module: nn.Module, mesh: DeviceMesh, inputs: Tensor | None = None) -> Arrangement:
+def split_user_model(
+    context: Context, module: nn.Module, mesh: DeviceMesh, inputs: Tensor | None = None
+) -> Arrangement:
     """Splits a model, or a stage that takes such inputs, in place; what is wrong with the plan is a `ModelError`."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     assert user_model is not None
     if mesh.size() == 1:
         return Arrangement()
@@ -65,7 +67,7 @@ def split_own(context: Context, module: nn.Module, mesh: DeviceMesh, inputs: Ten
 
 def _plan(context: Context, module: nn.Module, inputs: Tensor, ways: int) -> Plan:
     """How to split the model: as the file says, two by two, or as guessed."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     assert user_model is not None
     if user_model.plan is not None:
         return Plan(_checked_plan(user_model.label, user_model.plan, module, ways))
@@ -106,7 +108,7 @@ def _pairs(children: list[tuple[str, nn.Module]], ways: int) -> Iterator[tuple[s
 
 def _checked_plan(label: str, function: Any, module: nn.Module, ways: int) -> dict[str, str]:
     what = f"plan(model) of {label}"
-    plan = call_own(what, function, module)
+    plan = call_user_code(what, function, module)
     if not isinstance(plan, dict) or not plan:
         raise ModelError(f'{what} must return {{"layer name": "columns" or "rows"}}, and returned {plan!r}')
     modules = dict(module.named_modules())
@@ -154,12 +156,14 @@ def _check_split(
 ) -> None:
     hint = "between columns and rows a layer sees a part of the features, and the output must be whole again"
     try:
-        found = _TrialPass.of(module, inputs)
+        split_pass = _TrialPass.of(module, inputs)
     except Exception as error:
         raise ModelError(f"split as planned, {label} fails with {type(error).__name__}: {error}; {hint}") from error
-    if found.outputs.shape != expected.outputs.shape or not torch.allclose(found.outputs, expected.outputs, **CLOSE):
+    if split_pass.outputs.shape != expected.outputs.shape or not torch.allclose(
+        split_pass.outputs, expected.outputs, **CLOSE
+    ):
         raise ModelError(f"split as planned, {label} does not give what it gives whole; {hint}")
-    gradients = arrangement.whole(found.gradients, mesh.get_group())
+    gradients = arrangement.whole(split_pass.gradients, mesh.get_group())
     noise = GRADIENT_NOISE * float(torch.stack([gradient.norm() for gradient in expected.gradients.values()]).norm())
     for name, gradient in expected.gradients.items():
         apart = gradients[name] - gradient if name in gradients else gradient

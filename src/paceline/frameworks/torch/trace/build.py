@@ -13,7 +13,7 @@ from paceline.frameworks.torch.model import build_module
 from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData
 from paceline.workloads.base import Layers
 from paceline.workloads.layers import Shape
-from paceline.workloads.own import OWN_DATA, build_own
+from paceline.workloads.user_model import USER_DATA, build_user_model
 
 META = torch.device("meta")
 
@@ -21,24 +21,26 @@ META = torch.device("meta")
 def build_on_meta(context: Context, layers: Layers, shape: Shape) -> nn.Module:
     """The model as the run would put it on its device: of these layers, or the user's own."""
     channels_last = context.spec.memory_format == "channels_last"
-    if context.own is None:
+    if context.user_model is None:
         with META:
             module: nn.Module = build_module(layers, shape, channels_last)
     else:
-        module = without_numbers(_build_own(context))
+        module = without_numbers(_build_user_module(context))
     return module.to(META, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
-def _build_own(context: Context) -> nn.Module:
+def _build_user_module(context: Context) -> nn.Module:
     """The user's model on the meta device; on the CPU first where its code reads values."""
-    assert context.own is not None
+    assert context.user_model is not None
     try:
         with META:
-            module = build_own(context.own)
+            module = build_user_model(context.user_model)
     except ModelError:
-        module = build_own(context.own)
+        module = build_user_model(context.user_model)
     if not isinstance(module, nn.Module):
-        raise ModelError(f"{context.own.label} returned {type(module).__name__}; only a torch.nn.Module can be traced")
+        raise ModelError(
+            f"{context.user_model.label} returned {type(module).__name__}; only a torch.nn.Module can be traced"
+        )
     return module
 
 
@@ -65,7 +67,7 @@ def without_numbers(module: nn.Module) -> nn.Module:
 def resident_on_meta(context: Context, shape: Shape) -> ResidentData:
     """The data set as it would be on the device."""
     spec = context.spec
-    if spec.dataset == OWN_DATA:
+    if spec.dataset == USER_DATA:
         data = context.data
         counts = len(data.train_inputs), len(data.test_inputs)
     else:
@@ -97,9 +99,9 @@ def _one_sample(context: Context, shape: Shape) -> DataSet:
 
 def layers_of(context: Context) -> tuple[Layers, Shape]:
     """A built-in model's layers and the shape of a sample; no layers of a user's own."""
-    if context.own is None:
+    if context.user_model is None:
         return spec_layers(context.spec)
-    if context.spec.dataset == OWN_DATA:
+    if context.spec.dataset == USER_DATA:
         return (), context.data.input_shape
     source = data_source(str(context.spec.dataset))
     shape = context.spec.input_shape or source.shape

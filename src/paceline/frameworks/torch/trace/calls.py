@@ -81,9 +81,9 @@ def call_from_text(text: str, device: torch.device) -> Call:
     name, numbers, values, named = ast.literal_eval(text)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = numbers != "fp32"
     base, _, overload = name.removeprefix("aten::").partition(".")
-    made = _Arguments(device, _RANGES[base](values) if base in _RANGES else 1)
-    args = [made.value(value) for value in values]
-    kwargs = {key: made.value(value) for key, value in named.items()}
+    arguments = _Arguments(device, _RANGES[base](values) if base in _RANGES else 1)
+    args = [arguments.value(value) for value in values]
+    kwargs = {key: arguments.value(value) for key, value in named.items()}
     if base in ("native_batch_norm", "_native_batch_norm_legit", "native_batch_norm_backward"):
         return _batch_norm(args, backward=base.endswith("backward"))
     operation = getattr(getattr(torch.ops.aten, base), overload)

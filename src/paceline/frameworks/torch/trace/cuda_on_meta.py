@@ -98,8 +98,8 @@ def _replace(library: torch.library.Library, name: str, policy: Policy) -> None:
             return policy(operation, arguments, named)
 
     # Versions that do not know the word override without it.
-    asked = {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
-    library.impl(name, kernel, _KEY, **asked)
+    override = {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
+    library.impl(name, kernel, _KEY, **override)
 
 
 def _casts_to() -> torch.dtype | None:
@@ -289,13 +289,13 @@ def _let_counts_be_listed() -> None:
     torch.Tensor.tolist = tolist
 
 
-def in_channels_last(made: Any, inputs: Iterable[Any]) -> Any:
+def in_channels_last(outputs: Any, inputs: Iterable[Any]) -> Any:
     """A convolution's output in the memory format of its inputs, which the meta kernel forgets."""
     if not any(has_channels_fastest(value) for value in inputs):
-        return made
-    if isinstance(made, tuple):
-        return tuple(_reordered(tensor) for tensor in made)
-    return _reordered(made)
+        return outputs
+    if isinstance(outputs, tuple):
+        return tuple(_reordered(tensor) for tensor in outputs)
+    return _reordered(outputs)
 
 
 def has_channels_fastest(value: Any) -> bool:
@@ -315,11 +315,11 @@ def has_channels_fastest(value: Any) -> bool:
     return True
 
 
-def in_rows(made: tuple[Any, ...]) -> tuple[Any, ...]:
+def in_rows(outputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """What CUDA's norms over groups make: images channel by channel, in whatever order they were given."""
     return tuple(
         torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) if _is_image(tensor) else tensor
-        for tensor in made
+        for tensor in outputs
     )
 
 

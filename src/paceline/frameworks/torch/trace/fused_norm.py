@@ -21,8 +21,8 @@ def _forward(values: Tensor, _weight: Tensor | None, dimensions: int) -> tuple[T
 
 
 def _backward(gradient: Tensor, values: Tensor, _root: Tensor, weight: Tensor | None, _dimensions: int) -> list[Tensor]:
-    made = [torch.empty_like(values, memory_format=torch.contiguous_format)]
-    return made if weight is None else [*made, torch.empty_like(weight)]
+    gradients = [torch.empty_like(values, memory_format=torch.contiguous_format)]
+    return gradients if weight is None else [*gradients, torch.empty_like(weight)]
 
 
 _library.impl("_fused_rms_norm", _forward, "Meta")
@@ -45,10 +45,10 @@ class FusedRmsNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         """Gradients of the input and of the weight."""
         values, weight, root = ctx.saved_tensors
-        made = torch.ops.paceline_trace._fused_rms_norm_backward(
+        gradients = torch.ops.paceline_trace._fused_rms_norm_backward(
             gradient.contiguous(), values, root, weight, ctx.dimensions
         )
-        return made[0], made[1] if weight is not None else None, None
+        return gradients[0], gradients[1] if weight is not None else None, None
 
 
 def fused_rms_norm(values: Tensor, shape: Any, weight: Tensor | None) -> Tensor:

@@ -29,26 +29,26 @@ _PRODUCTS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1
 
 
 def operation_of(
-    func: Any, args: Any, read: list[Tensor], made: list[Tensor], backward: bool, update: bool, tf32: bool
+    func: Any, args: Any, read: list[Tensor], outputs: list[Tensor], backward: bool, update: bool, tf32: bool
 ) -> Operation | None:
     """The operation; None where nothing is computed, such as for another view of the same numbers."""
     name: str = func._schema.name
     space, _, short = name.partition("::")
-    if space not in ("aten", SPACE) or _only_views(func, read, made):
+    if space not in ("aten", SPACE) or _only_views(func, read, outputs):
         return None
-    moved = float(sum(_bytes(tensor) for tensor in _distinct([*read, *made])))
+    moved = float(sum(_bytes(tensor) for tensor in _distinct([*read, *outputs])))
     if update:
-        numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else made))
+        numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else outputs))
         return Operation("update", "fp32", (numbers,), float(numbers), moved, short)
-    kind, shape, flops = _work(func, args, read, made)
-    if short in COPIES and read and made and _fastest(read[0]) != _fastest(made[0]):
+    kind, shape, flops = _work(func, args, read, outputs)
+    if short in COPIES and read and outputs and _fastest(read[0]) != _fastest(outputs[0]):
         short = REORDERING
     sums_rows = kind == "product" and backward and _is_transposed(args[_PRODUCTS[name]])
-    numbers_of = _numbers(kind, read, made, tf32)
+    numbers_of = _numbers(kind, read, outputs, tf32)
     return Operation(kind, numbers_of, shape, flops, moved, short, backward=backward, sums_rows=sums_rows)
 
 
-def unseen_operations(name: str, args: Any, made: list[Tensor], backward: bool) -> list[Operation]:
+def unseen_operations(name: str, args: Any, outputs: list[Tensor], backward: bool) -> list[Operation]:
     """What CUDA's kernels do beside the call that the dispatcher sees: copies into another order, and biases.
 
     Norms over groups want images channel by channel; convolutions whose weights have channels fastest want them so.
@@ -65,13 +65,13 @@ def unseen_operations(name: str, args: Any, made: list[Tensor], backward: bool) 
     elif name not in _PRODUCTS and len({tensor.shape for tensor in tensors}) == 1:
         usual = _fastest(tensors[0])
         moved = [tensor for tensor in tensors if _fastest(tensor) not in (usual, None)][:1]
-    return [_pass_over(image, 2, REORDERING, backward) for image in moved] + _bias(name, args, made)
+    return [_pass_over(image, 2, REORDERING, backward) for image in moved] + _bias(name, args, outputs)
 
 
-def _bias(name: str, args: Any, made: list[Tensor]) -> list[Operation]:
+def _bias(name: str, args: Any, outputs: list[Tensor]) -> list[Operation]:
     """The bias of a convolution: an addition over its output, and a sum in the backward pass."""
     if name == CONVOLUTIONS[0] and args[2] is not None:
-        return [_pass_over(made[0], 2, "add", backward=False)]
+        return [_pass_over(outputs[0], 2, "add", backward=False)]
     if name == CONVOLUTIONS[1] and args[-1][2]:
         return [_pass_over(args[0], 1, "sum", backward=True)]
     return []
@@ -105,7 +105,9 @@ def _is_transposed(factor: Tensor) -> bool:
     return bool(factor.ndim == 2 and factor.stride(0) == 1 and factor.shape[0] > 1)
 
 
-def _work(func: Any, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
+def _work(
+    func: Any, args: Any, read: list[Tensor], outputs: list[Tensor]
+) -> tuple[OperationKind, tuple[int, ...], float]:
     name: str = func._schema.name
     if name in _PRODUCTS:
         first, second = args[_PRODUCTS[name]], args[_PRODUCTS[name] + 1]
@@ -113,18 +115,18 @@ def _work(func: Any, args: Any, read: list[Tensor], made: list[Tensor]) -> tuple
         shape = (batch, first.shape[-2], second.shape[-1], first.shape[-1])
         return "product", shape, float(MULTIPLY_ADD * math.prod(shape))
     if name in CONVOLUTIONS:
-        return _convolution(name, args, made)
+        return _convolution(name, args, outputs)
     if "scaled_dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
         return _attention(args, "backward" in name, _is_causal(func, args))
-    numbers = max((tensor.numel() for tensor in (*read, *made)), default=0)
+    numbers = max((tensor.numel() for tensor in (*read, *outputs)), default=0)
     return "memory", (numbers,), float(numbers)
 
 
-def _convolution(name: str, args: Any, made: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
+def _convolution(name: str, args: Any, outputs: list[Tensor]) -> tuple[OperationKind, tuple[int, ...], float]:
     back = name.endswith("backward")
     # (gradient, input, weight, ...) or (input, weight, ...); then stride, and near the end groups.
     data, weight = args[1:3] if back else args[0:2]
-    result = args[0] if back else made[0]
+    result = args[0] if back else outputs[0]
     groups, stride = (args[9], args[4]) if back else (args[8], args[3])
     two = (1, 1, *data.shape[2:])[-2:], (1, 1, *weight.shape[2:])[-2:]
     shape = (data.shape[0], data.shape[1], *two[0], result.shape[1], *two[1], stride[-1], groups)
@@ -147,8 +149,8 @@ def _attention(args: Any, back: bool, causal: bool) -> tuple[OperationKind, tupl
     return "attention", shape, flops * (ATTENTION_BACKWARD if back else 1)
 
 
-def _numbers(kind: OperationKind, read: list[Tensor], made: list[Tensor], tf32: bool) -> OperationNumbers:
-    for tensor in (*made, *read):
+def _numbers(kind: OperationKind, read: list[Tensor], outputs: list[Tensor], tf32: bool) -> OperationNumbers:
+    for tensor in (*outputs, *read):
         if tensor.dtype in _NUMBERS:
             numbers = _NUMBERS[tensor.dtype]
             multiplies = kind in ("product", "convolution", "attention")
@@ -156,11 +158,11 @@ def _numbers(kind: OperationKind, read: list[Tensor], made: list[Tensor], tf32: 
     return "fp32"
 
 
-def _only_views(func: Any, read: list[Tensor], made: list[Tensor]) -> bool:
+def _only_views(func: Any, read: list[Tensor], outputs: list[Tensor]) -> bool:
     if func._schema.is_mutable:
         return False
     inputs = {tensor.untyped_storage()._cdata for tensor in read}
-    return bool(made) and all(tensor.untyped_storage()._cdata in inputs for tensor in made)
+    return bool(outputs) and all(tensor.untyped_storage()._cdata in inputs for tensor in outputs)
 
 
 def _distinct(tensors: list[Tensor]) -> list[Tensor]:
@@ -168,5 +170,5 @@ def _distinct(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """As they are in memory: a tensor that is spread over more places is read once."""
+    """Bytes of a tensor in memory; one that is expanded beyond its storage is read once."""
     return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))

@@ -96,19 +96,19 @@ class Recorder(TorchDispatchMode):
         if node is not None and self.phase == "forward":
             self._turn_back()
         result = self._result(name, func, args, kwargs)
-        made = [value for value in tree_iter(result) if isinstance(value, Tensor)]
+        outputs = [value for value in tree_iter(result) if isinstance(value, Tensor)]
         place = self._place_of(node)
-        for tensor in made:
+        for tensor in outputs:
             self.add(tensor, place)
         phase = self.phase
         moment = self.moments.setdefault((phase, place), Moment())
         # What is computed again in a backward pass is computed as the first time, and for gradients too.
         backward = phase == "backward" and not torch.is_grad_enabled()
-        operation = operation_of(func, args, read, made, backward, phase == "update", self._tf32)
-        taken = self._scratch.taken_by(operation, func, args, made) if operation is not None else 0
-        moment.peak_bytes = max(moment.peak_bytes, self.live_bytes + taken)
+        operation = operation_of(func, args, read, outputs, backward, phase == "update", self._tf32)
+        scratch_bytes = self._scratch.taken_by(operation, func, args, outputs) if operation is not None else 0
+        moment.peak_bytes = max(moment.peak_bytes, self.live_bytes + scratch_bytes)
         if operation is not None:
-            unseen = unseen_operations(name, args, made, backward)
+            unseen = unseen_operations(name, args, outputs, backward)
             if self._keeps_calls and operation.kind not in NOT_REPEATED:
                 call = text_of_call(func, args, kwargs, operation.numbers)
                 operation = replace(operation, call=call)

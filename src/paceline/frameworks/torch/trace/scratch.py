@@ -20,11 +20,11 @@ class Scratch:
     def __init__(self, gpu: GpuMemory) -> None:
         self._gpu = gpu
 
-    def taken_by(self, operation: Operation, func: Any, args: Any, made: list[Tensor]) -> float:
+    def taken_by(self, operation: Operation, func: Any, args: Any, outputs: list[Tensor]) -> float:
         """Bytes that a kernel takes while it runs."""
         name = func._schema.name
         if name == "aten::sum" and len(args) > 1 and args[1]:
-            return self._sum(args[0], made[0])
+            return self._sum(args[0], outputs[0])
         if name == "aten::convolution_backward" and args[-1][2]:
             gradient = args[0]
             channels = gradient.shape[1]

@@ -67,7 +67,7 @@ def trace_step(spec: RunSpec, gpu: GpuMemory, keeps_calls: bool = False) -> Trac
     context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0))
     whole, shape = layers_of(context)
     layers, places = shortened(whole)
-    if context.own is None:
+    if context.user_model is None:
         # The context would load data to find out what the layers are.
         vars(context)["model"] = Model(layers)
     recorder = Recorder(Scratch(gpu), tf32=spec.precision != "fp32", keeps_calls=keeps_calls)
@@ -169,14 +169,14 @@ class _Tracing:
         kept, left = 0.0, gradients
         for place, name in enumerate((*self._names, LOSS)):
             parameters = owned.get(place, [])
-            own_gradients = _rounded(parameter.grad for parameter in parameters)
-            left -= own_gradients
+            layer_gradients = _rounded(parameter.grad for parameter in parameters)
+            left -= layer_gradients
             forward, backward = (
                 _moment(recorder.moments, phase, place).peak_bytes for phase in ("forward", "backward")
             )
             layers.append(
                 LayerMemory(
-                    name, _rounded(parameters), own_gradients, recorder.kept.get(place, 0),
+                    name, _rounded(parameters), layer_gradients, recorder.kept.get(place, 0),
                     max(0.0, forward - static - kept), max(0.0, backward - static - kept - left),
                 )
             )  # fmt: skip
@@ -207,15 +207,15 @@ class _Tracing:
     def _parameters_by_place(self) -> dict[int, list[nn.Parameter]]:
         """Parameters of each layer that ran; one that several share is the first one's."""
         places: dict[int, list[nn.Parameter]] = {}
-        seen: set[int] = set()
+        placed: set[int] = set()
         modules = dict(self._module.named_modules())
         for place, name in enumerate(self._names):
             owner = modules.get("" if name == "model" and "model" not in modules else name)
             for parameter in owner.parameters() if owner is not None else ():
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
+                if id(parameter) not in placed:
+                    placed.add(id(parameter))
                     places.setdefault(place, []).append(parameter)
-        rest = [parameter for parameter in self._module.parameters() if id(parameter) not in seen]
+        rest = [parameter for parameter in self._module.parameters() if id(parameter) not in placed]
         places.setdefault(0, []).extend(rest)
         return places
 

@@ -121,7 +121,7 @@ STRATEGY = Strategy(
         declared.NEEDS,
         devices=("cpu", "cuda"),
         packages=("keras",),
-        own_models="keras",
+        user_models="keras",
         heeds=declared.STEP_FIELDS - {"recompute"},
         roles=one_process_for_all_workers,
         environment=environment,

@@ -22,7 +22,7 @@ from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.training import JaxJob, Network
 from paceline.frameworks.keras.model import build_layers, build_model, loss_function, named_variables, set_precision
 from paceline.workloads.base import model_facts
-from paceline.workloads.own import call_own
+from paceline.workloads.user_model import call_user_code
 
 BATCH, MODEL = "batch", "model"
 Axes = tuple[str | None, ...]
@@ -53,7 +53,7 @@ def open_parallel(context: Context, rows: Rows) -> JaxJob:
         context,
         layout,
         network=_network(context, model, variables),
-        optimizer=_own_optimizer(context, variables),
+        optimizer=_user_optimizer(context, variables),
         divided=rows.ways > 1,
     )
     for variable in model.variables:
@@ -63,7 +63,7 @@ def open_parallel(context: Context, rows: Rows) -> JaxJob:
 
 
 def _build(context: Context) -> keras.Model:
-    if context.own is not None:
+    if context.user_model is not None:
         return build_model(context)
     # Keras' way to set a seed imports TensorFlow where it is installed, and given weights need none.
     set_precision(context.spec)
@@ -75,7 +75,7 @@ def layout_axes(context: Context, rows: Rows) -> dict[str, Axes]:
     if rows.ways == 1:
         return {}
     model = _build(context)
-    if context.model.own is not None:
+    if context.model.user_model is not None:
         return _own_axes(context, model, rows.ways)
     shape = context.data.input_shape
     variables = named_variables(model, context.model.layers, shape)
@@ -96,7 +96,7 @@ def _axes(part: str, dimensions: int) -> Axes:
 
 def _own_axes(context: Context, model: keras.Model, ways: int) -> dict[str, Axes]:
     """Divides variables as the file's `plan` says, or every kernel by columns where they divide."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     assert user_model is not None
     shapes = {variable.path: tuple(variable.shape) for variable in model.trainable_variables}
     if user_model.plan is None:
@@ -116,7 +116,7 @@ def _own_axes(context: Context, model: keras.Model, ways: int) -> dict[str, Axes
 
 def _checked_plan(label: str, function: Any, model: keras.Model, shapes: Mapping[str, Any]) -> dict[str, str]:
     what = f"plan(model) of {label}"
-    returned = call_own(what, function, model)
+    returned = call_user_code(what, function, model)
     if not isinstance(returned, dict) or not returned:
         raise ModelError(f'{what} must return {{"path of a variable": "columns" or "rows"}}, and returned {returned!r}')
     plan: dict[str, str] = {}
@@ -146,7 +146,7 @@ def check_placed(model: keras.Model, axes: Mapping[str, Axes], ways: int) -> Non
 
 def trained_variables(context: Context, model: keras.Model) -> dict[str, keras.Variable]:
     """Trained variables by the names that weights are kept under."""
-    if context.model.own is None:
+    if context.model.user_model is None:
         return named_variables(model, context.model.layers, context.data.input_shape)
     return {variable.path: variable for variable in model.trainable_variables}
 
@@ -154,22 +154,22 @@ def trained_variables(context: Context, model: keras.Model) -> dict[str, keras.V
 def _network(context: Context, model: keras.Model, variables: dict[str, keras.Variable]) -> Network:
     names = {id(variable): name for name, variable in variables.items()}
     trained = [names[id(variable)] for variable in model.trainable_variables]
-    kept = [variable.path for variable in model.non_trainable_variables]
+    paths = [variable.path for variable in model.non_trainable_variables]
 
-    def forward(params: Tree, others: Tree, inputs: Any, trains: bool) -> tuple[Any, Tree]:
+    def forward(params: Tree, buffers: Tree, inputs: Any, trains: bool) -> tuple[Any, Tree]:
         outputs, after = model.stateless_call(
-            [params[name] for name in trained], [others[path] for path in kept], inputs, training=trains
+            [params[name] for name in trained], [buffers[path] for path in paths], inputs, training=trains
         )
-        return outputs, dict(zip(kept, after, strict=True))
+        return outputs, dict(zip(paths, after, strict=True))
 
     values = {name: variable.value for name, variable in variables.items()}
-    others = {variable.path: np.asarray(variable.value) for variable in model.non_trainable_variables}
-    return Network(values, forward, loss_function(context, model), others)
+    buffers = {variable.path: np.asarray(variable.value) for variable in model.non_trainable_variables}
+    return Network(values, forward, loss_function(context, model), buffers)
 
 
-def _own_optimizer(context: Context, variables: dict[str, keras.Variable]) -> Transformation | None:
+def _user_optimizer(context: Context, variables: dict[str, keras.Variable]) -> Transformation | None:
     """The user's Keras optimizer in the form of a pair of functions; None where there is none."""
-    user_model = context.model.own
+    user_model = context.model.user_model
     if user_model is None or user_model.optimizer is None:
         return None
     names, ordered = list(variables), list(variables.values())

@@ -17,7 +17,7 @@ from paceline.spans import Kind
 # Names of our own and of TensorFlow's in the names of operations, the most telling first.
 _MARKS: tuple[tuple[str, Kind], ...] = ((INPUT, "input"), (UPDATE, "optimizer"), ("gradient_tape/", "backward"))
 # What the profiler calls the stages of a run, and the notes that tie them to each other.
-_ASKED, _STRETCH = "FunctionRun", "ExecutorState::Process"
+_CALLED, _STRETCH = "FunctionRun", "ExecutorState::Process"
 _SENT, _ARRIVED = "ExecutorState::ProcessAsync::Start", "ExecutorState::ProcessAsync::Done"
 _CLOSURE, _JOINED = "CollectiveExecutor::RunClosure", "CollectiveExecutor::CompleteParams"
 _COLLECTIVE, _KERNEL = "Collective", "Kernel::Run"
@@ -69,16 +69,16 @@ def executed(events: Iterable[Event], ahead: int) -> list[Executed]:
     all_events = [event for thread_events in threads.values() for event in thread_events]
     steps = union((event.start, event.end) for event in all_events if event.name == STEP)
     # What runs between the steps, to hand over an epoch's indices, may have other threads.
-    asked = [event for event in all_events if event.name == _ASKED and any(a <= event.start < b for a, b in steps)]
-    devices = {thread: number for number, thread in enumerate(dict.fromkeys(event.thread for event in asked))}
-    runs = {event.notes[_GIVES]: devices[event.thread] for event in asked}
+    calls = [event for event in all_events if event.name == _CALLED and any(a <= event.start < b for a, b in steps)]
+    devices = {thread: number for number, thread in enumerate(dict.fromkeys(event.thread for event in calls))}
+    runs = {event.notes[_GIVES]: devices[event.thread] for event in calls}
     ends = {event.notes[_TAKES]: event.start for event in all_events if event.name == _ARRIVED}
     groups = {closure: group for thread_events in threads.values() for closure, group in _groups(thread_events)}
-    ran = [
+    operations = [
         operation for thread_events in threads.values() for operation in _collectives(thread_events, runs, ends, groups)
     ]
-    ran += [operation for thread_events in threads.values() for operation in _operations(thread_events, runs)]
-    return [replace(operation, start=operation.start + ahead, end=operation.end + ahead) for operation in ran]
+    operations += [operation for thread_events in threads.values() for operation in _operations(thread_events, runs)]
+    return [replace(operation, start=operation.start + ahead, end=operation.end + ahead) for operation in operations]
 
 
 def _within_runs(thread_events: Iterable[Event], runs: Mapping[int, int]) -> Iterator[tuple[Event, int]]:

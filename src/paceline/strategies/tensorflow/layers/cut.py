@@ -15,7 +15,7 @@ from paceline.costs.cuts import cut, most_stages
 from paceline.errors import ModelError
 from paceline.frameworks.keras.model import keras_inputs
 from paceline.workloads.base import model_facts
-from paceline.workloads.own import OwnModel, call_own
+from paceline.workloads.user_model import UserModel, call_user_code
 
 TRIED_SAMPLES = 2
 # The stages make the same operations as the whole, so only the order of sums may differ.
@@ -24,10 +24,10 @@ RELATIVE, ABSOLUTE = 1e-3, 1e-4
 
 def cut_model(context: Context, model: keras.Model, count: int) -> list[keras.Model]:
     """All stages, made of the model's own layers; a model that cannot be cut so is a `ModelError`."""
-    user_model, label = context.model.own, context.model.own.label if context.model.own else context.spec.workload
+    user_model, label = context.user_model, context.model_label
     inputs = tf.constant(keras_inputs(context, context.data.train_inputs[:TRIED_SAMPLES]))
     if user_model is not None and user_model.stages is not None:
-        stages = _own_stages(user_model, user_model.stages, model, count)
+        stages = _user_stages(user_model, user_model.stages, model, count)
     elif isinstance(model, keras.Sequential):
         stages = _stretches(context, model, inputs, count, label)
     else:
@@ -71,7 +71,7 @@ def _sequence(layers: Sequence[keras.layers.Layer], example: tf.Tensor, name: st
 
 
 def _facts(context: Context) -> Sequence[Any]:
-    return () if context.own else model_facts(context.model.layers, context.data.input_shape).layers
+    return () if context.user_model else model_facts(context.model.layers, context.data.input_shape).layers
 
 
 def _plain(model: keras.Sequential) -> list[keras.layers.Layer]:
@@ -96,10 +96,10 @@ def _counted(units: Sequence[Sequence[keras.layers.Layer]], inputs: tf.Tensor) -
     return costs
 
 
-def _own_stages(user_model: OwnModel, function: Any, model: keras.Model, count: int) -> list[keras.Model]:
+def _user_stages(user_model: UserModel, function: Any, model: keras.Model, count: int) -> list[keras.Model]:
     """What the file's `stages` returns, checked."""
     what = f"stages(model, {count}) of {user_model.label}"
-    stages = call_own(what, function, model, count)
+    stages = call_user_code(what, function, model, count)
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, keras.layers.Layer) for stage in stages):
         returned = [type(stage).__name__ for stage in stages] if isinstance(stages, list | tuple) else type(stages)
         raise ModelError(f"{what} must return a list of Keras models or layers, and returned {returned}")

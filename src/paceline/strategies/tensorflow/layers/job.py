@@ -78,7 +78,7 @@ class LayersJob(TfJob):
         sums: list[list[Gradient]] = [[None] * len(stage.layers.trainable_variables) for stage in self._stages]
         for samples, aims in zip(*parts, strict=True):
             # The next pass waits for the one before, so that there are activations of one at a time.
-            with tf.control_dependencies([one for stage in sums for one in stage if one is not None]):
+            with tf.control_dependencies([gradient for stage in sums for gradient in stage if gradient is not None]):
                 loss, gradients = self._passes(tf.identity(samples), tf.identity(aims))
             losses.append(loss)
             sums = [self._added(place, [sums[place], gradients[place]]) for place in range(len(self._stages))]
@@ -103,12 +103,16 @@ class LayersJob(TfJob):
         """Each stage is updated where it is; the norm for clipping is that of all stages."""
         factor = None
         if self._context.spec.clip is not None:
-            there = [one for stage in gradients for one in stage if one is not None]
+            there = [gradient for stage in gradients for gradient in stage if gradient is not None]
             factor = clip_factor(tf.linalg.global_norm(there), self._context.spec.clip)
         for stage, here in zip(self._stages, gradients, strict=True):
             if stage.optimizer is not None:
                 with tf.device(stage.device):
-                    scaled = here if factor is None else [None if one is None else one * factor for one in here]
+                    scaled = (
+                        here
+                        if factor is None
+                        else [None if gradient is None else gradient * factor for gradient in here]
+                    )
                     stage.optimizer.apply(scaled, stage.layers.trainable_variables)
 
     def _forward(self, activation: tf.Tensor, targets: tf.Tensor) -> list[Pass]:

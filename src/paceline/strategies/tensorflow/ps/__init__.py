@@ -29,7 +29,7 @@ def roles(spec: RunSpec) -> tuple[Role, ...]:
 
 
 def environment(spec: RunSpec, process: Process) -> dict[str, str]:
-    """Each port is held until TensorFlow listens on it, which it refuses unless told to share."""
+    """Environment of a process; TensorFlow shares its port, which is held until it listens there."""
     return declared.environment(spec, process) | {"TF_GRPC_REUSE_PORT": "true"}
 
 

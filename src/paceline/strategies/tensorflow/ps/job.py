@@ -105,7 +105,7 @@ class Chief(TfJob):
         self._servers, self._ahead, self._workers = servers, ahead, context.spec.workers
         self._connections, strategy = _connect(context)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        known = () if context.own else shapes_of(model_facts(context.model.layers, context.data.input_shape))
+        known = () if context.user_model else shapes_of(model_facts(context.model.layers, context.data.input_shape))
         self._placement = Placement(ServerAssignment(servers, known))
         with tf.variable_creator_scope(self._placement):
             super().__init__(context, strategy, [CHIEF_DEVICE], stride=stride, replicas=1)

@@ -21,7 +21,7 @@ from paceline.errors import SpecError
 from paceline.frameworks.torch import declared
 from paceline.spec import RunSpec
 from paceline.systems import System
-from paceline.workloads.own import declared_functions
+from paceline.workloads.user_model import declared_functions
 
 KNOBS = (
     Knob("schedule", "1f1b", "order of the micro-batches' passes through the pipeline", SCHEDULES),
@@ -58,7 +58,7 @@ def check(spec: RunSpec, system: System) -> str | None:
     # Sums over gloo, schedules that reduce gradients by themselves and V-shaped ones came one by one until then.
     if declared.is_older(system, 2, 10):
         return f"torch-mesh needs PyTorch 2.10 or newer and this is {system.frameworks['torch']}; upgrade it"
-    if {"stages", "plan"} <= set(cut_by(spec)) and "plan" in own_functions(spec):
+    if {"stages", "plan"} <= set(cut_by(spec)) and "plan" in user_functions(spec):
         return (
             f"the layers of a stage have other names than those in plan(model) of {spec.workload}; "
             f"leave pipeline or tensor out of the layout, or plan out of the file"
@@ -79,7 +79,7 @@ def cut_by(spec: RunSpec) -> tuple[Cut, ...]:
     return (*(("stages",) if layout.pipeline > 1 else ()), *(("plan",) if layout.tensor > 1 else ()))
 
 
-def own_functions(spec: RunSpec) -> set[str]:
+def user_functions(spec: RunSpec) -> set[str]:
     """Functions of the user's file; none where the model is built in."""
     return declared_functions(spec.model) if spec.model is not None else set()
 

@@ -83,12 +83,12 @@ def _attend(stretch: Stretch, queries: Tensor, keys: Tensor, values: Tensor) -> 
     """Causal attention of a stretch's queries to all positions up to their own."""
     gathered = all_gather_tensor_autograd(torch.stack((keys, values)), STACKED_POSITIONS, stretch.group)
     length, shared = queries.shape[-2], queries.shape[1] != keys.shape[1]
-    seen = (stretch.index + 1) * length
-    keys, values = gathered[..., :seen, :].unbind()
+    positions = (stretch.index + 1) * length
+    keys, values = gathered[..., :positions, :].unbind()
     # Kernels of a GPU know the mask by its name; elsewhere it is written out.
-    mask = causal_lower_right(length, seen) if queries.is_cuda else _mask(length, seen, queries.device)
+    mask = causal_lower_right(length, positions) if queries.is_cuda else _mask(length, positions, queries.device)
     return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=shared)
 
 
-def _mask(length: int, seen: int, device: torch.device) -> Tensor:
-    return torch.ones(length, seen, dtype=torch.bool, device=device).tril(seen - length)
+def _mask(length: int, positions: int, device: torch.device) -> Tensor:
+    return torch.ones(length, positions, dtype=torch.bool, device=device).tril(positions - length)

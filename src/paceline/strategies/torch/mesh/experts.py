@@ -41,8 +41,8 @@ def _through_ranks(network: Network, group: dist.ProcessGroup, vectors: Tensor, 
     gathered = all_to_all_single_autograd(vectors, received, sent, group)
     local = torch.arange(by_rank.shape[1], device=counts.device).repeat(ranks)
     order = local.repeat_interleave(arriving).argsort(stable=True)
-    made = network(gathered[order], by_rank.sum(0))
-    returned = torch.empty_like(made).index_copy(0, order, made)
+    outputs = network(gathered[order], by_rank.sum(0))
+    returned = torch.empty_like(outputs).index_copy(0, order, outputs)
     return all_to_all_single_autograd(returned, sent, received, group)
 
 

@@ -73,7 +73,7 @@ class MeshJob(TorchJob):
         self._scale = stages.scale
         # Of a built-in model, the table of tokens is on the first stage whether a head shares it or not.
         apart = layout.pipeline > 1 and (
-            context.model.own is not None or any(layer.tied for layer in context.model.layers)
+            context.model.user_model is not None or any(layer.tied for layer in context.model.layers)
         )
         self._tied = tied_parameters(stages) if apart else Tied()
         self._contexts = ExitStack()
@@ -184,10 +184,10 @@ def clip_over_mesh(stages: RankStages, most: float, counted_twice: list[Tensor])
     parameters = [parameter for parameter in stages.parameters() if parameter.grad is not None]
     squared = torch.zeros((), device=stages.device)
     experts = stages.groups.experts
-    dealt = [one for one in parameters if experts is not None and _mesh_of(one) == experts]
+    dealt = [parameter for parameter in parameters if experts is not None and _mesh_of(parameter) == experts]
     channels = stages.split_by_hand()
-    apart = {id(one) for one in (*dealt, *channels, *counted_twice)}
-    squared += _squared_norm([one for one in parameters if id(one) not in apart])
+    apart = {id(parameter) for parameter in (*dealt, *channels, *counted_twice)}
+    squared += _squared_norm([parameter for parameter in parameters if id(parameter) not in apart])
     if experts is not None:
         squared += _summed(_squared_norm(dealt), stages.device, experts.get_group("expert"))
     if channels:

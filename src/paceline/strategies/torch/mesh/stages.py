@@ -29,7 +29,7 @@ from paceline.frameworks.torch.precision import LossScale, half_of, hold_in_half
 from paceline.frameworks.torch.recompute import recompute
 from paceline.frameworks.torch.segments import TRIAL_SAMPLES
 from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass, sharding_policies
-from paceline.frameworks.torch.tensor.plan import split_own
+from paceline.frameworks.torch.tensor.plan import split_user_model
 from paceline.frameworks.torch.tensor.split import Arrangement, never_in_place, split_built_in
 from paceline.frameworks.torch.training import Loss, build
 from paceline.strategies.torch.mesh.context import Stretch, divide_sequences
@@ -170,7 +170,7 @@ def build_stages(context: Context, plan: MeshPlan, device: torch.device, balance
 
 def _divides_sequence(context: Context) -> bool:
     """Whether `tensor` divides the sequence, and leaves the outputs split over the vocabulary."""
-    built_in = context.model.own is None
+    built_in = context.model.user_model is None
     return built_in and is_causal_transformer(model_facts(context.model.layers, context.data.input_shape))
 
 
@@ -220,7 +220,7 @@ def _split(context: Context, plan: MeshPlan, stage: MeshStage, groups: Groups) -
         if not is_cut:
             tie_heads(module)
         return Arrangement(reordered=reordered)
-    if context.model.own is None:
+    if context.model.user_model is None:
         hold_in_half(context.spec, stage.module)
         if plan.layout.tensor == 1:
             return Arrangement()
@@ -234,7 +234,7 @@ def _split(context: Context, plan: MeshPlan, stage: MeshStage, groups: Groups) -
         inputs = noise.to(next(module.parameters())).requires_grad_()
         inputs = inputs.permute(0, 3, 1, 2) if stage.module.unpack else inputs
     never_in_place(module)
-    arrangement = split_own(context, module, groups.mesh["tensor"], inputs)
+    arrangement = split_user_model(context, module, groups.mesh["tensor"], inputs)
     # After it was compared with the whole model, which is in single precision.
     hold_in_half(context.spec, stage.module)
     return arrangement
@@ -242,11 +242,11 @@ def _split(context: Context, plan: MeshPlan, stage: MeshStage, groups: Groups) -
 
 def _local_edges(context: Context, stage: MeshStage, plan: MeshPlan, groups: Groups) -> tuple[Edge | None, Edge | None]:
     last = stage.index + 1 == plan.stages
-    given, made = _in_half(context, stage.input, stage.index > 0), _in_half(context, stage.output, not last)
+    inputs, outputs = _in_half(context, stage.input, stage.index > 0), _in_half(context, stage.output, not last)
     if not _divides_sequence(context):
         # Other models have whole activations on every rank.
-        return given, made
-    return _local_edge(given, groups, SEQUENCE), _local_edge(made, groups, FEATURES if last else SEQUENCE)
+        return inputs, outputs
+    return _local_edge(inputs, groups, SEQUENCE), _local_edge(outputs, groups, FEATURES if last else SEQUENCE)
 
 
 def _in_half(context: Context, edge: Edge | None, crosses: bool) -> Edge | None:
@@ -295,7 +295,7 @@ def _shard(
     whole = data_mesh.size() == 1 or copied_at_once(plan.layout, numbers)
     units = (module,) if whole else (*layers(module), module)
     for unit, over in (*apart, *((unit, data_mesh) for unit in units)):
-        if context.model.own is not None:
+        if context.model.user_model is not None:
             unit.register_forward_hook(in_memory_of_its_own)
         policies = sharding_policies(context.spec, gives_results=gives_results and unit is module)
         divides = plan.layout.pipeline == 1 and not (whole and unit is module)
@@ -358,7 +358,9 @@ def _pipeline_stage(context: Context, stages: RankStages, stage: MeshStage) -> A
         def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
             # What goes back in two passes may lie in another order than the room for it, and is sent as it lies.
             for name, gradients in list(self.bwd_cache.items()):
-                self.bwd_cache[name] = tuple(one if one is None else one.contiguous() for one in gradients)
+                self.bwd_cache[name] = tuple(
+                    gradient if gradient is None else gradient.contiguous() for gradient in gradients
+                )
             sending: list[dist.P2POp] = super().get_bwd_send_ops(bwd_chunk_id)
             return sending
 

@@ -33,9 +33,9 @@ def untie(module: nn.Module) -> None:
 def tied_parameters(module: nn.Module) -> Tied:
     """The parameters that both ends of the pipeline share: the embedding and its tied head, or a user model's."""
     children = list(module.modules())
-    found = [child for child in children if isinstance(child, HoldsBlocks)]
-    if found:
-        first, last = ([stage.get_parameter(name) for stage in found if stage.has_copies is copies
+    stages = [child for child in children if isinstance(child, HoldsBlocks)]
+    if stages:
+        first, last = ([stage.get_parameter(name) for stage in stages if stage.has_copies is copies
                         for name in stage.tied] for copies in (False, True))  # fmt: skip
         return Tied(first, last)
     tables = [child.weight for child in children if isinstance(child, nn.Embedding)]
@@ -45,9 +45,9 @@ def tied_parameters(module: nn.Module) -> Tied:
 def add_up(tied: Tied, group: dist.ProcessGroup, last: int) -> None:
     """Adds the gradients of both copies up, wherever in the pipeline they are: on its first and its `last` place."""
     if tied.first and tied.last:
-        for one, other in zip(tied.first, tied.last, strict=True):
-            _local(one).add_(_local(other))
-            _local(other).copy_(_local(one))
+        for first, copy in zip(tied.first, tied.last, strict=True):
+            _local(first).add_(_local(copy))
+            _local(copy).copy_(_local(first))
         return
     other_place = last if tied.first else 0
     for parameter in tied.first or tied.last:

@@ -62,7 +62,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     numbers = autocast_numbers(spec)
     # A worker asks for each portion and brings it, and asks once more when there are none.
     words = (2 * portions + workers) * WORD_BYTES
-    told, measured = _command_bytes(spec), reply_length(settings_of(spec).history) * WORD_BYTES
+    command_bytes, reply_bytes = _command_bytes(spec), reply_length(settings_of(spec).history) * WORD_BYTES
     messages = (
         exchange("gradients", size, 0, portions / workers),
         exchange("parameters", 0, size),
@@ -78,9 +78,9 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
         + autocast_copies(model.layers, numbers),
     )
     pieces = Cut(servers_of(spec), model.parameters).pieces(model.parameters)
-    sent, received = ANSWER * words + told * len(pieces), WORKER_WORD * words + measured * len(pieces)
+    sent, received = ANSWER * words + command_bytes * len(pieces), WORKER_WORD * words + reply_bytes * len(pieces)
     coordinator = RankFootprint("coordinator", 1, 0, (exchange("words", sent, received, control=True),))
-    servers = (_server(piece, spec, exchange("words", measured, told, control=True)) for piece in pieces)
+    servers = (_server(piece, spec, exchange("words", reply_bytes, command_bytes, control=True)) for piece in pieces)
     return Footprint((worker, coordinator, *servers))
 
 

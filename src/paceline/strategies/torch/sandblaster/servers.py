@@ -136,8 +136,8 @@ class SliceServer:
         elements = message(0)
         dist.irecv(elements, 0, tag=job.WORD_TAG).wait(self._patience)
         total, index = int(elements), context.process.index
-        own = sum(piece.elements for piece in Cut(servers, max(1, total)).pieces(total) if piece.server == index)
-        values = torch.empty(own)
+        length = sum(piece.elements for piece in Cut(servers, max(1, total)).pieces(total) if piece.server == index)
+        values = torch.empty(length)
         dist.recv(values, 0, tag=job.VALUE_TAG)
         self._slice = HistorySlice(values, history)
         self._arriving: dict[int, tuple[Any, Tensor]] = {}

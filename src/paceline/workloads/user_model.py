@@ -1,10 +1,10 @@
-"""The user's own model: a Python file with a function that returns it.
+"""The model of a user: a Python file with a function that returns it.
 
 build()                      returns the model: a `torch.nn.Module`, a Keras model, or, for JAX, two functions
                              init(key) -> parameters and apply(parameters, inputs) -> outputs
 data()                       optional: train inputs, train targets, test inputs, test targets, as arrays
 loss(outputs, targets)       optional: a scalar; cross-entropy if absent
-optimizer(parameters)        optional: the optimizer; the run's own settings if absent
+optimizer(parameters)        optional: the optimizer; the run's settings if absent
 stages(model, count)         optional: the model cut into that many modules, for strategies that place layers
 plan(model)                  optional: {"layer name": "columns" or "rows"}, for strategies that split layers
 """
@@ -23,12 +23,13 @@ from paceline.data.base import DataSet
 from paceline.errors import ModelError, nearest
 from paceline.spec import ModelFile
 
-OWN_DATA = "own"
+# Stored runs name the data of a user's file by this word.
+USER_DATA = "own"
 _ARRAYS = 4
 
 
 @dataclass(frozen=True)
-class OwnModel:
+class UserModel:
     """The functions of a user's file."""
 
     label: str
@@ -46,7 +47,7 @@ class OwnModel:
             raise ModelError(
                 f"{self.label} has no function data; add one, or give --dataset, or --input-shape and --classes"
             )
-        arrays = call_own(f"data() of {self.label}", self.data)
+        arrays = call_user_code(f"data() of {self.label}", self.data)
         if not isinstance(arrays, tuple | list) or len(arrays) != _ARRAYS:
             raise ModelError(
                 f"data() of {self.label} must return four arrays: "
@@ -89,27 +90,29 @@ def _names(node: ast.AST) -> set[str]:
     return names
 
 
-def load_own(file: ModelFile) -> OwnModel:
+def load_user_model(file: ModelFile) -> UserModel:
     """Runs the file, as `python file.py` would find its neighbours, and takes its functions."""
     sys.path.insert(0, str(file.path.parent))
-    name = f"paceline_own_{file.path.stem}"
+    name = f"paceline_user_{file.path.stem}"
     loader = importlib.util.spec_from_file_location(name, file.path)
     assert loader is not None and loader.loader is not None
     module = importlib.util.module_from_spec(loader)
     sys.modules[name] = module
-    call_own(f"model file {file.path}", loader.loader.exec_module, module)
+    call_user_code(f"model file {file.path}", loader.loader.exec_module, module)
     build = getattr(module, file.function, None)
     if not callable(build):
         raise ModelError(
             f"model file {file.path} has no function {file.function!r}; {nearest(file.function, vars(module))}"
         )
     optional = {part: getattr(module, part, None) for part in ("data", "loss", "optimizer", "stages", "plan")}
-    return OwnModel(file.label, build, **{part: value if callable(value) else None for part, value in optional.items()})
+    return UserModel(
+        file.label, build, **{part: value if callable(value) else None for part, value in optional.items()}
+    )
 
 
-def build_own(own: OwnModel) -> Any:
+def build_user_model(user_model: UserModel) -> Any:
     """The model that the file's function returns."""
-    return call_own(own.label, own.build)
+    return call_user_code(user_model.label, user_model.build)
 
 
 def telling_samples(targets: np.ndarray) -> np.ndarray:
@@ -117,16 +120,16 @@ def telling_samples(targets: np.ndarray) -> np.ndarray:
     return np.array([0, int(targets.reshape(len(targets), -1).max(axis=1).argmax())])
 
 
-def call_own(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def call_user_code(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function of the user's file returns; if it fails, a `ModelError` says what, how and in which line."""
     try:
         return function(*arguments)
     except (Exception, SystemExit) as error:
-        place = _own_line(error)
+        place = _line_in_user_code(error)
         raise ModelError(f"{what} fails with {type(error).__name__}: {error}{place}; mend it and run again") from error
 
 
-def _own_line(error: BaseException) -> str:
+def _line_in_user_code(error: BaseException) -> str:
     trace = error.__traceback__
     place = ""
     while trace is not None:

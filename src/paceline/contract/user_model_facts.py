@@ -1,16 +1,16 @@
-"""Facts about a user's model, as `runs/probe.py` finds them."""
+"""Facts about a user's model, from the probe that builds it and tries it (`runs/probe.py`)."""
 
 from dataclasses import dataclass, field
 
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
 
-# What a function for an own model can return, by the name that strategies and probes use.
+# What the function of a user's file can return, by the name that strategies and probes use.
 MODEL_KINDS = {"torch": "a torch.nn.Module", "keras": "a Keras model", "jax": "a pair of functions (init, apply)"}
 
 
 @dataclass(frozen=True)
-class OwnFacts:
+class UserModelFacts:
     """Facts about the user's model (see `runs/probe.py`); `framework` is one of `MODEL_KINDS`."""
 
     framework: str
@@ -21,18 +21,18 @@ class OwnFacts:
     cuts: tuple[str, ...] = ()
     # Its blocks in words, where some were found.
     blocks: str | None = None
-    # Of a model that is no sequence: the functions that it does without, and of others why.
-    found: tuple[str, ...] = ()
-    not_found: dict[str, str] = field(default_factory=dict)
+    # Of a model that is no sequence: cuts that Paceline finds without a function for them, and why not the others.
+    automatic_cuts: tuple[str, ...] = ()
+    no_automatic_cuts: dict[str, str] = field(default_factory=dict)
     # Its layers in the order of a forward pass, as counts; none where it could not be followed layer by layer.
     layers: tuple[LayerFacts, ...] = ()
     input_elements: int = 0
 
     def why_not_cut(self, function: str) -> str | None:
         """Why a strategy that cuts models by this function cannot cut this one, or None."""
-        if self.sequential or function in (*self.cuts, *self.found):
+        if self.sequential or function in (*self.cuts, *self.automatic_cuts):
             return None
-        reason = self.not_found.get(function)
+        reason = self.no_automatic_cuts.get(function)
         return "which is no plain sequence of layers" + (f" ({reason})" if reason else "")
 
     @property

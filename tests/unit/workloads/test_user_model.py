@@ -7,7 +7,7 @@ import pytest
 
 from paceline.errors import ModelError
 from paceline.spec import ModelFile
-from paceline.workloads.own import build_own, declared_functions, load_own
+from paceline.workloads.user_model import build_user_model, declared_functions, load_user_model
 
 ARRAYS = "import numpy as np\ndef build(): return 'a model'\ndef data():\n    return {}\n"
 
@@ -19,7 +19,7 @@ def modules_as_before(monkeypatch):
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        if name.startswith(("paceline_own_", "neighbour")):
+        if name.startswith(("paceline_user_", "neighbour")):
             del sys.modules[name]
 
 
@@ -76,67 +76,72 @@ def test_a_file_that_is_not_text_is_refused(write):
 
 
 def test_the_functions_of_the_file_are_taken_and_those_not_there_are_none(write):
-    own = load_own(write("def build(): return 'a model'\ndef loss(outputs, targets): return 3\n"))
-    assert own.label == "net.py:build"
-    assert build_own(own) == "a model"
-    assert own.loss(None, None) == 3
-    assert own.data is None
-    assert own.optimizer is None
+    user_model = load_user_model(write("def build(): return 'a model'\ndef loss(outputs, targets): return 3\n"))
+    assert user_model.label == "net.py:build"
+    assert build_user_model(user_model) == "a model"
+    assert user_model.loss(None, None) == 3
+    assert user_model.data is None
+    assert user_model.optimizer is None
 
 
 def test_another_function_may_build_the_model(write):
-    assert build_own(load_own(write("def small(): return 'small'\ndef large(): return 'large'\n", "large"))) == "large"
+    assert (
+        build_user_model(load_user_model(write("def small(): return 'small'\ndef large(): return 'large'\n", "large")))
+        == "large"
+    )
 
 
 def test_a_class_may_be_the_function(write):
-    assert type(build_own(load_own(write("class Net: pass\n", "Net")))).__name__ == "Net"
+    assert type(build_user_model(load_user_model(write("class Net: pass\n", "Net")))).__name__ == "Net"
 
 
 def test_a_name_that_is_no_function_is_as_good_as_absent(write):
-    assert load_own(write("def build(): pass\ndata = 'a word'\n")).data is None
+    assert load_user_model(write("def build(): pass\ndata = 'a word'\n")).data is None
 
 
 def test_the_file_finds_its_neighbours(write, tmp_path):
     (tmp_path / "neighbour_of_net.py").write_text("def build(): return 'from next door'\n")
-    assert build_own(load_own(write("from neighbour_of_net import build\n"))) == "from next door"
+    assert build_user_model(load_user_model(write("from neighbour_of_net import build\n"))) == "from next door"
 
 
 def test_a_file_that_lacks_the_function_when_run_is_refused_with_the_nearest_name(write):
     file = write("from os.path import join\ndef biuld(): pass\n")
-    message = complaint(load_own, file)
+    message = complaint(load_user_model, file)
     assert message == f"model file {file.path} has no function 'build'; did you mean 'biuld'?"
 
 
 def test_a_file_that_fails_when_run_is_refused_with_the_error_and_the_line(write):
     file = write("def build(): pass\n\nraise ValueError('no luck')\n")
-    assert complaint(load_own, file) == (
+    assert complaint(load_user_model, file) == (
         f"model file {file.path} fails with ValueError: no luck (net.py, line 3); mend it and run again"
     )
 
 
 def test_an_import_that_is_missing_is_told_with_its_line(write):
-    message = complaint(load_own, write("import no_such_module_anywhere\ndef build(): pass\n"))
+    message = complaint(load_user_model, write("import no_such_module_anywhere\ndef build(): pass\n"))
     assert "fails with ModuleNotFoundError: No module named 'no_such_module_anywhere' (net.py, line 1)" in message
 
 
 def test_a_model_that_fails_to_build_is_refused_with_the_error_and_the_line(write):
-    own = load_own(write("def build():\n    return 1 / 0\n"))
-    assert complaint(build_own, own) == (
+    user_model = load_user_model(write("def build():\n    return 1 / 0\n"))
+    assert complaint(build_user_model, user_model) == (
         "net.py:build fails with ZeroDivisionError: division by zero (net.py, line 2); mend it and run again"
     )
 
 
 def test_the_innermost_line_of_the_users_own_files_is_named(write, tmp_path):
     (tmp_path / "neighbour_that_fails.py").write_text("def build():\n    return [][0]\n")
-    own = load_own(write("import neighbour_that_fails\ndef build():\n    return neighbour_that_fails.build()\n"))
-    assert "(neighbour_that_fails.py, line 2)" in complaint(build_own, own)
+    user_model = load_user_model(
+        write("import neighbour_that_fails\ndef build():\n    return neighbour_that_fails.build()\n")
+    )
+    assert "(neighbour_that_fails.py, line 2)" in complaint(build_user_model, user_model)
 
 
 def test_data_are_four_arrays_as_floats_and_whole_numbers(write):
-    own = load_own(
+    user_model = load_user_model(
         write(ARRAYS.format("np.ones((6, 2)), np.array([0, 1, 2, 0, 1, 2]), np.ones((2, 2)), np.array([0, 1])"))
     )
-    data = own.load_data(None)
+    data = user_model.load_data(None)
     assert data.train_inputs.dtype == np.float32
     assert data.train_targets.dtype == np.int64
     assert (len(data.train_inputs), len(data.test_inputs)) == (6, 2)
@@ -144,34 +149,34 @@ def test_data_are_four_arrays_as_floats_and_whole_numbers(write):
 
 
 def test_targets_that_are_real_numbers_have_no_classes(write):
-    own = load_own(write(ARRAYS.format("np.ones((4, 2)), np.ones(4), np.ones((2, 2)), np.ones(2)")))
-    data = own.load_data(None)
+    user_model = load_user_model(write(ARRAYS.format("np.ones((4, 2)), np.ones(4), np.ones((2, 2)), np.ones(2)")))
+    data = user_model.load_data(None)
     assert data.classes is None
     assert data.train_targets.dtype == np.float32
 
 
 def test_plain_lists_will_do_as_arrays(write):
-    assert load_own(write(ARRAYS.format("[[1.0], [2.0]], [0, 1], [[3.0]], [1]"))).load_data(None).classes == 2
+    assert load_user_model(write(ARRAYS.format("[[1.0], [2.0]], [0, 1], [[3.0]], [1]"))).load_data(None).classes == 2
 
 
 def test_fewer_samples_of_the_users_data_are_the_first_ones(write):
-    own = load_own(write(ARRAYS.format("np.arange(8.0), np.arange(8), np.arange(4.0), np.arange(4)")))
-    data = own.load_data(2)
+    user_model = load_user_model(write(ARRAYS.format("np.arange(8.0), np.arange(8), np.arange(4.0), np.arange(4)")))
+    data = user_model.load_data(2)
     assert data.train_targets.tolist() == [0, 1]
     assert data.test_targets.tolist() == [0]
 
 
 def test_a_file_without_data_is_refused_with_every_way_out(write):
-    own = load_own(write("def build(): pass\n"))
-    assert complaint(own.load_data, None) == (
+    user_model = load_user_model(write("def build(): pass\n"))
+    assert complaint(user_model.load_data, None) == (
         "net.py:build has no function data; add one, or give --dataset, or --input-shape and --classes"
     )
 
 
 @pytest.mark.parametrize("returned", ["None", "np.ones(3)", "(np.ones(3), np.ones(3))", "{}"])
 def test_data_that_are_not_four_arrays_are_refused_with_what_they_should_be(write, returned):
-    own = load_own(write(ARRAYS.replace("{}", returned)))
-    assert complaint(own.load_data, None) == (
+    user_model = load_user_model(write(ARRAYS.replace("{}", returned)))
+    assert complaint(user_model.load_data, None) == (
         "data() of net.py:build must return four arrays: train inputs, train targets, test inputs, test targets"
     )
 
@@ -184,8 +189,8 @@ def test_data_that_are_not_four_arrays_are_refused_with_what_they_should_be(writ
     ],
 )
 def test_inputs_and_targets_of_different_lengths_are_refused(write, returned, words):
-    own = load_own(write(ARRAYS.format(returned)))
-    message = complaint(own.load_data, None)
+    user_model = load_user_model(write(ARRAYS.format(returned)))
+    message = complaint(user_model.load_data, None)
     assert f"data() of net.py:build returns {words}; return" in message
 
 
@@ -200,13 +205,13 @@ def test_inputs_and_targets_of_different_lengths_are_refused(write, returned, wo
     ids=["no samples", "ragged", "no arrays", "words"],
 )
 def test_data_that_cannot_be_trained_on_are_refused_in_words(write, returned):
-    own = load_own(write(ARRAYS.format(returned)))
-    assert "data() of net.py:build" in complaint(own.load_data, None)
+    user_model = load_user_model(write(ARRAYS.format(returned)))
+    assert "data() of net.py:build" in complaint(user_model.load_data, None)
 
 
 def test_data_that_fail_are_refused_with_the_error_and_the_line(write):
-    own = load_own(write("def build(): pass\ndef data():\n    raise OSError('disk gone')\n"))
-    assert complaint(own.load_data, None) == (
+    user_model = load_user_model(write("def build(): pass\ndef data():\n    raise OSError('disk gone')\n"))
+    assert complaint(user_model.load_data, None) == (
         "data() of net.py:build fails with OSError: disk gone (net.py, line 3); mend it and run again"
     )
 
@@ -214,4 +219,4 @@ def test_data_that_fail_are_refused_with_the_error_and_the_line(write):
 def test_a_file_that_went_away_is_refused_by_name(write):
     file = write("def build(): pass\n")
     file.path.unlink()
-    assert f"model file {file.path} fails with FileNotFoundError" in complaint(load_own, file)
+    assert f"model file {file.path} fails with FileNotFoundError" in complaint(load_user_model, file)
