@@ -55,6 +55,7 @@ LAYOUTS = [
     on("shard=2,pipeline=2", "zbv"),
     on("replicate=2,pipeline=2", "dualpipev"),
     on("tensor=2,pipeline=2", "interleaved", recompute="selective"),
+    on("tensor=2,pipeline=2", "1f1b", execution="compiled", recompute="selective", clip=CLIP),
     on("tensor=4", classes=33),
     on("pipeline=4", "gpipe"),
     on("pipeline=2", soak=True, knobs={"balance": "blocks"}),
@@ -67,6 +68,8 @@ LAYOUTS = [
     *(on("shard=2,pipeline=2", schedule, soak=True, **EVERYTHING) for schedule in SCHEDULES),
     *(on("tensor=2,pipeline=2", schedule, soak=True, **EVERYTHING) for schedule in SCHEDULES),
     *(on("replicate=2,pipeline=2", schedule, soak=True, clip=CLIP) for schedule in SCHEDULES),
+    *(on("tensor=2,pipeline=2", schedule, soak=True, execution="compiled", **EVERYTHING) for schedule in SCHEDULES),
+    *(on("tensor=2,pipeline=2", schedule, soak=True, execution="compiled") for schedule in SCHEDULES),
 ]
 
 

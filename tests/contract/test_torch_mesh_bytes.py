@@ -39,6 +39,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "copies of shards": {"layout": "replicate=2,shard=2"},
     "parts, recomputed": {"layout": "tensor=2", "recompute": "full"},
     "shards of parts, clipped": {"layout": "shard=2,tensor=2", "clip": 0.5, "recompute": "selective"},
+    "compiled parts": {"layout": "tensor=2", "execution": "compiled"},
+    "compiled parts, recomputed": {**LLAMA, "layout": "tensor=2", "execution": "compiled", "recompute": "full"},
+    "compiled parts, some recomputed": {
+        **LLAMA, "layout": "shard=2,tensor=2", "execution": "compiled", "recompute": "selective",
+    },
+    "compiled shards, recomputed": {"layout": "shard=2", "execution": "compiled", "recompute": "full"},
     "parts in a pipeline": {"layout": "tensor=2,pipeline=2", "clip": 0.5},
     "shards in a pipeline, in two passes": {"layout": "shard=2,pipeline=2", "accumulation": 2},
     "shards in a V, in two passes": {

@@ -158,6 +158,16 @@ class MeshPlan:
         return count
 
 
+def recomputes_around(spec: RunSpec, plan: MeshPlan) -> bool:
+    """Whether compiled blocks are computed again from outside, all of them, rather than within what is compiled.
+
+    On a CPU, PyTorch 2.13 cannot put what attention has of random numbers beside a mesh of devices among what a
+    compiled forward pass leaves; on GPUs it puts it elsewhere.
+    """
+    splits = plan.layout.tensor > 1
+    return spec.execution == "compiled" and spec.recompute == "full" and spec.device == "cpu" and splits
+
+
 def why_not_laid_out(spec: RunSpec, knobs: Mapping[str, Scalar], facts_of: FactsOf) -> str | None:
     """Why a layout does not fit the model, the batch or the schedule, in words, or None."""
     plan = MeshPlan.of(spec, knobs)
@@ -165,7 +175,24 @@ def why_not_laid_out(spec: RunSpec, knobs: Mapping[str, Scalar], facts_of: Facts
         return f"{spec.strategy} divides the parameters and L-BFGS needs them in one place; use another optimizer"
     facts = facts_of(spec) if spec.model is None else None
     return (
-        _why_not_scheduled(spec, plan) or _why_not_staged(spec, plan, facts) or _why_not_split(spec, plan, facts, knobs)
+        _why_not_scheduled(spec, plan)
+        or _why_not_staged(spec, plan, facts)
+        or _why_not_split(spec, plan, facts, knobs)
+        or _why_not_compiled(spec, plan, facts)
+    )
+
+
+def _why_not_compiled(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -> str | None:
+    """Why PyTorch cannot compile the blocks of such a run, or None."""
+    if spec.execution != "compiled" or facts is None or not any(layer.experts for layer in facts.layers):
+        return None
+    if plan.layout.tensor == 1 and spec.recompute == "none":
+        return None
+    # The compiler breaks such a block off where it deals vectors, and cannot go on with one that is split or recomputed.
+    what = "split over tensor" if plan.layout.tensor > 1 else f"computed again (recompute {spec.recompute})"
+    return (
+        f"blocks of {spec.workload} deal vectors to experts as their numbers say, which cannot be compiled where they "
+        f"are {what}; use execution eager"
     )
 
 

@@ -18,7 +18,7 @@ from paceline.costs.footprint import (
     optimizer_bytes,
 )
 from paceline.costs.layers import LayerFacts
-from paceline.costs.layouts import MeshPlan, is_causal_transformer, transformer_role
+from paceline.costs.layouts import MeshPlan, is_causal_transformer, recomputes_around, transformer_role
 from paceline.costs.mesh_parts import (
     EXPERTS,
     Place,
@@ -52,7 +52,8 @@ from paceline.costs.splits import tensor_messages
 from paceline.costs.torch import Array
 from paceline.spec import RunSpec
 
-# Recomputing a block does not need the sum of its network: nothing of the backward pass depends on it.
+# Recomputing a block does not need the sum of its network: nothing of the backward pass depends on it. Where all of it
+# is computed again from outside of what is compiled, it is made all the same.
 BLOCK_SCATTERS_AGAIN = 1
 # Of a loss over a split vocabulary: the largest logit, the sum of exponentials, and the target's.
 LOSS_REDUCTIONS = 3
@@ -176,7 +177,7 @@ def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Messa
 
 def _between_split_layers_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
     """The same however the other devices are divided into copies and shards."""
-    numbers = compute_width(spec), reduction_width(spec), spec.device, spec.recompute
+    numbers = compute_width(spec), reduction_width(spec), spec.device, spec.recompute, recomputes_around(spec, plan)
     key = ("split layers", plan.stretch_microbatch, plan.passes, *numbers)
     if key not in place.part.derived:
         place.part.derived[key] = _between_split_layers(spec, plan, place)
@@ -217,7 +218,8 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers=1)
         elif role == "block":
             again, halves = int(spec.recompute == "full"), split_halves(layer)
-            gathers, scatters = halves * (1 + again), halves + BLOCK_SCATTERS_AGAIN * again
+            scattered_again = halves if recomputes_around(spec, plan) else BLOCK_SCATTERS_AGAIN
+            gathers, scatters = halves * (1 + again), halves + scattered_again * again
             messages += _passing(spec, plan, layer.name, "forward", output_bytes, halves, halves)
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
         for name in (name for name in arrays if stays_whole(name, plan.layout)):

@@ -63,9 +63,6 @@ def check(spec: RunSpec, system: System) -> str | None:
             f"the layers of a stage have other names than those in plan(model) of {spec.workload}; "
             f"leave pipeline or tensor out of the layout, or plan out of the file"
         )
-    if spec.execution == "compiled" and plan_of(spec).layout.tensor > 1:
-        # pytorch#191113: the gradient of the embedding is lost without a word.
-        return "compiled blocks lose gradients where layers are split; use execution eager, or a layout without tensor"
     return (
         why_not_laid_out(spec, STRATEGY.knob_values(spec), spec_facts)
         or declared.check_recompute(spec)

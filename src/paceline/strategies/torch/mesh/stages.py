@@ -16,12 +16,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from paceline.contract.context import Context
-from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan, is_causal_transformer
+from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan, is_causal_transformer, recomputes_around
 from paceline.costs.mesh_parts import copied_at_once, has_experts_apart
 from paceline.errors import ModelError
 from paceline.frameworks.torch.blocks import compile_blocks
 from paceline.frameworks.torch.compression import make_contiguous
-from paceline.frameworks.torch.loss_in_head import loss_of_inputs
+from paceline.frameworks.torch.loss_in_head import loss_of_inputs, loss_of_outputs
 from paceline.frameworks.torch.model import tie_heads
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
 from paceline.frameworks.torch.pipeline.stages import room_for
@@ -195,8 +195,12 @@ def _divided(context: Context, plan: MeshPlan, groups: Groups, stage: MeshStage)
     arrangement = _split(context, plan, stage, groups)
     divide_sequences(stage.module, groups.stretch, context.data.input_shape[0])
     dealt = deal_experts(stage.module, groups.expert_group)
-    recompute(context, stage.module)
+    around = recomputes_around(context.spec, plan)
+    if not around:
+        recompute(context, stage.module)
     compile_blocks(context, stage.module, twice_back=plan.schedule in SPLIT_BACKWARD)
+    if around:
+        recompute(context, stage.module)
     _shard(context, plan, stage.module, groups, dealt, gives_results=last)
     prefix = "layers." if is_cut else ""
     edges = _local_edges(context, stage, plan, groups)
@@ -379,7 +383,9 @@ def whole_pass(context: Context, stages: RankStages, loss: Loss, scaled: Callabl
     (stage,) = stages.held
     module = stage.module
     assert isinstance(module, FSDPModule)
-    loss_of = loss_of_inputs(context, module, loss)
+    # Logits that are split keep their loss, which is known for parts of the vocabulary.
+    split = stages.parts_of_logits is not None
+    loss_of = loss_of_outputs(module, loss) if split else loss_of_inputs(context, module, loss)
 
     def train(inputs: Tensor | None, targets: Tensor | None, last: bool) -> Tensor | None:
         assert inputs is not None and targets is not None
