@@ -43,6 +43,8 @@ LAYOUTS = [
     on("tensor=2"),
     *(on("pipeline=2", schedule) for schedule in SCHEDULES),
     on("shard=2", **EVERYTHING),
+    on("shard=2,tensor=2", recompute="full", accumulation=4, clip=CLIP, knobs={"reduce": "each"}),
+    on("replicate=2,shard=2", soak=True, accumulation=2, clip=CLIP, knobs={"reduce": "each"}),
     on("tensor=2", recompute="selective", clip=CLIP),
     on("tensor=2", **EVERYTHING),
     on("pipeline=2", "1f1b", clip=CLIP),

@@ -129,8 +129,11 @@ def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[floa
         if message.phase == "update" and not _between_stages(message)
     )
     for phase, seconds in zip(("forward", "backward"), passes, strict=True):
-        hidden = sum(inputs.seconds(m) for m in group.messages if m.hidden and m.phase == phase)
-        exposed += hidden - inputs.hidden_share * min(hidden, seconds)
+        hidden = [message for message in group.messages if message.hidden and message.phase == phase]
+        # Stages that are gathered for each round of the schedule hide behind the first pass of each.
+        for rounds in {message.passes for message in hidden}:
+            moved = sum(inputs.seconds(message) for message in hidden if message.passes == rounds)
+            exposed += moved - inputs.hidden_share * min(moved, seconds * rounds)
     return exposed
 
 

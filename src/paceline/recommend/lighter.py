@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from paceline.costs.footprint import Footprint
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.screen import RECOMPUTATION
-from paceline.spec import RunSpec
+from paceline.spec import RunSpec, Scalar
 from paceline.strategies import strategy
 from paceline.units import format_bytes
 
@@ -30,7 +31,9 @@ class _Need:
     def text(self, asked: RunSpec) -> str:
         """In words; with what differs from the run that was asked for, where it is a lighter form of it."""
         changed = [name for name in ("accumulation", "recompute") if getattr(self.spec, name) != getattr(asked, name)]
-        how = " and ".join(f"{name} {getattr(self.spec, name)}" for name in changed)
+        words = [f"{name} {getattr(self.spec, name)}" for name in changed]
+        words += [f"{name} {value}" for name, value in self.spec.knobs.items() if asked.knobs.get(name) != value]
+        how = " and ".join(words)
         held = f"{format_bytes(self.held_bytes)}{f' even with {how},' if how else ''}"
         return f"a worker would hold {held} and has {format_bytes(self.limit_bytes)}"
 
@@ -77,22 +80,36 @@ def lighter(
         return
     ways = RECOMPUTATION if _may_change(question, spec, "recompute") else (spec.recompute,)
     several = _may_change(question, spec, "accumulation") and footprint.stages is None
-    for way in ways:
+    for way, knobs in product(ways, _knobs_to_try(question, spec)):
         for passes in _pass_counts(spec) if several else (spec.accumulation,):
             lighter_run = {"recompute": way, "accumulation": passes, "execution": question.base.execution}
-            tried = question.as_usual(spec.model_copy(update=lighter_run))
-            if tried == spec or question.why_not(tried) is not None:
+            candidate = question.as_usual(spec.model_copy(update={**lighter_run, "knobs": knobs}))
+            # With one pass such knobs change nothing.
+            same = candidate == spec or (knobs != spec.knobs and passes == 1)
+            if same or question.why_not(candidate) is not None:
                 continue
-            found = _footprint(question, tried)
-            needs.append(_need(question, tried, found))
+            needed = _footprint(question, candidate)
+            needs.append(_need(question, candidate, needed))
             if needs[-1].fits:
-                yield question.predictor.predict(tried, found)
+                yield question.predictor.predict(candidate, needed)
                 if passes == spec.accumulation:
                     # To compute more again would only take longer.
                     return
                 break
-            if not _activations_decide(question, found):
+            if not _activations_decide(question, needed):
                 break
+
+
+def may_be_lighter(question: Question, name: str) -> bool:
+    """Whether a strategy has knobs with which steps of several passes hold less, and the question leaves them open."""
+    knobs = strategy(name).traits.lighter_with
+    return bool(knobs) and not knobs.keys() & question.knobs.keys()
+
+
+def _knobs_to_try(question: Question, spec: RunSpec) -> Iterator[dict[str, Scalar]]:
+    yield dict(spec.knobs)
+    if may_be_lighter(question, spec.strategy):
+        yield {**spec.knobs, **strategy(spec.strategy).traits.lighter_with}
 
 
 def _footprint(question: Question, spec: RunSpec) -> Footprint:

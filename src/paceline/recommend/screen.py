@@ -39,6 +39,8 @@ class Setting:
     execution: Execution = "eager"
     # Rounds of a pipeline's schedule that the passes are made in.
     rounds: int = 1
+    # Whether each of several passes reduces its gradients, so that none of them is whole between passes.
+    reduces_each: bool = False
 
     @property
     def microbatch(self) -> float:
@@ -84,7 +86,7 @@ class Screen:
     def held_bytes(self, setting: Setting) -> float:
         """Bytes held by the rank that holds most."""
         layout, sums = setting.layout, self._layer_sums(setting.layout)
-        stays = layout.pipeline > 1 or setting.passes > 1
+        stays = layout.pipeline > 1 or (setting.passes > 1 and not setting.reduces_each)
         width, gathered = parameter_width(self.spec), compute_width(self.spec)
         state = 2 * width + optimizer_bytes(self.spec.optimizer, 1, 0, width)
         beside = reduction_width(self.spec) + (gathered if layout.holders > 1 or gathered != width else 0)
@@ -133,7 +135,8 @@ class Screen:
         ]
         if layout.pipeline == 1:
             computed = sum(places[0]) * setting.passes
-            return max(computed, gathered * (1 + setting.passes) + scattered) + update
+            reductions = setting.passes if setting.reduces_each else 1
+            return max(computed, gathered * (reductions + setting.passes) + scattered * reductions) + update
         slowest = max(places, key=sum)
         outside = max(0.0, gathered - slowest[0]) + max(0.0, scattered - slowest[1])
         # Every pass goes through the slowest rank, and the first of them through all others too.

@@ -11,7 +11,7 @@ from itertools import product
 from paceline.layout import Layout
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
-from paceline.recommend.lighter import predict_as_is
+from paceline.recommend.lighter import may_be_lighter, predict_as_is
 from paceline.recommend.screen import RECOMPUTATION, Screen, Setting
 from paceline.spec import Execution, Recompute, RunSpec, Scalar
 from paceline.strategies import strategy
@@ -104,6 +104,8 @@ def run_of(spec: RunSpec, setting: Setting) -> RunSpec:
             knobs |= {"schedule": "interleaved", "stages_per_worker": setting.stages_per_worker}
     else:
         fields["accumulation"] = setting.passes
+        if setting.reduces_each:
+            knobs |= strategy(spec.strategy).traits.lighter_with
     return spec.model_copy(update={**fields, "knobs": knobs})
 
 
@@ -118,6 +120,8 @@ def _settings(question: Question, spec: RunSpec) -> Iterator[Setting]:
             for stages, rounds in product(_stages(question, layout, passes), _rounds(question, layout, passes)):
                 for way, execution in executions.items():
                     yield Setting(layout, samples, passes, way, stages, execution, rounds)
+                    if passes > 1 and may_be_lighter(question, spec.strategy) and layout.pipeline == 1:
+                        yield Setting(layout, samples, passes, way, stages, execution, rounds, reduces_each=True)
 
 
 Executions = dict[Recompute, Execution]
