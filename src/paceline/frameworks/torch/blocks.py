@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.utils._pytree import tree_map_only
 
 from paceline.contract.context import Context
 from paceline.frameworks.torch.found_blocks import blocks
@@ -44,9 +45,10 @@ def compile_blocks(context: Context, module: nn.Module, twice_back: bool = False
         block.forward = partial(_on_arrived, torch.compile(block.forward))
 
 
-def _on_arrived(compiled: Callable[..., Any], *inputs: Any) -> Any:
+def _on_arrived(compiled: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
     """Calls a compiled block with inputs that have arrived: of one still under way, its gradient would be lost.
 
     That is pytorch#191113. A copy waits, and passes the gradient on.
     """
-    return compiled(*(item.clone() if isinstance(item, AsyncCollectiveTensor) else item for item in inputs))
+    inputs, named = tree_map_only(AsyncCollectiveTensor, lambda item: item.clone(), (inputs, named))
+    return compiled(*inputs, **named)
