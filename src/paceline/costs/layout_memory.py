@@ -180,15 +180,17 @@ def _most_in_passes(spec: RunSpec, plan: MeshPlan, place: Place, layers: _LayerB
     shards = _shard_numbers(plan, place)
     divided = shards != travelling
     # Gathered parameters may be the very ones that are held.
-    copies = divided or compute_width(spec) != parameter_width(spec)
+    copies = divided or compute_width(spec) != parameter_width(spec) or spec.offload
     width = compute_width(spec) if copies else 0
     below = (plan.passes_kept(place.number) - 1) * sum(layers.kept)
     if several:
         passing = _most_beside_gradients(below, layers)
     else:
         gathered = [0.0] * len(travelling) if stay_gathered else [numbers * width for numbers in travelling]
-        earlier = shards if plan.reductions > 1 else [0.0] * len(shards)
-        passing = _most_with_gradients(spec, below, layers, _Units(travelling, shards, gathered, earlier))
+        # Gradients that are reduced may go to the host's memory.
+        kept = [0.0] * len(shards) if spec.offload else shards
+        earlier = kept if plan.reductions > 1 else [0.0] * len(shards)
+        passing = _most_with_gradients(spec, below, layers, _Units(travelling, kept, gathered, earlier))
     all_numbers = sum(travelling)
     # Gradients of several passes are in the numbers in which they are reduced.
     sums = all_numbers * reduction_width(spec) if several else 0.0

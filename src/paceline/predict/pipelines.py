@@ -31,12 +31,14 @@ def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInpu
     transfers = sending[busiest] + exchanged
     averaged = inputs.software_seconds(line[busiest], line[busiest].parameter_bytes)
     averaged += _outside_passes(line[busiest], inputs, passes[busiest])
+    offloaded = inputs.offload_seconds(line[busiest], compute)
     bubble = max(0.0, alone + beside - compute)
     busy = sum(map(sum, passes)) * count + beside * len(line)
     busy += sum(sending) * 2 + exchanged * len(line)
     waiting = inputs.peer_wakeup_seconds(line[busiest])
     return Parts(
-        compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
+        compute, max(0.0, total - alone) + averaged + offloaded, bubble, waiting, transfers + averaged,
+        offloaded=offloaded,
         cpu_seconds=stages.replicas * (busy + averaged * len(line)),
     )  # fmt: skip
 

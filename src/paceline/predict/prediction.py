@@ -216,6 +216,7 @@ class Predictor:
             earlier_passes=0 if footprint.stages and footprint.stages.workers > 1 else microbatches - 1,
             overhead=self.overhead(chosen),
             splits_layers=chosen.traits.splits_layers(spec), clock=clock if own else None, filled=self._filled,
+            offloads=spec.offload,
         )  # fmt: skip
 
     def _microbatch(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> float:

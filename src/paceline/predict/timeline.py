@@ -68,10 +68,12 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     # What hidden transfers take from the computation counts as exposed: it would not be there without them.
     hidden_share = inputs.hidden_share
     exposed = blocking + hidden_share * late + (1 - hidden_share) * transfers
+    offloaded = inputs.offload_seconds(group, compute)
     moved = blocking + transfers
     return Parts(
-        compute, exposed, 0.0, inputs.peer_wakeup_seconds(group), moved, cpu_seconds=inputs.workers * (compute + moved)
-    )
+        compute, exposed + offloaded, 0.0, inputs.peer_wakeup_seconds(group), moved, offloaded=offloaded,
+        cpu_seconds=inputs.workers * (compute + moved),
+    )  # fmt: skip
 
 
 def _of_one_pass(message: Message) -> Message:

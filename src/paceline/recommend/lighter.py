@@ -12,6 +12,8 @@ from paceline.spec import RunSpec, Scalar
 from paceline.strategies import strategy
 from paceline.units import format_bytes
 
+# The field that moves shards into the host's memory.
+OFFLOAD = "offload"
 # Predictions of a run, or of other forms of it; and why it cannot be made as it is, if so.
 Predicted = tuple[list[Prediction], str | None]
 
@@ -59,10 +61,13 @@ def _predict(question: Question, spec: RunSpec, lighten: bool) -> Predicted:
     needs = [_need(question, spec, footprint)]
     if needs[0].fits:
         return [question.predictor.predict(spec, footprint)], None
-    if lighten and not _activations_decide(question, footprint):
+    if lighten and not _activations_decide(question, spec, footprint):
         return [], _without_activations(question, footprint)
     predictions = list(lighter(question, spec, footprint, needs)) if lighten else []
-    return predictions, (needs[0] if predictions else min(needs, key=lambda need: need.held_bytes)).text(spec)
+    if predictions:
+        return predictions, needs[0].text(spec)
+    lightest = min(needs, key=lambda need: need.held_bytes)
+    return [], lightest.text(spec) + _with_offload(question, lightest.spec)
 
 
 def lighter(
@@ -76,7 +81,7 @@ def lighter(
     prediction tells. A pipeline makes passes of its own, of which a search tries several numbers.
     """
     needs = [] if needs is None else needs
-    if not _activations_decide(question, footprint):
+    if not _activations_decide(question, spec, footprint):
         return
     ways = RECOMPUTATION if _may_change(question, spec, "recompute") else (spec.recompute,)
     several = _may_change(question, spec, "accumulation") and footprint.stages is None
@@ -96,7 +101,7 @@ def lighter(
                     # To compute more again would only take longer.
                     return
                 break
-            if not _activations_decide(question, needed):
+            if not _activations_decide(question, candidate, needed):
                 break
 
 
@@ -122,10 +127,22 @@ def _need(question: Question, spec: RunSpec, footprint: Footprint) -> _Need:
     return _Need(spec, needed.value, limit)
 
 
-def _activations_decide(question: Question, footprint: Footprint) -> bool:
-    """Whether the run could fit if workers kept no activations."""
+def _activations_decide(question: Question, spec: RunSpec, footprint: Footprint) -> bool:
+    """Whether the run could fit if workers kept no activations; shards may be in the host's memory."""
     heaviest = footprint.heaviest
-    return heaviest.held_bytes - heaviest.activation_bytes <= question.predictor.memory_limit
+    elsewhere = 2 * heaviest.parameter_bytes + heaviest.optimizer_bytes if spec.offload else 0.0
+    return heaviest.held_bytes - heaviest.activation_bytes - elsewhere <= question.predictor.memory_limit
+
+
+def _with_offload(question: Question, spec: RunSpec) -> str:
+    """What would be left on the device with shards in the host's memory, where that would fit; else nothing."""
+    if spec.offload or OFFLOAD not in strategy(spec.strategy).needs.heeds:
+        return ""
+    moved = spec.model_copy(update={OFFLOAD: True})
+    if question.why_not(moved) is not None:
+        return ""
+    need = _need(question, moved, _footprint(question, moved))
+    return f"; with offload it would hold {format_bytes(need.held_bytes)}" if need.fits else ""
 
 
 def _can_hold_state(question: Question, spec: RunSpec, footprint: Footprint) -> bool:
