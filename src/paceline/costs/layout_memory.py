@@ -233,7 +233,7 @@ def _most_beside_gradients(below: float, layers: _LayerBytes) -> float:
 
 @dataclass(frozen=True)
 class _Units:
-    """Of each layer: numbers that travel and those in its shard, bytes gathered, gradients of earlier passes."""
+    """Columns over layers: numbers that travel and those in shards, bytes gathered, gradients of earlier passes."""
 
     travelling: list[float]
     shards: list[float]

@@ -115,13 +115,13 @@ class Screen:
         passes = self._passes(setting, "none")
         divided = layout.tensor * layout.context
         forward, backward = passes.forward_total / divided, passes.backward_total / divided
-        again = self._again_seconds(setting, passes) / divided
+        again, asked_again = self._again_seconds(setting, passes)
+        again /= divided
         # A host asks for a part of each layer as often as for all of it, for each block alike, and goes on meanwhile.
         host_forward, host_backward = sum(passes.host_forward), sum(passes.host_backward)
-        recomputes = setting.recompute == "full"
-        host_backward += host_forward if recomputes else 0.0
+        host_backward += asked_again
         exchanged = self._exchange_seconds(setting)
-        more = exchanged * (BLOCK_EXCHANGES + (BLOCK_EXCHANGES_AGAIN if recomputes else 0))
+        more = exchanged * (BLOCK_EXCHANGES + (BLOCK_EXCHANGES_AGAIN if setting.recompute == "full" else 0))
         gathered, scattered = self._transfers(layout)
         update = sums.parameters[-1] / layout.pipeline / layout.holders * passes.update_per_parameter
         shares = self._shares_of_work(setting)
@@ -150,15 +150,17 @@ class Screen:
         work = self._work(setting.samples / setting.passes, setting.layout.holders > 1, recompute)
         return self.predictor.rank_passes(self.chosen, self._run(setting), work)
 
-    def _again_seconds(self, setting: Setting, passes: Passes) -> float:
-        """Seconds of one pass through all layers for what is computed again."""
+    def _again_seconds(self, setting: Setting, passes: Passes) -> tuple[float, float]:
+        """Seconds of the device and of its host for what is computed again in one pass through all layers."""
         if setting.recompute == "none":
-            return 0.0
+            return 0.0, 0.0
         if self.predictor.hardware.kind == "cpu" or self.predictor.traced is not None:
             # Operations by layer are known of built-in models on GPUs.
-            blocks = sum(share for _, share, _ in self._shares_of_work(setting))
-            return passes.forward_total * blocks if setting.recompute == "full" else 0.0
-        return max(0.0, self._passes(setting, setting.recompute).backward_total - passes.backward_total)
+            blocks = sum(share for _, share, _ in self._shares_of_work(setting)) * (setting.recompute == "full")
+            return passes.forward_total * blocks, sum(passes.host_forward) * blocks
+        more = self._passes(setting, setting.recompute)
+        device, host = more.backward_total - passes.backward_total, sum(more.host_backward) - sum(passes.host_backward)
+        return max(0.0, device), max(0.0, host)
 
     def _work(self, samples: float, gathers: bool, recompute: Recompute) -> RankWork:
         """Work of one pass through all layers; cached by the number of samples."""
