@@ -66,7 +66,7 @@ CASES = [
     ("gpt", on("shard=2,tensor=2,pipeline=2", soak=True, **COMPILED, **EVERYTHING)),
     ("gpt", on("replicate=2,tensor=2", soak=True, **COMPILED, recompute="full", clip=CLIP)),
     ("bert", on("tensor=2", soak=True, **COMPILED)),
-    ("mixtral", on("shard=2,expert=2", soak=True, **COMPILED)),
+    ("mixtral", on("shard=2", soak=True, **COMPILED)),
     ("bert", on("shard=2", recompute="full")),
     ("bert", on("tensor=2", clip=CLIP)),
     ("vit", on("shard=2,tensor=2", soak=True, clip=CLIP, accumulation=2)),

@@ -35,7 +35,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"strategy": "torch-single", "workers": 1, "device": "cuda", "execution": "graph", "recompute": "full"},
         "was not tried with execution graph; use eager or compiled",
     ),
-    ({**MIXTRAL, "layout": "tensor=2", "execution": "compiled"}, "cannot be compiled where they are split over tensor"),
+    (
+        {**MIXTRAL, "layout": "tensor=2", "execution": "compiled"},
+        "cannot be compiled where they are divided over tensor",
+    ),
     (
         {**MIXTRAL, "layout": "shard=2", "execution": "compiled", "recompute": "full"},
         "cannot be compiled where they are computed again (recompute full); use execution eager",

@@ -29,10 +29,11 @@ def _why_not_compiled(spec: RunSpec, plan: MeshPlan, facts: ModelFacts | None) -
     """Why PyTorch cannot compile the blocks of such a run, or None."""
     if spec.execution != "compiled" or facts is None or not any(layer.experts for layer in facts.layers):
         return None
-    if plan.layout.tensor == 1 and spec.recompute == "none":
+    divided = [name for name in ("tensor", "expert", "context") if getattr(plan.layout, name) > 1]
+    if not divided and spec.recompute == "none":
         return None
-    # The compiler breaks such a block off where it deals vectors, and cannot go on if it is split or recomputed.
-    what = "split over tensor" if plan.layout.tensor > 1 else f"computed again (recompute {spec.recompute})"
+    # The compiler breaks such a block off where it deals vectors, and cannot go on with some that are under way.
+    what = f"divided over {divided[0]}" if divided else f"computed again (recompute {spec.recompute})"
     return (
         f"blocks of {spec.workload} deal vectors to experts as their numbers say, which cannot be compiled where they "
         f"are {what}; use execution eager"

@@ -56,13 +56,14 @@ def _predict(question: Question, spec: RunSpec, lighten: bool) -> Predicted:
         return [], why_not
     footprint = _footprint(question, spec)
     if not _can_hold_state(question, spec, footprint):
-        # No peak is worked out, for which a step may have to be traced.
-        return [], _without_activations(question, footprint)
+        # In a search no peak is worked out, for which a step may have to be traced.
+        nearest = _with_offload(question, spec) if lighten else ""
+        return [], _without_activations(question, footprint) + nearest
     needs = [_need(question, spec, footprint)]
     if needs[0].fits:
         return [question.predictor.predict(spec, footprint)], None
     if lighten and not _activations_decide(question, spec, footprint):
-        return [], _without_activations(question, footprint)
+        return [], _without_activations(question, footprint) + _with_offload(question, spec)
     predictions = list(lighter(question, spec, footprint, needs)) if lighten else []
     if predictions:
         return predictions, needs[0].text(spec)

@@ -23,8 +23,9 @@ LAYOUT = "layout"
 LONG_SEQUENCE = 32_768
 # Stages that a rank of a pipeline may hold: one, or two and four that take turns (Narayanan et al., 2021).
 STAGES_PER_WORKER = (1, 2, 4)
-# Micro-batches for each rank of a pipeline that leave it idle for little of a round.
-FULL_ROUND = 8
+# Micro-batches of a round for each rank of a pipeline: many leave it idle for little, few need less room for what is
+# received.
+ROUNDS = (8, 4, 2)
 # Screened bytes leave out small buffers and what allocators keep; a prediction says what really fits.
 MEMORY_TOLERANCE = 0.88
 # What a prediction may be below its screened seconds, for want of knowing better what hides.
@@ -194,8 +195,8 @@ def _rounds(question: Question, layout: Layout, passes: int) -> list[int]:
     """Ways to group passes into rounds: one round, or several that each fill the pipeline; buffers hold one."""
     if layout.pipeline == 1 or _fixed(question, "microbatches") is not None:
         return [1]
-    each = FULL_ROUND * layout.pipeline
-    return [1, *([passes // each] if passes > each and passes % each == 0 else [])]
+    sizes = [count * layout.pipeline for count in ROUNDS]
+    return [1, *(passes // size for size in sizes if passes > size and passes % size == 0)]
 
 
 def _stages(question: Question, layout: Layout, passes: int) -> Iterator[int]:
