@@ -82,14 +82,14 @@ def recommend(
     if not names or question.hardware.kind != "cuda":
         return answer
     offloaded = _answer(question.but_with(offload=True, strategies=tuple(names)), goal, {}, critical_batch)
-    considered, predictions = answer.considered + offloaded.considered, answer.predictions + offloaded.predictions
-    excluded = {**answer.excluded, **offloaded.excluded}
-    if offloaded.pick is None:
-        return replace(answer, considered=considered, predictions=predictions, excluded=excluded)
     listed = {candidate.spec.strategy for candidate in offloaded.ranked}
-    excluded = {name: why for name, why in excluded.items() if name not in listed}
-    counts = {"considered": considered, "predictions": predictions}
-    return replace(offloaded, question=answer.question, excluded=excluded, **counts)
+    excluded = {name: why for name, why in {**answer.excluded, **offloaded.excluded}.items() if name not in listed}
+    return replace(
+        answer if offloaded.pick is None else replace(offloaded, question=answer.question),
+        excluded=excluded,
+        considered=answer.considered + offloaded.considered,
+        predictions=answer.predictions + offloaded.predictions,
+    )
 
 
 def _answer(question: Question, goal: str, evidence: Evidence, critical_batch: float | None) -> Answer:
