@@ -57,6 +57,14 @@ class PayloadCounter(TorchDispatchMode):
         self._groups = groups
         self.payload_bytes: dict[str, int] = defaultdict(int)
 
+    # Such as what keeps the state of random numbers.
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled blocks stay so, and what they send is seen."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
             return NotImplemented  # so that what it does within is seen too

@@ -16,6 +16,7 @@ from paceline.systems import local_system
 pytestmark = pytest.mark.torch
 
 V = "zbv"
+COMPILED = {"execution": "compiled"}
 RING = {"knobs": {"attention": "ring"}}
 CASES = [
     ("llama", on("shard=2,tensor=2")),
@@ -54,6 +55,18 @@ CASES = [
     ("llama", on("shard=2,tensor=2,context=2", soak=True, **EVERYTHING)),
     ("llama", on("tensor=2,pipeline=2,context=2", "1f1b", soak=True, **EVERYTHING)),
     ("llama", on("shard=2,tensor=2,pipeline=2", V, soak=True, **EVERYTHING)),
+    # Where an embedding's vectors go straight into a compiled block, its gradient gets lost unless they have arrived.
+    ("llama", on("shard=2,tensor=2", **COMPILED, **EVERYTHING)),
+    ("llama", on("tensor=2", soak=True, **COMPILED, recompute="selective")),
+    ("llama", on("shard=2,tensor=2", soak=True, **COMPILED)),
+    ("llama", on("shard=2", soak=True, **COMPILED, recompute="full")),
+    ("llama", on("shard=2,pipeline=2", V, soak=True, **COMPILED, recompute="full")),
+    ("llama", on("tensor=2,context=2", soak=True, **COMPILED, recompute="selective")),
+    ("llama", on("shard=2,context=2", soak=True, **COMPILED, **EVERYTHING)),
+    ("gpt", on("shard=2,tensor=2,pipeline=2", soak=True, **COMPILED, **EVERYTHING)),
+    ("gpt", on("replicate=2,tensor=2", soak=True, **COMPILED, recompute="full", clip=CLIP)),
+    ("bert", on("tensor=2", soak=True, **COMPILED)),
+    ("mixtral", on("shard=2", soak=True, **COMPILED)),
     ("bert", on("shard=2", recompute="full")),
     ("bert", on("tensor=2", clip=CLIP)),
     ("vit", on("shard=2,tensor=2", soak=True, clip=CLIP, accumulation=2)),

@@ -165,6 +165,25 @@ def test_a_layout_trains_a_real_model_on_eight_slices_as_on_one_worker(model: st
     np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
 
 
+@needs_slices
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("layout", ["shard=2,tensor=2", "tensor=2,pipeline=2"])
+def test_compiled_blocks_that_are_split_train_as_on_one_worker(layout: str, recompute: str, trained: Any) -> None:
+    fields = {"execution": "compiled", "recompute": recompute, "device": "cuda-slice", "slices": 4}
+    spec = small("llama", strategy="torch-mesh", layout=layout, **fields)
+    spread, single = trained.again(spec), trained.again(on_baseline(spec))
+    np.testing.assert_allclose(spread.losses, single.losses, rtol=1e-4)
+
+
+@needs_slices
+def test_reducing_gradients_in_each_pass_trains_the_same_and_holds_less(trained: Any) -> None:
+    fields = {"strategy": "torch-mesh", "layout": "shard=4", "accumulation": 4, "device": "cuda-slice", "slices": 4}
+    last, each = (trained.again(small("llama", **fields, knobs={"reduce": how})) for how in ("last", "each"))
+    np.testing.assert_allclose(each.losses, last.losses, rtol=1e-4)
+    peaks = [max(rank.details["device_peak_bytes"] for rank in run.record.ranks) for run in (last, each)]
+    assert peaks[1] < peaks[0]
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("strategy", ["torch-mesh", "torch-fsdp"])
 def test_a_compiled_head_with_the_loss_trains_the_same(strategy: str, precision: Precision, trained: Any) -> None:

@@ -51,6 +51,10 @@ RUNS = [
     *(on(model, strategy="torch-mesh", layout="replicate=2", recompute="selective") for model in STYLES),
     *(on(model, strategy="torch-tensor") for model in (*STYLES, "tied", "per_head_norm")),
     *(on(model, strategy="torch-mesh", layout="shard=2,tensor=2") for model in (*STYLES, "tied", "per_head_norm")),
+    *(
+        on(model, strategy="torch-mesh", layout="shard=2,tensor=2", execution="compiled", recompute="full")
+        for model in (*STYLES, "tied", "per_head_norm")
+    ),
     *(on(model, strategy="torch-pipeline") for model in (*STYLES, "tied")),
     on("tied", strategy="torch-pipeline", knobs={"schedule": "interleaved"}),
     on("tied", strategy="torch-layers", workers=4),

@@ -13,6 +13,7 @@ from paceline.systems import local_system
 
 pytestmark = pytest.mark.torch
 
+MIXTRAL = {"workload": "mixtral", "options": {"size": "tiny"}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"layout": "tensor=8"}, "4 heads cannot be split over tensor=8"),
     ({"layout": "tensor=4", "input_shape": [18]}, "a sequence of 18 tokens does not divide over tensor=4"),
@@ -30,7 +31,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "torch-layers", "workers": 2, "accumulation": 2}, "torch-layers makes one pass per step"),
     ({"strategy": "torch-tensor", "workers": 2, "recompute": "full"}, "torch-tensor keeps all activations"),
     ({"strategy": "torch-pipeline", "workers": 2, "clip": 1.0}, "torch-pipeline does not clip gradients"),
-    ({"strategy": "torch-single", "execution": "compiled", "recompute": "full"}, "goes with execution eager"),
+    (
+        {"strategy": "torch-single", "workers": 1, "device": "cuda", "execution": "graph", "recompute": "full"},
+        "was not tried with execution graph; use eager or compiled",
+    ),
+    (
+        {**MIXTRAL, "layout": "tensor=2", "execution": "compiled"},
+        "cannot be compiled where they are divided over tensor",
+    ),
+    (
+        {**MIXTRAL, "layout": "shard=2", "execution": "compiled", "recompute": "full"},
+        "cannot be compiled where they are computed again (recompute full); use execution eager",
+    ),
 ]
 
 

@@ -209,6 +209,14 @@ def test_what_fsdp_gathers_and_when_does_not_change_the_result(
     assert held(spread.record) == foretold(spread.record)
 
 
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.soak)])
+def test_fsdp_may_reduce_gradients_in_each_of_several_passes(workers: int, trained: Any) -> None:
+    knobs = {"reduce": "each", **({"hsdp_replicas": 2} if workers > 2 else {})}
+    spread = trained("transformer", strategy="torch-fsdp", workers=workers, accumulation=2, clip=0.2, knobs=knobs)
+    assert_follows_one_worker(spread, trained)
+    assert held(spread.record) == foretold(spread.record)
+
+
 @pytest.mark.parametrize("workload", ["mnist-small", pytest.param("transformer", marks=pytest.mark.soak)])
 def test_fsdp_in_two_groups_of_two_holds_each_half_twice(workload: str, trained: Any) -> None:
     spread = trained(workload, strategy="torch-fsdp", workers=4, knobs={"hsdp_replicas": 2})

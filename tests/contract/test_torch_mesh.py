@@ -43,6 +43,8 @@ LAYOUTS = [
     on("tensor=2"),
     *(on("pipeline=2", schedule) for schedule in SCHEDULES),
     on("shard=2", **EVERYTHING),
+    on("shard=2,tensor=2", recompute="full", accumulation=4, clip=CLIP, knobs={"reduce": "each"}),
+    on("replicate=2,shard=2", soak=True, accumulation=2, clip=CLIP, knobs={"reduce": "each"}),
     on("tensor=2", recompute="selective", clip=CLIP),
     on("tensor=2", **EVERYTHING),
     on("pipeline=2", "1f1b", clip=CLIP),
@@ -55,6 +57,7 @@ LAYOUTS = [
     on("shard=2,pipeline=2", "zbv"),
     on("replicate=2,pipeline=2", "dualpipev"),
     on("tensor=2,pipeline=2", "interleaved", recompute="selective"),
+    on("tensor=2,pipeline=2", "1f1b", execution="compiled", recompute="selective", clip=CLIP),
     on("tensor=4", classes=33),
     on("pipeline=4", "gpipe"),
     on("pipeline=2", soak=True, knobs={"balance": "blocks"}),
@@ -67,6 +70,8 @@ LAYOUTS = [
     *(on("shard=2,pipeline=2", schedule, soak=True, **EVERYTHING) for schedule in SCHEDULES),
     *(on("tensor=2,pipeline=2", schedule, soak=True, **EVERYTHING) for schedule in SCHEDULES),
     *(on("replicate=2,pipeline=2", schedule, soak=True, clip=CLIP) for schedule in SCHEDULES),
+    *(on("tensor=2,pipeline=2", schedule, soak=True, execution="compiled", **EVERYTHING) for schedule in SCHEDULES),
+    *(on("tensor=2,pipeline=2", schedule, soak=True, execution="compiled") for schedule in SCHEDULES),
 ]
 
 

@@ -36,9 +36,24 @@ CNN = {"workload": "mnist-small", "options": {}, "input_shape": [1, 16, 16], "da
 RING = {"knobs": {"attention": "ring"}}
 RUNS: dict[str, dict[str, Any]] = {
     "shards, in two passes": {"layout": "shard=2", "accumulation": 2},
+    "shards that reduce in each pass": {"layout": "shard=2", "accumulation": 2, "knobs": {"reduce": "each"}},
+    "shards of parts that reduce in each pass": {
+        **LLAMA, "layout": "shard=2,tensor=2", "accumulation": 2, "knobs": {"reduce": "each"}, "precision": "bf16",
+        "recompute": "full", "clip": 0.5,
+    },
+    "copies that reduce in each pass": {"layout": "replicate=2", "accumulation": 4, "knobs": {"reduce": "each"}},
+    "dealt experts that reduce in each pass": {
+        **MIXTRAL, "layout": "shard=4,expert=2", "accumulation": 2, "knobs": {"reduce": "each"},
+    },
     "copies of shards": {"layout": "replicate=2,shard=2"},
     "parts, recomputed": {"layout": "tensor=2", "recompute": "full"},
     "shards of parts, clipped": {"layout": "shard=2,tensor=2", "clip": 0.5, "recompute": "selective"},
+    "compiled parts": {"layout": "tensor=2", "execution": "compiled"},
+    "compiled parts, recomputed": {**LLAMA, "layout": "tensor=2", "execution": "compiled", "recompute": "full"},
+    "compiled parts, some recomputed": {
+        **LLAMA, "layout": "shard=2,tensor=2", "execution": "compiled", "recompute": "selective",
+    },
+    "compiled shards, recomputed": {"layout": "shard=2", "execution": "compiled", "recompute": "full"},
     "parts in a pipeline": {"layout": "tensor=2,pipeline=2", "clip": 0.5},
     "shards in a pipeline, in two passes": {"layout": "shard=2,pipeline=2", "accumulation": 2},
     "shards in a V, in two passes": {

@@ -202,10 +202,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "may skip a step",
     ),
     ({"strategy": "torch-ddp", "reduction": "bf16", "knobs": {"compression": "bf16"}}, "leave one of them out"),
-    (
-        {"strategy": "torch-mesh", "layout": "tensor=2", "execution": "compiled"},
-        "lose gradients where layers are split",
-    ),
     ({"strategy": "torch-tensor", "execution": "compiled"}, "torch-tensor does not run with execution compiled"),
 ]
 

@@ -22,6 +22,26 @@ GPT = {**TRANSFORMER, "workload": "gpt"}
 REAL: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (LLAMA, {"strategy": "torch-mesh", "layout": "shard=2,tensor=2", "clip": 0.5, "optimizer": DECAYING}),
     (LLAMA, {"strategy": "torch-mesh", "layout": "pipeline=2", "recompute": "full"}),
+    (
+        LLAMA,
+        {
+            "strategy": "torch-mesh",
+            "layout": "shard=2,tensor=2",
+            "recompute": "full",
+            "execution": "compiled",
+            "accumulation": 2,
+            "knobs": {"reduce": "each"},
+        },
+    ),
+    (
+        LLAMA,
+        {
+            "strategy": "torch-mesh",
+            "layout": "pipeline=2,tensor=2",
+            "execution": "compiled",
+            "knobs": {"schedule": "zbv"},
+        },
+    ),
     (LLAMA, {"strategy": "torch-mesh", "layout": "context=2,tensor=2", "recompute": "selective"}),
     (LLAMA, {"strategy": "torch-mesh", "layout": "context=2,pipeline=2"}),
     (LLAMA, {"strategy": "torch-single"}),

@@ -82,10 +82,20 @@ def test_llama_8b_is_divided_by_fsdp(workers: int, batch: int) -> None:
     assert answer.pick is not None and answer.pick.spec.strategy == "torch-fsdp"
 
 
-def test_llama_405b_on_512_gpus_has_a_pipeline() -> None:
+@pytest.mark.parametrize("batch", [16, 256])
+def test_llama_8b_on_eight_gpus_of_80_gb_is_divided_by_fsdp_that_reduces_in_each_pass(batch: int) -> None:
+    answer = ask("h100-nvlink", "llama", 8, options={"size": "8b"}, global_batches=(batch,))
+    assert answer.pick is not None
+    spec = answer.pick.spec
+    assert spec.strategy == "torch-fsdp" and spec.accumulation > 1 and spec.knobs["reduce"] == "each"
+
+
+def test_llama_405b_on_512_gpus_has_a_pipeline_among_its_first_answers() -> None:
     answer = ask("h100-nvlink", "llama", 512, options={"size": "405b"})
-    layouts = [candidate.spec.layout for candidate in answer.ranked]
-    assert layouts and layouts[0] is not None and layouts[0].pipeline > 1
+    layouts = [candidate.spec.layout for candidate in answer.ranked[:4]]
+    # Sixteen million tokens a step hide what FSDP sends in each pass, so that it is the best with split layers too.
+    assert layouts[0] is not None and layouts[0].tensor > 1
+    assert any(layout is not None and layout.pipeline > 1 for layout in layouts)
 
 
 def test_llama_405b_on_512_gpus_has_a_pipeline_among_the_first_with_few_sequences_too() -> None:
@@ -102,7 +112,7 @@ def test_the_first_answers_for_llama_70b_divide_it_in_different_ways() -> None:
         for candidate in answer.ranked[:4]
     ]
     assert len(set(divided)) == 4
-    # With layers split within a node, as torchtitan's authors did, who compiled what torch-mesh runs eagerly.
+    # With layers split within a node, as torchtitan's authors did.
     assert any(tensor > 1 for tensor, _ in divided)
 
 

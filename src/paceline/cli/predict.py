@@ -46,6 +46,7 @@ class PredictOptions(QuestionOptions):
     ] = None
     accumulation: Annotated[int, make_option("Passes of a step, over parts of its batch.", "N")] = 1
     recompute: Annotated[str, make_option("Activations computed again: none, selective, full.", "NAME")] = "none"
+    offload: Annotated[str, make_option("Keep shards in the host's memory: true, false.", "BOOL")] = "false"
     db: Db = DEFAULT_PATH
     as_json: AsJson = False
 
@@ -81,8 +82,15 @@ def _with_layouts(question: Question, options: PredictOptions) -> Question:
     counts = tuple(sorted({layout.workers for layout in layouts.values()})) or question.workers
     return replace(
         question, layouts=tuple(layouts.values()), workers=counts, accumulation=options.accumulation,
+        offload=_yes_or_no(options.offload),
         recompute=options.recompute,  # type: ignore[arg-type]  # checked above
     )  # fmt: skip
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise SpecError(f"--offload {text!r} is neither true nor false; write one of them")
+    return text == "true"
 
 
 def predict_all(question: Question) -> tuple[list[Prediction], dict[str, str]]:

@@ -90,9 +90,15 @@ def _check(options: RecommendOptions, question: Question) -> None:
 
 
 def _config(answer: Answer, kind: str) -> str:
-    """The best candidate that such a configuration can express; if there is none, why the pick is none of them."""
+    """The best candidate that such a configuration can express; if there is none, why the pick is none of them.
+
+    Trainers that recompute whole blocks alone get the best of those.
+    """
     refused: SpecError | None = None
-    for candidate in answer.ranked:
+    whole_blocks: list[Candidate] = []
+    if answer.pick is not None and answer.pick.spec.recompute == "selective":
+        whole_blocks += answer_to(answer.question.but_with(recompute="full"), answer.objective.name).ranked
+    for candidate in (*answer.ranked, *whole_blocks):
         nodes = max(1, -(-candidate.spec.workers // answer.question.hardware.node_devices))
         try:
             text = write_config(kind, candidate.spec, nodes, _why(answer, candidate))

@@ -1,7 +1,7 @@
 """What a strategy declares for predictions, calibration and recommendations, so that none of them asks for its name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paceline.costs.footprint import Footprint, ModelFacts
@@ -109,6 +109,8 @@ class Traits:
     collective_algorithm: Callable[[RunSpec], str] = lambda _spec: "auto"
     # Knobs that are worth searching for the best setting.
     searched: tuple[Search, ...] = ()
+    # Knobs with which it holds less in steps of several passes, and sends more.
+    lighter_with: Mapping[str, Scalar] = field(default_factory=dict)
     # Workloads that `paceline calibrate` runs it on to time its software; none where it is not timed by itself.
     timed_on: tuple[str, ...] = ()
     # Strategies whose timed software stands for its own where that was not timed, the most similar first.

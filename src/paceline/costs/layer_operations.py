@@ -196,12 +196,18 @@ def layer_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
 
 
 def recomputed(operations: LayerOperations, recompute: Recompute, layer: LayerFacts) -> LayerOperations:
-    """Adds what is recomputed before the backward pass: the whole block, or all but products and attention."""
+    """Adds what is recomputed before the backward pass: the whole block, or all but products and attention.
+
+    Nothing of a whole block needs what its last product gives: PyTorch stops before it, and compilers leave it out.
+    What experts give is weighed, and so needed.
+    """
     if recompute == "none" or layer.heads is None:
         return operations
     again = operations.forward
     if recompute == "selective":
         again = tuple(operation for operation in again if operation.kind == "memory")
+    elif not layer.experts:
+        again = again[: max(place for place, operation in enumerate(again) if operation.kind == "product")]
     return replace(operations, backward=(*again, *operations.backward))
 
 

@@ -174,20 +174,23 @@ def _peak(spec: RunSpec, plan: MeshPlan, group: RankFootprint, passing: _Passing
 def _most_in_passes(spec: RunSpec, plan: MeshPlan, place: Place, layers: _LayerBytes, gathers_layers: bool) -> float:
     """The most in the passes of all micro-batches over what stays."""
     travelling = _travelling_numbers(plan, place)
-    # Gradients of several passes are added up whole; parameters then stay gathered for all of a step.
-    several = plan.layout.pipeline > 1 or plan.accumulation > 1
+    # Where gradients of several passes are added up whole, parameters stay gathered for all of a step.
+    several = plan.adds_up_whole
     stay_gathered = several or not gathers_layers
     shards = _shard_numbers(plan, place)
     divided = shards != travelling
     # Gathered parameters may be the very ones that are held.
-    copies = divided or compute_width(spec) != parameter_width(spec)
+    copies = divided or compute_width(spec) != parameter_width(spec) or spec.offload
     width = compute_width(spec) if copies else 0
     below = (plan.passes_kept(place.number) - 1) * sum(layers.kept)
     if several:
         passing = _most_beside_gradients(below, layers)
     else:
         gathered = [0.0] * len(travelling) if stay_gathered else [numbers * width for numbers in travelling]
-        passing = _most_with_gradients(spec, below, layers, (travelling, shards, gathered))
+        # Gradients that are reduced may go to the host's memory.
+        kept = [0.0] * len(shards) if spec.offload else shards
+        earlier = kept if plan.reductions > 1 else [0.0] * len(shards)
+        passing = _most_with_gradients(spec, below, layers, _Units(travelling, kept, gathered, earlier))
     all_numbers = sum(travelling)
     # Gradients of several passes are in the numbers in which they are reduced.
     sums = all_numbers * reduction_width(spec) if several else 0.0
@@ -227,26 +230,35 @@ def _most_beside_gradients(below: float, layers: _LayerBytes) -> float:
     return most
 
 
-def _most_with_gradients(
-    spec: RunSpec, below: float, layers: _LayerBytes, numbers: tuple[list[float], list[float], list[float]]
-) -> float:
+@dataclass(frozen=True)
+class _Units:
+    """Columns over layers: numbers that travel and those in shards, bytes gathered, gradients of earlier passes."""
+
+    travelling: list[float]
+    shards: list[float]
+    gathered: list[float]
+    earlier: list[float]
+
+
+def _most_with_gradients(spec: RunSpec, below: float, layers: _LayerBytes, units: _Units) -> float:
     """The highest memory where gradients are scattered layer by layer, and parameters may be gathered so.
 
-    `numbers` are those that travel of each layer, those in its shard, and bytes of it that are gathered.
+    Shards of the gradients of earlier passes are there all the time; those of this pass are added to them.
     """
-    (travelling, shards, gathered), reduced = numbers, reduction_width(spec)
+    travelling, shards, gathered, reduced = units.travelling, units.shards, units.gathered, reduction_width(spec)
     if shards == travelling and reduced == compute_width(spec):
         reduced = 0
-    most, behind, last = 0.0, sum(shards), len(travelling) - 1
+    earlier = sum(units.earlier) * parameter_width(spec)
+    most, behind, last = 0.0, 0.0 if earlier else sum(shards), len(travelling) - 1
     for number, kept in enumerate(layers.kept):
         # A layer's own parameters, and those of the next one, which are prefetched.
         following = gathered[number + 1] if number < last else 0.0
         preceding = gathered[number - 1] if number else 0.0
         forward = below + layers.forward[number] + (gathered[number] + following)
         # Shards of later layers, and what is being scattered of the layer and of the one behind it.
-        behind -= shards[number]
+        behind = shards[number] if earlier else behind - shards[number]
         scattered = (travelling[number] + (travelling[number + 1] if number < last else 0.0)) * reduced
         backward = below + layers.backward[number] + (gathered[number] + preceding)
         most = max(most, forward, backward + (behind * parameter_width(spec) + scattered))
         below += kept
-    return most
+    return most + earlier

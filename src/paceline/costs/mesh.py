@@ -47,12 +47,13 @@ from paceline.costs.messages import (
     scattered_reduction,
 )
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
-from paceline.costs.recompute import activation_bytes, step_flops
+from paceline.costs.recompute import activation_bytes, recomputes_around, step_flops
 from paceline.costs.splits import tensor_messages
 from paceline.costs.torch import Array
 from paceline.spec import RunSpec
 
-# Recomputing a block does not need the sum of its network: nothing of the backward pass depends on it.
+# Recomputing a block does not need the sum of its network: nothing of the backward pass depends on it. Where all of it
+# is computed again from outside of what is compiled, it is made all the same.
 BLOCK_SCATTERS_AGAIN = 1
 # Of a loss over a split vocabulary: the largest logit, the sum of exponentials, and the target's.
 LOSS_REDUCTIONS = 3
@@ -176,8 +177,9 @@ def _between_stages(plan: MeshPlan, crossings: Sequence[Crossing]) -> list[Messa
 
 def _between_split_layers_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
     """Messages within split layers, computed once: how other devices make copies and shards changes nothing."""
-    numbers = compute_width(spec), reduction_width(spec), spec.device, spec.recompute
-    key = ("split layers", plan.stretch_microbatch, plan.passes, *numbers)
+    around = recomputes_around(spec, plan.layout.tensor)
+    numbers = compute_width(spec), reduction_width(spec), spec.device, spec.recompute, around
+    key = ("split layers", plan.stretch_microbatch, plan.passes, plan.reduce, *numbers)
     return place.part.derive(key, lambda: _between_split_layers(spec, plan, place))
 
 
@@ -193,9 +195,8 @@ def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[M
 def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
     """With sequence parallelism, activations are gathered before each split product and reduce-scattered after it."""
     ways = plan.layout.tensor
-    # Gradients of several passes are added up in the numbers in which they go between workers.
-    several = plan.layout.pipeline > 1 or plan.passes > 1
-    whole_gradient_width = reduction_width(spec) if several else compute_width(spec)
+    # Whole gradients of several passes are added up in the numbers in which they go between workers.
+    whole_gradient_width = reduction_width(spec) if plan.adds_up_whole else compute_width(spec)
     messages: list[Message] = []
     for layer in place.whole.layers if ways > 1 else ():
         role, arrays = transformer_role(layer), dict(layer.arrays)
@@ -214,13 +215,14 @@ def _between_parts(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers=1)
         elif role == "block":
             again, halves = int(spec.recompute == "full"), split_halves(layer)
-            gathers, scatters = halves * (1 + again), halves + BLOCK_SCATTERS_AGAIN * again
+            scattered_again = halves if recomputes_around(spec, plan.layout.tensor) else BLOCK_SCATTERS_AGAIN
+            gathers, scatters = halves * (1 + again), halves + scattered_again * again
             messages += _passing(spec, plan, layer.name, "forward", output_bytes, halves, halves)
             messages += _passing(spec, plan, layer.name, "backward", output_bytes, gathers, scatters)
         for name in (name for name in arrays if stays_whole(name, plan.layout)):
             payload = math.prod(arrays[name]) * whole_gradient_width
             summed = all_reduce(f"gradient of {layer.name} {name}", payload, ways, content="gradients")
-            messages += during(summed, "backward", layer=layer.name)
+            messages += during(summed, "backward", layer=layer.name, count=plan.reductions)
     return messages
 
 
@@ -321,12 +323,13 @@ def _between_copies_of_the_table(spec: RunSpec, plan: MeshPlan, place: Place) ->
 def _between_shards_once(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message]:
     """Messages between shards and copies, computed once for all batch sizes of a layout."""
     layout = plan.layout
-    key = ("shards", layout.replicate, layout.shard, *plan.gathers, spec.precision, spec.reduction, spec.device)
+    often = *plan.gathers, plan.reductions
+    key = ("shards", layout.replicate, layout.shard, *often, spec.precision, spec.reduction, spec.device)
 
     def between_shards() -> list[Message]:
         messages = _layer_by_layer(_between_shards, spec, plan, place)
         at_once = copied_at_once(layout, numbers_beside_experts(layout, place.whole))
-        return summed_at_once(messages, layout) if at_once else messages
+        return summed_at_once(messages, plan) if at_once else messages
 
     return place.part.derive(key, between_shards)
 
@@ -342,10 +345,11 @@ def _between_shards(spec: RunSpec, plan: MeshPlan, place: Place) -> list[Message
         scattered = scattered_reduction(spec, f"gradients of {name}", reduced, unit.holders)
         summed = all_reduce(f"gradient shards of {name}", reduced / unit.holders, layout.replicate)
         where = {"hidden": True, "layer": unit.layer, "apart": unit.apart}
-        messages += during(gathered, "forward", count=early, **where)
-        messages += during(gathered, "backward", count=late, **where) if late else ()
-        messages += during(scattered, "backward", **where)
-        messages += during(summed, "backward", **{**where, "apart": layout.apart("replicate")})
+        reduced_in = {"count": plan.reductions, "passes": plan.reductions}
+        messages += during(gathered, "forward", count=early, passes=early, **where)
+        messages += during(gathered, "backward", count=late, passes=late, **where) if late else ()
+        messages += during(scattered, "backward", **where, **reduced_in)
+        messages += during(summed, "backward", **{**where, "apart": layout.apart("replicate")}, **reduced_in)
     return messages
 
 

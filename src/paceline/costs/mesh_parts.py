@@ -261,10 +261,10 @@ def has_experts_apart(layout: Layout) -> bool:
 def whole_at_once(plan: MeshPlan, units: Collection[Unit]) -> int:
     """Numbers of the layers that are whole at a time, gathered or with their gradients.
 
-    A pipeline's stages, a model between the passes of a step, and one that is not divided or small stay so; experts
-    that have ranks of their own come and go where the rest stays.
+    A pipeline's stages, a model between the passes of a step that reduces gradients at its end, and one that is not
+    divided or small stay so; experts that have ranks of their own come and go where the rest stays.
     """
-    several, layout = plan.layout.pipeline > 1 or plan.accumulation > 1, plan.layout
+    several, layout = plan.adds_up_whole, plan.layout
     numbers = sum(unit.padded for unit in units if not unit.dealt)
     alone = layout.holders * layout.replicate == 1 or copied_at_once(layout, numbers)
     stay = [unit.padded for unit in units if several or (alone and not unit.dealt)]
@@ -284,12 +284,13 @@ def numbers_beside_experts(layout: Layout, model: ModelFacts) -> int:
     return model.parameters - sum(dealt)
 
 
-def summed_at_once(messages: Sequence[Message], layout: Layout) -> list[Message]:
+def summed_at_once(messages: Sequence[Message], plan: MeshPlan) -> list[Message]:
     """Sums of gradients between copies, layer by layer, as one sum behind the last of them."""
     layers, experts = (
         [message for message in messages if message.name.endswith(EXPERT_UNIT) is dealt] for dealt in (False, True)
     )
-    payload = sum(message.payload_bytes * message.count for message in layers)
-    summed = all_reduce("gradient shards of all layers", payload, layout.replicate)
-    where = {"hidden": True, "layer": layers[0].layer, "apart": layers[0].apart}
+    often = {"count": plan.reductions, "passes": plan.reductions}
+    payload = sum(message.payload_bytes * message.count for message in layers) / plan.reductions
+    summed = all_reduce("gradient shards of all layers", payload, plan.layout.replicate)
+    where = {"hidden": True, "layer": layers[0].layer, "apart": layers[0].apart, **often}
     return [*during(summed, "backward", **where), *experts]

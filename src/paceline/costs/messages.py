@@ -23,6 +23,8 @@ class Message:
     sent_bytes: float
     received_bytes: float
     count: float = 1
+    # Passes of the step that have it, each as often.
+    passes: int = 1
     # Ranks that take part, and how far apart their numbers are: neighbours unless it says otherwise.
     ranks: int = 2
     apart: int = 1

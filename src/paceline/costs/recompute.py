@@ -5,7 +5,7 @@ from dataclasses import replace
 from paceline.costs.footprint import BACKWARD_OVER_FORWARD, ModelFacts
 from paceline.costs.layers import LayerFacts
 from paceline.costs.precision import Numbers, autocast_copies, kept_bytes
-from paceline.spec import Recompute
+from paceline.spec import Recompute, RunSpec
 
 
 def recomputed_model(model: ModelFacts, recompute: Recompute, ways: int = 1) -> ModelFacts:
@@ -65,3 +65,12 @@ def step_flops(model: ModelFacts, recompute: Recompute, samples: float) -> float
     """Operations of both passes of a batch; with full recomputation, blocks run forward twice."""
     again = sum(layer.forward_flops * count for layer, count in model.runs if layer.heads) * (recompute == "full")
     return (model.forward_flops * (1 + BACKWARD_OVER_FORWARD) + again) * samples
+
+
+def recomputes_around(spec: RunSpec, ways: int) -> bool:
+    """Whether compiled blocks are computed again from outside, all of them, rather than within what is compiled.
+
+    On a CPU, PyTorch 2.13 cannot put what attention has of random numbers beside the mesh of devices that layers are
+    split over (`ways`) among what a compiled forward pass leaves; on GPUs it puts it elsewhere.
+    """
+    return ways > 1 and spec.execution == "compiled" and spec.recompute == "full" and spec.device == "cpu"

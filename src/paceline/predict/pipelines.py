@@ -31,12 +31,14 @@ def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInpu
     transfers = sending[busiest] + exchanged
     averaged = inputs.software_seconds(line[busiest], line[busiest].parameter_bytes)
     averaged += _outside_passes(line[busiest], inputs, passes[busiest])
+    offloaded = inputs.offload_seconds(line[busiest], compute)
     bubble = max(0.0, alone + beside - compute)
     busy = sum(map(sum, passes)) * count + beside * len(line)
     busy += sum(sending) * 2 + exchanged * len(line)
     waiting = inputs.peer_wakeup_seconds(line[busiest])
     return Parts(
-        compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
+        compute, max(0.0, total - alone) + averaged + offloaded, bubble, waiting, transfers + averaged,
+        offloaded=offloaded,
         cpu_seconds=stages.replicas * (busy + averaged * len(line)),
     )  # fmt: skip
 
@@ -129,8 +131,11 @@ def _outside_passes(group: RankFootprint, inputs: StepInputs, passes: tuple[floa
         if message.phase == "update" and not _between_stages(message)
     )
     for phase, seconds in zip(("forward", "backward"), passes, strict=True):
-        hidden = sum(inputs.seconds(m) for m in group.messages if m.hidden and m.phase == phase)
-        exposed += hidden - inputs.hidden_share * min(hidden, seconds)
+        hidden = [message for message in group.messages if message.hidden and message.phase == phase]
+        # Stages that are gathered for each round of the schedule hide behind the first pass of each.
+        for rounds in {message.passes for message in hidden}:
+            moved = sum(inputs.seconds(message) for message in hidden if message.passes == rounds)
+            exposed += moved - inputs.hidden_share * min(moved, seconds * rounds)
     return exposed
 
 

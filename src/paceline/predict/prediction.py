@@ -218,6 +218,7 @@ class Predictor:
             earlier_passes=0 if footprint.stages and footprint.stages.workers > 1 else microbatches - 1,
             overhead=self.overhead(chosen),
             splits_layers=chosen.traits.splits_layers(spec), clock=clock if rank_passes else None, filled=self._filled,
+            offloads=spec.offload,
         )  # fmt: skip
 
     def _microbatch(self, spec: RunSpec, chosen: Strategy, footprint: Footprint) -> float:
@@ -375,8 +376,7 @@ class Predictor:
         return UNKNOWN_STACK * (self.hardware.kind == "cuda" and passes.source.startswith(DATA_SHEET))
 
     def _joules(self, parts: Parts, footprint: Footprint) -> float:
-        device = self.hardware.device
-        idle = parts.bubble + parts.waiting
+        device, idle = self.hardware.device, parts.bubble + parts.waiting
         return footprint.ranks * (device.busy_watts.value * (parts.step - idle) + device.idle_watts.value * idle)
 
 

@@ -58,6 +58,8 @@ class Question:
     layouts: tuple[Layout, ...] = ()
     accumulation: int = 1
     recompute: Recompute = "none"
+    # Whether shards of parameters and optimizer state wait in the host's memory.
+    offload: bool = False
     global_batches: tuple[int, ...] = ()
     local_batches: tuple[int, ...] = ()
     precision: Precision | None = None
@@ -80,7 +82,7 @@ class Question:
             "input_shape": self.input_shape, "classes": self.classes, "device": self.hardware.kind,
             "precision": self.precision or usual_precision(self.hardware), "steps": 1,
             "global_batch": DEFAULT_GLOBAL_BATCH, "optimizer": Optimizer(**self.optimizer),
-            "execution": self.execution or "eager",
+            "execution": self.execution or "eager", "offload": self.offload,
         }  # fmt: skip
         spec = complete(RunSpec.parse(fields, "the question"))
         if spec.model is not None:

@@ -12,6 +12,8 @@ from paceline.systems.hardware import Hardware, StrategyOverhead
 # A socket takes about so much at once (Linux: tcp_wmem starts at 16 kB and grows as it is used); the rest of a message
 # waits for the threads of both ends, which computation keeps from their cores, more than once.
 LONG_BYTES = 100e3
+# Where shards wait in the host's memory: copies in a pass, and how often an update touches parameters and gradients.
+COPIES_OF_SHARDS = UPDATE_PASSES = 3
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Parts:
     waiting: float
     transfers: float
     staleness: float = 0.0
+    # Of what is exposed: copies to and from the host's memory, and the update there.
+    offloaded: float = 0.0
     # Of all processes together, where cores also move the bytes.
     cpu_seconds: float = 0.0
 
@@ -53,6 +57,8 @@ class StepInputs:
     # What the strategy's software takes of a rank, and whether a rank holds a part of each layer.
     overhead: StrategyOverhead | None = None
     splits_layers: bool = False
+    # Whether shards wait in the host's memory, and the host updates them.
+    offloads: bool = False
     # Times a rank's own part of the model, where its operations are known.
     clock: RankClock | None = None
     # Pieces of the model's gradients by their sizes, worked out once.
@@ -107,11 +113,29 @@ class StepInputs:
         return self.crowding * max(self.share(group), least)
 
     def update_seconds(self, group: RankFootprint) -> float:
-        """Seconds to update the parameters that a rank has optimizer state for, or all that it holds."""
+        """Seconds to update the parameters that a rank has optimizer state for, or all that it holds.
+
+        Where the host does it, they are among those of `offload_seconds`.
+        """
+        if self.offloads:
+            return 0.0
         held = group.parameter_bytes / FLOAT_BYTES
         if self.state_bytes_per_parameter:
             held = min(held, group.optimizer_bytes / self.state_bytes_per_parameter)
         return held * self.passes.update_per_parameter * self.crowding
+
+    def offload_seconds(self, group: RankFootprint, computing: float) -> float:
+        """Exposed seconds of shards in the host's memory: copies that nothing hides, and the update by the host.
+
+        In each pass shards go to the device before both of its halves, and those of gradients come back. The update
+        reads and writes parameters and optimizer state, and reads gradients.
+        """
+        if not self.offloads:
+            return 0.0
+        device, shard = self.hardware.device, group.parameter_bytes
+        copied = COPIES_OF_SHARDS * shard * (1 + self.earlier_passes) / device.host_link_bytes_per_second.value
+        updated = UPDATE_PASSES * shard + 2 * group.optimizer_bytes
+        return max(0.0, copied - computing) + updated / device.host_update_bytes_per_second.value
 
     def cost(self, message: Message) -> float:
         """Seconds of one such message."""

@@ -58,14 +58,26 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     hidden = [message for message in group.messages if message.hidden]
     compute = passes + beside
     sent = _gathering if any(message.layer is not None for message in hidden) else _sending_back
-    span, transfers = sent(scale, hidden, inputs)
+    span, transfers = sent(scale, [_of_one_pass(message) for message in hidden], inputs)
+    late = max(0.0, span - passes)
+    if inputs.earlier_passes and (often := [message for message in hidden if message.passes > 1]):
+        # What earlier passes transfer hides behind their own computation.
+        span, before = sent(scale, [_of_one_pass(message) for message in often], inputs)
+        late += inputs.earlier_passes * max(0.0, span - passes)
+        transfers += inputs.earlier_passes * before
     # What hidden transfers take from the computation counts as exposed: it would not be there without them.
     hidden_share = inputs.hidden_share
-    exposed = blocking + hidden_share * max(0.0, span + beside - compute) + (1 - hidden_share) * transfers
+    exposed = blocking + hidden_share * late + (1 - hidden_share) * transfers
+    offloaded = inputs.offload_seconds(group, compute)
     moved = blocking + transfers
     return Parts(
-        compute, exposed, 0.0, inputs.peer_wakeup_seconds(group), moved, cpu_seconds=inputs.workers * (compute + moved)
-    )
+        compute, exposed + offloaded, 0.0, inputs.peer_wakeup_seconds(group), moved, offloaded=offloaded,
+        cpu_seconds=inputs.workers * (compute + moved),
+    )  # fmt: skip
+
+
+def _of_one_pass(message: Message) -> Message:
+    return message if message.passes == 1 else replace(message, count=message.count / message.passes, passes=1)
 
 
 def _stretched(rank_passes: Passes, group: RankFootprint, inputs: StepInputs) -> float:

@@ -8,7 +8,7 @@ from paceline.predict.estimate import Estimate
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.candidates import pointless_on_one_worker, simplicity, variants, worker_counts
-from paceline.recommend.lighter import predict_fitting
+from paceline.recommend.lighter import OFFLOAD, predict_fitting
 from paceline.recommend.objectives import PEAK_MEMORY, Objective, objective
 from paceline.recommend.search import search_layouts, searches_layouts
 from paceline.record import Record
@@ -74,9 +74,27 @@ def recommend(
     question: Question, goal: str = "throughput", records: Iterable[Record] = (), critical_batch: float | None = None
 ) -> Answer:
     """Predicts every candidate and ranks them; the best setting stands for its strategy and worker count."""
+    answer = _answer(question, goal, _evidence(records), critical_batch)
+    if answer.pick is not None or question.offload:
+        return answer
+    # Nothing fits: perhaps with shards in the host's memory, which is slower than all else.
+    names = [name for name in question.names() if OFFLOAD in strategy(name).needs.heeds]
+    if not names or question.hardware.kind != "cuda":
+        return answer
+    offloaded = _answer(question.but_with(offload=True, strategies=tuple(names)), goal, {}, critical_batch)
+    listed = {candidate.spec.strategy for candidate in offloaded.ranked}
+    excluded = {name: why for name, why in {**answer.excluded, **offloaded.excluded}.items() if name not in listed}
+    return replace(
+        answer if offloaded.pick is None else replace(offloaded, question=answer.question),
+        excluded=excluded,
+        considered=answer.considered + offloaded.considered,
+        predictions=answer.predictions + offloaded.predictions,
+    )
+
+
+def _answer(question: Question, goal: str, evidence: Evidence, critical_batch: float | None) -> Answer:
     chosen = objective(goal)
     question = replace(question, workers=worker_counts(question.workers))
-    evidence = _evidence(records)
     candidates: list[Candidate] = []
     excluded: dict[str, str] = {}
     considered = predictions = 0

@@ -19,6 +19,7 @@ ALONG = {
     "expert": "tokens between experts",
 }
 COMPUTATION, HOST = "computation", "the host's kernel launches"
+OFFLOADED = "copies to the host and its update (offload)"
 
 
 def shares_of_step(question: Question, prediction: Prediction) -> dict[str, float]:
@@ -26,7 +27,7 @@ def shares_of_step(question: Question, prediction: Prediction) -> dict[str, floa
     parts = prediction.parts
     computing = HOST if host_bound(question, prediction) else COMPUTATION
     seconds = {computing: parts.compute, "an idle pipeline": parts.bubble,
-               "waiting for slower ranks or for a core": parts.waiting}  # fmt: skip
+               "waiting for slower ranks or for a core": parts.waiting, OFFLOADED: parts.offloaded}  # fmt: skip
     seconds |= exposed_by_purpose(question, prediction)
     in_order = sorted(seconds.items(), key=lambda item: -item[1])
     return {name: value / (parts.step or 1.0) for name, value in in_order if value > 0}
@@ -57,7 +58,7 @@ def exposed_by_purpose(question: Question, prediction: Prediction) -> dict[str, 
         purpose = f"{ALONG[dimension]} ({dimension})" if dimension in ALONG else f"{message.carries} between workers"
         seconds = costs.seconds(message.kind, message.payload_bytes, message.ranks, message.apart) * message.count
         (hidden if message.hidden else blocking)[purpose] += seconds
-    exposed = prediction.parts.exposed
+    exposed = prediction.parts.exposed - prediction.parts.offloaded
     blocked = min(exposed, sum(blocking.values()))
     hideable = exposed - blocked
     exposed_by: dict[str, float] = defaultdict(float)

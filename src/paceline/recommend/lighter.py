@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from paceline.costs.footprint import Footprint
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.screen import RECOMPUTATION
-from paceline.spec import RunSpec
+from paceline.spec import RunSpec, Scalar
 from paceline.strategies import strategy
 from paceline.units import format_bytes
 
+# The field that moves shards into the host's memory.
+OFFLOAD = "offload"
 # Predictions of a run, or of other forms of it; and why it cannot be made as it is, if so.
 Predicted = tuple[list[Prediction], str | None]
 
@@ -30,7 +33,9 @@ class _Need:
     def text(self, base: RunSpec) -> str:
         """The need in words, with what differs from the run `base` where it is a lighter form of it."""
         changed = [name for name in ("accumulation", "recompute") if getattr(self.spec, name) != getattr(base, name)]
-        how = " and ".join(f"{name} {getattr(self.spec, name)}" for name in changed)
+        words = [f"{name} {getattr(self.spec, name)}" for name in changed]
+        words += [f"{name} {value}" for name, value in self.spec.knobs.items() if base.knobs.get(name) != value]
+        how = " and ".join(words)
         held = f"{format_bytes(self.held_bytes)}{f' even with {how},' if how else ''}"
         return f"a worker would hold {held} and has {format_bytes(self.limit_bytes)}"
 
@@ -51,15 +56,19 @@ def _predict(question: Question, spec: RunSpec, lighten: bool) -> Predicted:
         return [], why_not
     footprint = _footprint(question, spec)
     if not _can_hold_state(question, spec, footprint):
-        # No peak is worked out, for which a step may have to be traced.
-        return [], _without_activations(question, footprint)
+        # In a search no peak is worked out, for which a step may have to be traced.
+        nearest = _with_offload(question, spec) if lighten else ""
+        return [], _without_activations(question, footprint) + nearest
     needs = [_need(question, spec, footprint)]
     if needs[0].fits:
         return [question.predictor.predict(spec, footprint)], None
-    if lighten and not _activations_decide(question, footprint):
-        return [], _without_activations(question, footprint)
+    if lighten and not _activations_decide(question, spec, footprint):
+        return [], _without_activations(question, footprint) + _with_offload(question, spec)
     predictions = list(lighter(question, spec, footprint, needs)) if lighten else []
-    return predictions, (needs[0] if predictions else min(needs, key=lambda need: need.held_bytes)).text(spec)
+    if predictions:
+        return predictions, needs[0].text(spec)
+    lightest = min(needs, key=lambda need: need.held_bytes)
+    return [], lightest.text(spec) + _with_offload(question, lightest.spec)
 
 
 def lighter(
@@ -73,15 +82,17 @@ def lighter(
     prediction tells. A pipeline makes passes of its own, of which a search tries several numbers.
     """
     needs = [] if needs is None else needs
-    if not _activations_decide(question, footprint):
+    if not _activations_decide(question, spec, footprint):
         return
     ways = RECOMPUTATION if _may_change(question, spec, "recompute") else (spec.recompute,)
     several = _may_change(question, spec, "accumulation") and footprint.stages is None
-    for way in ways:
+    for way, knobs in product(ways, _knobs_to_try(question, spec)):
         for passes in _pass_counts(spec) if several else (spec.accumulation,):
             lighter_run = {"recompute": way, "accumulation": passes, "execution": question.base.execution}
-            candidate = question.as_usual(spec.model_copy(update=lighter_run))
-            if candidate == spec or question.why_not(candidate) is not None:
+            candidate = question.as_usual(spec.model_copy(update={**lighter_run, "knobs": knobs}))
+            # With one pass such knobs change nothing.
+            same = candidate == spec or (knobs != spec.knobs and passes == 1)
+            if same or question.why_not(candidate) is not None:
                 continue
             candidate_footprint = _footprint(question, candidate)
             needs.append(_need(question, candidate, candidate_footprint))
@@ -91,8 +102,20 @@ def lighter(
                     # To compute more again would only take longer.
                     return
                 break
-            if not _activations_decide(question, candidate_footprint):
+            if not _activations_decide(question, candidate, candidate_footprint):
                 break
+
+
+def may_be_lighter(question: Question, name: str) -> bool:
+    """Whether a strategy has knobs with which steps of several passes hold less, and the question leaves them open."""
+    knobs = strategy(name).traits.lighter_with
+    return bool(knobs) and not knobs.keys() & question.knobs.keys()
+
+
+def _knobs_to_try(question: Question, spec: RunSpec) -> Iterator[dict[str, Scalar]]:
+    yield dict(spec.knobs)
+    if may_be_lighter(question, spec.strategy):
+        yield {**spec.knobs, **strategy(spec.strategy).traits.lighter_with}
 
 
 def _footprint(question: Question, spec: RunSpec) -> Footprint:
@@ -105,10 +128,22 @@ def _need(question: Question, spec: RunSpec, footprint: Footprint) -> _Need:
     return _Need(spec, needed.value, limit)
 
 
-def _activations_decide(question: Question, footprint: Footprint) -> bool:
-    """Whether the run could fit if workers kept no activations."""
+def _activations_decide(question: Question, spec: RunSpec, footprint: Footprint) -> bool:
+    """Whether the run could fit if workers kept no activations; shards may be in the host's memory."""
     heaviest = footprint.heaviest
-    return heaviest.held_bytes - heaviest.activation_bytes <= question.predictor.memory_limit
+    elsewhere = 2 * heaviest.parameter_bytes + heaviest.optimizer_bytes if spec.offload else 0.0
+    return heaviest.held_bytes - heaviest.activation_bytes - elsewhere <= question.predictor.memory_limit
+
+
+def _with_offload(question: Question, spec: RunSpec) -> str:
+    """What would be left on the device with shards in the host's memory, where that would fit; else nothing."""
+    if spec.offload or OFFLOAD not in strategy(spec.strategy).needs.heeds:
+        return ""
+    moved = spec.model_copy(update={OFFLOAD: True})
+    if question.why_not(moved) is not None:
+        return ""
+    need = _need(question, moved, _footprint(question, moved))
+    return f"; with offload it would hold {format_bytes(need.held_bytes)}" if need.fits else ""
 
 
 def _can_hold_state(question: Question, spec: RunSpec, footprint: Footprint) -> bool:

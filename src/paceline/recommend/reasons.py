@@ -68,6 +68,7 @@ def explain(answer: Answer) -> list[str]:
     sentences += _batch(answer.question, pick)
     sentences += _ties(answer, pick)
     sentences += _parts(answer.question, pick.prediction)
+    sentences += _offloaded(answer.question, pick.prediction)
     sentences += explain_layout(answer.question, pick.prediction)
     sentences += what_would_change(answer)
     sentences += _against_one(answer, pick)
@@ -112,6 +113,20 @@ def _utilisation(prediction: Prediction) -> Iterator[str]:
             f"of its peak in {prediction.spec.precision} (MFU), and "
             f"{format_about(prediction.samples_per_second.value)} samples/s in all."
         )
+
+
+def _offloaded(question: Question, prediction: Prediction) -> Iterator[str]:
+    """Why shards wait in the host's memory, and how much of it a machine needs for them."""
+    spec = prediction.spec
+    if not spec.offload:
+        return
+    heaviest = strategy(spec.strategy).footprint(spec, question.facts).heaviest
+    each = 2 * heaviest.parameter_bytes + heaviest.optimizer_bytes
+    devices = min(spec.workers, question.hardware.node_devices)
+    yield (
+        f"Parameters, gradients and optimizer state wait in the host's memory (offload), "
+        f"{format_bytes(each * devices)} of it on each machine, and the host updates them: nothing fits otherwise."
+    )
 
 
 def _training(answer: Answer, prediction: Prediction) -> Iterator[str]:

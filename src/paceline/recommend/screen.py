@@ -18,6 +18,7 @@ from paceline.costs.mesh_parts import place_of
 from paceline.costs.precision import cast_numbers, compute_width, kept_bytes, parameter_width, reduction_width
 from paceline.costs.recompute import recomputed_model
 from paceline.layout import Layout
+from paceline.predict.compute import Passes
 from paceline.predict.prediction import Predictor, transport_of
 from paceline.predict.transfers import Costs
 from paceline.spec import Execution, Recompute, RunSpec
@@ -39,6 +40,8 @@ class Setting:
     execution: Execution = "eager"
     # Rounds of a pipeline's schedule that the passes are made in.
     rounds: int = 1
+    # Whether each of several passes reduces its gradients, so that none of them is whole between passes.
+    reduces_each: bool = False
 
     @property
     def microbatch(self) -> float:
@@ -70,7 +73,7 @@ class Screen:
         self._sums: dict[tuple[int, int], Sums] = {}
         self._edges: dict[int, list[int]] = {}
         self._runs: dict[Execution, RunSpec] = {}
-        self._works: dict[tuple[float, bool], RankWork] = {}
+        self._works: dict[tuple[float, bool, Recompute], RankWork] = {}
         self._held: dict[tuple[tuple[int, ...], Recompute], list[tuple[float, float]]] = {}
         self._shares: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
         self._fixed_transfers: dict[Layout, tuple[float, float]] = {}
@@ -84,9 +87,9 @@ class Screen:
     def held_bytes(self, setting: Setting) -> float:
         """Bytes held by the rank that holds most."""
         layout, sums = setting.layout, self._layer_sums(setting.layout)
-        stays = layout.pipeline > 1 or setting.passes > 1
+        stays = layout.pipeline > 1 or (setting.passes > 1 and not setting.reduces_each)
         width, gathered = parameter_width(self.spec), compute_width(self.spec)
-        state = 2 * width + optimizer_bytes(self.spec.optimizer, 1, 0, width)
+        state = 2 * width + optimizer_bytes(self.spec.optimizer, 1, 0, width) if not self.spec.offload else 0
         beside = reduction_width(self.spec) + (gathered if layout.holders > 1 or gathered != width else 0)
         plan = self._plan(setting) if layout.pipeline > 1 else None
         buffers = self._buffer_bytes(setting) if plan else 0.0
@@ -109,31 +112,32 @@ class Screen:
     def step_seconds(self, setting: Setting) -> float:
         """Seconds of a step, without transfers that overlap with computation."""
         layout, sums = setting.layout, self._layer_sums(setting.layout)
-        work = self._work(setting.samples / setting.passes, layout.holders > 1)
-        passes = self.predictor.rank_passes(self.chosen, self._run(setting), work)
+        passes = self._passes(setting, "none")
         divided = layout.tensor * layout.context
         forward, backward = passes.forward_total / divided, passes.backward_total / divided
-        again = forward if setting.recompute == "full" else 0.0
+        again, asked_again = self._again_seconds(setting, passes)
+        again /= divided
         # A host asks for a part of each layer as often as for all of it, for each block alike, and goes on meanwhile.
         host_forward, host_backward = sum(passes.host_forward), sum(passes.host_backward)
-        host_backward += host_forward if again else 0.0
+        host_backward += asked_again
         exchanged = self._exchange_seconds(setting)
-        more = exchanged * (BLOCK_EXCHANGES + (BLOCK_EXCHANGES_AGAIN if again else 0))
+        more = exchanged * (BLOCK_EXCHANGES + (BLOCK_EXCHANGES_AGAIN if setting.recompute == "full" else 0))
         gathered, scattered = self._transfers(layout)
         update = sums.parameters[-1] / layout.pipeline / layout.holders * passes.update_per_parameter
         shares = self._shares_of_work(setting)
-        all_blocks = sum(blocks for _, _, blocks in shares)
+        all_blocks, block_work = (sum(share[column] for share in shares) for column in (2, 1))
         places = [
             (
                 max(forward * share + exchanged * BLOCK_EXCHANGES * blocks, host_forward * launches),
-                max(backward * share + again * of_blocks + more * blocks, host_backward * launches),
+                max(backward * share + again * of_blocks / (block_work or 1) + more * blocks, host_backward * launches),
             )
             for share, of_blocks, blocks in shares
             for launches in (blocks / all_blocks if all_blocks else share,)
         ]
         if layout.pipeline == 1:
             computed = sum(places[0]) * setting.passes
-            return max(computed, gathered * (1 + setting.passes) + scattered) + update
+            reductions = setting.passes if setting.reduces_each else 1
+            return max(computed, gathered * (reductions + setting.passes) + scattered * reductions) + update
         slowest = max(places, key=sum)
         outside = max(0.0, gathered - slowest[0]) + max(0.0, scattered - slowest[1])
         # Every pass goes through the slowest rank, and the first of them through all others too.
@@ -141,11 +145,28 @@ class Screen:
         waited = others / setting.stages_per_worker * setting.rounds
         return sum(slowest) * setting.passes + waited + outside + update
 
-    def _work(self, samples: float, gathers: bool) -> RankWork:
+    def _passes(self, setting: Setting, recompute: Recompute) -> Passes:
+        """Seconds of one pass through all layers."""
+        work = self._work(setting.samples / setting.passes, setting.layout.holders > 1, recompute)
+        return self.predictor.rank_passes(self.chosen, self._run(setting), work)
+
+    def _again_seconds(self, setting: Setting, passes: Passes) -> tuple[float, float]:
+        """Seconds of the device and of its host for what is computed again in one pass through all layers."""
+        if setting.recompute == "none":
+            return 0.0, 0.0
+        if self.predictor.hardware.kind == "cpu" or self.predictor.traced is not None:
+            # Operations by layer are known of built-in models on GPUs.
+            blocks = sum(share for _, share, _ in self._shares_of_work(setting)) * (setting.recompute == "full")
+            return passes.forward_total * blocks, sum(passes.host_forward) * blocks
+        more = self._passes(setting, setting.recompute)
+        device, host = more.backward_total - passes.backward_total, sum(more.host_backward) - sum(passes.host_backward)
+        return max(0.0, device), max(0.0, host)
+
+    def _work(self, samples: float, gathers: bool, recompute: Recompute) -> RankWork:
         """Work of one pass through all layers; cached by the number of samples."""
-        key = samples, gathers
+        key = samples, gathers, recompute
         if key not in self._works:
-            self._works[key] = RankWork(self.model, samples, gathers=gathers)
+            self._works[key] = RankWork(self.model, samples, recompute=recompute, gathers=gathers)
         return self._works[key]
 
     def _run(self, setting: Setting) -> RunSpec:

@@ -11,7 +11,7 @@ from itertools import product
 from paceline.layout import Layout
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
-from paceline.recommend.lighter import predict_as_is
+from paceline.recommend.lighter import may_be_lighter, predict_as_is
 from paceline.recommend.screen import RECOMPUTATION, Screen, Setting
 from paceline.spec import Execution, Recompute, RunSpec, Scalar
 from paceline.strategies import strategy
@@ -23,8 +23,9 @@ LAYOUT = "layout"
 LONG_SEQUENCE = 32_768
 # Stages that a rank of a pipeline may hold: one, or two and four that take turns (Narayanan et al., 2021).
 STAGES_PER_WORKER = (1, 2, 4)
-# Micro-batches for each rank of a pipeline that leave it idle for little of a round.
-FULL_ROUND = 8
+# Micro-batches of a round for each rank of a pipeline: many leave it idle for little, few need less room for what is
+# received.
+ROUNDS = (8, 4, 2)
 # Screened bytes leave out small buffers and what allocators keep; a prediction says what really fits.
 MEMORY_TOLERANCE = 0.88
 # What a prediction may be below its screened seconds, for want of knowing better what hides.
@@ -106,6 +107,8 @@ def run_of(spec: RunSpec, setting: Setting) -> RunSpec:
             knobs |= {"schedule": "interleaved", "stages_per_worker": setting.stages_per_worker}
     else:
         fields["accumulation"] = setting.passes
+        if setting.reduces_each:
+            knobs |= strategy(spec.strategy).traits.lighter_with
     return spec.model_copy(update={**fields, "knobs": knobs})
 
 
@@ -120,6 +123,8 @@ def _settings(question: Question, spec: RunSpec) -> Iterator[Setting]:
             for stages, rounds in product(_stages(question, layout, passes), _rounds(question, layout, passes)):
                 for way, execution in executions.items():
                     yield Setting(layout, samples, passes, way, stages, execution, rounds)
+                    if passes > 1 and may_be_lighter(question, spec.strategy) and layout.pipeline == 1:
+                        yield Setting(layout, samples, passes, way, stages, execution, rounds, reduces_each=True)
 
 
 Executions = dict[Recompute, Execution]
@@ -193,8 +198,8 @@ def _rounds(question: Question, layout: Layout, passes: int) -> list[int]:
     """Ways to group passes into rounds: one round, or several that each fill the pipeline; buffers hold one."""
     if layout.pipeline == 1 or _fixed(question, "microbatches") is not None:
         return [1]
-    each = FULL_ROUND * layout.pipeline
-    return [1, *([passes // each] if passes > each and passes % each == 0 else [])]
+    sizes = [count * layout.pipeline for count in ROUNDS]
+    return [1, *(passes // size for size in sizes if passes > size and passes % size == 0)]
 
 
 def _stages(question: Question, layout: Layout, passes: int) -> Iterator[int]:

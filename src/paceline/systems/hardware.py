@@ -56,6 +56,12 @@ HOST_SECONDS_PER_OPERATION: dict[Execution, Quantity] = {
     "compiled": Quantity(value=4.0e-5, source="compiled PyTorch 2.11 beside an H200: 1.1 times eager's, measured"),
     "graph": Quantity(value=1.0e-7, source="replaying a CUDA graph, 0.07 microseconds for each kernel, measured"),
 }
+HOST_LINK = Quantity(value=25e9, source="PCIe 4.0 with 16 lanes, 32 GB/s one way, 80 % of it: our choice")
+HOST_UPDATES = Quantity(
+    value=50e9,
+    source="fused Adam of PyTorch 2.13 on one core of an AMD EPYC (Zen 5) moves 55 to 68 GB/s, measured; processes of "
+    "a node share its memory: our choice",
+)
 
 # The same of a core.
 _OF_A_CORE = "PyTorch 2.13 on one core of an AMD EPYC (Zen 5), measured by paceline calibrate"
@@ -90,6 +96,10 @@ class Device(Frozen):
     idle_watts: Quantity
     # Held before the first tensor is there: driver, kernels, buffers of the collectives.
     reserved_bytes: Quantity
+    # Of GPUs: what goes to the host's memory in a second, and what the host moves of it in an update, where shards of
+    # parameters wait there.
+    host_link_bytes_per_second: Quantity = HOST_LINK
+    host_update_bytes_per_second: Quantity = HOST_UPDATES
     # Of GPUs: what libraries take beside tensors, and which kernels they choose.
     memory_behaviour: GpuMemory = GpuMemory()
 

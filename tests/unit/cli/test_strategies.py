@@ -30,8 +30,8 @@ def test_a_large_model_is_counted_and_the_system_says_what_fits(capsys: pytest.C
         held = dict(layout["held_bytes"])
         assert held.pop("sum") == pytest.approx(sum(held.values()))
         assert layout["kind"] == "counted"
-        # What drivers hold, and a few per cent, must be left.
-        assert layout["fits"] or layout["memory_bytes"] > 74e9
+        # What drivers hold, and a few per cent (of compiled steps a tenth), must be left.
+        assert layout["fits"] or layout["memory_bytes"] > 72e9
         assert not layout["fits"] or layout["memory_bytes"] < 77e9
     assert all("why_not" in layout for layout in values["left_out"])
 

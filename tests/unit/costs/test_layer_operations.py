@@ -87,9 +87,19 @@ def test_what_is_recomputed_comes_first_in_the_backward_pass() -> None:
         model_operations(model, 4, "bf16", Optimizer(), recompute).layers[1]
         for recompute in ("none", "selective", "full")
     )
-    assert everything.backward == (*none.forward, *none.backward)
+    # All up to the block's last product, which nothing of the backward pass needs.
+    last = max(place for place, one in enumerate(none.forward) if one.kind == "product")
+    assert everything.backward == (*none.forward[:last], *none.backward)
     assert len(none.backward) < len(some.backward) < len(everything.backward)
     assert arithmetic([*some.backward]) == arithmetic([*none.backward])
+
+
+def test_all_of_a_mixtures_block_is_recomputed_because_what_experts_give_is_weighed() -> None:
+    none, full = (
+        model_operations(facts_of("mixtral"), 4, "bf16", Optimizer(), recompute).layers[1]
+        for recompute in ("none", "full")
+    )
+    assert full.backward == (*none.forward, *none.backward)
 
 
 def test_the_host_waits_for_a_mixtures_counts() -> None:

@@ -90,3 +90,21 @@ def test_split_layers_keep_their_part() -> None:
     split, _, _, _ = peaks(spec_of("torch-mesh", layout="tensor=2"))
     whole, _, _, _ = peaks(spec_of("torch-mesh", layout="shard=1"))
     assert max(split) < max(whole)
+
+
+def test_gradients_that_each_pass_reduces_are_never_whole_between_passes() -> None:
+    def most(**fields: Any) -> float:
+        return max(peaks(spec_of("torch-mesh", layout="shard=4", options={"depth": 12}, **fields))[0])
+
+    once, last, each = most(), most(accumulation=2), most(accumulation=2, knobs={"reduce": "each"})
+    parameters = spec_facts(spec_of("torch-mesh", layout="shard=4", options={"depth": 12})).parameters
+    # Shards of an earlier pass are there, of four bytes; whole gradients and gathered parameters are not.
+    assert once < each < once + parameters * 4 / 4 * 1.05 < last
+    assert last - each > 0.6 * parameters * (4 + 2)
+
+
+def test_what_waits_in_the_hosts_memory_is_not_on_the_device() -> None:
+    (kept,), facts, footprint, _ = peaks(spec_of("torch-mesh", layout="shard=1"))
+    (waiting,), _, _, _ = peaks(spec_of("torch-mesh", layout="shard=1", offload=True))
+    state = footprint.groups[0].parameter_bytes + footprint.groups[0].optimizer_bytes
+    assert kept - waiting > 0.8 * (state - facts.parameters * 2)

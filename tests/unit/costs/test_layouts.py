@@ -4,7 +4,8 @@ import pytest
 
 from paceline.contract.context import spec_facts
 from paceline.costs.cuts import cut_by_blocks, cut_by_flops
-from paceline.costs.layouts import SCHEDULES, MeshPlan, why_not_laid_out
+from paceline.costs.layout_checks import why_not_laid_out
+from paceline.costs.layouts import SCHEDULES, MeshPlan
 from paceline.layout import Layout
 from paceline.plan import complete
 from paceline.spec import RunSpec

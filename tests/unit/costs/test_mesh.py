@@ -158,3 +158,19 @@ def test_vectors_of_a_rank_that_has_fewer_positions_are_fewer() -> None:
         return sum(message.payload_bytes * message.count for message in messages if message.name.startswith("vectors"))
 
     assert sent_to_experts("shard=2,tensor=2,expert=2") == sent_to_experts("shard=2,expert=2") / 2
+
+
+def test_reducing_in_each_pass_gathers_and_scatters_as_often_and_holds_a_layer() -> None:
+    (last, facts), (each, _) = (counted("shard=2", accumulation=4, knobs={"reduce": how}) for how in ("last", "each"))
+    often = [
+        sorted({(message.kind, message.phase, message.count / message.layers, message.passes)
+                for message in footprint.groups[0].messages})
+        for footprint in (last, each)
+    ]  # fmt: skip
+    assert often[0] == [("all-gather", "backward", 4, 4), ("all-gather", "forward", 1, 1),
+                        ("all-reduce", "backward", 1, 1)]  # fmt: skip
+    assert often[1] == [("all-gather", "backward", 4, 4), ("all-gather", "forward", 4, 4),
+                        ("all-reduce", "backward", 4, 4)]  # fmt: skip
+    whole = facts.parameter_bytes
+    assert last.groups[0].gradient_bytes == pytest.approx(1.5 * whole, rel=0.01)
+    assert each.groups[0].gradient_bytes < whole

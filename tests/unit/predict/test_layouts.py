@@ -89,3 +89,30 @@ def test_a_layout_is_told_why_it_cannot_be() -> None:
     asked = replace(question(), layouts=(Layout(tensor=8),), workers=(8,), options={**MODEL["options"], "heads": 4})
     (spec,) = asked.specs("torch-mesh")
     assert "4 heads cannot be split over tensor=8" in str(asked.why_not(spec))
+
+
+def test_transfers_of_earlier_passes_hide_behind_those_passes() -> None:
+    once = predicted("shard=8").parts
+    four = predicted("shard=8", accumulation=4, global_batches=(256,)).parts
+    each = predicted("shard=8", accumulation=4, global_batches=(256,), knobs={"reduce": "each"}).parts
+    # Four times the same step, with one update.
+    assert each.transfers == pytest.approx(4 * once.transfers)
+    assert each.exposed == pytest.approx(4 * once.exposed, rel=1e-6)
+    assert four.transfers < each.transfers and four.exposed < each.exposed
+
+
+def test_a_compiler_leaves_nothing_of_split_layers_to_the_host() -> None:
+    small = {"options": {"depth": 8, "width": 256, "heads": 8}, "input_shape": (64,)}
+    eager, compiled = (predicted("tensor=8", **small, execution=how) for how in ("eager", "compiled"))
+    assert eager.parts.compute > 3 * compiled.parts.compute
+    # What is exchanged is the same.
+    assert eager.parts.transfers == pytest.approx(compiled.parts.transfers)
+
+
+def test_shards_in_the_hosts_memory_cost_its_update_and_copies_that_nothing_hides() -> None:
+    kept, waiting = (predicted("shard=8", offload=how) for how in (False, True))
+    assert kept.parts.offloaded == 0 < waiting.parts.offloaded
+    shard = question().facts.parameters * 4 / 8
+    update = (3 * shard + 2 * 2 * shard) / 50e9
+    assert waiting.parts.offloaded >= update * 0.99
+    assert waiting.parts.step == pytest.approx(kept.parts.step + waiting.parts.offloaded, rel=0.05)

@@ -57,10 +57,11 @@ def test_a_host_that_serves_split_layers_takes_longer_with_each_rank() -> None:
     assert sum(split.host_forward) == pytest.approx(1.2 * sum(alone.host_forward))
 
 
-def test_recomputed_blocks_make_the_backward_pass_longer_by_their_forward_pass() -> None:
+def test_recomputed_blocks_make_the_backward_pass_longer_by_their_forward_pass_up_to_its_last_product() -> None:
     kept, again = (passes(A100, recompute=how) for how in ("none", "full"))
-    blocks = kept.forward[1:-2]
-    assert again.backward_total - kept.backward_total == pytest.approx(sum(blocks))
+    blocks = sum(kept.forward[1:-2])
+    # The last product is a third of all that a block of GPT-2 multiplies.
+    assert 2 / 3 * blocks < again.backward_total - kept.backward_total < 0.8 * blocks
     assert again.forward == kept.forward
 
 

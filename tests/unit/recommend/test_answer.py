@@ -11,6 +11,7 @@ from paceline.execute import Listener
 from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, recommend, tie_of, with_measurements
 from paceline.recommend.candidates import worker_counts
+from paceline.recommend.lighter import predict_fitting
 from paceline.recommend.objectives import OBJECTIVES, objective
 from paceline.recommend.reasons import break_even, explain, facts_about
 from paceline.recommend.trials import try_best
@@ -216,11 +217,31 @@ def test_what_would_change_an_answer_is_said() -> None:
 
 
 def test_where_nothing_fits_more_devices_and_larger_ones_are_named() -> None:
-    asked = question(**{**LLAMA, "options": {"size": "70b"}}, workers=(8,), strategies=("torch-fsdp",))
+    asked = question(**{**LLAMA, "options": {"size": "70b"}}, workers=(8,), strategies=("torch-zero",))
     nothing = recommend(asked)
     assert nothing.pick is None
     said = explain(nothing)[1]
-    assert said.startswith("What would fit: ") and "devices (torch-fsdp x" in said
+    assert said.startswith("What would fit: ") and "another strategy (torch-fsdp x8" in said
+
+
+def test_shards_wait_in_the_hosts_memory_where_nothing_fits_otherwise() -> None:
+    asked = question(**{**LLAMA, "options": {"size": "70b"}}, workers=(8,), global_batches=(16,))
+    answer = recommend(asked)
+    assert answer.pick is not None and answer.pick.spec.offload
+    assert answer.pick.prediction.fits and answer.pick.prediction.parts.offloaded > 0
+    said = " ".join(explain(answer))
+    # Of 70 billion parameters: themselves, their gradients and both means of Adam, of four bytes each.
+    assert "wait in the host's memory (offload), 1.13 TB of it on each machine" in said
+    assert "copies to the host and its update (offload)" in said
+    roomy = recommend(asked.but_with(workers=(64,), global_batches=(64,)))
+    assert roomy.pick is not None and not any(candidate.spec.offload for candidate in roomy.ranked)
+
+
+def test_a_refusal_names_what_offload_would_leave() -> None:
+    asked = question(**{**LLAMA, "options": {"size": "8b"}}, workers=(2,), global_batches=(16,))
+    (spec,) = asked.specs("torch-fsdp", {"accumulation": 8, "recompute": "full"})
+    predictions, why_not = predict_fitting(asked, spec)
+    assert not predictions and "; with offload it would hold " in str(why_not)
 
 
 def test_compiled_steps_are_advised_where_they_gain_more_than_a_tie() -> None:

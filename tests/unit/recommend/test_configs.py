@@ -76,6 +76,18 @@ def test_accelerate_gets_fsdp_and_its_dimensions() -> None:
     assert parse_yaml(write_config("accelerate", run("torch-ddp"), 1, "why"))["distributed_type"] == "MULTI_GPU"
 
 
+def test_gradients_that_are_reduced_in_each_pass_and_shards_in_the_hosts_memory_are_said() -> None:
+    spec = run("torch-fsdp", accumulation=4, reduce="each")
+    text = write_config("accelerate", spec, 1, "why")
+    assert "GradientAccumulationPlugin(num_steps=4, sync_each_batch=True)" in text
+    assert parse_yaml(text)["fsdp_config"]["fsdp_reshard_after_forward"] is True
+    offloaded = spec.model_copy(update={"offload": True})
+    assert parse_yaml(write_config("accelerate", offloaded, 1, "why"))["fsdp_config"]["fsdp_offload_params"] is True
+    assert tomllib.loads(write_config("torchtitan", offloaded, 1, "why"))["training"]["enable_cpu_offload"] is True
+    zero = json.loads(write_config("deepspeed", offloaded, 1, "why"))["zero_optimization"]
+    assert zero["offload_optimizer"]["device"] == zero["offload_param"]["device"] == "cpu"
+
+
 def test_deepspeed_gets_its_stage_and_its_batch() -> None:
     values = json.loads(write_config("deepspeed", run("torch-fsdp", accumulation=4), 1, "why"))
     assert values["zero_optimization"]["stage"] == 3 and values["bf16"] == {"enabled": True}

@@ -122,7 +122,7 @@ def test_layouts_that_tie_are_named_and_a_dimension_is_weighed_with_passes_that_
     answer = recommend(question(asked))
     assert answer.pick is not None
     spec = answer.pick.spec
-    assert spec.accumulation > 1 or int(spec.knobs["microbatches"]) > 1
+    assert spec.accumulation > 1
     said = " ".join(explain(answer))
-    assert "It ties with torch-mesh shard=" in said
+    assert "It ties with torch-mesh " in said
     assert "does not divide into" not in said

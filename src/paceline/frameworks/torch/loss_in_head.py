@@ -26,9 +26,12 @@ LossOfInputs = Callable[[Tensor, Tensor], Tensor]
 def loss_of_inputs(context: Context, module: nn.Module, loss: Loss) -> LossOfInputs:
     """The loss of the module's outputs; computed by its head where the run is compiled and the head is known."""
     head = head_of(module) if "compiled" in context.spec.execution and context.model.user_model is None else None
-    if head is None:
-        return lambda inputs, targets: loss(module(inputs), targets)
-    return LossInHead(module, head, loss)
+    return loss_of_outputs(module, loss) if head is None else LossInHead(module, head, loss)
+
+
+def loss_of_outputs(module: nn.Module, loss: Loss) -> LossOfInputs:
+    """The loss as a function of what the module gives."""
+    return lambda inputs, targets: loss(module(inputs), targets)
 
 
 def head_of(module: nn.Module) -> nn.Linear | None:

@@ -6,6 +6,7 @@ Recomputation in Large Transformer Models", MLSys 2023.
 
 from collections.abc import Iterable
 from functools import cache, partial
+from logging import ERROR, getLogger
 from typing import Any
 
 import torch
@@ -40,6 +41,10 @@ def recompute(context: Context, module: nn.Module) -> None:
     options: dict[str, Any] = {"use_reentrant": False}
     if kind == "selective":
         options["context_fn"] = _selective_contexts
+        if "compiled" in context.spec.execution:
+            options["context_fn"] = compiled_contexts
+            # It warns of blocks that change things in place, which is for whoever wrote them to know.
+            getLogger("torch._higher_order_ops.wrap").setLevel(ERROR)
     for block in _recomputed(context, module):
         block.forward = partial(checkpoint, block.forward, **options)
 
@@ -74,6 +79,15 @@ def _selective_contexts() -> tuple[_KeptAlone, _KeptAlone]:
 
 def _keep(*_operation: Any, **_named: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE
+
+
+def compiled_contexts() -> Any:
+    """The same for blocks that are compiled with it: there PyTorch marks each operation once."""
+    return create_selective_checkpoint_contexts(_keep_some)
+
+
+def _keep_some(_context: Any, operation: Any, *_arguments: Any, **_named: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in _kept_operations() else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 @cache

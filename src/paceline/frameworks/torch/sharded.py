@@ -122,9 +122,10 @@ class ShardedJob(TorchJob):
     autocasts = False
     has_parts = True
 
-    def __init__(self, context: Context, *parts: Any, **more: Any) -> None:
+    def __init__(self, context: Context, *parts: Any, reduces_each: bool = False, **more: Any) -> None:
         # What is compiled, is compiled block by block.
         super().__init__(context, *parts, **{"compiled": False, **more})
+        self._reduces_each = reduces_each
         self._whole_pass = loss_of_inputs(context, self._module, self._loss)
 
     def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -132,9 +133,13 @@ class ShardedJob(TorchJob):
 
     @contextmanager
     def _sending(self, last: bool) -> Iterator[None]:
-        """A context for one of several passes: before the last one, gradients and gathered parameters stay local."""
+        """A context for one of several passes: before the last one, gradients and gathered parameters stay local.
+
+        Where each pass reduces its gradients, there is nothing to say.
+        """
         assert isinstance(self._module, FSDPModule)
-        send_with_last_pass(self._module, last)
+        if not self._reduces_each:
+            send_with_last_pass(self._module, last)
         yield
 
     def evaluate(self) -> Evaluation:

@@ -10,7 +10,7 @@ from paceline.spec import RunSpec
 from paceline.strategies import strategy
 
 # Settings that a layout, its passes and its schedule say in full.
-EXPRESSED = {"microbatches", "schedule", "stages_per_worker", "hsdp_replicas", "tensor"}
+EXPRESSED = {"microbatches", "schedule", "stages_per_worker", "hsdp_replicas", "tensor", "reduce"}
 
 
 @cache

@@ -42,11 +42,11 @@ def write(division: Division) -> str:
         values["fsdp_config"] = {
             "fsdp_version": 2,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            # Between the passes of a step parameters stay gathered.
-            "fsdp_reshard_after_forward": division.accumulation == 1,
+            # Between the passes of a step parameters stay gathered, unless each reduces its gradients.
+            "fsdp_reshard_after_forward": division.accumulation == 1 or division.reduces_each,
             "fsdp_activation_checkpointing": spec.recompute == "full",
             "fsdp_cpu_ram_efficient_loading": True,
-            "fsdp_offload_params": False,
+            "fsdp_offload_params": spec.offload,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
         values["parallelism_config"] = {
@@ -55,9 +55,13 @@ def write(division: Division) -> str:
             "parallelism_config_tp_size": layout.tensor,
             "parallelism_config_cp_size": layout.context,
         }
+    passes = f"gradient_accumulation_steps={division.accumulation}"
+    if division.reduces_each and division.accumulation > 1:
+        steps = f"num_steps={division.accumulation}"
+        passes = f"gradient_accumulation_plugin=GradientAccumulationPlugin({steps}, sync_each_batch=True)"
     head = (
         f"# {division.why}\n"
-        f"# In the script: Accelerator(gradient_accumulation_steps={division.accumulation}), and a batch of "
+        f"# In the script: Accelerator({passes}), and a batch of "
         f"{division.microbatch} for each data rank.\n"
     )
     return head + _yaml(values)

@@ -22,6 +22,8 @@ class Division:
     microbatches: int
     schedule: str
     stages_per_worker: int
+    # Whether gradients are reduced in each of several passes.
+    reduces_each: bool = False
 
     @classmethod
     def of(cls, spec: RunSpec, layout: Layout, knobs: Mapping[str, Scalar], nodes: int, why: str) -> "Division":
@@ -33,7 +35,7 @@ class Division:
         samples = spec.samples_per_step // layout.data_ranks
         return cls(
             spec, layout, nodes, why, samples // spec.accumulation // microbatches, spec.accumulation, microbatches,
-            schedule, stages,
+            schedule, stages, knobs.get("reduce") == "each",
         )  # fmt: skip
 
 

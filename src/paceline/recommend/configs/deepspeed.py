@@ -37,6 +37,9 @@ def write(division: Division) -> str:
         "bf16": {"enabled": spec.precision == "bf16"},
         "fp16": {"enabled": spec.precision == "fp16"},
     }
+    if spec.offload:
+        on_host = {"device": "cpu", "pin_memory": True}
+        values["zero_optimization"] |= {"offload_param": on_host, "offload_optimizer": on_host}
     if settings.name == "adam":
         values["optimizer"] = {
             "type": "AdamW",

@@ -69,6 +69,7 @@ def write(division: Division) -> str:
             "dataset": "c4",
             "mixed_precision_param": "bfloat16" if spec.precision == "bf16" else "float32",
             "mixed_precision_reduce": "float32",
+            "enable_cpu_offload": spec.offload,
         },
         "parallelism": parallelism,
         "activation_checkpoint": {"mode": CHECKPOINTING[spec.recompute]},

@@ -76,7 +76,16 @@ _ALL = (
         "PyTorch with {workers} workers as one mesh: stages of a pipeline, copies, shards (FSDP2) and split layers "
         "(tensor and sequence parallelism), as the layout says",
         start=torchrun,
-        knobs=("layout", "accumulation", "recompute", "clip", "schedule", "microbatches", "stages_per_worker"),
+        knobs=(
+            "layout",
+            "accumulation",
+            "recompute",
+            "clip",
+            "schedule",
+            "microbatches",
+            "stages_per_worker",
+            "reduce",
+        ),
         values=mesh_values,
         tests=False,
         notes=mesh_notes,

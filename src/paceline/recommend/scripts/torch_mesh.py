@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.contract.context import spec_layers
-from paceline.costs.layouts import V_SHAPED, MeshPlan, is_causal_transformer
+from paceline.costs.layouts import SPLIT_BACKWARD, V_SHAPED, MeshPlan, is_causal_transformer
+from paceline.costs.recompute import recomputes_around
 from paceline.errors import SpecError
 from paceline.layout import DIMENSIONS
 from paceline.recommend.scripts.base import Source
@@ -44,6 +45,9 @@ def mesh_values(source: Source) -> Mapping[str, Any]:
         "may_lack_parameters": bare or (in_stages and "stages" in source.user_functions),
         "passes_text": "".join(passes),
         "kept": KEPT,
+        "reduces_each": plan.reduce == "each",
+        "recomputes_around": recomputes_around(spec, plan.layout.tensor),
+        "goes_back_twice": in_stages and plan.schedule in SPLIT_BACKWARD,
         "casts": spec.precision == "bf16",
         # The fused form of SGD does not know divided tensors, and FSDP wants those in their plain order.
         "optimizer": optimizer_text(spec.optimizer, "parameters", fused=False),

@@ -5,6 +5,7 @@ Zhao et al., "PyTorch FSDP", VLDB 2023. Gathered once for each pass it is ZeRO s
 """
 
 from dataclasses import replace
+from typing import cast
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job
@@ -12,7 +13,7 @@ from paceline.contract.strategy import Knob, Strategy
 from paceline.contract.traits import Peaks, Search, Traits, one_group_per_node
 from paceline.costs.footprint import Footprint, ModelFacts, RankWork, in_groups, optimizer_bytes, trainer
 from paceline.costs.layout_memory import mesh_peaks
-from paceline.costs.layouts import MeshPlan
+from paceline.costs.layouts import REDUCE_ABOUT, REDUCTIONS, MeshPlan, Reduce
 from paceline.costs.messages import Message, all_gather, all_reduce, during, scattered_reduction
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, step_flops
@@ -50,8 +51,8 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     arrays = [array for unit in units.values() for array in unit]
     width, gathered_width = parameter_width(spec), compute_width(spec)
     whole = [sum(array.padded(shards) for array in unit) for unit in units.values()]
-    # Between the passes of a step, parameters stay gathered and gradients whole.
-    several = spec.accumulation > 1
+    # Between the passes of a step, parameters stay gathered and gradients whole, unless each pass reduces them.
+    several = spec.accumulation > 1 and knobs["reduce"] == "last"
     # With one worker the parameters are where they are needed, unless they are cast.
     stays = several or not knobs["reshard_after_forward"]
     gathered = (sum(whole) if stays else max(whole)) if shards > 1 or gathered_width != width else 0
@@ -81,7 +82,8 @@ def peaks(spec: RunSpec, model: ModelFacts, footprint: Footprint, step: StepMemo
     knobs = STRATEGY.knob_values(spec)
     replicas = int(knobs["hsdp_replicas"])
     layout = Layout(replicate=replicas, shard=spec.workers // replicas)
-    plan = MeshPlan(layout, spec.samples_per_step // spec.workers, spec.accumulation)
+    samples, reduce = spec.samples_per_step // spec.workers, cast("Reduce", knobs["reduce"])
+    plan = MeshPlan(layout, samples, spec.accumulation, reduce=reduce)
     by_layers = knobs["wrap"] == "layers" and bool(knobs["reshard_after_forward"])
     return mesh_peaks(spec, plan, model, footprint, step, gathers_layers=by_layers)
 
@@ -95,17 +97,22 @@ def units_of(model: ModelFacts, by_layers: bool) -> dict[str, list[Array]]:
 
 def unit_messages(spec: RunSpec, name: str, unit: list[Array], shards: int) -> tuple[Message, ...]:
     """Parameters gathered once or twice, gradients scattered, and averaged over the replicas."""
-    knobs, again = STRATEGY.knob_values(spec), {"count": spec.accumulation}
+    knobs, all_passes = STRATEGY.knob_values(spec), {"count": spec.accumulation, "passes": spec.accumulation}
+    reduced_in = all_passes if knobs["reduce"] == "each" else {}
     numbers = sum(array.padded(shards) for array in unit)
     reduced = numbers * reduction_width(spec)
     scattered = scattered_reduction(spec, f"gradients of {name}", reduced, shards)
     gathered = all_gather(f"parameters of {name}", numbers * compute_width(spec), shards)
     replicas = all_reduce(f"gradient shards of {name}", reduced / shards, int(knobs["hsdp_replicas"]))
     return (
-        *during(gathered, "forward", hidden=True, layer=name),
-        *(during(gathered, "backward", hidden=True, layer=name, **again) if knobs["reshard_after_forward"] else ()),
-        *during(scattered, "backward", hidden=True, layer=name),
-        *during(replicas, "backward", hidden=True, layer=name, apart=shards),
+        *during(gathered, "forward", hidden=True, layer=name, **reduced_in),
+        *(
+            during(gathered, "backward", hidden=True, layer=name, **all_passes)
+            if knobs["reshard_after_forward"]
+            else ()
+        ),
+        *during(scattered, "backward", hidden=True, layer=name, **reduced_in),
+        *during(replicas, "backward", hidden=True, layer=name, apart=shards, **reduced_in),
     )
 
 
@@ -131,7 +138,8 @@ def open_job(context: Context) -> Job:
         reshard_after_forward=bool(knobs["reshard_after_forward"]),
         replicas=int(knobs["hsdp_replicas"]),
     )
-    return ShardedJob(context, module, device, optimizer_for(context, module))
+    optimizer = optimizer_for(context, module)
+    return ShardedJob(context, module, device, optimizer, reduces_each=knobs["reduce"] == "each")
 
 
 STRATEGY: Strategy = Strategy(
@@ -145,12 +153,14 @@ STRATEGY: Strategy = Strategy(
     knobs=(
         Knob("wrap", "layers", "what is gathered at a time; whole works with any module", ("layers", "whole")),
         Knob("reshard_after_forward", True, "free gathered parameters after the forward pass (ZeRO 3) or not (ZeRO 2)"),
+        Knob("reduce", "last", REDUCE_ABOUT, REDUCTIONS),
         Knob("hsdp_replicas", 1, "groups of workers that each hold the whole model; 1 divides it over all workers"),
     ),
     needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS | {"reduction", "offload"}, check=check),
     traits=Traits(
         peaks=Peaks(peaks, casts=True),
         searched=(Search("hsdp_replicas", one_group_per_node),),
+        lighter_with={"reduce": "each"},
         layout=layout,
         timed_on=("mlp", "transformer"),
         calibrated_like=("torch-ddp", "torch-zero"),

@@ -13,8 +13,9 @@ from paceline.contract.layout_search import LAYOUTS
 from paceline.contract.strategy import Cut, Knob, Strategy
 from paceline.contract.traits import Peaks, Traits
 from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.costs.layout_checks import why_not_laid_out
 from paceline.costs.layout_memory import mesh_peaks
-from paceline.costs.layouts import ATTENTION, BALANCES, SCHEDULES, SPLIT_BACKWARD, MeshPlan, why_not_laid_out
+from paceline.costs.layouts import ATTENTION, BALANCES, REDUCE_ABOUT, REDUCTIONS, SCHEDULES, SPLIT_BACKWARD, MeshPlan
 from paceline.costs.mesh import mesh_footprint
 from paceline.costs.precision import cast_numbers
 from paceline.errors import SpecError
@@ -28,6 +29,7 @@ KNOBS = (
     Knob("microbatches", 0, "parts of each pass of the pipeline; 0 is two for each of its ranks"),
     Knob("stages_per_worker", 2, "for the interleaved schedules: stages that each rank holds"),
     Knob("balance", "counted", "stages of equal counted work, of equal measured time, or of as many blocks", BALANCES),
+    Knob("reduce", "last", REDUCE_ABOUT, REDUCTIONS),
     Knob("convolutions", "split", "with tensor: each rank has some output channels, or all", ("split", "replicated")),
     Knob(
         "attention",
@@ -63,9 +65,6 @@ def check(spec: RunSpec, system: System) -> str | None:
             f"the layers of a stage have other names than those in plan(model) of {spec.workload}; "
             f"leave pipeline or tensor out of the layout, or plan out of the file"
         )
-    if spec.execution == "compiled" and plan_of(spec).layout.tensor > 1:
-        # pytorch#191113: the gradient of the embedding is lost without a word.
-        return "compiled blocks lose gradients where layers are split; use execution eager, or a layout without tensor"
     return (
         why_not_laid_out(spec, STRATEGY.knob_values(spec), spec_facts)
         or declared.check_recompute(spec)
@@ -123,6 +122,7 @@ STRATEGY = Strategy(
             casts=True,
         ),
         searched=(LAYOUTS,),
+        lighter_with={"reduce": "each"},
         calibrated_like=("torch-fsdp",),
         numbers=cast_numbers,
     ),

@@ -23,7 +23,8 @@ from paceline.frameworks.torch.training import (
     torch_device,
 )
 from paceline.strategies.torch.mesh.experts import whole_experts
-from paceline.strategies.torch.mesh.stages import RankStages, TrainPass, build_stages, scheduled_pass, whole_pass
+from paceline.strategies.torch.mesh.passes import TrainPass, scheduled_pass, whole_pass
+from paceline.strategies.torch.mesh.stages import RankStages, build_stages
 from paceline.strategies.torch.mesh.tensor import (
     losses_split_over_vocabulary,
     split_loss,

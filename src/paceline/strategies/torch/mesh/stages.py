@@ -1,13 +1,8 @@
-"""A rank's stages of the model, split and divided as the layout says, and the schedule that takes batches through them.
-
-Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., SOSP 2019 (1F1B) and SC 2021 (interleaved); Qi et al., "Zero
-Bubble Pipeline Parallelism", ICLR 2024 (zero-bubble, ZBV); DeepSeek-AI, "DeepSeek-V3", 2024 (DualPipe).
-"""
+"""A rank's stages of the model, split, recomputed, compiled and divided as the run says."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,20 +13,19 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from paceline.contract.context import Context
 from paceline.costs.layouts import SPLIT_BACKWARD, MeshPlan, is_causal_transformer
 from paceline.costs.mesh_parts import copied_at_once, has_experts_apart
+from paceline.costs.recompute import recomputes_around
 from paceline.errors import ModelError
 from paceline.frameworks.torch.blocks import compile_blocks
 from paceline.frameworks.torch.compression import make_contiguous
-from paceline.frameworks.torch.loss_in_head import loss_of_inputs
 from paceline.frameworks.torch.model import tie_heads
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
-from paceline.frameworks.torch.pipeline.stages import room_for
 from paceline.frameworks.torch.precision import LossScale, half_of, hold_in_half, loss_scale
 from paceline.frameworks.torch.recompute import recompute
 from paceline.frameworks.torch.segments import TRIAL_SAMPLES
-from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, send_with_last_pass, sharding_policies
+from paceline.frameworks.torch.sharded import in_memory_of_its_own, layers, sharding_policies
 from paceline.frameworks.torch.tensor.plan import split_user_model
 from paceline.frameworks.torch.tensor.split import Arrangement, never_in_place, split_built_in
-from paceline.frameworks.torch.training import Loss, build
+from paceline.frameworks.torch.training import build
 from paceline.strategies.torch.mesh.context import Stretch, divide_sequences
 from paceline.strategies.torch.mesh.experts import deal_experts
 from paceline.strategies.torch.mesh.tensor import FEATURES, SEQUENCE, Reordered, split_transformer
@@ -195,8 +189,12 @@ def _divided(context: Context, plan: MeshPlan, groups: Groups, stage: MeshStage)
     arrangement = _split(context, plan, stage, groups)
     divide_sequences(stage.module, groups.stretch, context.data.input_shape[0])
     dealt = deal_experts(stage.module, groups.expert_group)
-    recompute(context, stage.module)
+    around = recomputes_around(context.spec, plan.layout.tensor)
+    if not around:
+        recompute(context, stage.module)
     compile_blocks(context, stage.module, twice_back=plan.schedule in SPLIT_BACKWARD)
+    if around:
+        recompute(context, stage.module)
     _shard(context, plan, stage.module, groups, dealt, gives_results=last)
     prefix = "layers." if is_cut else ""
     edges = _local_edges(context, stage, plan, groups)
@@ -307,88 +305,3 @@ def _shard(
 def _data_mesh(mesh: DeviceMesh) -> DeviceMesh:
     """Copies and shards; a dimension of one rank would still be an exchange with itself."""
     return mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
-
-
-# Trains on one pass: inputs where the first stage is, targets where the last is, which alone knows the loss.
-TrainPass = Callable[[Tensor | None, Tensor | None, bool], Tensor | None]
-
-
-def scheduled_pass(context: Context, stages: RankStages, loss: Loss, scaled: Callable[[Tensor], Tensor]) -> TrainPass:
-    """One pass of the pipeline's schedule; gradients are sent in the last pass of a step."""
-    from torch.distributed.pipelining import schedules
-
-    plan = stages.plan
-    kinds: dict[str, Any] = {
-        "gpipe": schedules.ScheduleGPipe, "1f1b": schedules.Schedule1F1B,
-        "interleaved": schedules.ScheduleInterleaved1F1B,
-        "interleaved-zero-bubble": schedules.ScheduleInterleavedZeroBubble,
-        "zbv": schedules.ScheduleZBVZeroBubble, "dualpipev": schedules.ScheduleDualPipeV,
-    }  # fmt: skip
-    parts = [_pipeline_stage(context, stages, stage) for stage in stages.held]
-    several = plan.schedule not in ("gpipe", "1f1b")
-    schedule = kinds[plan.schedule](
-        parts if several else parts[0], n_microbatches=plan.microbatches, scale_grads=False,
-        loss_fn=lambda outputs, targets: scaled(loss(outputs, targets)),
-    )  # fmt: skip
-
-    def train(inputs: Tensor | None, targets: Tensor | None, last: bool) -> Tensor | None:
-        for part in parts:
-            part.reduces = last
-        shares: list[Tensor] = []
-        arguments = () if inputs is None else (inputs,)
-        losses = shares if stages.gives_outputs else None
-        schedule.step(*arguments, target=targets, losses=losses, return_outputs=False)
-        return torch.stack([share.detach() for share in shares]).sum() if stages.gives_outputs else None
-
-    return train
-
-
-def _pipeline_stage(context: Context, stages: RankStages, stage: MeshStage) -> Any:
-    from torch.distributed.pipelining import PipelineStage
-
-    class AccumulatingStage(PipelineStage):
-        """A stage that reduces its gradients only where it is told to, after the last pass of a step."""
-
-        reduces = True
-
-        def perform_reduce_grad(self, grad_scale_factor: int) -> None:
-            if self.reduces:
-                super().perform_reduce_grad(grad_scale_factor)
-
-        def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-            # What goes back in two passes may lie in another order than the room for it, and is sent as it lies.
-            for name, gradients in list(self.bwd_cache.items()):
-                self.bwd_cache[name] = tuple(
-                    gradient if gradient is None else gradient.contiguous() for gradient in gradients
-                )
-            sending: list[dist.P2POp] = super().get_bwd_send_ops(bwd_chunk_id)
-            return sending
-
-    samples = int(stages.plan.microbatch)
-    assert stage.input is not None and stage.output is not None
-    inputs = room_for(context, stage.input, stage.index == 0, samples, stages.device)
-    outputs = stage.output.empty(samples, stages.device)
-    return AccumulatingStage(
-        stage.module, stage.index, stages.plan.stages, stages.device, group=stages.mesh.get_group("pipeline"),
-        # With both shapes known nothing is run to find them; an input that gradients go back to must say so.
-        input_args=(inputs.requires_grad_(stage.index > 0 and inputs.is_floating_point()),),
-        output_args=(outputs.requires_grad_(outputs.is_floating_point()),),
-    )  # fmt: skip
-
-
-def whole_pass(context: Context, stages: RankStages, loss: Loss, scaled: Callable[[Tensor], Tensor]) -> TrainPass:
-    """One forward and backward pass of a model that is not cut into stages."""
-    (stage,) = stages.held
-    module = stage.module
-    assert isinstance(module, FSDPModule)
-    loss_of = loss_of_inputs(context, module, loss)
-
-    def train(inputs: Tensor | None, targets: Tensor | None, last: bool) -> Tensor | None:
-        assert inputs is not None and targets is not None
-        if stages.plan.accumulation > 1:
-            send_with_last_pass(module, last)
-        share = scaled(loss_of(inputs, targets))
-        share.backward()
-        return share.detach()
-
-    return train
