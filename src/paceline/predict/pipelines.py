@@ -86,15 +86,10 @@ def _stage_passes(
     """Seconds of each worker's forward and backward pass, without and with exchanges, and their inputs."""
     own = [passes for group in line if (passes := inputs.own_passes(group)) is not None]
     if len(own) == len(line):
-        # A pass takes no less than its host takes to ask for it.
         alone, with_exchanges = (
-            [
-                (max(passes.forward_total + forward, sum(passes.host_forward)),
-                 max(passes.backward_total + backward, sum(passes.host_backward)))
-                for passes, (forward, backward) in zip(own, exchanged, strict=True)
-            ]
+            [inputs.with_host(passes, exchanges) for passes, exchanges in zip(own, exchanged, strict=True)]
             for exchanged in ([(0.0, 0.0)] * len(line), within)
-        )  # fmt: skip
+        )
         return alone, with_exchanges, replace(inputs, passes=own[-1])
     count = stages.microbatches * stages.accumulation
     shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from paceline.costs.footprint import Footprint, ModelFacts, RankWork, optimizer_bytes, training_flops
+from paceline.costs.footprint import Block, Footprint, ModelFacts, RankWork, optimizer_bytes, training_flops
 from paceline.predict.compute import DATA_SHEET, Compute, Passes, model_digest
 from paceline.predict.estimate import Estimate
 from paceline.predict.memory import MemoryNeed, MemoryPredictor
@@ -184,7 +184,7 @@ class Predictor:
         inputs = self._inputs(spec, chosen, footprint)
         parts = time_step(footprint, inputs)
         return Prediction(
-            spec, parts, deviation=self._deviation(parts, inputs.passes, inputs.costs, spec.workers, chosen),
+            spec, parts, deviation=self._deviation(parts, inputs, footprint, chosen),
             memory_need=lambda: self._memory.need(spec, footprint, self._microbatch(spec, chosen, footprint)),
             memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
@@ -343,11 +343,12 @@ class Predictor:
     def _all_cores_factor(self) -> float:
         return Compute(self.hardware, "torch", "fp32", timer=self._timer(1.0)).all_cores_factor(self.model)
 
-    def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
+    def _deviation(self, parts: Parts, inputs: StepInputs, footprint: Footprint, chosen: Strategy) -> float:
         step, software = parts.step or 1.0, self.hardware.software
+        passes, costs, workers, work = inputs.passes, inputs.costs, inputs.workers, footprint.groups[0].work
         if software is not None:
-            one_node = workers <= self.hardware.node_devices
-            return software.deviation if one_node else software.several_nodes_deviation
+            logged = work is not None and work.block in self._logged_blocks
+            return software.deviation_of(-(-workers // self.hardware.node_devices), logged=logged)
         foreign_machine = self.hardware.uncertainty.value if self.hardware.measured_elsewhere else 0.0
         computing = passes.deviation * (parts.compute + parts.bubble) / step
         repeats = self.hardware.calibrated.repeat_deviation
@@ -359,6 +360,10 @@ class Predictor:
         together = TOGETHER_ON_SLICES if self.hardware.slices else together
         moving = (UNMEASURED_TRANSFERS if known is None else known) * parts.exposed / step
         return combined(computing, moving, repeats, together, foreign_machine)
+
+    @cached_property
+    def _logged_blocks(self) -> frozenset[Block]:
+        return frozenset(self.hardware.software.block_factors if self.hardware.software else ())
 
     def _stack_deviation(self, passes: Passes) -> float:
         """What was measured has its programs in it; a data sheet of GPUs says nothing of them."""

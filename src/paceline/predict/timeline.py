@@ -70,9 +70,11 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
 
 def _stretched(own: Passes, group: RankFootprint, inputs: StepInputs) -> float:
     """The factor by which passes take longer because the device waits for its host."""
+    within = within_passes(group, inputs, 1 + inputs.earlier_passes)
+    if inputs.hardware.software is not None:
+        return (sum(inputs.with_host(own, within)) - sum(within)) / own.total if own.total else 1.0
     host = sum(own.host_forward) + sum(own.host_backward)
-    within = sum(within_passes(group, inputs, 1 + inputs.earlier_passes))
-    return max(1.0, (host - within) / own.total) if own.total else 1.0
+    return max(1.0, (host - sum(within)) / own.total) if own.total else 1.0
 
 
 def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:

@@ -82,7 +82,7 @@ def test_a_share_of_the_runs_is_kept_out_and_predicted(fitted: Any) -> None:
 
 
 def test_too_few_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"5 runs of runs.csv can be fitted and 10 numbers want at least 20"):
+    with pytest.raises(SpecError, match=r"5 runs of runs.csv can be fitted and 12 numbers want at least 20"):
         fit_log(logged(tmp_path)[:5], A100, source="runs.csv")
 
 

@@ -31,7 +31,8 @@ def call_of(operation: Operation, device: torch.device) -> Call:
     rounded = operation.numbers != "fp32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounded
     make: dict[str, Callable[[Operation, torch.device], Call]] = {
-        "product": _product, "convolution": _convolution, "attention": _attention, "memory": _memory, "update": _update,
+        "product": _product, "convolution": _convolution, "attention": _attention, "recurrent": _recurrent,
+        "memory": _memory, "update": _update,
     }  # fmt: skip
     return make[operation.kind](operation, device)
 
@@ -94,6 +95,19 @@ def _attention(operation: Operation, device: torch.device) -> Call:
     made = attend()
     gradient = torch.randn_like(made)
     return lambda: torch.autograd.grad(made, parts, gradient, retain_graph=True)
+
+
+def _recurrent(operation: Operation, device: torch.device) -> Call:
+    length, samples, inputs, width, directions = operation.shape
+    kind = TYPES[operation.numbers]
+    layer = torch.nn.LSTM(inputs, width, bidirectional=directions > 1, device=device, dtype=kind)
+    values = _random((length, samples, inputs), device, kind).requires_grad_(operation.backward)
+    if not operation.backward:
+        # With gradients wanted of its weights, as in training: another kernel than without.
+        return lambda: layer(values)[0]
+    made = layer(values)[0]
+    gradient, wanted = torch.randn_like(made), (values, *layer.parameters())
+    return lambda: torch.autograd.grad(made, wanted, gradient, retain_graph=True)
 
 
 def _memory(operation: Operation, device: torch.device) -> Call:
