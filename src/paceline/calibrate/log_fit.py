@@ -37,11 +37,15 @@ Prepared = tuple[LoggedRun, Footprint]
 
 @dataclass(frozen=True)
 class Fit:
-    """Fitted numbers in the order of `FITTED`, factors of blocks, and what is left of the errors."""
+    """Fitted numbers in the order of `FITTED`, factors of blocks, and what was left of the errors without these.
+
+    `without` are the numbers that fit best where blocks have no factors.
+    """
 
     values: tuple[float, ...]
     factors: Mapping[Block, float]
     cost: float
+    without: tuple[float, ...]
 
     def hardware(self, start: Hardware, source: str) -> Hardware:
         """The system with all of them."""
@@ -49,7 +53,7 @@ class Fit:
 
     def without_blocks(self, start: Hardware) -> Hardware:
         """The system with the numbers alone, as blocks are predicted that no run had."""
-        return with_blocks(placed(start, self.values, "numbers without factors of blocks"), {})
+        return with_blocks(placed(start, self.without, "numbers without factors of blocks"), {})
 
 
 def with_blocks(hardware: Hardware, factors: Mapping[Block, float]) -> Hardware:
@@ -88,43 +92,58 @@ class _Search:
     _clocks: dict[tuple[float, ...], Clocks] = field(default_factory=dict)
 
     def fit(self, near: Fit | None) -> Fit:
+        """All numbers as if blocks did not differ, then factors of blocks with the numbers that are of no block."""
+        everything = [*range(len(FITTED))]
+        first = [log(value) for value in near.without] if near else self._with_busy_hosts()
+        numbers, _, cost = self._solve(first, everything, [], MOST_STEPS_AGAIN if near else MOST_STEPS)
+        beside = [place for place, number in enumerate(FITTED) if not number.of_blocks]
+        blocks = self._blocks()
+        logs, factors, _ = self._solve(numbers, beside, blocks, MOST_STEPS_AGAIN)
+        known = dict(zip(blocks, map(exp, factors), strict=True))
+        known |= self._single_blocks(self._errors(logs, factors, blocks), known)
+        return Fit(tuple(map(exp, logs)), known, cost, tuple(map(exp, numbers)))
+
+    def _solve(
+        self, start: Sequence[float], free: Sequence[int], blocks: Sequence[Block], most_steps: int
+    ) -> tuple[list[float], list[float], float]:
+        """Logarithms of numbers and of blocks' factors, and what is left of errors; numbers that are not free stay."""
         from scipy.optimize import least_squares
 
-        blocks = self._blocks()
-        described = [log(number.start(self.start)) for number in FITTED]
-        usual = [*described, *[0.0] * len(blocks)]
-        low = [*(log(number.least) for number in FITTED), *[-BLOCK_MOST] * len(blocks)]
-        high = [*(log(number.most) for number in FITTED), *[BLOCK_MOST] * len(blocks)]
-        spreads = [*(number.spread for number in FITTED), *[BLOCK_SPREAD] * len(blocks)]
+        numbers = [FITTED[place] for place in free]
+        usual = [*(log(number.start(self.start)) for number in numbers), *[0.0] * len(blocks)]
+        low = [*(log(number.least) for number in numbers), *[-BLOCK_MOST] * len(blocks)]
+        high = [*(log(number.most) for number in numbers), *[BLOCK_MOST] * len(blocks)]
+        spreads = [*(number.spread for number in numbers), *[BLOCK_SPREAD] * len(blocks)]
         weights = _weights(self.runs, self.start)
 
+        def filled(logs: Any) -> tuple[list[float], list[float]]:
+            whole = list(start)
+            for place, value in zip(free, logs, strict=False):
+                whole[place] = float(value)
+            return whole, [float(value) for value in logs[len(free) :]]
+
         def residuals(logs: Any) -> list[float]:
-            errors = self._errors(logs, blocks)
             moved = zip(logs, usual, spreads, strict=True)
+            errors = self._errors(*filled(logs), blocks)
             return [
                 *(weight * error for weight, error in zip(weights, errors, strict=True)),
                 *(WORTH_OF_DESCRIPTION * (value - middle) / spread for value, middle, spread in moved),
             ]
 
-        if near:
-            first = [*map(log, near.values), *(log(near.factors.get(block, 1.0)) for block in blocks)]
-        else:
-            first = _with_busy_hosts(residuals, usual)
         # A search does not start on a bound.
         first = [
             min(max(value, least + DERIVATIVE_STEP), most - DERIVATIVE_STEP)
-            for value, least, most in zip(first, low, high, strict=True)
+            for value, least, most in zip(
+                [*(start[place] for place in free), *usual[len(free) :]], low, high, strict=True
+            )
         ]
-        places = [len(FITTED) + blocks.index(block) if (block := block_of(each)) in blocks else None
-                  for _, each in self.runs]  # fmt: skip
+        of_block = {block: len(free) + number for number, block in enumerate(blocks)}
+        places = [of_block.get(block_of(footprint)) for _, footprint in self.runs]
         found = least_squares(
             residuals, first, bounds=(low, high), loss="soft_l1", f_scale=ROBUST, x_scale=spreads, xtol=1e-4,
-            max_nfev=MOST_STEPS_AGAIN if near else MOST_STEPS, jac=lambda logs: _derivatives(residuals, logs, places),
+            max_nfev=most_steps, jac=lambda logs: _derivatives(residuals, logs, len(free), places),
         )  # fmt: skip
-        solved = [exp(value) for value in found.x]
-        factors = dict(zip(blocks, solved[len(FITTED) :], strict=True))
-        factors |= self._single_blocks(self._errors(found.x, blocks), factors)
-        return Fit(tuple(solved[: len(FITTED)]), factors, float(found.cost))
+        return (*filled(found.x), float(found.cost))
 
     def _single_blocks(self, errors: Sequence[float], factors: Mapping[Block, float]) -> dict[Block, float]:
         """Factors of blocks that one run had: what is left of its error, less what chance may be of it."""
@@ -140,12 +159,10 @@ class _Search:
         counts = Counter(block_of(footprint) for _, footprint in self.runs)
         return [block for block, count in counts.items() if block is not None and count >= LEAST_OF_BLOCK]
 
-    def _errors(self, logs: Any, blocks: Sequence[Block]) -> list[float]:
-        values = [exp(value) for value in logs]
-        hardware = placed(self.start, values[: len(FITTED)], "a number that is being fitted")
-        hardware = with_blocks(hardware, dict(zip(blocks, values[len(FITTED) :], strict=True)))
-        numbers = zip(logs, FITTED, strict=False)
-        key = (*(float(value) for value, number in numbers if number.of_passes), *map(float, logs[len(FITTED) :]))
+    def _errors(self, logs: Sequence[float], factors: Sequence[float], blocks: Sequence[Block]) -> list[float]:
+        hardware = placed(self.start, [exp(value) for value in logs], "a number that is being fitted")
+        hardware = with_blocks(hardware, dict(zip(blocks, map(exp, factors), strict=True)))
+        key = (*(value for value, number in zip(logs, FITTED, strict=True) if number.of_passes), *factors)
         if key not in self._clocks:
             # Derivatives come back to the numbers before; nothing older does.
             while len(self._clocks) > 1:
@@ -153,34 +170,34 @@ class _Search:
             self._clocks[key] = {}
         return log_errors(self.runs, hardware, self._clocks[key])
 
+    def _with_busy_hosts(self) -> list[float]:
+        """A start with slow hosts: hosts faster than their devices have no effect, and so no gradient."""
+        described = [log(number.start(self.start)) for number in FITTED]
+        place = next(place for place, number in enumerate(FITTED) if number.name == HOST)
+        starts = [
+            [value + log(factor) if index == place else value for index, value in enumerate(described)]
+            for factor in HOST_FACTORS
+        ]
+        return min(starts, key=lambda start: sum(hypot(1, error / ROBUST) for error in self._errors(start, [], [])))
 
-def _with_busy_hosts(residuals: Callable[[Any], list[float]], usual: Sequence[float]) -> list[float]:
-    """A start with slow hosts: hosts faster than their devices have no effect, and so no gradient."""
-    place = next(place for place, number in enumerate(FITTED) if number.name == HOST)
-    starts = [
-        [value + log(factor) if index == place else value for index, value in enumerate(usual)]
-        for factor in HOST_FACTORS
-    ]
-    return min(starts, key=lambda start: sum(hypot(1, error / ROBUST) for error in residuals(start)))
 
-
-def _derivatives(residuals: Callable[[Any], list[float]], logs: Any, places: Sequence[int | None]) -> Any:
+def _derivatives(residuals: Callable[[Any], list[float]], logs: Any, numbers: int, places: Sequence[int | None]) -> Any:
     """By each number in turn, and by all factors at once: a run depends on that of its own block alone."""
     import numpy
 
     here, size = numpy.array(residuals(logs)), len(logs)
     table = numpy.zeros((len(here), size))
-    for place in range(len(FITTED)):
+    for place in range(numbers):
         moved = numpy.array(logs)
         moved[place] += DERIVATIVE_STEP
         table[:, place] = (numpy.array(residuals(moved)) - here) / DERIVATIVE_STEP
     moved = numpy.array(logs)
-    moved[len(FITTED) :] += DERIVATIVE_STEP
+    moved[numbers:] += DERIVATIVE_STEP
     slopes = (numpy.array(residuals(moved)) - here) / DERIVATIVE_STEP
     for row, place in enumerate(places):
         if place is not None:
             table[row, place] = slopes[row]
-    for place in range(len(FITTED), size):
+    for place in range(numbers, size):
         # Its own penalty stands behind the runs.
         table[len(places) + place, place] = slopes[len(places) + place]
     return table

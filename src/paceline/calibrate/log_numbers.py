@@ -18,6 +18,8 @@ class FittedNumber:
     place: Callable[[Hardware, float, str], Hardware]
     # Whether it is about what a rank computes, which is worked out once for all numbers that are not.
     of_passes: bool = False
+    # Whether it is about what blocks take, which their factors then correct.
+    of_blocks: bool = True
 
 
 def _of_device(name: str) -> Callable[[Hardware, float, str], Hardware]:
@@ -86,10 +88,15 @@ FITTED = (
         "outer.bytes_per_second", 0.5, 1e7, 1e12, lambda hardware: hardware.outer.bytes_per_second.value,
         _of_link("outer", "bytes_per_second"),
     ),
-    FittedNumber("host_wait_share", 1.0, 0.02, 1.0, lambda _hardware: 0.5, _of_software("host_wait_share")),
-    FittedNumber("head_factor", 0.5, 0.3, 5.0, lambda _hardware: 1.0, _of_software("head_factor"), of_passes=True),
-    FittedNumber("step_seconds", 1.0, 1e-5, 1.0, lambda _hardware: 3e-3, _of_software("step_seconds")),
-    FittedNumber("hidden_share", 1.0, 0.05, 1.0, lambda _hardware: 0.5, _of_software("hidden_share")),
+    FittedNumber(
+        "host_wait_share", 1.0, 0.02, 1.0, lambda _hardware: 0.5, _of_software("host_wait_share"), of_blocks=False
+    ),
+    FittedNumber(
+        "head_factor", 0.5, 0.3, 5.0, lambda _hardware: 1.0, _of_software("head_factor"), of_passes=True,
+        of_blocks=False,
+    ),
+    FittedNumber("step_seconds", 1.0, 1e-5, 1.0, lambda _hardware: 3e-3, _of_software("step_seconds"), of_blocks=False),
+    FittedNumber("hidden_share", 1.0, 0.05, 1.0, lambda _hardware: 0.5, _of_software("hidden_share"), of_blocks=False),
 )  # fmt: skip
 
 

@@ -8,8 +8,9 @@ fit is, is told by runs that it has not seen: folds of a cross-validation, which
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, exp, log
+from math import ceil, exp, log, pi, sqrt
 from random import Random
+from statistics import mean
 
 from paceline.calibrate.log_fit import Fit, Prepared, block_of, fit_runs, log_errors
 from paceline.calibrate.log_numbers import FITTED
@@ -29,7 +30,7 @@ TERA = 1e12
 GPU_NAME = re.compile(r"[a-z]+[0-9]+")
 # Fewer runs cannot tell so many numbers apart.
 LEAST_RUNS = 20
-# With fewer runs of a kind than this, their intervals are those of all runs together.
+# With fewer runs of a kind than this, the tenth that is furthest off is chance.
 LEAST_FOR_INTERVAL = 30
 
 
@@ -167,8 +168,7 @@ def _with_deviation(hardware: Hardware, unseen: Sequence[_Unseen]) -> Hardware:
     """The system with uncertainties that cover nine of ten runs a fit had not seen."""
     known = [each for each in unseen if each.logged] or unseen
     together = _deviation([log(1 + each.row.error) for each in known])
-    kinds = [[log(1 + each.row.error) for each in known if (each.row.nodes == 1) == within] for within in (True, False)]
-    one, several = (_deviation(errors) if len(errors) >= LEAST_FOR_INTERVAL else together for errors in kinds)
+    one, several = (_deviation_of_kind(known, unseen, within, together) for within in (True, False))
     assert hardware.software is not None
     update = {
         "deviation": one,
@@ -176,6 +176,15 @@ def _with_deviation(hardware: Hardware, unseen: Sequence[_Unseen]) -> Hardware:
         "other_blocks_deviation": _deviation([each.plain_error for each in unseen]),
     }
     return hardware.model_copy(update={"software": hardware.software.model_copy(update=update)})
+
+
+def _deviation_of_kind(known: Sequence[_Unseen], unseen: Sequence[_Unseen], within: bool, together: float) -> float:
+    """Of runs within a node, or of others; few of a kind are taken as normal, and no surer than all together."""
+    enough = [log(1 + each.row.error) for each in known if (each.row.nodes == 1) == within]
+    if len(enough) >= LEAST_FOR_INTERVAL:
+        return _deviation(enough)
+    alike = [each for each in unseen if (each.row.nodes == 1) == within] or unseen
+    return max(together, mean(abs(log(1 + each.row.error)) for each in alike) * sqrt(pi / 2))
 
 
 def _deviation(errors: Sequence[float]) -> float:
