@@ -92,7 +92,7 @@ FITTED = (
         "host_wait_share", 1.0, 0.02, 1.0, lambda _hardware: 0.5, _of_software("host_wait_share"), of_blocks=False
     ),
     FittedNumber(
-        "head_factor", 0.5, 0.3, 5.0, lambda _hardware: 1.0, _of_software("head_factor"), of_passes=True,
+        "loss_factor", 0.7, 0.3, 8.0, lambda _hardware: 1.0, _of_software("loss_factor"), of_passes=True,
         of_blocks=False,
     ),
     FittedNumber("step_seconds", 1.0, 1e-5, 1.0, lambda _hardware: 3e-3, _of_software("step_seconds"), of_blocks=False),

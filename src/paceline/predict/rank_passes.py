@@ -152,10 +152,9 @@ class RankClock:
         if work.last:
             # A compiler makes one kernel of it, split or not; programs that were fitted to have one of their own.
             split = work.ways > 1 and work.by_dtensor and not fitted and not self._compiled
-            if software := self.compute.hardware.software:
-                head, count = layers[-1]
-                layers[-1] = _longer(head, software.head_factor), count
-            layers.append((self._loss(samples * elements / work.ways, casts and not fitted, split), 1))
+            loss = self._loss(samples * elements / work.ways, casts and not fitted, split)
+            software = self.compute.hardware.software
+            layers.append((_longer(loss, software.loss_factor) if software else loss, 1))
         return layers
 
     def _layer(self, layer: LayerFacts, on: Pass, work: RankWork) -> LayerTimes:

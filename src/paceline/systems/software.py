@@ -42,8 +42,8 @@ class Software(Frozen):
     # The share of a pass in which the host does not run ahead of the device, so that what takes long in one layer does
     # not make up for what is asked for slowly in the next.
     host_wait_share: float = Field(default=0.0, ge=0, le=1)
-    # How many times as long the head takes as products of its size: vocabularies are wide, and odd as a rule.
-    head_factor: float = Field(default=1.0, gt=0)
+    # How many times as long the loss takes as PyTorch's own: programs go through its outputs more or less often.
+    loss_factor: float = Field(default=1.0, gt=0)
     # Of each step, beside passes, transfers and update.
     step_seconds: float = Field(default=0.0, ge=0)
     # The share of gradients' transfers that may hide behind the backward pass.

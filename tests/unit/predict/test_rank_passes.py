@@ -67,8 +67,8 @@ def test_a_host_that_waits_does_not_make_up_for_slow_layers_with_fast_ones() -> 
     assert ahead < waiting
 
 
-def test_a_head_takes_as_many_times_as_long_as_was_fitted() -> None:
-    usual, slow = (passes(with_host(1e-9, head_factor=factor)) for factor in (1.0, 3.0))
+def test_a_loss_takes_as_many_times_as_long_as_was_fitted() -> None:
+    usual, slow = (passes(with_host(1e-9, loss_factor=factor)) for factor in (1.0, 3.0))
     assert slow.forward[:-1] == usual.forward[:-1]
     assert usual.forward[-1] < slow.forward[-1] < 3 * usual.forward[-1]
 
