@@ -17,7 +17,8 @@ from pydantic import BaseModel
 
 from paceline.contract.context import spec_facts
 from paceline.plan import complete
-from paceline.predict.prediction import UNKNOWN_STACK, Predictor
+from paceline.predict.deviations import UNKNOWN_STACK
+from paceline.predict.prediction import Predictor
 from paceline.predict.published.stacks import counted, without_own_say
 from paceline.predict.published.training import TrainingRow, training_rows
 from paceline.predict.question import Question, data_bytes

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.predict.prediction import UNKNOWN_STACK
+from paceline.predict.deviations import UNKNOWN_STACK
 from paceline.predict.published.stacks import counted, stack_biases, stack_spread, without_own_say
 from paceline.predict.published.training import summarise_tables, training_rows
 from paceline.predict.question import Question

@@ -6,7 +6,7 @@ from itertools import product as crossed
 from random import Random
 
 from paceline.calibrate.gpu.cases import CAST, MEMORY_NAMES
-from paceline.costs.operations import Operation, attention, convolution, memory, product, update
+from paceline.costs.operations import Operation, attention, convolution, memory, product, recurrent, update
 
 ROWS, SIDES = (8, 32, 128, 512, 2048), (16, 64, 256, 1024, 4096)
 # Heads of classifiers and vocabularies: sizes that are no multiple of eight.
@@ -30,6 +30,11 @@ ATTENTIONS = (
     (4, 4, 32, 16), (16, 4, 64, 24), (4, 4, 64, 32), (16, 4, 64, 32), (8, 4, 64, 48), (16, 3, 65, 64), (2, 8, 128, 64),
     (2, 4, 256, 64),
 )  # fmt: skip
+# Layers of an LSTM: positions, samples, inputs, width.
+RECURRENT = (
+    (8, 4, 32, 32), (32, 8, 32, 64), (16, 32, 64, 64), (64, 16, 64, 96), (16, 16, 128, 128), (48, 16, 128, 128),
+    (8, 64, 64, 160), (24, 8, 256, 256),
+)  # fmt: skip
 # Memory-bound operations that are timed beside those of GPUs: arrays that each reads and writes, and whether it is of a
 # backward pass. By tanh a GELU takes a core several times as long as the exact one.
 CORE_NAMES: dict[str, tuple[float, bool]] = {
@@ -42,7 +47,7 @@ PARAMETERS, OPTIMIZERS = (10_000, 300_000, 3_000_000, 10_000_000), ("adam", "sgd
 
 def core_cases() -> list[Operation]:
     """All operations to time, in single precision and random order: large and small ones of all kinds side by side."""
-    operations = chain(_products(), _convolutions(), _attentions(), _passes_over_memory())
+    operations = chain(_products(), _convolutions(), _attentions(), _recurrent(), _passes_over_memory())
     within = (case for case in dict.fromkeys(operations) if case.flops <= MOST_FLOPS and case.moved_bytes <= MOST_BYTES)
     cases = [*within, *_updates()]
     Random(0).shuffle(cases)
@@ -71,6 +76,11 @@ def _attentions() -> Iterator[Operation]:
     for (samples, heads, length, width), causal, backward in crossed(ATTENTIONS, (False, True), (False, True)):
         sizes = (heads, heads), (length, length), width
         yield attention("fp32", samples, *sizes, causal=causal, backward=backward)
+
+
+def _recurrent() -> Iterator[Operation]:
+    for shape, backward in crossed(RECURRENT, (False, True)):
+        yield recurrent("fp32", (*shape, 1), backward=backward)
 
 
 def _passes_over_memory() -> Iterator[Operation]:

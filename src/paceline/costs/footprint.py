@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from paceline.costs import precision
 from paceline.costs.layers import LayerFacts
@@ -78,6 +78,20 @@ class ModelFacts:
         return self.input_elements * width + sum(kept_bytes(layer, numbers) for layer in self.layers)
 
 
+class Block(NamedTuple):
+    """A transformer block as a rank runs it in one pass: what decides which kernels it is made of."""
+
+    width: int
+    heads: int
+    sequence: int
+    # Of the rank's part, and the ranks that have parts of it.
+    parameters: int
+    tensor: int
+    context: int
+    samples: int
+    recompute: Recompute
+
+
 @dataclass(frozen=True)
 class RankWork:
     """What a rank computes in one pass: its part of the model, and its samples (counted as whole sequences)."""
@@ -99,6 +113,18 @@ class RankWork:
     context: int = 1
     # Whether parameters are PyTorch's DTensors, split by it and by FSDP2; other programs do that by hand or by FSDP1.
     by_dtensor: bool = True
+
+    @cached_property
+    def block(self) -> Block | None:
+        """The first of its transformer blocks, which are alike as a rule."""
+        layer = next((layer for layer, _ in self.model.runs if layer.heads), None)
+        width = dict(layer.arrays).get("norm1_scale", (0,))[0] if layer else 0
+        if layer is None or not width:
+            return None
+        sequence, samples = layer.output_elements // width, max(1, round(self.samples))
+        return Block(
+            width, layer.heads or 1, sequence, layer.parameters, self.ways, self.context, samples, self.recompute
+        )
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,16 @@ A trace of a PyTorch model gives them as they are; those of built-in layers are 
 from dataclasses import dataclass
 from typing import Literal
 
-# Products, convolutions and attention are bound by arithmetic as a rule, `memory` by bytes alone; an update is the
-# optimizer's.
-OperationKind = Literal["product", "convolution", "attention", "memory", "update"]
+# Products, convolutions, attention and layers of an LSTM are bound by arithmetic as a rule, `memory` by bytes alone; an
+# update is the optimizer's.
+OperationKind = Literal["product", "convolution", "attention", "recurrent", "memory", "update"]
 # What an operation multiplies with; sums may be wider.
 OperationNumbers = Literal["fp32", "tf32", "bf16", "fp16"]
 NUMBER_BYTES: dict[OperationNumbers, int] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 # Products of a backward pass of attention over those of its forward pass: scores are computed again (Dao et al., 2022).
 ATTENTION_BACKWARD = 2.5
+# Input, forget, cell and output.
+LSTM_GATES = 4
 # Bytes for each parameter that an update reads and writes, by optimizer: the parameter and its state twice, the
 # gradient once, in single precision.
 UPDATE_BYTES = {"adam": 28, "adagrad": 20, "momentum": 20, "sgd": 12}
@@ -29,7 +31,7 @@ class Operation:
 
     `shape` is, by kind: product (batch, rows, columns, inner); convolution (samples, input channels, height, width,
     output channels, kernel height, kernel width, stride, groups); attention (samples, heads, key heads, queries, keys,
-    head width, 1 where causal); memory and update (numbers,).
+    head width, 1 where causal); recurrent (positions, samples, inputs, width, directions); memory, update (numbers,).
     """
 
     kind: OperationKind
@@ -119,6 +121,17 @@ def attention(
     )  # fmt: skip
 
 
+def recurrent(numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False) -> Operation:
+    """A layer of an LSTM over whole sequences; its backward pass computes gradients of weights and inputs."""
+    length, samples, inputs, width, directions = shape
+    gates = LSTM_GATES * width * directions
+    positions, passes = length * samples, 2 if backward else 1
+    # What it is given and makes, its gates, and its weights.
+    moved = (positions * (inputs + width * directions + gates) + gates * (inputs + width)) * NUMBER_BYTES[numbers]
+    flops = 2.0 * positions * gates * (inputs + width)
+    return Operation("recurrent", numbers, shape, flops * passes, float(moved * passes), backward=backward)
+
+
 def memory(
     numbers: OperationNumbers, elements: float, arrays: float, name: str = "", *, backward: bool = False,
     count: float = 1, waits: bool = False,
@@ -139,12 +152,14 @@ def operation_of(
     kind: OperationKind, numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False,
     sums_rows: bool = False,
 ) -> Operation:  # fmt: skip
-    """The product, convolution or attention of that shape."""
+    """The product, convolution, attention or LSTM layer of that shape."""
     if kind == "product":
         batch, rows, columns, inner = shape
         return product(numbers, rows, columns, inner, batch=batch, backward=backward, sums_rows=sums_rows)
     if kind == "convolution":
         return convolution(numbers, shape, backward=backward)
+    if kind == "recurrent":
+        return recurrent(numbers, shape, backward=backward)
     samples, heads, key_heads, queries, keys, width, causal = shape
     return attention(
         numbers, samples, (heads, key_heads), (queries, keys), width, causal=bool(causal), backward=backward

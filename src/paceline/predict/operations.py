@@ -242,7 +242,9 @@ class OperationTimer:
             # Kernels for numbers of four bytes reach nothing of what tensor cores do in TF32: 45 TFLOP/s on an H200.
             share, numbers = device.attention_efficiency, "fp32" if operation.numbers == "tf32" else operation.numbers
         rate = peak_of(device, numbers) * share.value
-        return max(moving, operation.flops / rate) + fixed
+        # Positions of a sequence follow each other.
+        turns = operation.shape[0] if operation.kind == "recurrent" else 1
+        return max(moving, operation.flops / rate) + turns * fixed
 
     @cached_property
     def _replayed(self) -> dict[tuple[object, ...], float]:
@@ -333,6 +335,9 @@ def place_of(operation: Operation) -> tuple[float, ...]:
         pixels = samples * height * width / stride**2
         area = kernel_height * kernel_width
         return log2(pixels), log2(inputs / groups), log2(outputs), log2(area), log2(stride), 2 * log2(groups)
+    if operation.kind == "recurrent":
+        length, samples, inputs, width, directions = shape
+        return log2(length), log2(samples), log2(inputs), log2(width), 2 * log2(directions)
     if operation.kind == "attention":
         samples, heads, key_heads, queries, keys, width, causal = shape
         return log2(samples * heads), log2(queries), log2(keys), log2(width), 2.0 * causal, log2(heads / key_heads)

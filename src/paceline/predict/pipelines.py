@@ -88,15 +88,10 @@ def _stage_passes(
     """Seconds of each worker's forward and backward pass, without and with exchanges, and their inputs."""
     passes_of_line = [passes for group in line if (passes := inputs.passes_of_rank(group)) is not None]
     if len(passes_of_line) == len(line):
-        # A pass takes no less than its host takes to ask for it.
         alone, with_exchanges = (
-            [
-                (max(passes.forward_total + forward, sum(passes.host_forward)),
-                 max(passes.backward_total + backward, sum(passes.host_backward)))
-                for passes, (forward, backward) in zip(passes_of_line, exchanged, strict=True)
-            ]
+            [inputs.with_host(passes, exchanges) for passes, exchanges in zip(passes_of_line, exchanged, strict=True)]
             for exchanged in ([(0.0, 0.0)] * len(line), within)
-        )  # fmt: skip
+        )
         return alone, with_exchanges, replace(inputs, passes=passes_of_line[-1])
     count = stages.microbatches * stages.accumulation
     shares = [group.flops / (inputs.flops * count) if inputs.flops else 1 / len(line) for group in line]

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from paceline.costs.footprint import Footprint, ModelFacts, RankWork, optimizer_bytes, training_flops
-from paceline.predict.compute import DATA_SHEET, Compute, Passes, ReplayableModel, model_digest
+from paceline.predict.compute import Compute, Passes, ReplayableModel, model_digest
+from paceline.predict.deviations import deviation_of_stack, deviation_of_step
 from paceline.predict.estimate import Estimate
 from paceline.predict.memory import MemoryNeed, MemoryPredictor
 from paceline.predict.operations import OperationTimer, peak_of
@@ -19,18 +20,6 @@ from paceline.spec import Execution, Precision, RunSpec
 from paceline.strategies import Strategy, strategy
 from paceline.systems.hardware import Hardware, StrategyOverhead
 
-# Relative deviation of steps that several workers make together, from the held-out runs of `benchmarks/prediction.py`.
-TOGETHER = 0.05
-# The same where the strategy's software was not timed here.
-UNKNOWN_SOFTWARE = 0.15
-# The same on slices of one GPU, which share its memory and its host: by errors of an earlier calibration, no less than
-# those of today's (docs/accuracy.md).
-TOGETHER_ON_SLICES = 0.13
-# How far a whole software stack is from what a data sheet says of GPUs: the middle of seven published ones, each by the
-# mean of its rows, over what is the middle of normal errors (`published/stacks.py`). No row decided a speed.
-UNKNOWN_STACK = 0.13
-# Of transfers over a transport that was not measured.
-UNMEASURED_TRANSFERS = 0.3
 # What a worker's speed depends on, its device aside: framework, precision, execution, optimizer, whether it casts, and
 # how many slices of one GPU compute at the same time.
 ComputeKey = tuple[str, Precision, Execution, str, bool, float]
@@ -186,7 +175,7 @@ class Predictor:
         inputs = self._inputs(spec, chosen, footprint)
         parts = time_step(footprint, inputs)
         return Prediction(
-            spec, parts, deviation=self._deviation(parts, inputs.passes, inputs.costs, spec.workers, chosen),
+            spec, parts, deviation=deviation_of_step(parts, inputs, footprint),
             memory_need=lambda: self._memory.need(spec, footprint, self._microbatch(spec, chosen, footprint)),
             memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
@@ -195,7 +184,7 @@ class Predictor:
             price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
             model_flops=training_flops(self.model, spec.samples_per_step),
             peak_flops_per_second=peak_of(self.hardware.device, spec.precision),
-            tokens_per_sample=self.tokens_per_sample, stack_deviation=self._stack_deviation(inputs.passes),
+            tokens_per_sample=self.tokens_per_sample, stack_deviation=deviation_of_stack(self.hardware, inputs.passes),
         )  # fmt: skip
 
     def parts(self, spec: RunSpec, footprint: Footprint) -> Parts:
@@ -353,27 +342,6 @@ class Predictor:
     @cached_property
     def _all_cores_factor(self) -> float:
         return Compute(self.hardware, "torch", "fp32", timer=self._timer(1.0)).all_cores_factor(self.model)
-
-    def _deviation(self, parts: Parts, passes: Passes, costs: Costs, workers: int, chosen: Strategy) -> float:
-        step, software = parts.step or 1.0, self.hardware.software
-        if software is not None:
-            one_node = workers <= self.hardware.node_devices
-            return software.deviation if one_node else software.several_nodes_deviation
-        foreign_machine = self.hardware.uncertainty.value if self.hardware.measured_elsewhere else 0.0
-        computing = passes.deviation * (parts.compute + parts.bubble) / step
-        repeats = self.hardware.calibrated.repeat_deviation
-        if workers == 1:
-            return combined(computing, repeats, foreign_machine)
-        known = costs.residual("all-reduce", workers)
-        known_software = self.hardware.kind == "cuda" or self.overhead(chosen) is not None
-        together = TOGETHER if known_software else UNKNOWN_SOFTWARE
-        together = TOGETHER_ON_SLICES if self.hardware.slices else together
-        moving = (UNMEASURED_TRANSFERS if known is None else known) * parts.exposed / step
-        return combined(computing, moving, repeats, together, foreign_machine)
-
-    def _stack_deviation(self, passes: Passes) -> float:
-        """What was measured has its programs in it; a data sheet of GPUs says nothing of them."""
-        return UNKNOWN_STACK * (self.hardware.kind == "cuda" and passes.source.startswith(DATA_SHEET))
 
     def _joules(self, parts: Parts, footprint: Footprint) -> float:
         device, idle = self.hardware.device, parts.bubble + parts.waiting

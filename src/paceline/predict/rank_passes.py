@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from paceline.costs.footprint import RankWork
+from paceline.costs.footprint import Block, RankWork
 from paceline.costs.fusion import fused, unfused
 from paceline.costs.layer_operations import layer_operations, loss_operations, recomputed
 from paceline.costs.layers import LayerFacts
@@ -187,7 +187,9 @@ class RankClock:
         if work.last:
             # A compiler makes one kernel of it, split or not; programs that were fitted to have one of their own.
             split = work.ways > 1 and work.by_dtensor and not fitted and not self._compiled
-            layers.append((self._loss(samples * elements / work.ways, casts and not fitted, split), 1))
+            loss = self._loss(samples * elements / work.ways, casts and not fitted, split)
+            software = self.compute.hardware.software
+            layers.append((_longer(loss, software.loss_factor) if software else loss, 1))
         return layers
 
     def _layer(self, layer: LayerFacts, on: Pass, work: RankWork) -> LayerTimes:
@@ -198,7 +200,14 @@ class RankClock:
             if gathers:
                 operations = _with_gathering(operations, layer.parameters)
             self._known[key] = self._times(operations)
-        return self._known[key]
+        factor = self._block_factors.get(work.block, 1.0) if layer.heads else 1.0
+        return self._known[key] if factor == 1 else _longer(self._known[key], factor, factor)
+
+    @cached_property
+    def _block_factors(self) -> dict[Block | None, float]:
+        """Factors of blocks that logged runs had."""
+        software = self.compute.hardware.software
+        return dict(software.block_factors.items()) if software else {}
 
     def _loss(self, outputs: float, casts: bool, split: bool) -> LayerTimes:
         key = outputs, casts, split
@@ -249,6 +258,14 @@ class RankClock:
         settings = self.compute.optimizer
         names = {"sgd": "momentum" if settings.momentum else "sgd", "lbfgs": "sgd"}
         return names.get(settings.name, settings.name)
+
+
+def _longer(times: LayerTimes, device: float, host: float = 1.0) -> LayerTimes:
+    """The layer where the device and the host take so many times as long."""
+    forward, backward = (
+        (seconds[0] * device, seconds[1] * host, seconds[2] * device) for seconds in (times.forward, times.backward)
+    )
+    return LayerTimes(forward, backward, tuple((source, seconds * device) for source, seconds in times.sources))
 
 
 @lru_cache(maxsize=8192)

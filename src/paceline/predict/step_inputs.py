@@ -1,5 +1,6 @@
 """What a step is simulated with, and what comes of it: the seconds of its parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.costs.footprint import FLOAT_BYTES, ModelFacts, RankFootprint
@@ -92,6 +93,14 @@ class StepInputs:
             return None
         return self.clock.passes(group.work).crowded(self.crowding)
 
+    def with_host(self, passes: Passes, exchanges: tuple[float, float]) -> tuple[float, float]:
+        """Seconds of a rank's forward and backward pass with these exchanges, no less than its host takes to ask."""
+        share = self.hardware.software.host_wait_share if self.hardware.software else 0.0
+        return (
+            _with_host(passes.forward, passes.host_forward, exchanges[0], share),
+            _with_host(passes.backward, passes.host_backward, exchanges[1], share),
+        )
+
     @property
     def overhead_seconds(self) -> float:
         """Seconds of a step that belong to no pass, transfer or update."""
@@ -149,6 +158,19 @@ class StepInputs:
     def seconds(self, message: Message) -> float:
         """Seconds of all such messages in a step."""
         return self.cost(message) * message.count
+
+
+def _with_host(device: Sequence[float], host: Sequence[float], exchanges: float, wait_share: float) -> float:
+    """Seconds of a pass: the longer of device and host, by the whole pass or layer by layer."""
+    asking = sum(host)
+    ahead = max(sum(device) + exchanges, asking)
+    if not wait_share or not asking:
+        return ahead
+    # Exchanges are of layers as operations are.
+    apart = sum(
+        max(computed + exchanges * launched / asking, launched) for computed, launched in zip(device, host, strict=True)
+    )
+    return ahead + wait_share * (apart - ahead)
 
 
 def _message_count(group: RankFootprint) -> float:

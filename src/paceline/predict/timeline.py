@@ -82,9 +82,13 @@ def _of_one_pass(message: Message) -> Message:
 
 def _stretched(rank_passes: Passes, group: RankFootprint, inputs: StepInputs) -> float:
     """The factor by which passes take longer because the device waits for its host."""
+    within = within_passes(group, inputs, 1 + inputs.earlier_passes)
+    if not rank_passes.total:
+        return 1.0
+    if inputs.hardware.software is not None:
+        return (sum(inputs.with_host(rank_passes, within)) - sum(within)) / rank_passes.total
     host = sum(rank_passes.host_forward) + sum(rank_passes.host_backward)
-    within = sum(within_passes(group, inputs, 1 + inputs.earlier_passes))
-    return max(1.0, (host - within) / rank_passes.total) if rank_passes.total else 1.0
+    return max(1.0, (host - sum(within)) / rank_passes.total)
 
 
 def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> tuple[float, float]:

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from paceline.calibrate.log_fit import block_of
 from paceline.calibrate.logs import FITTED, fit_log, system_that_fits
+from paceline.costs.footprint import Block
 from paceline.errors import SpecError
 from paceline.predict.against import compare
 from paceline.predict.logged import LoggedRun, read_log
+from paceline.strategies import strategy
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Hardware
 from paceline.systems.software import Software
@@ -29,6 +32,13 @@ def logged(folder: Path) -> list[LoggedRun]:
     path = folder / "runs.csv"
     path.write_text(COLUMNS + "\n".join(rows))
     return list(read_log(path).runs)
+
+
+def block(run: LoggedRun) -> Block:
+    """The block that ranks of a run have."""
+    found = block_of(strategy(run.spec.strategy).footprint(run.spec, run.model))
+    assert found is not None
+    return found
 
 
 def made_by(hardware: Hardware, runs: list[LoggedRun]) -> list[LoggedRun]:
@@ -73,6 +83,30 @@ def test_the_system_says_what_it_was_fitted_to(fitted: Any) -> None:
     assert software.deviation == software.several_nodes_deviation > 0
 
 
+def test_a_block_that_takes_longer_than_its_numbers_say_is_learned_from_runs_that_have_it(fitted: Any) -> None:
+    _, runs = fitted
+    slow = [run for run in runs if block(run).tensor == 1 and block(run).width == 4096 and run.microbatch == 4]
+    slower = [replace(run, step_seconds=1.4 * run.step_seconds) for run in slow * 2]
+    assert len({block(run) for run in slow}) == 1 < len(slow)
+    others = [run for run in runs if run not in slow]
+    fit = fit_log([*others, *slower], A100, source="runs.csv", attention="unfused")
+    assert fit.hardware.software is not None
+    assert fit.hardware.software.block_factors[block(slow[0])] > 1.1
+    assert compare(slower, fit.hardware).total.mean_error < 0.05
+    assert compare(others, fit.hardware).total.mean_error < 0.05
+
+
+def test_blocks_that_no_run_had_are_predicted_with_less_certainty(fitted: Any) -> None:
+    fit, runs = fitted
+    software = fit.hardware.software
+    unsure = fit.hardware.model_copy(
+        update={"software": software.model_copy(update={"other_blocks_deviation": 10 * software.deviation})}
+    )
+    known, other = runs[0], replace(runs[0], spec=runs[0].spec.model_copy(update={"accumulation": 2}))
+    widths = [row.predicted.high / row.predicted.value - 1 for row in compare([known, other], unsure).rows]
+    assert widths[1] > 5 * widths[0]
+
+
 def test_a_share_of_the_runs_is_kept_out_and_predicted(fitted: Any) -> None:
     _, runs = fitted
     doubled = [replace(run, name=f"{run.name} again") for run in runs] + runs
@@ -82,7 +116,7 @@ def test_a_share_of_the_runs_is_kept_out_and_predicted(fitted: Any) -> None:
 
 
 def test_too_few_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"5 runs of runs.csv can be fitted and 10 numbers want at least 20"):
+    with pytest.raises(SpecError, match=r"5 runs of runs.csv can be fitted and 12 numbers want at least 20"):
         fit_log(logged(tmp_path)[:5], A100, source="runs.csv")
 
 

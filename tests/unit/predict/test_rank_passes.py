@@ -16,7 +16,7 @@ from paceline.spec import RunSpec
 from paceline.strategies import strategies, strategy
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Hardware, Quantity
-from paceline.systems.software import Software
+from paceline.systems.software import LoggedBlock, Software
 
 A100 = load_hardware("a100-nvlink")
 MODEL = {
@@ -55,6 +55,32 @@ def test_a_device_that_is_fast_enough_waits_for_its_host() -> None:
 def test_a_host_that_serves_split_layers_takes_longer_with_each_rank() -> None:
     alone, split = (passes(with_host(1e-5, host_share_per_split=0.05), ways=ways) for ways in (1, 5))
     assert sum(split.host_forward) == pytest.approx(1.2 * sum(alone.host_forward))
+
+
+def test_a_host_that_waits_does_not_make_up_for_slow_layers_with_fast_ones() -> None:
+    spec = spec_of("replicate=8")
+    # As slow as the device on the whole: some layers wait for it, others it waits for.
+    ahead, waiting = (step(spec, with_host(5e-5, host_wait_share=share)) for share in (0.0, 1.0))
+    assert ahead < waiting < 1.5 * ahead
+    staged = spec_of("pipeline=2,replicate=4", knobs={"microbatches": 4})
+    ahead, waiting = (step(staged, with_host(5e-5, host_wait_share=share)) for share in (0.0, 1.0))
+    assert ahead < waiting
+
+
+def test_a_loss_takes_as_many_times_as_long_as_was_fitted() -> None:
+    usual, slow = (passes(with_host(1e-9, loss_factor=factor)) for factor in (1.0, 3.0))
+    assert slow.forward[:-1] == usual.forward[:-1]
+    assert usual.forward[-1] < slow.forward[-1] < 3 * usual.forward[-1]
+
+
+def test_a_logged_block_takes_its_factor_longer_and_others_stay() -> None:
+    block = RankWork(spec_facts(spec_of("replicate=1")), 4.0).block
+    assert block is not None and (block.width, block.heads, block.sequence, block.samples) == (2048, 16, 1024, 4)
+    logged = (LoggedBlock(**block._asdict(), factor=1.5),)
+    usual, longer = (passes(with_host(1e-5, blocks=blocks)) for blocks in ((), logged))
+    assert longer.forward[1] == pytest.approx(1.5 * usual.forward[1])
+    assert longer.host_forward[1] == pytest.approx(1.5 * usual.host_forward[1])
+    assert longer.forward[0] == usual.forward[0]
 
 
 def test_recomputed_blocks_make_the_backward_pass_longer_by_their_forward_pass_up_to_its_last_product() -> None:

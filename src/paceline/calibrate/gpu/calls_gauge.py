@@ -32,7 +32,8 @@ def call_of(operation: Operation, device: torch.device) -> Call:
     rounded = operation.numbers != "fp32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounded
     make: dict[str, Callable[[Operation, torch.device], Call]] = {
-        "product": _product, "convolution": _convolution, "attention": _attention, "memory": _memory, "update": _update,
+        "product": _product, "convolution": _convolution, "attention": _attention, "recurrent": _recurrent,
+        "memory": _memory, "update": _update,
     }  # fmt: skip
     return make[operation.kind](operation, device)
 
@@ -95,6 +96,19 @@ def _attention(operation: Operation, device: torch.device) -> Call:
     attended = attend()
     gradient = torch.randn_like(attended)
     return lambda: torch.autograd.grad(attended, parts, gradient, retain_graph=True)
+
+
+def _recurrent(operation: Operation, device: torch.device) -> Call:
+    length, samples, inputs, width, directions = operation.shape
+    kind = TYPES[operation.numbers]
+    layer = torch.nn.LSTM(inputs, width, bidirectional=directions > 1, device=device, dtype=kind)
+    values = _random((length, samples, inputs), device, kind).requires_grad_(operation.backward)
+    if not operation.backward:
+        # With gradients wanted of its weights, as in training: another kernel than without.
+        return lambda: layer(values)[0]
+    states = layer(values)[0]
+    gradient, wanted = torch.randn_like(states), (values, *layer.parameters())
+    return lambda: torch.autograd.grad(states, wanted, gradient, retain_graph=True)
 
 
 def _memory(operation: Operation, device: torch.device) -> Call:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.frameworks.torch.trace.fused_lstm import can_fuse, fused_lstm
 from paceline.frameworks.torch.trace.fused_norm import fused_rms_norm
 from paceline.systems.gpu_memory import Attention
 
@@ -45,7 +46,7 @@ _IN_SINGLE_UNLESS_ASKED = (
 )
 _IN_THE_WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 # What a GPU has single kernels for, cast or not.
-_FUSED = ("dropout", "rms_norm")
+_FUSED = ("dropout", "rms_norm", "lstm.input")
 # The widest head that each attention kernel takes.
 _WIDEST_HEAD: dict[str, int] = {"cudnn": 128, "flash": 256}
 _HALVES = (torch.bfloat16, torch.float16)
@@ -80,7 +81,7 @@ def _register(half: Attention, single: Attention) -> None:
     policies = {
         _in_half: _IN_HALF, _in_single: _IN_SINGLE, _in_single_unless_asked: _IN_SINGLE_UNLESS_ASKED,
         _in_the_widest: _IN_THE_WIDEST, _fused_dropout: "dropout", _fused_norm("aten::rms_norm" in known): "rms_norm",
-        _attention_by(half, single): "scaled_dot_product_attention",
+        _fused_lstm: "lstm.input", _attention_by(half, single): "scaled_dot_product_attention",
     }  # fmt: skip
     for policy, names in policies.items():
         for name in names.split():
@@ -177,6 +178,19 @@ def _fused_norm(casts: bool) -> Policy:
         return fused_rms_norm(values["input"], values["normalized_shape"], weight)
 
     return policy
+
+
+def _fused_lstm(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """One call for each layer, in half precision under autocast."""
+    names = [argument.name for argument in operation._schema.arguments]
+    values_by_name = {**dict(zip(names, arguments, strict=False)), **named}
+    values, weights, layers = values_by_name["input"], list(values_by_name["params"]), values_by_name["num_layers"]
+    if not can_fuse(values, weights, values_by_name["has_biases"], layers, values_by_name["bidirectional"]):
+        return operation(*arguments, **named)
+    if (half := _casts_to()) is not None:
+        values, weights = _cast(values, half), _cast(weights, half)
+    dropout = values_by_name["dropout"] if values_by_name["train"] else 0.0
+    return fused_lstm(values, weights, layers, dropout, values_by_name["batch_first"])
 
 
 def _attention_by(half: Attention, single: Attention) -> Policy:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from paceline.costs.operations import Operation, OperationKind, OperationNumbers
 from paceline.frameworks.torch.trace.cuda_on_meta import has_channels_fastest
+from paceline.frameworks.torch.trace.fused_lstm import LSTM_LAYER, lstm_layer
 from paceline.frameworks.torch.trace.fused_norm import SPACE
 
 _NUMBERS: dict[torch.dtype, OperationNumbers] = {
@@ -40,6 +41,8 @@ def operation_of(
     if update:
         numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else outputs))
         return Operation("update", "fp32", (numbers,), float(numbers), moved, short)
+    if name.startswith(LSTM_LAYER):
+        return lstm_layer(name, args, _numbers("recurrent", read, outputs, tf32))
     kind, shape, flops = _work(func, args, read, outputs)
     if short in COPIES and read and outputs and _fastest(read[0]) != _fastest(outputs[0]):
         short = REORDERING
@@ -153,7 +156,7 @@ def _numbers(kind: OperationKind, read: list[Tensor], outputs: list[Tensor], tf3
     for tensor in (*outputs, *read):
         if tensor.dtype in _NUMBERS:
             numbers = _NUMBERS[tensor.dtype]
-            multiplies = kind in ("product", "convolution", "attention")
+            multiplies = kind in ("product", "convolution", "attention", "recurrent")
             return "tf32" if numbers == "fp32" and tf32 and multiplies else numbers
     return "fp32"
 
