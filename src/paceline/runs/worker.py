@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter_ns
@@ -57,7 +57,8 @@ def main(start: WorkerStart) -> int:
     orders = start.folder.read_orders()
     process = orders.processes[start.rank]
     pin(process)
-    rendezvous = Rendezvous(orders.host, orders.port, start.listen_fd, start.folder)
+    exchange = replace(start.folder, events_fd=start.events_fd)
+    rendezvous = Rendezvous(orders.host, orders.port, start.listen_fd, exchange)
     chosen = strategy(orders.spec.strategy)
     report: RankResult | RankError
     try:
