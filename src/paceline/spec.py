@@ -150,6 +150,8 @@ class RunSpec(Frozen):
     transport: Transport = "auto"
     cores_per_worker: int = Field(default=1, ge=1)
     allocator: Allocator = "tuned"
+    # The machines of the fleet that the run may use, with commas between; empty for the launcher's own.
+    machines: str = ""
     # A short run that records where the time goes; its times are used for nothing else.
     instrumented: bool = False
     # Part of the identity: a shrunk run never answers for a full one.
@@ -217,6 +219,11 @@ class RunSpec(Frozen):
     def samples_per_step(self) -> int:
         """The global batch, whichever way it was given."""
         return self.global_batch if self.global_batch is not None else (self.local_batch or 0) * self.workers
+
+    @property
+    def several_machines(self) -> bool:
+        """Whether the run may use more than one machine."""
+        return "," in self.machines
 
     @property
     def spread_over(self) -> str:

@@ -1,8 +1,9 @@
 """What a data set is: arrays in memory, the same numbers for every framework."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,8 @@ class DataSource:
     test_count: Callable[[DataRequest], int]
     # Fetches what `load` needs, once, before any run; data that is shipped or generated needs nothing.
     prepare: Callable[[FetchProgress], None] = lambda _progress: None
+    # The files on this machine that `load` reads, beside those that ship with Paceline; None where they are not here.
+    files: Callable[[], Sequence[Path] | None] = tuple
     shape: tuple[int, ...] | None = None
     classes: int | None = None
 

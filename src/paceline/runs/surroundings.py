@@ -84,10 +84,13 @@ def joined_energy(machines: Sequence[MachineReport]) -> EnergyMeter | None:
 
 
 def joined_environment(machines: Sequence[MachineReport]) -> dict[str, Any]:
-    """The environment of the first machine, whose versions the others have too, and what differs on each."""
+    """The environment of the first machine, whose versions the others have too, and each kind of machine once."""
     if len(machines) == 1 and not machines[0].name:
         return machines[0].environment
-    listed = [{name: machine.environment.get(name) for name in LISTED} for machine in machines]
+    listed = list[dict[str, Any]]()
+    for machine in machines:
+        kind = {name: machine.environment.get(name) for name in LISTED}
+        listed += [kind] if kind not in listed else []
     hosts = {machine.name: machine.environment.get("host") for machine in machines}
     return {**machines[0].environment, "machines": listed, "machine_hosts": hosts}
 

@@ -20,6 +20,8 @@ from pydantic import BaseModel
 # The longest message: reports of a long run with all its steps.
 MOST_FRAME_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 18
+# A beat that is late by several periods is no silence yet.
+BEATS_OF_A_LEASE = 10
 SIGNATURE_BYTES = hashlib.sha256().digest_size
 _LENGTH, _NUMBER = struct.Struct(">I"), struct.Struct(">Q")
 LAUNCHER, AGENT = b"L", b"A"

@@ -17,6 +17,13 @@ class Beat(Message):
     kind: Literal["beat"] = "beat"
 
 
+class Dialled(Message):
+    """The first message of an agent that dialled: its number, signed with its secret."""
+
+    kind: Literal["dialled"] = "dialled"
+    number: int
+
+
 class Welcome(Message):
     """The launcher's first message: what the agent's machine is called and how long either side may be silent."""
 
@@ -186,6 +193,7 @@ ToAgent = Annotated[
 ]
 FromAgent = Annotated[
     Beat
+    | Dialled
     | MachineFacts
     | Pong
     | FilePart
