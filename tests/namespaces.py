@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 PATIENCE_SECONDS = 60.0
 SSHD_CONFIG = """
 Port 22
@@ -53,6 +55,15 @@ def why_not() -> str | None:
         return "machines of tests need /usr/sbin/sshd (openssh-server)"
     trial = subprocess.run(["unshare", "-n", "true"], capture_output=True, check=False)
     return f"network namespaces cannot be made here: {trial.stderr.decode().strip()}" if trial.returncode else None
+
+
+def required_or_skipped() -> None:
+    """Skips the test where there can be no machines; fails it where `make test REQUIRE=machines` insists on them."""
+    reason = why_not()
+    if reason is not None and "machines" in os.environ.get("PACELINE_REQUIRE", "").split(","):
+        pytest.fail(reason)
+    if reason is not None:
+        pytest.skip(reason)
 
 
 def run(*words: str) -> None:
@@ -168,10 +179,11 @@ def _start_sshd(stack: ExitStack, network: NetworkOfMachines, name: str, environ
     )  # fmt: skip
     Path("/run/sshd").mkdir(exist_ok=True)
     log = network.folder / f"sshd-{name}.log"
-    daemon = subprocess.Popen(
-        network.inside(name, "/usr/sbin/sshd", "-D", "-e", "-f", str(config)),
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log.open("wb"),
-    )  # fmt: skip
+    with log.open("wb") as output:
+        daemon = subprocess.Popen(
+            network.inside(name, "/usr/sbin/sshd", "-D", "-e", "-f", str(config)),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output,
+        )  # fmt: skip
     network.daemons.append(daemon)
 
     def end() -> None:

@@ -119,7 +119,8 @@ def _measured_fields(
     losses = [loss for ranks in views for loss in _mean_losses(ranks)]
     charged, energy = _charged(spec, epochs, views, results, surroundings.energy)
     steps = {process.rank: _steps(result) for process, result in zip(processes, results, strict=True)}
-    clocks = [machine.clock for machine in surroundings.machines] if spec.instrumented else []
+    compared = spec.instrumented and not strategy(spec.strategy).traits.keeps_own_clock
+    clocks = [machine.clock for machine in surroundings.machines] if compared else []
     apart = clock_finding(clocks, [seconds for rank_steps in steps.values() for seconds in rank_steps])
     return {
         "startup": _startup(results, surroundings.launched),
