@@ -273,7 +273,7 @@ def _sentence(item: dict[str, Any], model: type[BaseModel]) -> str:
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
-    for part in path:
+    for part in (name for name in path if isinstance(name, str)):
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         inner = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
         nested = [kind for kind in inner if issubclass(kind, BaseModel)]

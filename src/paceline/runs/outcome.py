@@ -15,7 +15,7 @@ from paceline.record import Energy, Epoch, Finding, Memory, Rank, Record, Startu
 from paceline.runs.meters.energy import EnergyMeter, charge
 from paceline.runs.one_clock import clock_finding, on_one_clock
 from paceline.runs.surroundings import Surroundings, machine_records
-from paceline.runs.wire import EpochResult, RankError, RankResult
+from paceline.runs.wire import DATA_DIGEST, EpochResult, RankError, RankResult
 from paceline.spans import Span
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
@@ -91,7 +91,20 @@ def classify(ending: Ending, processes: Sequence[Process]) -> tuple[Status, str 
     if silent:
         name, code = _rank_name(processes[silent[0]]), ending.codes[silent[0]]
         return Status.FAILED, f"{name} ended with exit code {code} and no result", silent[0]
-    return Status.OK, None, 0
+    unlike = _unlike_data(processes, ending.results)
+    return (Status.OK, None, 0) if unlike is None else (Status.FAILED, unlike, 0)
+
+
+def _unlike_data(processes: Sequence[Process], results: Sequence[RankResult]) -> str | None:
+    """That processes on different machines trained on different data, or None."""
+    digests = {
+        result.notes[DATA_DIGEST]: process.place.name
+        for process, result in zip(processes, results, strict=True)
+        if DATA_DIGEST in result.notes
+    }
+    if len(digests) < 2:
+        return None
+    return f"the data on {' and '.join(sorted(digests.values()))} differ; put the same files on both and run it again"
 
 
 def _rank_name(process: Process) -> str:

@@ -19,6 +19,8 @@ from paceline.spans import Span
 from paceline.spec import RunSpec
 from paceline.systems.gpu_memory import GpuMemory
 
+# The note of a process on several machines that says which data it trained on.
+DATA_DIGEST = "data_digest"
 # The length of a message between a fork server and its client, at most.
 MESSAGE_BYTES = 1 << 16
 

@@ -14,7 +14,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from paceline.runs.agent.channel import AGENT, LAUNCHER, Channel, ChannelClosedError, SilenceError
+from paceline.runs.agent.channel import AGENT, LAUNCHER, MOST_FRAME_BYTES, Channel, ChannelClosedError, SilenceError
 from paceline.runs.agent.messages import FROM_AGENT, Dialled
 
 SECRET = "PACELINE_AGENT_SECRET"
@@ -86,12 +86,26 @@ class Reception:
                 threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
 
     def _let_in(self, connection: socket.socket) -> None:
+        """Lets an agent in, or closes the connection without a word."""
         try:
-            self._check(connection)
-        except (OSError, ValueError, ChannelClosedError, SilenceError):
+            claimed, channel = self._open_channel(connection)
+        except OSError:
             connection.close()
+            return
+        try:
+            known = FROM_AGENT.validate_json(channel.receive(STRANGER_SECONDS)) == Dialled(number=claimed)
+        except (ValueError, ChannelClosedError, SilenceError):
+            known = False
+        channel.most_frame_bytes = MOST_FRAME_BYTES
+        with self._news:
+            if not known or claimed in self._arrived:
+                channel.close()
+                return
+            self._arrived[claimed] = channel
+            self._news.notify_all()
 
-    def _check(self, connection: socket.socket) -> None:
+    def _open_channel(self, connection: socket.socket) -> tuple[int, Channel]:
+        """A channel with the key of the agent that the other side says it is."""
         connection.settimeout(STRANGER_SECONDS)
         launcher_nonce = secrets.token_bytes(NONCE_BYTES)
         connection.sendall(launcher_nonce)
@@ -100,15 +114,8 @@ class Reception:
         # A stranger who names no agent is turned away in the same way as one without the secret.
         secret = self._secrets[number] if number < self.agents else secrets.token_bytes(SECRET_BYTES)
         channel = _channel(connection, LAUNCHER, session_key(secret, launcher_nonce, agent_nonce))
-        longest, channel.most_frame_bytes = channel.most_frame_bytes, STRANGER_FRAME_BYTES
-        first = FROM_AGENT.validate_json(channel.receive(STRANGER_SECONDS))
-        channel.most_frame_bytes = longest
-        with self._news:
-            if first != Dialled(number=number) or number in self._arrived:
-                channel.close()
-                return
-            self._arrived[number] = channel
-            self._news.notify_all()
+        channel.most_frame_bytes = STRANGER_FRAME_BYTES
+        return number, channel
 
 
 def _channel(connection: socket.socket, side: bytes, key: bytes) -> Channel:
