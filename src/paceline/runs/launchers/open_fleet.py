@@ -92,11 +92,12 @@ class OpenFleet:
         """Makes sure that the run's model file and data set are on these machines."""
         for agent in agents:
             if spec.model is not None:
-                self._send_model(agent, spec.model)
+                self.send_model(agent, spec.model)
             if spec.dataset not in (None, OWN_DATA):
                 self._send_data(agent, str(spec.dataset))
 
-    def _send_model(self, agent: Agent, model: ModelFile) -> None:
+    def send_model(self, agent: Agent, model: ModelFile) -> None:
+        """Sends a user's model file and what it imports from beside it, unless they are there."""
         for file in model_files(model.path):
             inside = file.relative_to(model.path.parent)
             self._send(agent, file, f"{MODELS}/{model.digest}/{inside}")
