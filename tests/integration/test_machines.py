@@ -2,6 +2,7 @@
 and whatever is lost on the way, a record with a reason and nothing left on any machine."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from integration.conftest import wait_until
+from integration.conftest import PATIENCE_SECONDS, hear_interrupts, wait_until
 from namespaces import NetworkOfMachines, machines, required_or_skipped
 from paceline.errors import UserError
 from paceline.fleet import Fleet, parse_fleet
@@ -24,6 +25,7 @@ from paceline.runs.launch import launch
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.starters import ForkServers
 from paceline.spec import ModelFile, RunSpec
+from paceline.store import Store
 from paceline.strategies import strategy
 from paceline.systems import local_system
 
@@ -206,19 +208,49 @@ def test_a_cut_link_is_a_result_within_the_lease_and_leaves_nothing_behind(
 
 
 @pytest.mark.timeout(120)
-def test_machines_are_left_empty_when_the_launcher_is_killed(network: NetworkOfMachines, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_machines_are_left_empty_however_the_launcher_ends(
+    network: NetworkOfMachines, tmp_path: Path, how: signal.Signals
+) -> None:
     others = everything_on(network)
     words = ["run", "--on", "ssh:left,right", "--strategy", "fake", "--workers", "2", "--steps", "100000",
              "--knob", "real_time=true", "--db", str(tmp_path / "results.db")]  # fmt: skip
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "paceline", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        [sys.executable, "-m", "paceline", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=hear_interrupts,  # noqa: PLW1509
+    )  # fmt: skip
     try:
         wait_until(lambda: workers_on(network, "right") and workers_on(network, "left"), "workers on both machines")
+        launcher.send_signal(how)
+        code = launcher.wait(timeout=PATIENCE_SECONDS)
     finally:
         launcher.kill()
         launcher.wait()
+    assert code == (-signal.SIGKILL if how is signal.SIGKILL else 130)
     wait_until(lambda: everything_on(network) <= others, "nothing is left on the machines")
+    if how is signal.SIGINT:
+        with Store.open_existing(tmp_path / "results.db") as store:
+            (record,) = store.records()
+        assert (record.status, record.reason) == (Status.INTERRUPTED, "interrupted by the user")
+
+
+@pytest.mark.timeout(120)
+def test_doctor_shows_each_machine_and_refuses_a_fleet_with_one_that_is_not_there(network: NetworkOfMachines) -> None:
+    def doctor(fleet: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "paceline", "doctor", "--on", fleet]
+        return subprocess.run(
+            words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, timeout=100, check=False
+        )
+
+    both = doctor("ssh:left,right")
+    assert both.returncode == 0, both.stderr
+    assert re.search(r"✓ +left +10\.77\.0\.1 .*µs|ms .*right: [0-9.]+ [GM]bit/s, ", both.stdout), both.stdout
+    assert re.search(r"✓ +right +10\.77\.0\.2 ", both.stdout), both.stdout
+    one = doctor("ssh:left,nobody")
+    assert one.returncode == 2
+    assert re.search(r"– +nobody +not reached", one.stdout), one.stdout
+    assert "machine nobody cannot be reached by ssh" in one.stdout
+    assert "1 machine of 2 cannot be used; usable as they are: left" in " ".join(one.stderr.split())
 
 
 def test_a_machine_that_cannot_be_used_is_refused_in_words(network: NetworkOfMachines, fleet: Fleet) -> None:

@@ -34,6 +34,8 @@ class Welcome(Message):
     # As the fleet has them; None where the agent is to find out.
     address: str | None = None
     interface: str | None = None
+    # Variables that options of the launcher set.
+    environment: dict[str, str] = {}
 
 
 class MachineFacts(Message):

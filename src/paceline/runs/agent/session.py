@@ -220,6 +220,7 @@ def run_session(channel: Channel, seconds: float) -> None:
     folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
     # Folders of runs and what processes leave behind are in it, and so go with it.
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+    os.environ |= welcome.environment
     session = Session(channel, welcome, folder)
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, lambda _number, _frame: session.end_now())
