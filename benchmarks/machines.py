@@ -1,7 +1,7 @@
 """What agents cost: runs over two machines by ssh, against the same processes in the same namespaces without agents.
 
-`python benchmarks/machines.py [ROUNDS]`, as root with iproute2 and openssh-server. Both ways alternate; it prints ratios of
-medians over the rounds: steady samples/s, and seconds around the steps.
+`python benchmarks/machines.py [ROUNDS]`, as root with iproute2 and openssh-server. Both ways alternate; printed are
+ratios of medians over the rounds: steady samples/s, and seconds around the steps.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ from paceline.systems import System, local_system
 
 NAMES = ("left", "right")
 ROUNDS = 5
-SPEC = {"strategy": "torch-ddp", "workers": 2, "global_batch": 512, "epochs": 6}
+SPEC = RunSpec(strategy="torch-ddp", workers=2, global_batch=512, epochs=6)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def inside(network: NetworkOfMachines, name: str) -> Iterator[None]:
 def timed_run(launcher: Launcher, system: System, names: str) -> tuple[Record, float]:
     """A record, and the seconds from the order to the end of the first step, without the import."""
     began = time.perf_counter()
-    spec = complete(RunSpec(**SPEC, machines=names))
+    spec = complete(SPEC.model_copy(update={"machines": names}))
     record = launch(PlannedRun(spec, 0), "overhead", system, lambda _event: None, launcher=launcher)
     elapsed = time.perf_counter() - began
     assert record.ok and record.startup is not None, record.reason
@@ -107,7 +107,7 @@ def main(rounds: int) -> None:
         os.environ["PACELINE_SSH"] = network.ssh
         plain = NamespaceLauncher(InNamespaces(network), network)
         with open_machines(parse_fleet(f"ssh:{','.join(NAMES)}")) as opened:
-            remote = opened.launchers([RunSpec(**SPEC)])[SPEC["strategy"]]  # type: ignore[index]
+            remote = opened.launchers([SPEC])[SPEC.strategy]
             for number in range(rounds):
                 for way in ("ssh", "namespaces") if number % 2 else ("namespaces", "ssh"):
                     if way == "ssh":

@@ -57,13 +57,14 @@ def test_sharding_on_cpu_needs_a_pytorch_that_has_it(make_spec, make_system, ver
 
 @pytest.mark.parametrize("name", ["tf-mirrored", "tf-central", "tf-layers", "tf-dtensor", "keras-model-parallel"])
 def test_workers_of_one_process_cannot_be_on_several_machines(make_spec, make_system, name):
+    system = make_system(frameworks=("tensorflow", "keras", "jax"))
     spec = complete(make_spec(strategy=name, workers=2, machines="left,right"))
-    reason = refusal(spec, make_system(), no_probe)
+    reason = refusal(spec, system, no_probe)
     assert reason == (
         f"{name} has all its workers in one process, which cannot be on several machines (left,right); "
         "name one machine with --on"
     )
-    assert refusal(complete(make_spec(strategy=name, workers=2, machines="left")), make_system(), no_probe) is None
+    assert refusal(complete(make_spec(strategy=name, workers=2, machines="left")), system, no_probe) is None
 
 
 def test_slices_are_of_this_machine(make_spec, make_system):
