@@ -321,10 +321,24 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     ):
         if wanted not in offered:
             return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
+    if spec.machines and (apart := _unfit_for_a_fleet(spec, chosen)) is not None:
+        return apart
     if spec.device == "cpu":
         tf32 = f"{chosen.name} has no precision tf32 on device cpu: it exists on CUDA devices only; use fp32 or bf16"
         return tf32 if spec.precision == "tf32" else None
     return _missing_gpus(spec, chosen, system)
+
+
+def _unfit_for_a_fleet(spec: RunSpec, chosen: Strategy) -> str | None:
+    """Why a run cannot be spread over several machines, or started on another one."""
+    if spec.device == "cuda-slice":
+        return "slices are of one GPU of this machine; use --on local, or device cuda"
+    if spec.several_machines and spec.workers > 1 and chosen.needs.one_machine:
+        return (
+            f"{chosen.name} has all its workers in one process, which cannot be on several machines "
+            f"({spec.machines}); name one machine with --on"
+        )
+    return None
 
 
 def _missing_gpus(spec: RunSpec, chosen: Strategy, system: System) -> str | None:

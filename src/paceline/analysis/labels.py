@@ -14,7 +14,7 @@ _SHOWN = frozenset(
     {"strategy", "workers", "workload", "dataset", "dataset_copies", "global_batch", "local_batch", "model", "shrunk"}
 )
 # Fields that a setting's title says, and so no name within it has to.
-_IN_TITLES = frozenset({"train_samples", "epochs", "steps"})
+_IN_TITLES = frozenset({"train_samples", "epochs", "steps", "machines"})
 _DEVICES = frozenset({"device", "slices"})
 # Between the parts of a setting's title.
 _SEPARATOR = re.compile(r" · |, | on ")
@@ -92,6 +92,7 @@ def setting_title(spec: RunSpec, without: Container[str] = ()) -> str:
         f"{spec.scaling} scaling" if "batch" in without else f"{spec.scaling} scaling, {batch}",
         length,
         *([device_name(spec)] if spec.device != "cpu" else []),
+        *([f"machines {spec.machines}"] if spec.machines else []),
         *([spec.shrunk.text] if spec.shrunk and "shrunk" not in without else []),
     ]
     return " · ".join(parts)

@@ -12,11 +12,15 @@ from paceline.contract.context import Process
 from paceline.contract.job import Evaluation
 from paceline.contract.trace import Trace
 from paceline.contract.user_model_facts import UserModelFacts
+from paceline.record import Energy, GpuUse
+from paceline.runs.meters.load import Reading
 from paceline.runs.meters.memory import Resident
 from paceline.spans import Span
 from paceline.spec import RunSpec
 from paceline.systems.gpu_memory import GpuMemory
 
+# The note of a process on several machines that says which data it trained on.
+DATA_DIGEST = "data_digest"
 # The length of a message between a fork server and its client, at most.
 MESSAGE_BYTES = 1 << 16
 
@@ -63,7 +67,16 @@ class EpochEvent(Message):
     samples_per_second: float
 
 
-Event = Annotated[StepEvent | EpochEvent, Field(discriminator="kind")]
+class Published(Message):
+    """A short text that a process leaves for the others, on its way to their machines (`contract.context.Exchange`)."""
+
+    kind: Literal["published"] = "published"
+    name: str
+    rank: int
+    value: str
+
+
+Event = Annotated[StepEvent | EpochEvent | Published, Field(discriminator="kind")]
 
 
 class EpochResult(Message):
@@ -133,6 +146,30 @@ class RankError(Message):
 RankReport = Annotated[RankResult | RankError, Field(discriminator="kind")]
 
 
+class ClockOffset(Message):
+    """How far a machine's clock is ahead of the launcher's, in nanoseconds, and by how much that may be wrong."""
+
+    offset: int = 0
+    error: int = 0
+
+
+class MachineReport(Message):
+    """What the meters of a machine read during a run."""
+
+    # As the fleet calls it; empty for the machine of the launcher.
+    name: str = ""
+    address: str = ""
+    boot_id: str = ""
+    environment: dict[str, Any] = {}
+    # The accounts of its kernel before the run and after it, where it keeps any.
+    load: tuple[Reading, Reading] | None = None
+    energy: Energy | None = None
+    # The clock and joules of each reading.
+    energy_readings: list[tuple[int, float]] = []
+    gpus: tuple[GpuUse, ...] = ()
+    clock: ClockOffset = ClockOffset()
+
+
 class ProbeReply(Message):
     """The result of probing a user's model: facts, or what is wrong with it."""
 
@@ -193,6 +230,6 @@ class ProcessEnded(Message):
     code: int
 
 
-EVENT: TypeAdapter[StepEvent | EpochEvent] = TypeAdapter(Event)
+EVENT: TypeAdapter[StepEvent | EpochEvent | Published] = TypeAdapter(Event)
 RANK_REPORT: TypeAdapter[RankResult | RankError] = TypeAdapter(RankReport)
 SERVER_MESSAGE: TypeAdapter[ProcessStarted | ProcessEnded] = TypeAdapter(ProcessStarted | ProcessEnded)

@@ -4,7 +4,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from paceline.runs.wire import EpochEvent, RankError, RankResult, RunOrders, StepEvent
+from paceline.contract.context import Process
+from paceline.runs.wire import EpochEvent, MachineReport, RankError, RankResult, RunOrders, StepEvent
+from paceline.spec import RunSpec
+from paceline.systems import System
 
 
 class ProcessGroup(Protocol):
@@ -19,6 +22,9 @@ class ProcessGroup(Protocol):
     def exit_codes(self) -> list[int | None]:
         """The exit code of each process in rank order; None while it runs, negative for a signal."""
 
+    def troubles(self) -> list[str]:
+        """Why machines of the run were lost, in words; empty while all of them are there."""
+
     def kill(self) -> None:
         """Ends every process and whatever it started, at once, and waits until they are gone."""
 
@@ -28,6 +34,9 @@ class ProcessGroup(Protocol):
     def log_tails(self) -> list[str]:
         """The end of what each process printed, in rank order."""
 
+    def machines(self) -> list[MachineReport]:
+        """What the meters of each machine read, in the order of their numbers; read once no process is left."""
+
     def save_weights(self, file: Path) -> None:
         """Writes the trained weights there, if the run kept any."""
 
@@ -35,8 +44,8 @@ class ProcessGroup(Protocol):
 class Launcher(Protocol):
     """A way to start the processes of a run."""
 
-    def open(self, orders: RunOrders, environments: list[dict[str, str]]) -> AbstractContextManager[ProcessGroup]:
-        """A group that is ready to start, with the environment variables of each process; its time has not begun."""
+    def lay_out(self, spec: RunSpec, system: System) -> tuple[Process, ...]:
+        """The processes of a run: where each of them is, its cores, and where the others reach it."""
 
-    def cpu_seconds(self) -> float:
-        """CPU seconds so far of processes on this machine that the kernel does not count as this one's children."""
+    def open(self, orders: RunOrders) -> AbstractContextManager[ProcessGroup]:
+        """A group that is ready to start; its time has not begun."""
