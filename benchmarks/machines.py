@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from namespaces import NetworkOfMachines, machines
 from paceline.contract.context import Place, Process
 from paceline.fleet import parse_fleet
 from paceline.plan import PlannedRun, complete
@@ -30,6 +31,9 @@ from paceline.runs.starters import NewProcess, RunProcess, Starter
 from paceline.spec import RunSpec
 from paceline.systems import System, local_system
 
+# The machines of tests: network namespaces with an sshd each.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+namespaces: Any = import_module("namespaces")
 NAMES = ("left", "right")
 ROUNDS = 5
 SPEC = RunSpec(strategy="torch-ddp", workers=2, global_batch=512, epochs=6)
@@ -39,7 +43,7 @@ SPEC = RunSpec(strategy="torch-ddp", workers=2, global_batch=512, epochs=6)
 class InNamespaces(Starter):
     """Starts each rank as a new interpreter in the namespace of its machine."""
 
-    network: NetworkOfMachines
+    network: Any
 
     def start(self, process: NewProcess) -> RunProcess:
         """The same command as for a process of this machine, in another namespace."""
@@ -56,11 +60,10 @@ class InNamespaces(Starter):
 class NamespaceLauncher(LocalLauncher):
     """The launcher of this machine, for ranks at the addresses of the namespaces."""
 
-    network: NetworkOfMachines | None = field(default=None)
+    network: Any = None
 
     def lay_out(self, spec: RunSpec, system: System) -> tuple[Process, ...]:
         """The usual cores, with the addresses of the namespaces."""
-        assert self.network is not None
         places = [Place(0, name, self.network.address(name), "eth0") for name in NAMES]
         return tuple(
             replace(process, place=place) for process, place in zip(super().lay_out(spec, system), places, strict=True)
@@ -68,7 +71,7 @@ class NamespaceLauncher(LocalLauncher):
 
 
 @contextmanager
-def inside(network: NetworkOfMachines, name: str) -> Iterator[None]:
+def inside(network: Any, name: str) -> Iterator[None]:
     """Puts the thread into the network of a machine, so that the meeting port is bound there."""
     libc = ctypes.CDLL(None)
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -103,7 +106,7 @@ def main(rounds: int) -> None:
     """Prints both ways of each round and the ratio of their medians."""
     rates: dict[str, list[float]] = {"ssh": [], "namespaces": []}
     starts: dict[str, list[float]] = {"ssh": [], "namespaces": []}
-    with machines(*NAMES) as network:
+    with namespaces.machines(*NAMES) as network:
         os.environ["PACELINE_SSH"] = network.ssh
         plain = NamespaceLauncher(InNamespaces(network), network)
         with open_machines(parse_fleet(f"ssh:{','.join(NAMES)}")) as opened:
