@@ -1,7 +1,7 @@
 """What agents cost: runs over two machines by ssh, against the same processes in the same namespaces without agents.
 
 `python benchmarks/machines.py [ROUNDS]`, as root with iproute2 and openssh-server. Both ways alternate; printed are
-ratios of medians over the rounds: steady samples/s, and seconds around the steps.
+ratios of medians over the rounds: steady samples/s, CPU seconds of a step, and seconds around the steps.
 """
 
 import ctypes
@@ -52,7 +52,8 @@ class InNamespaces(Starter):
         with process.log.open("wb") as log:
             return subprocess.Popen(
                 self.network.inside(NAMES[process.rank], *command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=process.environment, pass_fds=process.fds, process_group=0,
+                # Kernels share cores out by session, and sshd gives each agent one of its own.
+                env=process.environment, pass_fds=process.fds, start_new_session=True,
             )  # fmt: skip
 
 
@@ -102,10 +103,15 @@ def samples_per_second(record: Record) -> float:
     return record.spec.samples_per_step / record.steady_step_seconds
 
 
+def cpu_seconds(record: Record) -> float:
+    """CPU seconds of all ranks in a step, without those of the first epoch: other load hardly changes them."""
+    later = record.epochs[1:]
+    return sum(epoch.cpu_seconds for epoch in later) / sum(epoch.steps for epoch in later)
+
+
 def main(rounds: int) -> None:
     """Prints both ways of each round and the ratio of their medians."""
-    rates: dict[str, list[float]] = {"ssh": [], "namespaces": []}
-    starts: dict[str, list[float]] = {"ssh": [], "namespaces": []}
+    rates, costs, starts = ({way: list[float]() for way in ("ssh", "namespaces")} for _ in range(3))
     with namespaces.machines(*NAMES) as network:
         os.environ["PACELINE_SSH"] = network.ssh
         plain = NamespaceLauncher(InNamespaces(network), network)
@@ -119,6 +125,7 @@ def main(rounds: int) -> None:
                         with inside(network, NAMES[0]):
                             record, start = timed_run(plain, local_system(), "")
                     rates[way].append(samples_per_second(record))
+                    costs[way].append(cpu_seconds(record))
                     starts[way].append(start)
                     print(
                         f"{number} {way:10} {rates[way][-1]:8,.0f} samples/s, {start:.2f} s around the steps",
@@ -128,6 +135,8 @@ def main(rounds: int) -> None:
     best = max(rates["ssh"]) / max(rates["namespaces"])
     later = median(starts["ssh"]) - median(starts["namespaces"])
     print(f"steady samples/s over ssh: {ratio:.3f} of processes without agents (best of each: {best:.3f})")
+    cost = median(costs["ssh"]) / median(costs["namespaces"])
+    print(f"CPU seconds of a step over ssh: {cost:.3f} of those without agents")
     print(f"a run over ssh starts and ends {later:+.2f} s later")
 
 
