@@ -1,7 +1,7 @@
 """What agents cost: runs over two machines by ssh, against the same processes in the same namespaces without agents.
 
 `python benchmarks/machines.py [ROUNDS]`, as root with iproute2 and openssh-server. Both ways alternate; printed are
-ratios of medians over the rounds: steady samples/s, and seconds around the steps.
+ratios of medians over the rounds: steady samples/s, CPU seconds of a step, and seconds around the steps.
 """
 
 import ctypes
@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from namespaces import NetworkOfMachines, machines
 from paceline.contract.context import Place, Process
 from paceline.fleet import parse_fleet
 from paceline.plan import PlannedRun, complete
@@ -30,6 +31,9 @@ from paceline.runs.starters import NewProcess, RunProcess, Starter
 from paceline.spec import RunSpec
 from paceline.systems import System, local_system
 
+# The machines of tests: network namespaces with an sshd each.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+namespaces: Any = import_module("namespaces")
 NAMES = ("left", "right")
 ROUNDS = 5
 SPEC = RunSpec(strategy="torch-ddp", workers=2, global_batch=512, epochs=6)
@@ -39,7 +43,7 @@ SPEC = RunSpec(strategy="torch-ddp", workers=2, global_batch=512, epochs=6)
 class InNamespaces(Starter):
     """Starts each rank as a new interpreter in the namespace of its machine."""
 
-    network: NetworkOfMachines
+    network: Any
 
     def start(self, process: NewProcess) -> RunProcess:
         """The same command as for a process of this machine, in another namespace."""
@@ -48,7 +52,8 @@ class InNamespaces(Starter):
         with process.log.open("wb") as log:
             return subprocess.Popen(
                 self.network.inside(NAMES[process.rank], *command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=process.environment, pass_fds=process.fds, process_group=0,
+                # Kernels share cores out by session, and sshd gives each agent one of its own.
+                env=process.environment, pass_fds=process.fds, start_new_session=True,
             )  # fmt: skip
 
 
@@ -56,11 +61,10 @@ class InNamespaces(Starter):
 class NamespaceLauncher(LocalLauncher):
     """The launcher of this machine, for ranks at the addresses of the namespaces."""
 
-    network: NetworkOfMachines | None = field(default=None)
+    network: Any = None
 
     def lay_out(self, spec: RunSpec, system: System) -> tuple[Process, ...]:
         """The usual cores, with the addresses of the namespaces."""
-        assert self.network is not None
         places = [Place(0, name, self.network.address(name), "eth0") for name in NAMES]
         return tuple(
             replace(process, place=place) for process, place in zip(super().lay_out(spec, system), places, strict=True)
@@ -68,7 +72,7 @@ class NamespaceLauncher(LocalLauncher):
 
 
 @contextmanager
-def inside(network: NetworkOfMachines, name: str) -> Iterator[None]:
+def inside(network: Any, name: str) -> Iterator[None]:
     """Puts the thread into the network of a machine, so that the meeting port is bound there."""
     libc = ctypes.CDLL(None)
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -99,11 +103,16 @@ def samples_per_second(record: Record) -> float:
     return record.spec.samples_per_step / record.steady_step_seconds
 
 
+def cpu_seconds(record: Record) -> float:
+    """CPU seconds of all ranks in a step, without those of the first epoch: other load hardly changes them."""
+    later = record.epochs[1:]
+    return sum(epoch.cpu_seconds for epoch in later) / sum(epoch.steps for epoch in later)
+
+
 def main(rounds: int) -> None:
     """Prints both ways of each round and the ratio of their medians."""
-    rates: dict[str, list[float]] = {"ssh": [], "namespaces": []}
-    starts: dict[str, list[float]] = {"ssh": [], "namespaces": []}
-    with machines(*NAMES) as network:
+    rates, costs, starts = ({way: list[float]() for way in ("ssh", "namespaces")} for _ in range(3))
+    with namespaces.machines(*NAMES) as network:
         os.environ["PACELINE_SSH"] = network.ssh
         plain = NamespaceLauncher(InNamespaces(network), network)
         with open_machines(parse_fleet(f"ssh:{','.join(NAMES)}")) as opened:
@@ -116,6 +125,7 @@ def main(rounds: int) -> None:
                         with inside(network, NAMES[0]):
                             record, start = timed_run(plain, local_system(), "")
                     rates[way].append(samples_per_second(record))
+                    costs[way].append(cpu_seconds(record))
                     starts[way].append(start)
                     print(
                         f"{number} {way:10} {rates[way][-1]:8,.0f} samples/s, {start:.2f} s around the steps",
@@ -125,6 +135,8 @@ def main(rounds: int) -> None:
     best = max(rates["ssh"]) / max(rates["namespaces"])
     later = median(starts["ssh"]) - median(starts["namespaces"])
     print(f"steady samples/s over ssh: {ratio:.3f} of processes without agents (best of each: {best:.3f})")
+    cost = median(costs["ssh"]) / median(costs["namespaces"])
+    print(f"CPU seconds of a step over ssh: {cost:.3f} of those without agents")
     print(f"a run over ssh starts and ends {later:+.2f} s later")
 
 

@@ -17,7 +17,7 @@ import pytest
 from integration.conftest import PATIENCE_SECONDS, hear_interrupts, wait_until
 from namespaces import NetworkOfMachines, machines, required_or_skipped
 from paceline.errors import UserError
-from paceline.fleet import Fleet, parse_fleet
+from paceline.fleet import LEASE_SECONDS, Fleet, parse_fleet
 from paceline.plan import PlannedRun, complete
 from paceline.record import Record, Status
 from paceline.runs.fleets import Machines, open_machines
@@ -28,9 +28,9 @@ from paceline.spec import ModelFile, RunSpec
 from paceline.store import Store
 from paceline.strategies import strategy
 from paceline.systems import local_system
+from paceline.systems.files import load_hardware
 
 NAMES = ("left", "right")
-LEASE_SECONDS = 3.0
 LONG = {"strategy": "fake", "workers": 2, "steps": 100_000, "knobs": {"real_time": True, "step_ms": 20.0}}
 MODEL = """
 from neighbour import hidden
@@ -51,7 +51,7 @@ def network() -> Iterator[NetworkOfMachines]:
 
 @pytest.fixture(scope="module")
 def fleet(network: NetworkOfMachines) -> Fleet:
-    return parse_fleet(f"ssh:{','.join(NAMES)}").model_copy(update={"lease_seconds": LEASE_SECONDS})
+    return parse_fleet(f"ssh:{','.join(NAMES)}")
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_a_cut_link_is_a_result_within_the_lease_and_leaves_nothing_behind(
             network.mend("right")
     assert record.status is Status.FAILED
     assert record.reason == (
-        "machine right is lost: no word from its agent for 3 s (the link is cut, or the machine stands still)"
+        "machine right is lost: no word from its agent for 6 s (the link is cut, or the machine stands still)"
     )
     # A hang would take the run's time limit of half an hour.
     assert waited < 20 * LEASE_SECONDS
@@ -270,6 +270,25 @@ def test_a_machine_that_cannot_be_used_is_refused_in_words(network: NetworkOfMac
     assert "machine right has no Paceline in" in refusal(environment={"PYTHONPATH": "/nowhere", "PYTHONHOME": ""},
                                                          python=bare_python())  # fmt: skip
     assert refusal(address="10.9.9.9").startswith("machine right has no address 10.9.9.9; it has 127.0.0.1, 10.77.0.2")
+
+
+@pytest.mark.soak
+@pytest.mark.jax
+@pytest.mark.timeout(600)
+def test_a_fleet_is_calibrated_by_its_first_machine_and_the_link_between_all(
+    network: NetworkOfMachines, tmp_path: Path
+) -> None:
+    words = ["calibrate", "--on", "ssh:left,right", "--frameworks", "jax"]
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "measuring the link between left and right" in done.stderr
+    hardware = load_hardware(str(tmp_path / "left.toml"))
+    assert hardware.about.startswith("2 machines like left: ")
+    assert [curve.framework for curve in hardware.calibrated.steps] == ["jax"]
+    assert hardware.outer.bytes_per_second.source.startswith("the slowest TCP transfer between left, right")
+    assert hardware.outer.bytes_per_second.value > 1e6
 
 
 def bare_python() -> str:

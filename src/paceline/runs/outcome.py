@@ -57,8 +57,8 @@ def make_record(
 ) -> Record:
     """The record of a run that was started."""
     clocks = [machine.clock for machine in surroundings.machines]
-    own_clock = strategy(run.spec.strategy).traits.keeps_own_clock
-    ending = replace(ending, reports=on_one_clock(ending.reports, processes, clocks, own_clock))
+    job_clock = strategy(run.spec.strategy).traits.keeps_own_clock
+    ending = replace(ending, reports=on_one_clock(ending.reports, processes, clocks, job_clock))
     status, reason, culprit = classify(ending, processes)
     measured = _measured_fields(run.spec, processes, ending.results, surroundings) if status is Status.OK else {}
     return Record(

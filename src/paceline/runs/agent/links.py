@@ -51,11 +51,11 @@ def _answer(connection: socket.socket, word: bytes) -> None:
     connection.sendall(taken.to_bytes(8, "big"))
 
 
-def measure_link(orders: MeasureLink, own_address: str) -> LinkMeasured:
+def measure_link(orders: MeasureLink, from_address: str) -> LinkMeasured:
     """Sends to a machine that listens, and waits until it says that all has come."""
     try:
         with socket.create_connection(
-            (orders.address, orders.port), PATIENCE_SECONDS, source_address=(own_address, 0)
+            (orders.address, orders.port), PATIENCE_SECONDS, source_address=(from_address, 0)
         ) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.sendall(orders.word.encode())

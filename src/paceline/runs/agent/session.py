@@ -69,7 +69,7 @@ class Session:
     group: LocalGroup | None = None
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _started: bool = False
-    _told: set[int] = field(default_factory=set)
+    _reported: set[int] = field(default_factory=set)
 
     def serve(self) -> None:
         """Does what comes until the launcher says that the study is over."""
@@ -155,7 +155,7 @@ class Session:
         starter = self.servers.starter(strategy(spec.strategy)) if order.forked else Starter()
         orders = order.orders.model_copy(update={"spec": spec})
         self.group = self._open.enter_context(LocalLauncher(starter).open(orders, self.welcome.machine))
-        self._started, self._told = False, set()
+        self._started, self._reported = False, set()
         self.channel.send(RunOpen(port=self.group.meeting[1] if self.group.meeting else None))
 
     def _with_files_of_this_machine(self, spec: RunSpec) -> RunSpec:
@@ -178,10 +178,10 @@ class Session:
         ended = {
             rank: code
             for rank, code in zip(ranks, self.group.exit_codes(), strict=True)
-            if code is not None and rank not in self._told
+            if code is not None and rank not in self._reported
         }
         if ended:
-            self._told |= ended.keys()
+            self._reported |= ended.keys()
             self.channel.send(Codes(codes=ended))
 
     def _relay_published(self) -> None:

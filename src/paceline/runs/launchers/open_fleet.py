@@ -71,7 +71,9 @@ class OpenFleet:
     def system(self) -> System:
         """All machines as one, for the checks of a plan."""
         first = self.agents[0].facts
-        cores = range(sum(len(machine.cores) for machine in self.machines))
+        hosts = [agent.facts.boot_id for agent in self.agents]
+        # Machines of one host may share its cores.
+        cores = {(host, core) for host, machine in zip(hosts, self.machines, strict=True) for core in machine.cores}
         # A GPU of the fleet is one that runs may use.
         gpus = [
             gpu
@@ -81,7 +83,12 @@ class OpenFleet:
         ]
         memory = min(agent.facts.memory_bytes for agent in self.agents)
         return System(
-            first.cpu, tuple(cores), memory, tuple(gpus), "slices are of this machine's GPU", first.frameworks
+            first.cpu,
+            tuple(range(len(cores))),
+            memory,
+            tuple(gpus),
+            "slices are of this machine's GPU",
+            first.frameworks,
         )
 
     def lay_out(self, spec: RunSpec) -> tuple[Process, ...]:

@@ -59,6 +59,14 @@ def test_machines_of_one_host_get_different_cores_and_others_all_of_theirs():
     assert [machine.place.machine for machine in machines] == [0, 1, 2]
 
 
+def test_cores_that_machines_of_one_host_share_count_once():
+    agents = [agent(0, "left", "host"), agent(1, "right", "host"), agent(2, "third", "host"), agent(3, "far")]
+    opened = open_fleet(*agents)
+    opened.machines = machines_of(opened.fleet, agents)
+    assert len(opened.system.cores) == 4
+    assert opened.system.frameworks == {"torch": "2.9"}
+
+
 def test_a_machine_that_only_it_can_reach_is_refused_among_others():
     agents = [agent(0, "left", address="127.0.0.1", interface="lo"), agent(1, "right")]
     with pytest.raises(
