@@ -35,10 +35,10 @@ def lay_out_over(spec: RunSpec, machines: Sequence[Machine], spread: bool = Fals
     for role in roles:
         for index in range(role.processes):
             need = _need(spec, role)
-            if places[current].taken and places[current].taken + need > places[current].room:
+            if places[current].used and places[current].used + need > places[current].room:
                 current = (current + 1) % len(places)
                 # Everything is full: processes share from here on.
-                places[current].taken = 0
+                places[current].used = 0
             processes.append(places[current].add(len(processes), world, role, index, need))
     return tuple(processes)
 
@@ -55,7 +55,7 @@ class _Filling:
 
     def __init__(self, machine: Machine, spec: RunSpec, roles: Sequence[Role]) -> None:
         on_cores = spec.device == "cpu"
-        self.machine, self.taken, self.room = machine, 0, len(machine.cores if on_cores else machine.gpus)
+        self.machine, self.used, self.room = machine, 0, len(machine.cores if on_cores else machine.gpus)
         # A worker that computes on a GPU has several threads to feed it, so all cores are shared out.
         workers = sum(role.processes * role.workers_each for role in roles)
         shared = len(machine.cores) // max(1, min(workers, len(machine.gpus)))
@@ -69,7 +69,7 @@ class _Filling:
         count = min(role.workers_each * self.cores_per_worker, len(cores))
         share = tuple(sorted({cores[(self.assigned + offset) % len(cores)] for offset in range(count)}))
         self.assigned += count
-        self.taken += need
+        self.used += need
         number = self.devices.get(role.name, 0)
         self.devices[role.name] = number + role.workers_each
         device = gpus[number % len(gpus)] if gpus else number

@@ -105,9 +105,9 @@ class Channel:
     def _take(self, count: int, silence_seconds: float | None) -> bytes:
         while len(self._buffer) < count:
             self._fill(silence_seconds)
-        taken = bytes(self._buffer[:count])
+        piece = bytes(self._buffer[:count])
         del self._buffer[:count]
-        return taken
+        return piece
 
     def _fill(self, silence_seconds: float | None) -> None:
         try:

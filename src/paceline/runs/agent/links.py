@@ -45,10 +45,10 @@ def _answer(connection: socket.socket, word: bytes) -> None:
         return
     for _ in range(ROUND_TRIPS):
         connection.sendall(connection.recv(1))
-    taken, buffer = 0, bytearray(len(CHUNK))
+    received, buffer = 0, bytearray(len(CHUNK))
     while (count := connection.recv_into(buffer)) > 0:
-        taken += count
-    connection.sendall(taken.to_bytes(8, "big"))
+        received += count
+    connection.sendall(received.to_bytes(8, "big"))
 
 
 def measure_link(orders: MeasureLink, from_address: str) -> LinkMeasured:
@@ -65,12 +65,12 @@ def measure_link(orders: MeasureLink, from_address: str) -> LinkMeasured:
                 connection.sendall(CHUNK)
                 sent += len(CHUNK)
             connection.shutdown(socket.SHUT_WR)
-            taken = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
+            received = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
             seconds = time.perf_counter() - began
     except OSError as error:
         return LinkMeasured(reason=str(error.strerror or error))
-    if taken != sent:
-        return LinkMeasured(reason=f"{taken} of {sent} bytes arrived")
+    if received != sent:
+        return LinkMeasured(reason=f"{received} of {sent} bytes arrived")
     return LinkMeasured(bytes_per_second=sent / seconds, round_trip_seconds=median(trips))
 
 

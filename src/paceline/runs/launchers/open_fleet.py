@@ -133,10 +133,10 @@ class OpenFleet:
 def refuse_unlike(agents: list[Agent]) -> None:
     """Refuses machines whose Paceline, Python or frameworks have other versions than those of the first."""
     ours = metadata.version("paceline")
-    strange = next((agent for agent in agents if agent.facts.paceline != ours), None)
-    if strange is not None:
+    unlike = next((agent for agent in agents if agent.facts.paceline != ours), None)
+    if unlike is not None:
         raise UserError(
-            f"machine {strange.name} has Paceline {strange.facts.paceline} and this one {ours}; install the same there"
+            f"machine {unlike.name} has Paceline {unlike.facts.paceline} and this one {ours}; install the same there"
         )
     first = agents[0]
     for agent in agents[1:]:
