@@ -217,7 +217,7 @@ def test_a_serving_process_ends_with_the_chief_and_knows_whether_it_was_done(
             except ConnectionError as error:
                 heard.append(str(error))
 
-    with held_port() as listener:
+    with held_port("127.0.0.1") as listener:
         serving = threading.Thread(target=serve, args=(on_the_line(listener, 1, tmp_path),))
         serving.start()
         lines = accept_members(on_the_line(listener, 0, tmp_path))

@@ -19,11 +19,25 @@ from paceline.workloads.own import OWN_DATA, OwnModel, load_own
 # What every process publishes once its report has reached the launcher.
 FINISHED = "finished"
 POLL_SECONDS = 0.01
+# Where processes of one machine reach each other.
+LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process is: its machine's number and name, and where other processes of the run reach it there."""
+
+    machine: int = 0
+    # As the fleet calls it; empty for the machine of the launcher.
+    name: str = ""
+    address: str = LOOPBACK
+    # The network interface that has the address, for libraries that are told an interface.
+    interface: str = LOOPBACK_INTERFACE
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process of a run: its number among all, and its role."""
+    """One process of a run: its number among all, its role, and where it is."""
 
     rank: int
     world: int
@@ -32,6 +46,10 @@ class Process:
     cores: tuple[int, ...]
     # How many workers it drives.
     workers_each: int = 1
+    # Where it is, as its launcher decided.
+    place: Place = Place()
+    # The number of its first device on its machine.
+    device: int = 0
 
 
 class Exchange(Protocol):
@@ -46,7 +64,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the processes of a run meet. The launcher holds the port open, so no other program can take it."""
+    """Where the processes of a run meet: rank 0's address, and a port that its launcher holds open against others."""
 
     host: str
     port: int

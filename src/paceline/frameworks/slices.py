@@ -25,7 +25,7 @@ def open_slice_link(context: Context) -> None:
         return
     nccl = loaded_nccl()
     link = slice_link(nccl, spec.transport)
-    for name, value in link.environment(process.rank, slice_multiprocessors()).items():
+    for name, value in link.environment(process.rank, slice_multiprocessors(), process.place.interface).items():
         if name not in BOUNDS or name not in os.environ:
             os.environ[name] = value
     if nccl is not None:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from paceline.contract.context import Process
+from paceline.contract.context import LOOPBACK_INTERFACE, Process
 from paceline.contract.strategy import Role
 from paceline.record import Finding
 from paceline.spec import RunSpec
@@ -34,8 +34,16 @@ def lay_out(roles: tuple[Role, ...], cores: tuple[int, ...], cores_per_worker: i
             count = min(role.workers_each * cores_per_worker, len(cores))
             share = tuple(sorted({cores[(assigned + offset) % len(cores)] for offset in range(count)}))
             assigned += count
-            processes.append(Process(len(processes), world, role.name, index, share, role.workers_each))
+            device = index * role.workers_each
+            rank = len(processes)
+            processes.append(Process(rank, world, role.name, index, share, role.workers_each, device=device))
     return tuple(processes)
+
+
+def lay_out_run(spec: RunSpec, cores: tuple[int, ...]) -> tuple[Process, ...]:
+    """The processes of a run on the cores of one machine."""
+    roles = strategy(spec.strategy).needs.roles(spec)
+    return lay_out(roles, cores, cores_each(spec, roles, cores))
 
 
 def cores_each(spec: RunSpec, roles: tuple[Role, ...], cores: tuple[int, ...]) -> int:
@@ -66,7 +74,10 @@ def process_environment(spec: RunSpec, process: Process, base: Mapping[str, str]
     threads = str(1 if spec.device != "cpu" and process.role == "worker" else max(1, len(process.cores)))
     env |= dict.fromkeys(_THREAD_POOLS, threads)
     # NumPy's own pool, which no strategy computes with, starts its threads when it is imported; see `fork_server.py`.
-    env |= {"OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
+    env |= {"OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": process.place.interface, "PYTHONUNBUFFERED": "1"}
+    if process.place.interface != LOOPBACK_INTERFACE:
+        # NCCL looks for an interface by itself; the user's own choice goes before the fleet's.
+        env.setdefault("NCCL_SOCKET_IFNAME", process.place.interface)
     if spec.allocator == "tuned":
         env |= TUNED_ALLOCATOR
     if spec.device == "cpu":

@@ -1,6 +1,5 @@
 """One planned run ─► one record. Whatever happens to the processes, a record comes back and nothing is left running."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -9,7 +8,7 @@ from pathlib import Path
 from paceline.data.order import BatchOrder
 from paceline.plan import PlannedRun, parameter_count, sample_count
 from paceline.record import Record, Status
-from paceline.runs.devices import cores_each, lay_out, oversubscription, process_environment
+from paceline.runs.devices import oversubscription
 from paceline.runs.launchers import Launcher, ProcessGroup
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.meters import Meter
@@ -20,7 +19,6 @@ from paceline.runs.meters.load import LoadMeter
 from paceline.runs.outcome import Ending, Surroundings, make_record
 from paceline.runs.probe import probe
 from paceline.runs.processes import POLL_SECONDS
-from paceline.runs.slices import mps, slice_environment
 from paceline.runs.wire import EpochEvent, RunOrders, StepEvent
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
@@ -41,26 +39,21 @@ def launch(
     """Runs it in new processes. Ctrl-C ends it as interrupted; the caller decides what follows from that status."""
     spec = run.spec
     roles = strategy(spec.strategy).needs.roles(spec)
-    processes = lay_out(roles, system.cores, cores_each(spec, roles, system.cores))
+    processes = launcher.lay_out(spec, system)
     orders = RunOrders(spec=spec, processes=processes, schedule=schedule(spec), keep_weights=weights_to is not None)
     energy, gpus = open_energy_meter(spec), open_gpu_meter(spec, time.perf_counter_ns)
     meters: list[Meter] = [meter for meter in (energy, gpus) if meter is not None]
     started_at = timestamp()
-    with mps(spec) as mps_environment:
-        environments = [
-            process_environment(spec, process, os.environ) | slice_environment(spec, process, system) | mps_environment
-            for process in processes
-        ]
-        with launcher.open(orders, environments) as group:
-            load, launched = LoadMeter(launcher.cpu_seconds), time.perf_counter_ns()
-            group.start()
-            codes, verdict = follow(group, spec.timeout_seconds, on_event, meters)
-            for meter in meters:
-                meter.read(last=True)
-            group.kill()
-            ending = Ending(codes, verdict, spec.timeout_seconds, group.reports(), group.log_tails())
-            if weights_to is not None:
-                group.save_weights(weights_to)
+    with launcher.open(orders) as group:
+        load, launched = LoadMeter(launcher.cpu_seconds), time.perf_counter_ns()
+        group.start()
+        codes, verdict = follow(group, spec.timeout_seconds, on_event, meters)
+        for meter in meters:
+            meter.read(last=True)
+        group.kill()
+        ending = Ending(codes, verdict, spec.timeout_seconds, group.reports(), group.log_tails())
+        if weights_to is not None:
+            group.save_weights(weights_to)
     uses = gpus.uses() if gpus is not None else ()
     busy = (oversubscription(roles, system.cores, spec), load.finding(ending.longest_run_queue_share))
     surroundings = Surroundings(

@@ -57,9 +57,9 @@ def leave(code: int) -> NoReturn:
 
 
 @contextlib.contextmanager
-def held_port() -> Iterator[socket.socket]:
-    """A listening socket on a port that the system chose; the first process inherits it, so no one can take it."""
+def held_port(address: str) -> Iterator[socket.socket]:
+    """A listening socket at a port that the system chose; the first process inherits it, so no one can take it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((address, 0))
         listener.listen()
         yield listener

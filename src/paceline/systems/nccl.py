@@ -58,12 +58,12 @@ class SliceLink:
     transport: Literal["p2p", "socket"]
     reason: str
 
-    def environment(self, rank: int, multiprocessors: int) -> dict[str, str]:
+    def environment(self, rank: int, multiprocessors: int, interface: str = "lo") -> dict[str, str]:
         """NCCL's environment variables for a process on so many multiprocessors; read when ranks meet."""
-        loopback = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+        sockets = {"NCCL_SOCKET_IFNAME": interface, "NCCL_IB_DISABLE": "1"}
         if self.transport == "socket":
-            return {**loopback, "NCCL_HOSTID": f"slice-{rank}"}
-        return {**loopback, "NCCL_MULTI_RANK_GPU_ENABLE": "1", **dict.fromkeys(BOUNDS, str(channels(multiprocessors)))}
+            return {**sockets, "NCCL_HOSTID": f"slice-{rank}"}
+        return {**sockets, "NCCL_MULTI_RANK_GPU_ENABLE": "1", **dict.fromkeys(BOUNDS, str(channels(multiprocessors)))}
 
 
 def channels(multiprocessors: int) -> int:

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from paceline.contract.context import Process
+from paceline.contract.context import Place, Process
 from paceline.contract.strategy import Role
 from paceline.runs.devices import TUNED_ALLOCATOR, lay_out, oversubscription, process_environment
 
 PIN = """
 import os, sys
 from paceline.runs.devices import pin
-from paceline.contract.context import Process
+from paceline.contract.context import Place, Process
 pin(Process(0, 1, "worker", 0, (int(sys.argv[1]),)))
 print(sorted(os.sched_getaffinity(0)))
 """
@@ -113,3 +113,21 @@ def test_a_process_is_bound_to_its_cores(child_environment):
         [sys.executable, "-c", PIN, str(core)], env=child_environment, capture_output=True, text=True, check=True
     )
     assert pinned.stdout.strip() == f"[{core}]"
+
+
+def test_libraries_are_told_the_interface_of_the_process_and_a_users_own_choice_of_nccl_stays(make_spec):
+    process = Process(0, 2, "worker", 0, (0,), place=Place(1, "second", "10.0.0.2", "eth1"))
+    env = process_environment(make_spec(), process, {})
+    assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("eth1", "eth1")
+    assert process_environment(make_spec(), process, {"NCCL_SOCKET_IFNAME": "ib0"})["NCCL_SOCKET_IFNAME"] == "ib0"
+
+
+def test_processes_of_one_machine_talk_over_loopback(make_spec):
+    env = process_environment(make_spec(), Process(0, 1, "worker", 0, (0,)), {})
+    assert env["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "NCCL_SOCKET_IFNAME" not in env
+
+
+def test_devices_are_counted_within_their_role():
+    assert [process.device for process in lay_out((Role("worker", 2), Role("server", 1)), (0, 1), 1)] == [0, 1, 0]
+    assert [process.device for process in lay_out(workers(2, each=2), (0, 1), 1)] == [0, 2]

@@ -9,6 +9,7 @@ import pytest
 
 from paceline.plan import PlannedRun, complete
 from paceline.record import Status
+from paceline.runs.devices import lay_out_run
 from paceline.runs.launch import INSTRUMENTED_STEPS, launch, schedule, skipped_record
 from paceline.runs.wire import (
     EpochEvent,
@@ -66,13 +67,14 @@ class PretendLauncher:
     code: int | None = 0
     report: RankResult | RankError | None = GOOD
     orders: list[RunOrders] = field(default_factory=list)
-    environments: list[dict[str, str]] = field(default_factory=list)
     groups: list[PretendGroup] = field(default_factory=list)
 
+    def lay_out(self, spec, system):
+        return lay_out_run(spec, system.cores)
+
     @contextmanager
-    def open(self, orders: RunOrders, environments: list[dict[str, str]]) -> Iterator[PretendGroup]:
+    def open(self, orders: RunOrders) -> Iterator[PretendGroup]:
         self.orders.append(orders)
-        self.environments += environments
         self.groups.append(PretendGroup(self.code, self.report))
         yield self.groups[-1]
         self.groups[-1].calls.append("close")
@@ -92,7 +94,7 @@ def launched(make_spec):
     return make
 
 
-def test_a_launcher_gets_orders_and_environments_and_its_results_become_the_record(launched):
+def test_a_launcher_gets_orders_and_its_results_become_the_record(launched):
     launcher, events = PretendLauncher(), []
     record = launched(launcher, events.append)
     (orders,) = launcher.orders
@@ -102,7 +104,6 @@ def test_a_launcher_gets_orders_and_environments_and_its_results_become_the_reco
     assert [process.rank for process in orders.processes] == [0]
     assert orders.schedule == schedule(record.spec)
     assert not orders.keep_weights
-    assert launcher.environments[0]["OMP_NUM_THREADS"] == "1"
     assert events == [STEP]
 
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from paceline.contract.context import Context
 from paceline.errors import SpecError
 from paceline.frameworks.jax.declared import in_processes
-from paceline.frameworks.meeting import held_ports
+from paceline.frameworks.meeting import held_addresses
 from paceline.frameworks.slices import open_slice_link
 
 WORKERS = "workers"
@@ -24,19 +24,18 @@ def join(context: Context) -> None:
     """All processes of the run, where there are several; to be called before JAX is used."""
     if not in_processes(context.spec) or context.process.world == 1:
         return
-    spec, process, host = context.spec, context.process, context.rendezvous.host
+    spec, process = context.spec, context.process
     patience = max(1, int(spec.collective_timeout_seconds))
     if spec.device == "cpu":
-        _meet_on_loopback()
+        _meet_at(process.place.address)
     open_slice_link(context)
-    with held_ports(context) as ports:
-        address = f"{host}:{ports[0]}"
+    with held_addresses(context) as addresses:
         jax.distributed.initialize(
-            coordinator_address=address,
-            coordinator_bind_address=address,
+            coordinator_address=addresses[0],
+            coordinator_bind_address=addresses[0],
             num_processes=process.world,
             process_id=process.rank,
-            local_device_ids={"cpu": None, "cuda": [process.index], "cuda-slice": [0]}[spec.device],
+            local_device_ids={"cpu": None, "cuda": [process.device], "cuda-slice": [0]}[spec.device],
             cluster_detection_method="deactivate",
             initialization_timeout=patience,
             shutdown_timeout_seconds=patience,
@@ -64,8 +63,8 @@ def mesh_of(context: Context, **sizes: int) -> Mesh:
     return Mesh(np.array(devices[:wanted]).reshape(shape), tuple(sizes) or (WORKERS,))
 
 
-def _meet_on_loopback() -> None:
-    """JAX lets gloo find an address from the host's name, which need not lead anywhere."""
+def _meet_at(address: str) -> None:
+    """Has gloo listen at that address. JAX lets it find one from the host's name, which need not lead anywhere."""
     from jax._src import xla_bridge
 
     # The module has been renamed; where neither name is there, the host's name has to do.
@@ -73,4 +72,4 @@ def _meet_on_loopback() -> None:
     plain = getattr(library, "make_gloo_tcp_collectives", None)
     if plain is None:
         return
-    library.make_gloo_tcp_collectives = partial(plain, hostname="127.0.0.1")
+    library.make_gloo_tcp_collectives = partial(plain, hostname=address)

@@ -25,8 +25,8 @@ def _logical_cpus(replicas: int) -> list[str]:
 
 
 def _gpus(context: Context, replicas: int) -> list[str]:
-    """The GPUs of this process: from the process's number on."""
-    first = context.process.index * replicas
+    """The GPUs of this process on its machine."""
+    first = context.process.device
     gpus = tf.config.list_physical_devices("GPU")[first : first + replicas]
     if len(gpus) < replicas:
         raise RuntimeError(f"{replicas} GPUs are wanted from number {first} on and TensorFlow sees {len(gpus)} there")

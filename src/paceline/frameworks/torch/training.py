@@ -68,7 +68,7 @@ def torch_device(context: Context) -> torch.device:
     """The device of this process."""
     if context.spec.device == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", context.process.index if context.spec.device == "cuda" else 0)
+    device = torch.device("cuda", context.process.device if context.spec.device == "cuda" else 0)
     torch.cuda.set_device(device)
     if context.recorder is not None:
         from paceline.frameworks.torch.instrumentation.steps import profile_gpu

@@ -4,7 +4,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from paceline.contract.context import Process
 from paceline.runs.wire import EpochEvent, RankError, RankResult, RunOrders, StepEvent
+from paceline.spec import RunSpec
+from paceline.systems import System
 
 
 class ProcessGroup(Protocol):
@@ -35,8 +38,11 @@ class ProcessGroup(Protocol):
 class Launcher(Protocol):
     """A way to start the processes of a run."""
 
-    def open(self, orders: RunOrders, environments: list[dict[str, str]]) -> AbstractContextManager[ProcessGroup]:
-        """A group that is ready to start, with the environment variables of each process; its time has not begun."""
+    def lay_out(self, spec: RunSpec, system: System) -> tuple[Process, ...]:
+        """The processes of a run: where each of them is, its cores, and where the others reach it."""
+
+    def open(self, orders: RunOrders) -> AbstractContextManager[ProcessGroup]:
+        """A group that is ready to start; its time has not begun."""
 
     def cpu_seconds(self) -> float:
         """CPU seconds so far of processes on this machine that the kernel does not count as this one's children."""

@@ -10,10 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.contract.context import Process
+from paceline.runs.devices import lay_out_run, process_environment
 from paceline.runs.folder import RunFolder, run_folder
 from paceline.runs.processes import POLL_SECONDS, held_port
+from paceline.runs.slices import mps, slice_environment
 from paceline.runs.starters import NewProcess, RunProcess, Starter
 from paceline.runs.wire import EVENT, EpochEvent, RankError, RankResult, RunOrders, StepEvent, WorkerOrders
+from paceline.spec import RunSpec
+from paceline.systems import System, local_system
 
 CHUNK_BYTES = 1 << 16
 
@@ -24,12 +29,18 @@ class LocalLauncher:
 
     starter: Starter = field(default_factory=Starter)
 
+    def lay_out(self, spec: RunSpec, system: System) -> tuple[Process, ...]:
+        """Processes that reach each other over loopback, with cores dealt in turn."""
+        return lay_out_run(spec, system.cores)
+
     @contextlib.contextmanager
-    def open(self, orders: RunOrders, environments: list[dict[str, str]]) -> Iterator["LocalGroup"]:
+    def open(self, orders: RunOrders) -> Iterator["LocalGroup"]:
         """A group whose folder, port and fork servers are ready."""
-        with run_folder() as folder, held_port() as listener:
+        meeting = orders.processes[0].place.address
+        with mps(orders.spec) as shared, run_folder() as folder, held_port(meeting) as listener:
             host, port = listener.getsockname()
             folder.write_orders(WorkerOrders(**dict(orders), host=host, port=port))
+            environments = process_environments(orders, shared)
             self.starter.prepare(environments)
             group = LocalGroup(folder, environments, self.starter, listener.fileno())
             try:
@@ -41,6 +52,15 @@ class LocalLauncher:
     def cpu_seconds(self) -> float:
         """CPU seconds of fork servers and of the processes that they forked."""
         return self.starter.cpu_seconds()
+
+
+def process_environments(orders: RunOrders, shared: dict[str, str]) -> list[dict[str, str]]:
+    """The environment variables of each process, with those that all of them share."""
+    spec, system = orders.spec, local_system()
+    return [
+        process_environment(spec, process, os.environ) | slice_environment(spec, process, system) | shared
+        for process in orders.processes
+    ]
 
 
 @dataclass

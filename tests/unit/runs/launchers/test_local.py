@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from paceline.contract.context import Process
+from paceline.runs.launchers import local
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.starters import NewProcess
 from paceline.runs.wire import RunOrders, StepEvent
@@ -42,11 +43,22 @@ def orders(make_spec):
     return RunOrders(spec=make_spec(workers=2), processes=processes, schedule=((0, 2),))
 
 
-def environments():
+def environments(*_orders):
     return [{**os.environ, "NAME": f"rank {rank}"} for rank in range(2)]
 
 
-def test_events_arrive_whole_and_processes_end_with_their_codes(orders):
+def test_each_process_gets_the_environment_of_its_cores_and_what_all_share(orders):
+    first, second = local.process_environments(orders, {"SHARED": "yes"})
+    assert first["OMP_NUM_THREADS"] == second["OMP_NUM_THREADS"] == "1"
+    assert first["SHARED"] == second["SHARED"] == "yes"
+
+
+@pytest.fixture
+def named_ranks(monkeypatch):
+    monkeypatch.setattr(local, "process_environments", environments)
+
+
+def test_events_arrive_whole_and_processes_end_with_their_codes(orders, named_ranks):
     line = EVENT.model_dump_json()
     starter = ScriptStarter(
         f"import os, sys, time\nline = {line!r}\nfd = int(sys.argv[1])\n"
@@ -55,7 +67,7 @@ def test_events_arrive_whole_and_processes_end_with_their_codes(orders):
         "    os.write(fd, (line[9:] + '\\n').encode())\n"
         "print(os.environ['NAME'], flush=True)\nsys.exit(3 if os.environ['NAME'] == 'rank 1' else 0)"
     )
-    with LocalLauncher(starter).open(orders, environments()) as group:
+    with LocalLauncher(starter).open(orders) as group:
         assert starter.prepared == environments()
         group.start()
         events = []
@@ -74,14 +86,14 @@ def test_events_arrive_whole_and_processes_end_with_their_codes(orders):
 
 def test_only_the_first_process_inherits_the_socket_where_the_others_find_it(orders):
     starter = ScriptStarter("")
-    with LocalLauncher(starter).open(orders, environments()) as group:
+    with LocalLauncher(starter).open(orders) as group:
         group.start()
     assert [len(process.fds) for process in starter.processes] == [2, 1]
 
 
 def test_no_process_outlives_its_group(orders):
     starter = ScriptStarter("import time\ntime.sleep(600)")
-    with LocalLauncher(starter).open(orders, environments()) as group:
+    with LocalLauncher(starter).open(orders) as group:
         group.start()
         processes = list(group.processes)
     assert [process.poll() for process in processes] == [-9, -9]

@@ -3,7 +3,6 @@
 A server sleeps while it waits, so one that shares a core with a worker costs it only what it computes.
 """
 
-import platform
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -92,9 +91,9 @@ def serving_order(context: Context) -> list[int]:
     served yet wait until the system takes it off again: a few milliseconds, as much as all the rest of the exchange.
     """
     places: list[Any] = [None] * context.process.world
-    dist.all_gather_object(places, (platform.node(), set(context.process.cores)))
-    host, cores = places[context.process.rank]
-    beside = [name == host and bool(cores & others) for name, others in places[: context.spec.workers]]
+    dist.all_gather_object(places, (context.process.place.machine, set(context.process.cores)))
+    machine, cores = places[context.process.rank]
+    beside = [place == machine and bool(cores & others) for place, others in places[: context.spec.workers]]
     return sorted(range(context.spec.workers), key=lambda worker: beside[worker])
 
 

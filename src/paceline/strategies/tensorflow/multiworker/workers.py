@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from paceline.contract.context import FINISHED, Context
-from paceline.frameworks.meeting import held_ports
+from paceline.frameworks.meeting import held_addresses
 
 DONE = "done"
 
@@ -16,8 +16,7 @@ DONE = "done"
 @contextlib.contextmanager
 def cluster(context: Context) -> Iterator[None]:
     """Tells TensorFlow, for as long as it starts its server, who the workers are and where each of them listens."""
-    with held_ports(context) as ports:
-        addresses = [f"{context.rendezvous.host}:{port}" for port in ports]
+    with held_addresses(context) as addresses:
         task = {"type": "worker", "index": context.process.index}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
         try:

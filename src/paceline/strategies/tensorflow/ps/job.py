@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from paceline.contract.context import Context
 from paceline.frameworks.keras.optimizer import TorchOptimizer
-from paceline.frameworks.meeting import held_ports
+from paceline.frameworks.meeting import held_addresses
 from paceline.frameworks.staleness import Staleness
 from paceline.frameworks.tensorflow.devices import prepare
 from paceline.frameworks.tensorflow.passes import clip_gradients
@@ -32,9 +32,8 @@ NO_LIMIT = 2**62
 CHUNK_BYTES = 1 << 16
 
 
-def cluster(context: Context, ports: list[int]) -> tf.train.ClusterSpec:
+def cluster(context: Context, addresses: list[str]) -> tf.train.ClusterSpec:
     """Who listens where, in TensorFlow's words: the chief, then workers, then servers, as ranks go."""
-    addresses = [f"{context.rendezvous.host}:{port}" for port in ports]
     workers = 1 + context.spec.workers
     return tf.train.ClusterSpec({"chief": addresses[:1], "worker": addresses[1:workers], "ps": addresses[workers:]})
 
@@ -50,9 +49,9 @@ class Member:
             intra_op_parallelism_threads=tf.config.threading.get_intra_op_parallelism_threads(),
         )
         self._threads, self._details = threads, dict[str, Any]()
-        with held_ports(context) as ports:
+        with held_addresses(context) as addresses:
             self._server = tf.distribute.Server(
-                cluster(context, ports),
+                cluster(context, addresses),
                 job_name=JOBS[context.process.role],
                 task_index=context.process.index,
                 protocol="grpc",
@@ -253,10 +252,10 @@ class Chief(TfJob):
 
 def _connect(context: Context) -> tuple[dict[int, socket.socket], tf.distribute.Strategy]:
     """Waits for all others and makes them one cluster."""
-    with held_ports(context) as ports:
+    with held_addresses(context) as addresses:
         connections = accept_members(context)
         members = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            cluster(context, ports), task_type="chief", task_id=0, rpc_layer="grpc"
+            cluster(context, addresses), task_type="chief", task_id=0, rpc_layer="grpc"
         )
         return connections, tf.distribute.ParameterServerStrategy(members)
 
