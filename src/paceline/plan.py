@@ -81,9 +81,16 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
     to_run += [PlannedRun(spec, 0) for key, spec in instrumented.items() if (key, 0) not in done]
     skipped = tuple(PlannedRun(specs[key], 0, reason) for key, reason in reasons.items())
     notes = dict.fromkeys(
-        f"{before.strategy} x{before.workers} is run as {after.spread_over}"
-        for before, after in asked
-        if before.strategy != after.strategy
+        [
+            f"{before.strategy} x{before.workers} is run as {after.spread_over}"
+            for before, after in asked
+            if before.strategy != after.strategy
+        ]
+        + [
+            f"{after.spread_over} is one process and is run without a link"
+            for before, after in asked
+            if before.link != after.link
+        ]
     )
     return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented), tuple(notes))
 
@@ -119,6 +126,9 @@ def complete(spec: RunSpec) -> RunSpec:
     spec = by_present_name(spec)
     chosen = strategy(spec.strategy)
     fields: dict[str, Any] = {"knobs": canonical_knobs(chosen, spec.knobs)}
+    if spec.workers == 1 and _processes(spec, chosen) == 1:
+        # Nothing crosses it: runs of one worker are the same over every link.
+        fields["link"] = None
     if "layout" in chosen.needs.heeds and spec.layout is None:
         fields["layout"] = Layout(shard=spec.workers)
     if spec.model is not None:
@@ -140,6 +150,10 @@ def complete(spec: RunSpec) -> RunSpec:
     if fields["dataset"] != OWN_DATA:
         _check_shape(spec, str(fields["dataset"]))
     return spec.model_copy(update=fields)
+
+
+def _processes(spec: RunSpec, chosen: Strategy) -> int:
+    return sum(role.processes for role in chosen.needs.roles(spec))
 
 
 def _sample_fields(spec: RunSpec, model: Workload, dataset: str) -> dict[str, Any]:
@@ -320,10 +334,30 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     ):
         if wanted not in offered:
             return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
+    unlinked = _unlinked(spec, chosen, system)
+    if unlinked is not None:
+        return unlinked
     if spec.device == "cpu":
         tf32 = f"{chosen.name} has no precision tf32 on device cpu: it exists on CUDA devices only; use fp32 or bf16"
         return tf32 if spec.precision == "tf32" else None
     return _missing_gpus(spec, chosen, system)
+
+
+def _unlinked(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
+    """Why the run cannot be put behind the link that it asks for, or None."""
+    if spec.link is None:
+        return None
+    if spec.device != "cpu":
+        return (
+            f"link {spec.link.text} is between processes on CPU cores, and device {spec.device} was asked for: "
+            f"GPUs of one machine do not talk over its network; leave link out, or use device cpu"
+        )
+    if _processes(spec, chosen) == 1:
+        return (
+            f"{chosen.name} drives all workers from one process, so nothing crosses link {spec.link.text}; "
+            f"leave link out, or use a strategy with a process for each worker"
+        )
+    return system.no_link(spec.link)
 
 
 def _missing_gpus(spec: RunSpec, chosen: Strategy, system: System) -> str | None:

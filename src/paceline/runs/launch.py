@@ -50,6 +50,7 @@ def launch(
         codes, verdict = follow(group, spec.timeout_seconds, on_event, meters)
         for meter in meters:
             meter.read(last=True)
+        beside = group.findings()
         group.kill()
         ending = Ending(codes, verdict, spec.timeout_seconds, group.reports(), group.log_tails())
         if weights_to is not None:
@@ -58,7 +59,7 @@ def launch(
     busy = (oversubscription(roles, system.cores, spec), load.finding(ending.longest_run_queue_share))
     surroundings = Surroundings(
         started_at, launched, (time.perf_counter_ns() - launched) / 1e9, environment(),
-        findings=[*(finding for finding in busy if finding is not None), *gpu_findings(uses)],
+        findings=[*(finding for finding in busy if finding is not None), *gpu_findings(uses), *beside],
         energy=energy, gpus=uses, parameters=parameter_count(spec, probe),
     )  # fmt: skip
     return make_record(run, study, processes, ending, surroundings)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.contract.context import Process
+from paceline.record import Finding
 from paceline.runs.wire import EpochEvent, RankError, RankResult, RunOrders, StepEvent
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -30,6 +31,9 @@ class ProcessGroup(Protocol):
 
     def log_tails(self) -> list[str]:
         """The end of what each process printed, in rank order."""
+
+    def findings(self) -> list[Finding]:
+        """Warnings about how the processes were run, while the group is still there."""
 
     def save_weights(self, file: Path) -> None:
         """Writes the trained weights there, if the run kept any."""

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.contract.context import Process
+from paceline.record import Finding
 from paceline.runs.devices import lay_out_run, process_environment
 from paceline.runs.folder import RunFolder, run_folder
-from paceline.runs.processes import POLL_SECONDS, held_port
+from paceline.runs.links.network import RunNetwork, run_network
+from paceline.runs.processes import POLL_SECONDS
 from paceline.runs.slices import mps, slice_environment
 from paceline.runs.starters import NewProcess, RunProcess, Starter
 from paceline.runs.wire import EVENT, EpochEvent, RankError, RankResult, RunOrders, StepEvent, WorkerOrders
@@ -36,13 +38,14 @@ class LocalLauncher:
     @contextlib.contextmanager
     def open(self, orders: RunOrders) -> Iterator["LocalGroup"]:
         """A group whose folder, port and fork servers are ready."""
-        meeting = orders.processes[0].place.address
-        with mps(orders.spec) as shared, run_folder() as folder, held_port(meeting) as listener:
-            host, port = listener.getsockname()
+        cores = local_system().cores
+        with mps(orders.spec) as shared, run_folder() as folder, run_network(orders, cores) as network:
+            orders = orders.model_copy(update={"processes": network.processes})
+            host, port = network.listener.getsockname()
             folder.write_orders(WorkerOrders(**dict(orders), host=host, port=port))
             environments = process_environments(orders, shared)
             self.starter.prepare(environments)
-            group = LocalGroup(folder, environments, self.starter, listener.fileno())
+            group = LocalGroup(folder, environments, self.starter, network)
             try:
                 yield group
             finally:
@@ -70,7 +73,7 @@ class LocalGroup:
     folder: RunFolder
     environments: list[dict[str, str]]
     starter: Starter
-    listen_fd: int
+    network: RunNetwork
     processes: list[RunProcess] = field(default_factory=list)
     _events_fd: int | None = None
     # The beginning of an event of which the rest has not come yet.
@@ -81,7 +84,7 @@ class LocalGroup:
         self._events_fd, write_fd = os.pipe()
         try:
             for rank, environment in enumerate(self.environments):
-                fds = (write_fd, self.listen_fd) if rank == 0 else (write_fd,)
+                fds = (write_fd, self.network.listener.fileno()) if rank == 0 else (write_fd,)
                 process = NewProcess(self.folder.path, rank, environment, self.folder.log(rank), fds)
                 self.processes.append(self.starter.start(process))
         finally:
@@ -120,6 +123,10 @@ class LocalGroup:
     def log_tails(self) -> list[str]:
         """The end of what each process printed."""
         return [self.folder.log_tail(rank) for rank in range(len(self.environments))]
+
+    def findings(self) -> list[Finding]:
+        """Warnings about the network between the processes."""
+        return self.network.findings()
 
     def save_weights(self, file: Path) -> None:
         """Copies the weights out of the folder, if the run kept any."""
