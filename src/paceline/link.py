@@ -50,14 +50,31 @@ class NetworkLink(BaseModel):
     @property
     def text(self) -> str:
         """The link as it is written on the command line; equal links are written alike."""
-        rate = _in_units(self.bits_per_second, BITS_PER_SECOND)
-        return f"{rate}:{_in_units(self.delay_seconds, SECONDS)}" if self.delay_seconds else rate
+        rate, delay = _in_units(self.bits_per_second, BITS_PER_SECOND), _in_units(self.delay_seconds, SECONDS)
+        return ":".join("".join(part) for part in ((rate, delay) if self.delay_seconds else (rate,)))
 
 
-def _in_units(value: float, units: dict[str, float]) -> str:
-    """The number in the largest unit in which it is at least one."""
+def format_bits_per_second(rate: float) -> str:
+    """A rate as people say it: `100 Mbit/s`, `2.5 Gbit/s`."""
+    number, unit = _in_units(rate, BITS_PER_SECOND)
+    return f"{number} {unit.capitalize()}/s"
+
+
+def format_delay(seconds: float) -> str:
+    """A delay as people say it: `5 ms`."""
+    number, unit = _in_units(seconds, SECONDS)
+    return f"{number} {unit}"
+
+
+def link_rank(link: NetworkLink | None) -> tuple[float, float]:
+    """Sorts links from the slowest to the fastest, of equal rates the one with the longest delay first."""
+    return (float("inf"), 0.0) if link is None else (link.bytes_per_second, -link.delay_seconds)
+
+
+def _in_units(value: float, units: dict[str, float]) -> tuple[str, str]:
+    """The number in the largest unit in which it is at least one, and that unit."""
     unit = next((name for name, size in units.items() if round(value / size, 9) >= 1), list(units)[-1])
-    return f"{value / units[unit]:.9g}{unit}"
+    return f"{value / units[unit]:.9g}", unit
 
 
 def _read(text: str) -> dict[str, float]:
@@ -71,7 +88,7 @@ def _read(text: str) -> dict[str, float]:
     bytes_per_second = float(rate[1]) * BITS_PER_SECOND[rate[2]] / BITS_PER_BYTE
     if not LEAST_BYTES_PER_SECOND <= bytes_per_second <= MOST_BYTES_PER_SECOND:
         limits = (LEAST_BYTES_PER_SECOND, MOST_BYTES_PER_SECOND)
-        least, most = (_in_units(limit * BITS_PER_BYTE, BITS_PER_SECOND) for limit in limits)
+        least, most = ("".join(_in_units(limit * BITS_PER_BYTE, BITS_PER_SECOND)) for limit in limits)
         raise ValueError(f"link {text!r} is out of range; use a rate from {least} to {most}")
     delay_seconds = float(delay[1]) * SECONDS[delay[2]] if delay else 0.0
     if delay_seconds > LONGEST_DELAY_SECONDS:

@@ -21,6 +21,8 @@ from paceline.store import DEFAULT_PATH, Store
 from paceline.units import format_percent, format_rate
 
 Text = Callable[[float], str]
+# A field that has a column of its own where it varies.
+LINK = "link"
 
 
 def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
@@ -75,7 +77,7 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
-    for title, group in group_by_setting(rows).items():
+    for title, group in group_by_setting(rows, without={"link"}).items():
         console.print(f"\n[bold]{escape(title)}[/]")
         if any(row.measured for row in group):
             console.print(_table(group))
@@ -98,17 +100,19 @@ def _print_logs(records: Sequence[Record]) -> None:
 
 def _table(rows: Sequence[Row]) -> Table:
     varying = varying_fields(rows)
+    linked = LINK in varying
+    varying = [name for name in varying if name != LINK]
     longest = max(len(series_name(row, varying)) for row in rows if row.measured)
-    headers = ("wor-\nkers", "runs", "samples/s\nepoch 1", "samples/s\nlast epoch", "spread", "speed-\nup",
+    headers = ("wor-\nkers", *([LINK] if linked else []), "runs", "samples/s\nepoch 1", "samples/s\nlast epoch", "spread", "speed-\nup",
                "effi-\nciency", "accu-\nracy")  # fmt: skip
     table = plain_table("strategy", *headers, least_width=min(18, longest))
     for row in rows:
         if row.measured:
-            table.add_row(*_cells(row, varying))
+            table.add_row(*_cells(row, varying, linked))
     return table
 
 
-def _cells(row: Row, varying: list[str]) -> list[str]:
+def _cells(row: Row, varying: list[str], linked: bool) -> list[str]:
     def text(value: float | None, form: Text) -> str:
         return "–" if value is None else form(value)
 
@@ -116,6 +120,7 @@ def _cells(row: Row, varying: list[str]) -> list[str]:
     return [
         escape(series_name(row, varying)),
         f"{row.spec.workers}{star}",
+        *([row.spec.link.text if row.spec.link else "–"] if linked else []),
         str(row.runs),
         text(row.first_epoch_samples_per_second, format_rate),
         text(row.samples_per_second, format_rate),
