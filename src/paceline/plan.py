@@ -126,8 +126,8 @@ def complete(spec: RunSpec) -> RunSpec:
     spec = by_present_name(spec)
     chosen = strategy(spec.strategy)
     fields: dict[str, Any] = {"knobs": canonical_knobs(chosen, spec.knobs)}
-    if spec.workers == 1 and _processes(spec, chosen) == 1:
-        # Nothing crosses it: runs of one worker are the same over every link.
+    if not crosses_links(spec):
+        # Runs of one worker are the same over every link.
         fields["link"] = None
     if "layout" in chosen.needs.heeds and spec.layout is None:
         fields["layout"] = Layout(shard=spec.workers)
@@ -152,8 +152,13 @@ def complete(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update=fields)
 
 
-def _processes(spec: RunSpec, chosen: Strategy) -> int:
-    return sum(role.processes for role in chosen.needs.roles(spec))
+def crosses_links(spec: RunSpec) -> bool:
+    """Whether a link between processes could matter: not where one worker is all there is."""
+    return spec.workers > 1 or _processes(spec) > 1
+
+
+def _processes(spec: RunSpec) -> int:
+    return sum(role.processes for role in strategy(spec.strategy).needs.roles(spec))
 
 
 def _sample_fields(spec: RunSpec, model: Workload, dataset: str) -> dict[str, Any]:
@@ -352,7 +357,7 @@ def _unlinked(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
             f"link {spec.link.text} is between processes on CPU cores, and device {spec.device} was asked for: "
             f"GPUs of one machine do not talk over its network; leave link out, or use device cpu"
         )
-    if _processes(spec, chosen) == 1:
+    if _processes(spec) == 1:
         return (
             f"{chosen.name} drives all workers from one process, so nothing crosses link {spec.link.text}; "
             f"leave link out, or use a strategy with a process for each worker"

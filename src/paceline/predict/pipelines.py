@@ -21,7 +21,9 @@ def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInpu
     count = stages.microbatches * rounds
     within, sends = _exchanges(line, inputs, count)
     passes, with_exchanges, inputs = _stage_passes(line, stages, within, inputs)
-    total = _scheduled(stages, with_exchanges, sends) * rounds
+    delay = max((inputs.delay_seconds(message) for group in line for message in group.messages
+                 if _between_stages(message)), default=0.0)  # fmt: skip
+    total = _scheduled(stages, with_exchanges, [seconds - delay for seconds in sends], delay) * rounds
     alone = min(total, _without_sends(stages, passes) * rounds)
     sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
     beside = inputs.overhead_seconds + max(inputs.update_seconds(group) for group in line)
@@ -33,7 +35,7 @@ def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInpu
     averaged += _outside_passes(line[busiest], inputs, passes[busiest])
     bubble = max(0.0, alone + beside - compute)
     busy = sum(map(sum, passes)) * count + beside * len(line)
-    busy += sum(sending) * 2 + exchanged * len(line)
+    busy += (sum(sending) * 2 + exchanged * len(line)) * _handled_share(line, inputs)
     waiting = inputs.peer_wakeup_seconds(line[busiest])
     return Parts(
         compute, max(0.0, total - alone) + averaged, bubble, waiting, transfers + averaged,
@@ -54,19 +56,29 @@ def _exchanges(
     return [within for within, _ in found], [send for _, send in found]
 
 
+def _handled_share(line: Sequence[RankFootprint], inputs: StepInputs) -> float:
+    """The share of transfers in which cores move the bytes; the rest of the time these are on a wire."""
+    messages = [message for group in line for message in group.messages]
+    handled, under_way = (sum(map(seconds, messages)) for seconds in (inputs.device_seconds, inputs.seconds))
+    return handled / under_way if under_way else 1.0
+
+
 def _between_stages(message: Message) -> bool:
     """Whether it is sent for each micro-batch; gradients of a table that both ends have are sent once in a step."""
     return message.kind == "send" and message.content != "gradients"
 
 
-def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
+def _scheduled(
+    stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float], delay: float = 0.0
+) -> float:
     """Seconds until all micro-batches are done; once the pipeline is full, its pace is extrapolated."""
     few = STEADY_ROUNDS.get(stages.schedule, STEADY_ROUNDS_OTHERWISE) * stages.workers
     if stages.microbatches <= few + stages.workers:
-        return pipeline_seconds(stages, passes, sends)
+        return pipeline_seconds(stages, passes, sends, delay)
     most = few + (stages.microbatches - few) % stages.workers
     before, after = (
-        pipeline_seconds(replace(stages, microbatches=count), passes, sends) for count in (most, most + stages.workers)
+        pipeline_seconds(replace(stages, microbatches=count), passes, sends, delay)
+        for count in (most, most + stages.workers)
     )
     return before + (after - before) * (stages.microbatches - most) / stages.workers
 
@@ -147,11 +159,13 @@ def line_of_workers(workers: Sequence[RankFootprint], stages: Stages) -> list[Ra
     return line[: stages.workers]
 
 
-def pipeline_seconds(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
+def pipeline_seconds(
+    stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float], delay: float = 0.0
+) -> float:
     """Seconds until every worker has made its passes in schedule order, each followed by a send.
 
     `passes` are the seconds of each worker's forward and backward pass through all of its stages, `sends` those of one
-    of its messages, which leave one after another.
+    of its messages, which leave one after another and arrive `delay` seconds after they have left.
     """
     workers, chunks, count = stages.workers, stages.stages_per_worker, stages.microbatches
     free, link = [0.0] * workers, [0.0] * workers
@@ -163,7 +177,8 @@ def pipeline_seconds(stages: Stages, passes: Sequence[tuple[float, float]], send
         free[worker] = now = (needed if needed > now else now) + times[worker][kind]
         if sends_on:
             sent = link[worker]
-            link[worker] = now = (now if now > sent else sent) + sends[worker]
+            link[worker] = (now if now > sent else sent) + sends[worker]
+            now = link[worker] + delay
         arrived[makes] = now
     return max(*free, *link)
 

@@ -1,5 +1,6 @@
 """What a step is simulated with, and what comes of it: the seconds of its parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.costs.footprint import FLOAT_BYTES, ModelFacts, RankFootprint
@@ -122,12 +123,34 @@ class StepInputs:
 
     def hidden_seconds(self, message: Message, payload_bytes: float) -> float:
         """Seconds of so many bytes of such a message while the rank computes, which slows transfers down."""
-        alone = self.costs.seconds(message.kind, payload_bytes, message.ranks, message.apart)
-        return alone * self.hardware.overlap_slowdown.value
+        slowdown = self.hardware.overlap_slowdown.value
+        return self.costs.seconds(message.kind, payload_bytes, message.ranks, message.apart, slowdown)
 
     def seconds(self, message: Message) -> float:
         """Seconds of all such messages in a step."""
         return self.cost(message) * message.count
+
+    def device_seconds(self, message: Message) -> float:
+        """Seconds of all such messages in a step in which devices are busy with them."""
+        alone = self.costs.device_seconds(message.kind, message.payload_bytes, message.ranks, message.apart)
+        return alone * message.count
+
+    def delay_seconds(self, message: Message) -> float:
+        """Seconds in which one such message is on its way and keeps neither a link nor a device busy."""
+        link = self.costs.link
+        return link.delay_seconds(message.kind, message.payload_bytes, message.ranks) if link is not None else 0.0
+
+    def interference(self, hidden: Sequence[Message]) -> float:
+        """Seconds of computation lost in each second in which these transfers are under way.
+
+        While bytes are on a wire, nobody moves them.
+        """
+        usual = self.hardware.interference.value
+        if self.costs.link is None or not usual:
+            return usual
+        busy, under_way = (sum(map(seconds, hidden)) for seconds in (self.device_seconds, self.seconds))
+        share = usual / (1 + usual) * (busy / under_way if under_way else 1.0)
+        return share / (1 - share)
 
 
 def _message_count(group: RankFootprint) -> float:

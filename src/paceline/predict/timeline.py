@@ -63,9 +63,10 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     hidden_share = inputs.hidden_share
     exposed = blocking + hidden_share * max(0.0, span + beside - compute) + (1 - hidden_share) * transfers
     moved = blocking + transfers
-    return Parts(
-        compute, exposed, 0.0, inputs.peer_wakeup_seconds(group), moved, cpu_seconds=inputs.workers * (compute + moved)
-    )
+    # Bytes on a wire keep no core busy.
+    on_wires = sum(inputs.seconds(message) - inputs.device_seconds(message) for message in group.messages)
+    busy = inputs.workers * (compute + moved - on_wires)
+    return Parts(compute, exposed, 0.0, inputs.peer_wakeup_seconds(group), moved, cpu_seconds=busy)
 
 
 def _stretched(own: Passes, group: RankFootprint, inputs: StepInputs) -> float:
@@ -93,7 +94,7 @@ def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -
         segments.append(place * total - done)
         transfers.append(seconds)
         done = place * total
-    end, link = overlap([*segments, total - done], [*transfers, 0.0], inputs.hardware.interference.value)
+    end, link = overlap([*segments, total - done], [*transfers, 0.0], inputs.interference(hidden))
     return inputs.passes.forward_total * scale + max(end, link), sum(transfers)
 
 
@@ -155,7 +156,7 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
         *zip(reversed(late), reversed(backward), reversed(scattered), strict=True),
     ]
     in_runs = [LayerTurn(*turn, len(list(like))) for turn, like in groupby(turns)]
-    end, link = gathered_step(in_runs, before, inputs.hardware.interference.value)
+    end, link = gathered_step(in_runs, before, inputs.interference(hidden))
     return max(end, link + (max(0.0, end - link) + behind if behind else 0.0)), transfers
 
 
@@ -174,7 +175,8 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
     software = inputs.software_seconds(worker, inputs.model.parameter_bytes)
     moved = sum(inputs.seconds(message) for message in large)
     # Both ends of a transfer are busy with it.
-    busy = inputs.workers * (compute + software + 2 * (moved + words)) + update * len(servers)
+    handled = sum(map(inputs.device_seconds, messages))
+    busy = inputs.workers * (compute + software + 2 * handled) + update * len(servers)
     if not inputs.synchronous:
         service = sum(_at_server(message, share, inputs) for message in large) + update
         return _unsynchronised(compute + software + words, moved, service, inputs, busy)
@@ -192,7 +194,7 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
 def _at_server(message: Message, share: float, inputs: StepInputs) -> float:
     """Seconds that the busiest server spends on one worker's message, with the link of a whole node to itself."""
     if inputs.hardware.kind == "cpu":
-        return inputs.seconds(message) * share
+        return (inputs.seconds(message) - inputs.delay_seconds(message) * message.count) * share
     bandwidth = inputs.costs.outer.bandwidth * inputs.hardware.node_devices
     return message.payload_bytes * share * message.count / bandwidth
 

@@ -100,6 +100,7 @@ def linked_network(
             channel.send(request.model_dump_json().encode())
             message, fds, _flags, _address = socket.recv_fds(channel, MESSAGE_BYTES, 1)
             if not message:
+                keeper.wait()  # its last words come after it has closed the channel
                 raise UserError(f"link {link.text} could not be made: {_last_line(log)}; try paceline doctor")
             with socket.socket(fileno=fds[0]) as listener:
                 yield LinksReady.model_validate_json(message), listener, keeper.pid, relays
@@ -112,6 +113,8 @@ def _start_keeper(channel_fd: int, log: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-P", "-m", KEEPER, str(channel_fd), str(os.getpid())],
         pass_fds=(channel_fd,),
+        # Only a process with a single thread may enter a user namespace, and NumPy starts threads when it is imported.
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         # Ctrl-C is for the launcher, which ends the keeper when the run's processes are gone.
         process_group=0,
         stdin=subprocess.DEVNULL,
