@@ -9,7 +9,9 @@ from paceline.analysis.findings import GatheredFinding, gather_findings
 from paceline.analysis.rows import Row, summarise
 from paceline.errors import UserError
 from paceline.execute import Listener, execute, plan_study
+from paceline.fleet import parse_fleet
 from paceline.record import Record
+from paceline.runs.fleets import open_machines
 from paceline.store import DEFAULT_PATH, Store
 from paceline.study import Study
 from paceline.units import format_count
@@ -93,11 +95,13 @@ class Results:
 
 
 def run(
-    study: Study, db: Path | str = DEFAULT_PATH, *, fresh: bool = False, listener: Listener | None = None
-) -> Results:
-    """Makes the runs that the study still lacks and returns all its results."""
-    with Store.open(Path(db)) as store:
-        outcome = execute(plan_study(study, store, fresh=fresh), store, listener or Listener())
+    study: Study, db: Path | str = DEFAULT_PATH, *, fresh: bool = False, listener: Listener | None = None,
+    on: str | None = None,
+) -> Results:  # fmt: skip
+    """Makes the runs that the study still lacks, here or on the fleet that `on` names, and returns all its results."""
+    with Store.open(Path(db)) as store, open_machines(parse_fleet(on)) as machines:
+        plan = plan_study(study, store, fresh=fresh, machines=machines)
+        outcome = execute(plan, store, listener or Listener(), machines)
         if outcome.interrupted:
             raise KeyboardInterrupt
         keys = set(outcome.plan.keys)

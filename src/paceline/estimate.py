@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from paceline.execute import plan_launchers
 from paceline.plan import Plan, PlannedRun
 from paceline.record import Record, Status
+from paceline.runs.fleets import Machines, open_machines
 from paceline.runs.launch import launch, schedule
-from paceline.runs.starters import fork_servers
 from paceline.spec import RunSpec
 from paceline.strategies import strategy, strategy_of_stored
-from paceline.systems import local_system
 
 # Steps of a short run, of which the first are slow and are left out. Where so many would take longer than
 # `STEPS_SECONDS`, fewer are made.
@@ -186,28 +184,32 @@ def _shared_imports(plan: Plan, records: Iterable[Record]) -> list[float]:
     return [took[name] for name, count in runs.items() if count > 1 and name in took]
 
 
-def estimate_by_measuring(plan: Plan, stored: Iterable[Record], on_kind: Callable[[RunSpec], None]) -> Estimate:
+def estimate_by_measuring(
+    plan: Plan, stored: Iterable[Record], on_kind: Callable[[RunSpec], None], machines: Machines | None = None
+) -> Estimate:
     """The estimate from stored runs and, for kinds without one, short runs that are made now and not stored."""
-    system, until = local_system(), time.monotonic() + PATIENCE_SECONDS
+    if machines is None:
+        with open_machines() as here:
+            return estimate_by_measuring(plan, stored, on_kind, here)
+    system, until = machines.system, time.monotonic() + PATIENCE_SECONDS
+    launchers = machines.launchers([run.spec for run in plan.to_run])
     # Frameworks whose first run is done: it reads libraries from disk and is slower than all that follow.
     warm: set[str | None] = {None}
-    with fork_servers() as servers:
-        launchers = plan_launchers(plan, servers)
 
-        def make(spec: RunSpec) -> Record:
-            record = launch(PlannedRun(spec, 0), plan.study, system, lambda _: None, launcher=launchers[spec.strategy])
-            if record.status is Status.INTERRUPTED:
-                raise KeyboardInterrupt
-            return record
+    def make(spec: RunSpec) -> Record:
+        record = launch(PlannedRun(spec, 0), plan.study, system, lambda _: None, launcher=launchers[spec.strategy])
+        if record.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        return record
 
-        def measure(spec: RunSpec) -> Record | None:
-            if time.monotonic() > until:
-                return None
-            on_kind(spec)
-            framework = strategy(spec.strategy).framework
-            if framework not in warm:
-                warm.add(framework)
-                make(spec.model_copy(update={"steps": 1}))
-            return make(spec)
+    def measure(spec: RunSpec) -> Record | None:
+        if time.monotonic() > until:
+            return None
+        on_kind(spec)
+        framework = strategy(spec.strategy).framework
+        if framework not in warm:
+            warm.add(framework)
+            make(spec.model_copy(update={"steps": 1}))
+        return make(spec)
 
-        return estimate(plan, stored, measure)
+    return estimate(plan, stored, measure)

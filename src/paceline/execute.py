@@ -3,20 +3,17 @@
 The command line and the Python interface both use it.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from paceline.data import data_source
+from paceline.errors import SpecError
 from paceline.plan import Plan, PlannedRun, expand_strategies, make_plan
 from paceline.record import FINAL, Record, Status
-from paceline.runs.launch import FRESH, launch, skipped_record
-from paceline.runs.launchers import Launcher
-from paceline.runs.launchers.local import LocalLauncher
+from paceline.runs.fleets import Machines, open_machines
+from paceline.runs.launch import launch, skipped_record
 from paceline.runs.probe import probe
-from paceline.runs.starters import ForkServers, fork_servers
 from paceline.runs.wire import EpochEvent, StepEvent
 from paceline.store import Store
-from paceline.strategies import strategy
 from paceline.study import Study
 from paceline.systems import local_system
 from paceline.workloads.own import OWN_DATA
@@ -60,18 +57,26 @@ class Outcome:
 
 
 def plan_study(
-    study: Study, store: Store | None, *, fresh: bool = False, retry: bool = False, breakdown: bool = False
-) -> Plan:
-    """The plan of a study: which runs are left to make."""
+    study: Study, store: Store | None, *, fresh: bool = False, retry: bool = False, breakdown: bool = False,
+    machines: Machines | None = None,
+) -> Plan:  # fmt: skip
+    """The plan of a study: which runs are left to make, on this machine or on those of a fleet."""
+    if "machines" in study.factors or "machines" in study.fixed:
+        raise SpecError(f"study {study.name} sets machines, which only --on does; leave them out of it")
+    if machines is not None and machines.names:
+        study = study.with_fields({"machines": machines.names})
     names = study.factors.get("strategy", study.fixed.get("strategy"))
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         study = study.with_fields({"strategy": expand_strategies(names)})
     done = set() if fresh or store is None else store.done(only_ok=retry)
-    return make_plan(study, done, local_system(), probe, breakdown)
+    return make_plan(study, done, machines.system if machines is not None else local_system(), probe, breakdown)
 
 
-def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
+def execute(plan: Plan, store: Store, listener: Listener, machines: Machines | None = None) -> Outcome:
     """Makes every run of the plan and stores each record as it comes. Ctrl-C ends the current run and the study."""
+    if machines is None:
+        with open_machines() as here:
+            return execute(plan, store, listener, here)
     outcome = Outcome(plan)
     listener.planned(plan)
     for name in sorted({str(run.spec.dataset) for run in plan.to_run} - {OWN_DATA}):
@@ -80,24 +85,13 @@ def execute(plan: Plan, store: Store, listener: Listener) -> Outcome:
     for run in plan.skipped:
         if not store.has_skipped(run.spec.key(), str(run.skip_reason)):
             store.add(skipped_record(run, plan.study))
-    with fork_servers() as servers:
-        launchers = plan_launchers(plan, servers)
-        for number, run in enumerate(plan.to_run, start=1):
-            listener.started(run, number)
-            record = launch(run, plan.study, local_system(), listener.event, launcher=launchers[run.spec.strategy])
-            store.add(record)
-            outcome.counts[record.status] = outcome.counts.get(record.status, 0) + 1
-            listener.ended(record)
-            if record.status is Status.INTERRUPTED:
-                break
+    launchers = machines.launchers([run.spec for run in plan.to_run])
+    for number, run in enumerate(plan.to_run, start=1):
+        listener.started(run, number)
+        record = launch(run, plan.study, machines.system, listener.event, launcher=launchers[run.spec.strategy])
+        store.add(record)
+        outcome.counts[record.status] = outcome.counts.get(record.status, 0) + 1
+        listener.ended(record)
+        if record.status is Status.INTERRUPTED:
+            break
     return outcome
-
-
-def plan_launchers(plan: Plan, servers: ForkServers) -> dict[str, Launcher]:
-    """The launcher of each strategy: several runs of a framework share one import of it, a single one does not."""
-    planned = {run.spec.strategy: strategy(run.spec.strategy) for run in plan.to_run}
-    runs = Counter(planned[run.spec.strategy].framework for run in plan.to_run)
-    return {
-        name: FRESH if each.framework is None or runs[each.framework] < 2 else LocalLauncher(servers.starter(each))
-        for name, each in planned.items()
-    }

@@ -342,6 +342,8 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     unlinked = _unlinked(spec, chosen, system)
     if unlinked is not None:
         return unlinked
+    if spec.machines and (apart := _unfit_for_a_fleet(spec, chosen)) is not None:
+        return apart
     if spec.device == "cpu":
         tf32 = f"{chosen.name} has no precision tf32 on device cpu: it exists on CUDA devices only; use fp32 or bf16"
         return tf32 if spec.precision == "tf32" else None
@@ -357,12 +359,29 @@ def _unlinked(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
             f"link {spec.link.text} is between processes on CPU cores, and device {spec.device} was asked for: "
             f"GPUs of one machine do not talk over its network; leave link out, or use device cpu"
         )
+    if spec.machines:
+        return (
+            f"link {spec.link.text} is made between processes of this machine, and machines {spec.machines} have links "
+            f"of their own; leave one of link and --on out"
+        )
     if _processes(spec) == 1:
         return (
             f"{chosen.name} drives all workers from one process, so nothing crosses link {spec.link.text}; "
             f"leave link out, or use a strategy with a process for each worker"
         )
     return system.no_link(spec.link)
+
+
+def _unfit_for_a_fleet(spec: RunSpec, chosen: Strategy) -> str | None:
+    """Why a run cannot be spread over several machines, or started on another one."""
+    if spec.device == "cuda-slice":
+        return "slices are of one GPU of this machine; use --on local, or device cuda"
+    if spec.several_machines and spec.workers > 1 and chosen.needs.one_machine:
+        return (
+            f"{chosen.name} has all its workers in one process, which cannot be on several machines "
+            f"({spec.machines}); name one machine with --on"
+        )
+    return None
 
 
 def _missing_gpus(spec: RunSpec, chosen: Strategy, system: System) -> str | None:

@@ -105,6 +105,8 @@ class GpuUse(Frozen):
     held_back: dict[str, float] = {}
     # Processes that used it before the run began.
     other_processes: int = 0
+    # The machine that it is in, where the run was on a fleet.
+    machine: str = ""
 
 
 class Rank(Frozen):
@@ -117,6 +119,20 @@ class Rank(Frozen):
     peak_memory_bytes: int
     memory: Memory | None = None
     details: dict[str, Any] = {}
+    # The machine that it was on, where the run was on a fleet.
+    machine: str = ""
+
+
+class MachineRecord(Frozen):
+    """A machine of a fleet that a run was on, and its clock against the launcher's."""
+
+    name: str
+    # Where the other machines reached it, and what it calls itself.
+    address: str
+    host: str
+    # How far its clock was ahead, by which stamps of its processes were moved, and by how much that may be wrong.
+    clock_offset_seconds: float = 0.0
+    clock_error_seconds: float = 0.0
 
 
 class TimelineSpan(Frozen):
@@ -153,6 +169,8 @@ class Record(Frozen):
     parameters: int | None = None
     energy: Energy | None = None
     gpus: tuple[GpuUse, ...] = ()
+    # Those of a fleet; none where the run was on the launcher's own machine.
+    machines: tuple[MachineRecord, ...] = ()
     # Of an instrumented run: where each rank's time went, and the spans of a few steps.
     breakdown: tuple[RankBreakdown, ...] = ()
     # Results files call the timeline `trace`.

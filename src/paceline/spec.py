@@ -153,6 +153,8 @@ class RunSpec(Frozen):
     link: NetworkLink | None = None
     cores_per_worker: int = Field(default=1, ge=1)
     allocator: Allocator = "tuned"
+    # The machines of the fleet that the run may use, with commas between; empty for the launcher's own.
+    machines: str = ""
     # A short run that records where the time goes; its times are used for nothing else.
     instrumented: bool = False
     # Part of the identity: a shrunk run never answers for a full one.
@@ -224,6 +226,11 @@ class RunSpec(Frozen):
         return self.global_batch if self.global_batch is not None else (self.local_batch or 0) * self.workers
 
     @property
+    def several_machines(self) -> bool:
+        """Whether the run may use more than one machine."""
+        return "," in self.machines
+
+    @property
     def spread_over(self) -> str:
         """The strategy with its layout, or with the number of its workers."""
         return f"{self.strategy} {self.layout.text if self.layout else f'x{self.workers}'}"
@@ -271,7 +278,7 @@ def _sentence(item: dict[str, Any], model: type[BaseModel]) -> str:
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
-    for part in path:
+    for part in (name for name in path if isinstance(name, str)):
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         inner = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
         nested = [kind for kind in inner if issubclass(kind, BaseModel)]

@@ -15,7 +15,7 @@ _SHOWN = frozenset(
     {"strategy", "workers", "workload", "dataset", "dataset_copies", "global_batch", "local_batch", "model", "shrunk"}
 )
 # Fields that a setting's title says, and so no name within it has to.
-_IN_TITLES = frozenset({"train_samples", "epochs", "steps"})
+_IN_TITLES = frozenset({"train_samples", "epochs", "steps", "machines"})
 # Fields that a setting's title says in words of its own.
 _WORDED_IN_TITLES = frozenset({"device", "slices", "link"})
 # Between the parts of a setting's title.
@@ -95,6 +95,7 @@ def setting_title(spec: RunSpec, without: Container[str] = ()) -> str:
         length,
         *([device_name(spec)] if spec.device != "cpu" else []),
         *([f"link {spec.link.text}"] if spec.link is not None and "link" not in without else []),
+        *([f"machines {spec.machines}"] if spec.machines else []),
         *([spec.shrunk.text] if spec.shrunk and "shrunk" not in without else []),
     ]
     return " · ".join(parts)

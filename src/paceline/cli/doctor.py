@@ -3,7 +3,10 @@
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.cli.doctor_fleet import examine
+from paceline.cli.machines import On
 from paceline.cli.terminal import output
+from paceline.fleet import parse_fleet
 from paceline.runs.meters.energy import rapl_counter, watts_per_core
 from paceline.systems import System, local_system
 from paceline.systems.links import TUN_DEVICE, link_means
@@ -19,8 +22,12 @@ _LINKS = {"p2p": "fast, through the GPU's memory", "socket": "slow, over loopbac
 _EXTRA = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "jax": "jax"}
 
 
-def doctor() -> None:
-    """What this machine can run: frameworks, devices, energy counters; what is missing and how to get it."""
+def doctor(on: On = None) -> None:
+    """What this machine can run, or each of a fleet: frameworks, devices, counters, links; what is missing."""
+    fleet = parse_fleet(on)
+    if fleet.machines:
+        examine(fleet)
+        return
     system = local_system()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     lines = [*_hardware(system), *slice_links(system), *_network_links(), *_frameworks(system), *_counters(system), *_data()]

@@ -6,6 +6,7 @@ from rich.table import Table
 from paceline.analysis.rows import summarise
 from paceline.catalogue import choose
 from paceline.cli.event_lines import EventLines
+from paceline.cli.machines import reached
 from paceline.cli.options import command_with
 from paceline.cli.progress import Progress, print_estimate, print_plan, run_name
 from paceline.cli.run_options import RunOptions
@@ -13,8 +14,10 @@ from paceline.cli.show import print_results
 from paceline.cli.terminal import errors, output
 from paceline.estimate import estimate_by_measuring
 from paceline.execute import Outcome, execute, plan_study
+from paceline.fleet import parse_fleet
 from paceline.plan import Plan
 from paceline.record import Record
+from paceline.runs.fleets import Machines
 from paceline.scale import FULL
 from paceline.store import Store
 from paceline.study import Study, built_in_studies
@@ -29,24 +32,26 @@ def run(options: RunOptions) -> None:
         _print_studies()
         return
     options.set_environment()
-    study = options.described_study()
-    if options.dry_run:
-        _print_plan_and_estimate(study, options)
-        return
+    study, fleet = options.described_study(), parse_fleet(options.on)
     progress = _progress(options.progress)
-    plan_study(study, None)  # wrong input is refused before anything is written
-    with Store.open(options.db) as store:
-        with errors().status("looking at what there is to do"):
-            plan = _plan(study, store, options)
-        with progress as listener:
-            outcome = execute(plan, store, listener)
-        if not outcome.interrupted:
-            _show(plan, store.records(), options)
+    with reached(fleet) as machines:
+        if options.dry_run:
+            _print_plan_and_estimate(study, options, machines)
+            return
+        plan_study(study, None, machines=machines)  # wrong input is refused before anything is written
+        with Store.open(options.db) as store:
+            with errors().status("looking at what there is to do"):
+                plan = _plan(study, store, options, machines)
+            with progress as listener:
+                outcome = execute(plan, store, listener, machines)
+            if not outcome.interrupted:
+                _show(plan, store.records(), options)
     _exit_unless_all_well(outcome)
 
 
-def _plan(study: Study, store: Store, options: RunOptions) -> Plan:
-    return plan_study(study, store, fresh=options.fresh, retry=options.retry, breakdown=options.breakdown)
+def _plan(study: Study, store: Store | None, options: RunOptions, machines: Machines) -> Plan:
+    fresh, retry, breakdown = options.fresh, options.retry, options.breakdown
+    return plan_study(study, store, fresh=fresh, retry=retry, breakdown=breakdown, machines=machines)
 
 
 def _show(plan: Plan, records: list[Record], options: RunOptions) -> None:
@@ -67,17 +72,17 @@ def _progress(form: str) -> Progress | EventLines:
     return choose(form, forms, "form of progress")()
 
 
-def _print_plan_and_estimate(study: Study, options: RunOptions) -> None:
+def _print_plan_and_estimate(study: Study, options: RunOptions, machines: Machines) -> None:
     if options.db.is_file():
         with Store.open_existing(options.db) as store:
-            plan, stored = _plan(study, store, options), store.records()
+            plan, stored = _plan(study, store, options, machines), store.records()
     else:
-        plan, stored = plan_study(study, None, breakdown=options.breakdown), []
+        plan, stored = _plan(study, None, options, machines), []
     print_plan(plan)
     if plan.to_run:
         with errors().status("measuring a few steps") as status:
             estimate = estimate_by_measuring(
-                plan, stored, lambda spec: status.update(f"measuring a few steps of {run_name(spec)}")
+                plan, stored, lambda spec: status.update(f"measuring a few steps of {run_name(spec)}"), machines
             )
         print_estimate(estimate)
 

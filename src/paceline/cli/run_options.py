@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli.fields import parse_pairs, study_fields
+from paceline.cli.machines import On
 from paceline.cli.options import make_option
 from paceline.cli.terminal import Db, flag
 from paceline.errors import UserError
@@ -75,6 +76,7 @@ class RunOptions:
     watts: Annotated[
         float | None, _how("Of a busy core, where energy can only be estimated.", "W", "--watts-per-core")
     ] = None
+    on: On = None
     db: Db = DEFAULT_PATH
     scale: Annotated[str | None, make_option("The study made smaller: tiny, small or full.", "NAME")] = None
     dry_run: Annotated[

@@ -109,6 +109,11 @@ class Needs:
     # Recognises the framework's own out-of-memory exceptions.
     is_out_of_memory: Callable[[BaseException], bool] = lambda error: isinstance(error, MemoryError)
 
+    @property
+    def one_machine(self) -> bool:
+        """Whether all its workers are in one process by its nature, and so on one machine."""
+        return self.roles is one_process_for_all_workers
+
 
 @dataclass(frozen=True)
 class Testing:

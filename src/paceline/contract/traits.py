@@ -117,6 +117,8 @@ class Traits:
     independent_with: Mapping[str, Scalar] | None = None
     # The layout that it stands for, in the words of composed ones; None where none of them is the same.
     layout: Callable[[RunSpec], Layout | None] = lambda spec: spec.layout
+    # Whether its jobs count pretended time, which no machine's clock moves.
+    keeps_own_clock: bool = False
     # Whether it is its framework's usual way to use several devices, which one worker is weighed against.
     usual_on_several_devices: bool = False
 

@@ -1,8 +1,10 @@
 """What a data set is: arrays in memory, the same numbers for every framework."""
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +48,14 @@ class DataSet:
         outputs = prod(self.train_targets.shape[1:]) * (self.classes or 1)
         return max(1, min(EVALUATION_BATCH, MOST_EVALUATED_NUMBERS // max(outputs, prod(self.input_shape))))
 
+    def digest(self) -> str:
+        """What tells this data from other data, in the order of its samples."""
+        checksum = 0
+        for array in (self.train_inputs, self.train_targets, self.test_inputs, self.test_targets):
+            checksum = zlib.crc32(np.ascontiguousarray(array).data.cast("B"), checksum)
+            checksum = zlib.crc32(str((array.shape, array.dtype.str)).encode(), checksum)
+        return f"{checksum:08x}"
+
     def first(self, train_samples: int | None) -> "DataSet":
         """The data set with only its first training samples, and test samples in proportion."""
         have = len(self.train_inputs)
@@ -73,6 +83,8 @@ class DataSource:
     test_count: Callable[[DataRequest], int]
     # Fetches what `load` needs, once, before any run; data that is shipped or generated needs nothing.
     prepare: Callable[[FetchProgress], None] = lambda _progress: None
+    # The files on this machine that `load` reads, beside those that ship with Paceline; None where they are not here.
+    files: Callable[[], Sequence[Path] | None] = tuple
     shape: tuple[int, ...] | None = None
     classes: int | None = None
 

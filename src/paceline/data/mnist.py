@@ -45,6 +45,12 @@ def find_folder() -> Path | None:
     return None
 
 
+def files() -> list[Path] | None:
+    """The four files, where they are here."""
+    folder = find_folder()
+    return [folder / name for name in FILES] if folder is not None else None
+
+
 def prepare(progress: FetchProgress) -> None:
     """Makes sure that the files are here; downloads them when they are not."""
     if find_folder() is not None:
@@ -98,6 +104,7 @@ DATA = DataSource(
     load=load,
     test_count=lambda request: test_share(TEST_SAMPLES, TRAIN_SAMPLES, request),
     prepare=prepare,
+    files=files,
     shape=(1, 28, 28),
     classes=10,
 )

@@ -62,7 +62,7 @@ def oversubscription(roles: tuple[Role, ...], cores: tuple[int, ...], spec: RunS
     return Finding(
         code="oversubscribed",
         text=f"{counts} of {format_count(spec.cores_per_worker, 'core')} each want {wanted} cores; "
-        f"this machine has {len(cores)}",
+        f"{'its machines have' if spec.machines else 'this machine has'} {len(cores)}",
         hint="times are of an oversubscribed machine; scaling efficiency leaves them out",
     )
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.runs.processes import is_alive
-from paceline.runs.wire import RANK_REPORT, RankError, RankResult, WorkerOrders
+from paceline.runs.wire import RANK_REPORT, Published, RankError, RankResult, WorkerOrders
 
 FOLDER_PREFIX = "paceline-run-"
 LOG_TAIL_BYTES = 8_000
@@ -20,6 +21,8 @@ class RunFolder:
     """Where a launcher and the processes of a run on the same machine leave things for each other."""
 
     path: Path
+    # Where a process says what it published, so that its launcher can tell processes on other machines.
+    events_fd: int | None = None
 
     @property
     def weights(self) -> Path:
@@ -53,7 +56,15 @@ class RunFolder:
 
     def publish(self, name: str, rank: int, value: str) -> None:
         """Leaves a short text for the other processes (see `contract.context.Exchange`)."""
-        self._write_whole(f"{name}-{rank}", value)
+        self.deliver(Published(name=name, rank=rank, value=value))
+        if self.events_fd is not None:
+            line = Published(name=name, rank=rank, value=value).model_dump_json().encode() + b"\n"
+            assert len(line) <= select.PIPE_BUF, "longer lines of two processes would mix"
+            os.write(self.events_fd, line)
+
+    def deliver(self, text: Published) -> None:
+        """Leaves what a process published, here or on another machine, for the processes of this one."""
+        self._write_whole(f"{text.name}-{text.rank}", text.value)
 
     def read(self, name: str, rank: int) -> str | None:
         """The text of that name that a process has published; None before it has."""

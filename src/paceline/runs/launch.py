@@ -1,7 +1,7 @@
 """One planned run ─► one record. Whatever happens to the processes, a record comes back and nothing is left running."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,14 +11,20 @@ from paceline.record import Record, Status
 from paceline.runs.devices import oversubscription
 from paceline.runs.launchers import Launcher, ProcessGroup
 from paceline.runs.launchers.local import LocalLauncher
-from paceline.runs.meters import Meter
-from paceline.runs.meters.energy import open_energy_meter
 from paceline.runs.meters.environment import environment
-from paceline.runs.meters.gpus import gpu_findings, open_gpu_meter
-from paceline.runs.meters.load import LoadMeter
-from paceline.runs.outcome import Ending, Surroundings, make_record
+from paceline.runs.meters.load import read_load
+from paceline.runs.meters.machine import boot_id
+from paceline.runs.outcome import Ending, make_record
 from paceline.runs.probe import probe
 from paceline.runs.processes import POLL_SECONDS
+from paceline.runs.surroundings import (
+    Surroundings,
+    joined_energy,
+    joined_environment,
+    joined_gpus,
+    machine_findings,
+    one_host_finding,
+)
 from paceline.runs.wire import EpochEvent, RunOrders, StepEvent
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
@@ -41,26 +47,27 @@ def launch(
     roles = strategy(spec.strategy).needs.roles(spec)
     processes = launcher.lay_out(spec, system)
     orders = RunOrders(spec=spec, processes=processes, schedule=schedule(spec), keep_weights=weights_to is not None)
-    energy, gpus = open_energy_meter(spec), open_gpu_meter(spec, time.perf_counter_ns)
-    meters: list[Meter] = [meter for meter in (energy, gpus) if meter is not None]
     started_at = timestamp()
     with launcher.open(orders) as group:
-        load, launched = LoadMeter(launcher.cpu_seconds), time.perf_counter_ns()
+        before, launched = read_load(), time.perf_counter_ns()
         group.start()
-        codes, verdict = follow(group, spec.timeout_seconds, on_event, meters)
-        for meter in meters:
-            meter.read(last=True)
-        beside = group.findings()
+        codes, verdict = follow(group, spec.timeout_seconds, on_event)
         group.kill()
-        ending = Ending(codes, verdict, spec.timeout_seconds, group.reports(), group.log_tails())
+        ending = Ending(codes, verdict, spec.timeout_seconds, group.reports(), group.log_tails(), group.troubles())
         if weights_to is not None:
             group.save_weights(weights_to)
-    uses = gpus.uses() if gpus is not None else ()
-    busy = (oversubscription(roles, system.cores, spec), load.finding(ending.longest_run_queue_share))
+        machines, after = group.machines(), read_load()
+    fleet = tuple(machine for machine in machines if machine.name)
+    launcher_load = (boot_id(), before, after) if fleet and before is not None and after is not None else None
+    crowded = oversubscription(roles, system.cores, spec)
     surroundings = Surroundings(
-        started_at, launched, (time.perf_counter_ns() - launched) / 1e9, environment(),
-        findings=[*(finding for finding in busy if finding is not None), *gpu_findings(uses), *beside],
-        energy=energy, gpus=uses, parameters=parameter_count(spec, probe),
+        started_at, launched, (time.perf_counter_ns() - launched) / 1e9, joined_environment(machines),
+        findings=[
+            *([crowded] if crowded is not None else []), *one_host_finding(fleet),
+            *machine_findings(machines, ending.longest_run_queue_share, launcher_load),
+        ],
+        energy=joined_energy(machines), gpus=joined_gpus(machines), parameters=parameter_count(spec, probe),
+        machines=fleet,
     )  # fmt: skip
     return make_record(run, study, processes, ending, surroundings)
 
@@ -74,9 +81,7 @@ def schedule(spec: RunSpec) -> tuple[tuple[int, int], ...]:
     return tuple(order.schedule(spec.epochs, spec.steps))
 
 
-def follow(
-    group: ProcessGroup, timeout_seconds: float, on_event: OnEvent, meters: Sequence[Meter] = ()
-) -> tuple[list[int | None], Status | None]:
+def follow(group: ProcessGroup, timeout_seconds: float, on_event: OnEvent) -> tuple[list[int | None], Status | None]:
     """Waits until all processes have ended, one has failed, the time is up, or the user interrupts.
 
     Gives the exit codes, and the status where it is not for the processes to say.
@@ -86,12 +91,10 @@ def follow(
         while True:
             for event in group.events(POLL_SECONDS):
                 on_event(event)
-            for meter in meters:
-                meter.read()
             codes = group.exit_codes()
             if all(code is not None for code in codes):
                 return codes, None
-            if any(codes):
+            if any(codes) or group.troubles():
                 return _codes_after_grace(group), None
             if time.monotonic() > deadline:
                 return codes, Status.TIMED_OUT

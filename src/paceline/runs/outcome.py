@@ -3,7 +3,7 @@
 import math
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -11,11 +11,14 @@ from typing import Any
 from paceline.breakdown import break_down
 from paceline.contract.context import Process
 from paceline.plan import PlannedRun
-from paceline.record import Energy, Epoch, Finding, GpuUse, Memory, Rank, Record, Startup, Status, TimelineSpan
+from paceline.record import Energy, Epoch, Finding, Memory, Rank, Record, Startup, Status, TimelineSpan
 from paceline.runs.meters.energy import EnergyMeter, charge
-from paceline.runs.wire import EpochResult, RankError, RankResult
+from paceline.runs.one_clock import clock_finding, on_one_clock
+from paceline.runs.surroundings import Surroundings, machine_records
+from paceline.runs.wire import DATA_DIGEST, EpochResult, RankError, RankResult
 from paceline.spans import Span
 from paceline.spec import RunSpec
+from paceline.strategies import strategy
 from paceline.systems.nccl import SLICE_TRANSPORT, SLICE_TRANSPORT_REASON
 from paceline.warm_up import warm_up_steps
 
@@ -35,6 +38,8 @@ class Ending:
     timeout_seconds: float = 0.0
     reports: Sequence[RankResult | RankError | None] = ()
     log_tails: Sequence[str] = ()
+    # Why machines of the fleet were lost, in words.
+    troubles: Sequence[str] = ()
 
     @property
     def results(self) -> list[RankResult]:
@@ -47,65 +52,73 @@ class Ending:
         return max((result.run_queue_share or 0.0 for result in self.results), default=0.0)
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """What the launcher knows of a run beside what its processes left."""
-
-    started_at: str
-    # When the first process was started, in nanoseconds of the clock that processes stamp with.
-    launched: int
-    wall_seconds: float
-    environment: dict[str, Any]
-    findings: Sequence[Finding] = ()
-    energy: EnergyMeter | None = None
-    gpus: tuple[GpuUse, ...] = ()
-    parameters: int | None = None
-
-
 def make_record(
     run: PlannedRun, study: str, processes: Sequence[Process], ending: Ending, surroundings: Surroundings
 ) -> Record:
     """The record of a run that was started."""
+    clocks = [machine.clock for machine in surroundings.machines]
+    own_clock = strategy(run.spec.strategy).traits.keeps_own_clock
+    ending = replace(ending, reports=on_one_clock(ending.reports, processes, clocks, own_clock))
     status, reason, culprit = classify(ending, processes)
     measured = _measured_fields(run.spec, processes, ending.results, surroundings) if status is Status.OK else {}
     return Record(
         study=study, spec=run.spec, repeat=run.repeat, status=status, reason=reason,
         started_at=surroundings.started_at, wall_seconds=surroundings.wall_seconds,
         findings=(*surroundings.findings, *measured.pop("findings", ())), environment=surroundings.environment,
-        gpus=surroundings.gpus, parameters=surroundings.parameters,
+        gpus=surroundings.gpus, parameters=surroundings.parameters, machines=machine_records(surroundings.machines),
         log_tail="" if status is Status.OK else ending.log_tails[culprit], **measured,
     )  # fmt: skip
 
 
 def classify(ending: Ending, processes: Sequence[Process]) -> tuple[Status, str | None, int]:
     """Status, reason in words, and the rank whose log tells most. A signal explains more than the errors it causes."""
-    if ending.verdict is Status.TIMED_OUT:
-        return Status.TIMED_OUT, f"did not end within {ending.timeout_seconds:g} s (timeout_seconds)", 0
     if ending.verdict is not None:
-        return ending.verdict, "interrupted by the user", 0
+        late = f"did not end within {ending.timeout_seconds:g} s (timeout_seconds)"
+        return ending.verdict, late if ending.verdict is Status.TIMED_OUT else "interrupted by the user", 0
+    if ending.troubles:
+        return Status.FAILED, "; ".join(ending.troubles), 0
     for rank, code in enumerate(ending.codes):
         if code is not None and code < 0:
             # Real-time signals have no name.
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-            return Status.FAILED, f"rank {rank} ({processes[rank].role}) was killed by {name}", rank
+            return Status.FAILED, f"{_rank_name(processes[rank])} was killed by {name}", rank
     errors = [(report, rank) for rank, report in enumerate(ending.reports) if isinstance(report, RankError)]
     if errors:
         error, rank = min(errors, key=lambda pair: (pair[0].failed_at, pair[1]))
-        return _from_error(error, rank, processes[rank].role)
+        return _from_error(error, processes[rank])
     silent = [rank for rank, code in enumerate(ending.codes) if code]
     silent += [rank for rank, report in enumerate(ending.reports) if report is None]
     if silent:
-        role, code = processes[silent[0]].role, ending.codes[silent[0]]
-        return Status.FAILED, f"rank {silent[0]} ({role}) ended with exit code {code} and no result", silent[0]
-    return Status.OK, None, 0
+        name, code = _rank_name(processes[silent[0]]), ending.codes[silent[0]]
+        return Status.FAILED, f"{name} ended with exit code {code} and no result", silent[0]
+    unlike = _unlike_data(processes, ending.results)
+    return (Status.OK, None, 0) if unlike is None else (Status.FAILED, unlike, 0)
 
 
-def _from_error(error: RankError, rank: int, role: str) -> tuple[Status, str, int]:
+def _unlike_data(processes: Sequence[Process], results: Sequence[RankResult]) -> str | None:
+    """That processes on different machines trained on different data, or None."""
+    digests = {
+        result.notes[DATA_DIGEST]: process.place.name
+        for process, result in zip(processes, results, strict=True)
+        if DATA_DIGEST in result.notes
+    }
+    if len(digests) < 2:
+        return None
+    return f"the data on {' and '.join(sorted(digests.values()))} differ; put the same files on both and run it again"
+
+
+def _rank_name(process: Process) -> str:
+    """`rank 1 (worker)`, and on which machine of a fleet."""
+    where = f" on {process.place.name}" if process.place.name else ""
+    return f"rank {process.rank} ({process.role}){where}"
+
+
+def _from_error(error: RankError, process: Process) -> tuple[Status, str, int]:
     if error.kind == "user_error":
-        return Status.FAILED, error.text, rank
+        return Status.FAILED, error.text, process.rank
     words = f"{error.type}: {error.text}" if error.text else error.type
     status = Status.OUT_OF_MEMORY if error.kind == "out_of_memory" else Status.FAILED
-    return status, f"rank {rank} ({role}): {words}", rank
+    return status, f"{_rank_name(process)}: {words}", process.rank
 
 
 def _measured_fields(
@@ -119,6 +132,9 @@ def _measured_fields(
     losses = [loss for ranks in views for loss in _mean_losses(ranks)]
     charged, energy = _charged(spec, epochs, views, results, surroundings.energy)
     steps = {process.rank: _steps(result) for process, result in zip(processes, results, strict=True)}
+    compared = spec.instrumented and not strategy(spec.strategy).traits.keeps_own_clock
+    clocks = [machine.clock for machine in surroundings.machines] if compared else []
+    apart = clock_finding(clocks, [seconds for rank_steps in steps.values() for seconds in rank_steps])
     return {
         "startup": _startup(results, surroundings.launched),
         "epochs": charged,
@@ -126,10 +142,13 @@ def _measured_fields(
         "ranks": tuple(_rank(process, result) for process, result in zip(processes, results, strict=True)),
         "losses": tuple(loss if math.isfinite(loss) else None for loss in losses),
         "step_seconds": steps,
-        "findings": [*_loss_finding(losses), *_first_epoch_finding(epochs), *_slow_link_finding(spec, results)],
+        "findings": [
+            *_loss_finding(losses), *_first_epoch_finding(epochs), *_slow_link_finding(spec, results),
+            *([apart] if apart is not None else []),
+        ],
         **_settled([seconds for seconds in steps.values() if seconds]),
-        **_instrumented_fields(processes, results),
-    }
+        **({} if apart is not None else _instrumented_fields(processes, results)),
+    }  # fmt: skip
 
 
 def _rank(process: Process, result: RankResult) -> Rank:
@@ -139,7 +158,7 @@ def _rank(process: Process, result: RankResult) -> Rank:
     return Rank(
         rank=process.rank, role=process.role, cores=process.cores, cpu_seconds=measured.cpu_seconds,
         peak_memory_bytes=measured.peak_memory_bytes, memory=_memory(result),
-        details={**measured.details, **result.notes, **known},
+        details={**measured.details, **result.notes, **known}, machine=process.place.name,
     )  # fmt: skip
 
 

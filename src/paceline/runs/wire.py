@@ -13,11 +13,15 @@ from paceline.contract.job import Evaluation
 from paceline.contract.own_facts import OwnFacts
 from paceline.contract.trace import Trace
 from paceline.link import NetworkLink
+from paceline.record import Energy, Finding, GpuUse
+from paceline.runs.meters.load import Reading
 from paceline.runs.meters.memory import Resident
 from paceline.spans import Span
 from paceline.spec import RunSpec
 from paceline.systems.gpu_memory import GpuMemory
 
+# The note of a process on several machines that says which data it trained on.
+DATA_DIGEST = "data_digest"
 # The length of a message between a fork server and its client, at most.
 MESSAGE_BYTES = 1 << 16
 
@@ -64,7 +68,16 @@ class EpochEvent(Message):
     samples_per_second: float
 
 
-Event = Annotated[StepEvent | EpochEvent, Field(discriminator="kind")]
+class Published(Message):
+    """A short text that a process leaves for the others, on its way to their machines (`contract.context.Exchange`)."""
+
+    kind: Literal["published"] = "published"
+    name: str
+    rank: int
+    value: str
+
+
+Event = Annotated[StepEvent | EpochEvent | Published, Field(discriminator="kind")]
 
 
 class EpochResult(Message):
@@ -132,6 +145,32 @@ class RankError(Message):
 
 
 RankReport = Annotated[RankResult | RankError, Field(discriminator="kind")]
+
+
+class ClockOffset(Message):
+    """How far a machine's clock is ahead of the launcher's, in nanoseconds, and by how much that may be wrong."""
+
+    offset: int = 0
+    error: int = 0
+
+
+class MachineReport(Message):
+    """What the meters of a machine read during a run."""
+
+    # As the fleet calls it; empty for the machine of the launcher.
+    name: str = ""
+    address: str = ""
+    boot_id: str = ""
+    environment: dict[str, Any] = {}
+    # The accounts of its kernel before the run and after it, where it keeps any.
+    load: tuple[Reading, Reading] | None = None
+    energy: Energy | None = None
+    # The clock and joules of each reading.
+    energy_readings: list[tuple[int, float]] = []
+    gpus: tuple[GpuUse, ...] = ()
+    clock: ClockOffset = ClockOffset()
+    # What its launcher has to say of how the processes were run there.
+    findings: tuple[Finding, ...] = ()
 
 
 class ProbeReply(Message):
@@ -214,6 +253,6 @@ class ProcessEnded(Message):
     code: int
 
 
-EVENT: TypeAdapter[StepEvent | EpochEvent] = TypeAdapter(Event)
+EVENT: TypeAdapter[StepEvent | EpochEvent | Published] = TypeAdapter(Event)
 RANK_REPORT: TypeAdapter[RankResult | RankError] = TypeAdapter(RankReport)
 SERVER_MESSAGE: TypeAdapter[ProcessStarted | ProcessEnded] = TypeAdapter(ProcessStarted | ProcessEnded)

@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter_ns
@@ -28,6 +28,7 @@ from paceline.runs.measure import Reporter, serve, train, train_instrumented  # 
 from paceline.runs.meters.memory import resident, start_peak_anew  # noqa: E402
 from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
 from paceline.runs.wire import (  # noqa: E402
+    DATA_DIGEST,
     EpochEvent,
     ForkedWorker,
     Measurements,
@@ -59,7 +60,8 @@ def main(start: WorkerStart) -> int:
     process = orders.processes[start.rank]
     enter(process.place.namespaces)
     pin(process)
-    rendezvous = Rendezvous(orders.host, orders.port, start.listen_fd, start.folder)
+    exchange = replace(start.folder, events_fd=start.events_fd)
+    rendezvous = Rendezvous(orders.host, orders.port, start.listen_fd, exchange)
     chosen = strategy(orders.spec.strategy)
     report: RankResult | RankError
     try:
@@ -103,6 +105,8 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
         measured = train(job, orders.schedule, samples, reporter)
         if orders.keep_weights:
             _keep_weights(context, job.weights(), start.folder)
+    if orders.spec.several_machines and "data" in vars(context):
+        context.notes[DATA_DIGEST] = context.data.digest()
     waited = (run_queue_seconds() - queued) * 1e9 / max(1, perf_counter_ns() - opened)
     job.close()
     return RankResult(

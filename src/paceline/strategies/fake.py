@@ -12,6 +12,7 @@ from typing import Any
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation, Job
 from paceline.contract.strategy import Knob, Needs, Strategy
+from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts, RankFootprint, training_flops
 from paceline.costs.messages import all_reduce
 from paceline.errors import UserError
@@ -167,4 +168,5 @@ STRATEGY = Strategy(
     open_job=open_job,
     knobs=KNOBS,
     needs=Needs(devices=("cpu",)),
+    traits=Traits(keeps_own_clock=True),
 )

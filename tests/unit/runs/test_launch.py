@@ -11,9 +11,11 @@ from paceline.plan import PlannedRun, complete
 from paceline.record import Status
 from paceline.runs.devices import lay_out_run
 from paceline.runs.launch import INSTRUMENTED_STEPS, launch, schedule, skipped_record
+from paceline.runs.meters.environment import environment
 from paceline.runs.wire import (
     EpochEvent,
     EpochResult,
+    MachineReport,
     Measurements,
     ProcessStart,
     RankError,
@@ -45,6 +47,12 @@ class PretendGroup:
 
     def exit_codes(self) -> list[int | None]:
         return [self.code]
+
+    def troubles(self) -> list[str]:
+        return []
+
+    def machines(self) -> list[MachineReport]:
+        return [MachineReport(environment=environment())]
 
     def kill(self) -> None:
         self.calls.append("kill")
@@ -78,9 +86,6 @@ class PretendLauncher:
         self.groups.append(PretendGroup(self.code, self.report))
         yield self.groups[-1]
         self.groups[-1].calls.append("close")
-
-    def cpu_seconds(self) -> float:
-        return 0.0
 
 
 @pytest.fixture

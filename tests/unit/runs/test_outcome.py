@@ -11,7 +11,8 @@ from paceline.plan import PlannedRun
 from paceline.record import Energy, Finding, Memory, Status
 from paceline.runs.meters.energy import EnergyMeter
 from paceline.runs.meters.memory import Resident
-from paceline.runs.outcome import Ending, Surroundings, classify, make_record
+from paceline.runs.outcome import Ending, classify, make_record
+from paceline.runs.surroundings import Surroundings
 from paceline.runs.wire import EpochResult, Measurements, ProcessStart, RankError, RankResult
 
 SECOND = 1_000_000_000

@@ -41,8 +41,9 @@ def check_recompute(spec: RunSpec) -> str | None:
 
 
 def in_processes(spec: RunSpec) -> bool:
-    """Whether each worker has a process of its own; a slice of a GPU always has."""
-    return spec.device == "cuda-slice" or bool(spec.knobs.get("processes", PROCESSES.default))
+    """Whether each worker has a process of its own, as on slices of a GPU and on several machines."""
+    several = spec.device == "cuda-slice" or spec.several_machines
+    return several or bool(spec.knobs.get("processes", PROCESSES.default))
 
 
 def roles(spec: RunSpec) -> tuple[Role, ...]:

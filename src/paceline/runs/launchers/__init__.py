@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.contract.context import Process
-from paceline.record import Finding
-from paceline.runs.wire import EpochEvent, RankError, RankResult, RunOrders, StepEvent
+from paceline.runs.wire import EpochEvent, MachineReport, RankError, RankResult, RunOrders, StepEvent
 from paceline.spec import RunSpec
 from paceline.systems import System
 
@@ -23,6 +22,9 @@ class ProcessGroup(Protocol):
     def exit_codes(self) -> list[int | None]:
         """The exit code of each process in rank order; None while it runs, negative for a signal."""
 
+    def troubles(self) -> list[str]:
+        """Why machines of the run were lost, in words; empty while all of them are there."""
+
     def kill(self) -> None:
         """Ends every process and whatever it started, at once, and waits until they are gone."""
 
@@ -32,8 +34,8 @@ class ProcessGroup(Protocol):
     def log_tails(self) -> list[str]:
         """The end of what each process printed, in rank order."""
 
-    def findings(self) -> list[Finding]:
-        """Warnings about how the processes were run, while the group is still there."""
+    def machines(self) -> list[MachineReport]:
+        """What the meters of each machine read, in the order of their numbers; read once no process is left."""
 
     def save_weights(self, file: Path) -> None:
         """Writes the trained weights there, if the run kept any."""
@@ -47,6 +49,3 @@ class Launcher(Protocol):
 
     def open(self, orders: RunOrders) -> AbstractContextManager[ProcessGroup]:
         """A group that is ready to start; its time has not begun."""
-
-    def cpu_seconds(self) -> float:
-        """CPU seconds so far of processes on this machine that the kernel does not count as this one's children."""

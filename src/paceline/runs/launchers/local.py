@@ -11,14 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.contract.context import Process
-from paceline.record import Finding
 from paceline.runs.devices import lay_out_run, process_environment
 from paceline.runs.folder import RunFolder, run_folder
 from paceline.runs.links.network import RunNetwork, run_network
+from paceline.runs.meters.machine import MachineMeters, open_machine_meters
 from paceline.runs.processes import POLL_SECONDS
 from paceline.runs.slices import mps, slice_environment
 from paceline.runs.starters import NewProcess, RunProcess, Starter
-from paceline.runs.wire import EVENT, EpochEvent, RankError, RankResult, RunOrders, StepEvent, WorkerOrders
+from paceline.runs.wire import (
+    EVENT,
+    EpochEvent,
+    MachineReport,
+    Published,
+    RankError,
+    RankResult,
+    RunOrders,
+    StepEvent,
+    WorkerOrders,
+)
 from paceline.spec import RunSpec
 from paceline.systems import System, local_system
 
@@ -36,44 +46,60 @@ class LocalLauncher:
         return lay_out_run(spec, system.cores)
 
     @contextlib.contextmanager
-    def open(self, orders: RunOrders) -> Iterator["LocalGroup"]:
-        """A group whose folder, port and fork servers are ready."""
-        cores = local_system().cores
-        with mps(orders.spec) as shared, run_folder() as folder, run_network(orders, cores) as network:
-            orders = orders.model_copy(update={"processes": network.processes})
-            host, port = network.listener.getsockname()
-            folder.write_orders(WorkerOrders(**dict(orders), host=host, port=port))
-            environments = process_environments(orders, shared)
-            self.starter.prepare(environments)
-            group = LocalGroup(folder, environments, self.starter, network)
+    def open(self, orders: RunOrders, machine: int = 0) -> Iterator["LocalGroup"]:
+        """A group whose folder, port and fork servers are ready, of the processes that are on that machine."""
+        with contextlib.ExitStack() as stack:
+            shared = stack.enter_context(mps(orders.spec))
+            folder = stack.enter_context(run_folder())
+            network = None
+            if orders.processes[0].place.machine == machine:
+                network = stack.enter_context(run_network(orders, local_system().cores))
+                orders = orders.model_copy(update={"processes": network.processes})
+            processes = [process for process in orders.processes if process.place.machine == machine]
+            environments = {
+                process.rank: environment
+                for process, environment in zip(
+                    processes, process_environments(orders.spec, processes, shared), strict=True
+                )
+            }
+            group = LocalGroup(folder, orders, environments, self.starter, network=network)
+            if network is not None:
+                group.meeting = network.listener.getsockname()
+            self.starter.prepare(list(environments.values()))
+            group.meters = open_machine_meters(
+                orders.spec, processes, lambda: self.starter.cpu_seconds() + (network.cpu_seconds() if network else 0.0)
+            )
             try:
                 yield group
             finally:
                 group.kill()
                 group.close()
 
-    def cpu_seconds(self) -> float:
-        """CPU seconds of fork servers and of the processes that they forked."""
-        return self.starter.cpu_seconds()
 
-
-def process_environments(orders: RunOrders, shared: dict[str, str]) -> list[dict[str, str]]:
+def process_environments(spec: RunSpec, processes: list[Process], shared: dict[str, str]) -> list[dict[str, str]]:
     """The environment variables of each process, with those that all of them share."""
-    spec, system = orders.spec, local_system()
+    system = local_system()
     return [
         process_environment(spec, process, os.environ) | slice_environment(spec, process, system) | shared
-        for process in orders.processes
+        for process in processes
     ]
 
 
 @dataclass
 class LocalGroup:
-    """The processes of one run on this machine."""
+    """The processes of one run on this machine; where others are on other machines, only those that are here."""
 
     folder: RunFolder
-    environments: list[dict[str, str]]
+    orders: RunOrders
+    # By rank, in its order.
+    environments: dict[int, dict[str, str]]
     starter: Starter
-    network: RunNetwork
+    meters: MachineMeters = field(default_factory=MachineMeters)
+    # The socket where all processes meet is here where rank 0 is.
+    network: RunNetwork | None = None
+    meeting: tuple[str, int] | None = None
+    # What processes left for others, for those that are on other machines; whoever relays it empties the list.
+    published: list[Published] = field(default_factory=list)
     processes: list[RunProcess] = field(default_factory=list)
     _events_fd: int | None = None
     # The beginning of an event of which the rest has not come yet.
@@ -81,10 +107,15 @@ class LocalGroup:
 
     def start(self) -> None:
         """Starts every process; the first one inherits the socket on which the others will find it."""
+        assert self.meeting is not None
+        host, port = self.meeting
+        self.folder.write_orders(WorkerOrders(**dict(self.orders), host=host, port=port))
         self._events_fd, write_fd = os.pipe()
+        self.meters.start()
         try:
-            for rank, environment in enumerate(self.environments):
-                fds = (write_fd, self.network.listener.fileno()) if rank == 0 else (write_fd,)
+            for rank, environment in self.environments.items():
+                listening = (self.network.listener.fileno(),) if rank == 0 and self.network is not None else ()
+                fds = (write_fd, *listening)
                 process = NewProcess(self.folder.path, rank, environment, self.folder.log(rank), fds)
                 self.processes.append(self.starter.start(process))
         finally:
@@ -93,6 +124,7 @@ class LocalGroup:
     def events(self, seconds: float) -> list[StepEvent | EpochEvent]:
         """The progress that processes reported within that time."""
         assert self._events_fd is not None
+        self.meters.read()
         with selectors.DefaultSelector() as selector:
             selector.register(self._events_fd, selectors.EVENT_READ)
             if not selector.select(seconds):
@@ -101,14 +133,21 @@ class LocalGroup:
         if not chunk:  # every process has closed its end: do not spin until all of them have been waited for
             time.sleep(POLL_SECONDS / 4)
         *lines, self._incomplete = (self._incomplete + chunk).split(b"\n")
-        return [EVENT.validate_json(line) for line in lines]
+        messages = [EVENT.validate_json(line) for line in lines]
+        self.published += [message for message in messages if isinstance(message, Published)]
+        return [message for message in messages if not isinstance(message, Published)]
 
     def exit_codes(self) -> list[int | None]:
         """The exit code of each process; None while it runs, negative for a signal."""
         return [process.poll() for process in self.processes]
 
+    def troubles(self) -> list[str]:
+        """Nothing: a launcher that runs has its machine."""
+        return []
+
     def kill(self) -> None:
         """Ends every process and whatever it started, at once; a second call finds none."""
+        self.meters.read(last=True)
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -118,15 +157,16 @@ class LocalGroup:
 
     def reports(self) -> list[RankResult | RankError | None]:
         """What each process left in the folder."""
-        return [self.folder.read_report(rank) for rank in range(len(self.environments))]
+        return [self.folder.read_report(rank) for rank in self.environments]
 
     def log_tails(self) -> list[str]:
         """The end of what each process printed."""
-        return [self.folder.log_tail(rank) for rank in range(len(self.environments))]
+        return [self.folder.log_tail(rank) for rank in self.environments]
 
-    def findings(self) -> list[Finding]:
-        """Warnings about the network between the processes."""
-        return self.network.findings()
+    def machines(self) -> list[MachineReport]:
+        """What the meters of this machine read."""
+        findings = self.network.findings() if self.network is not None else ()
+        return [self.meters.report().model_copy(update={"findings": tuple(findings)})]
 
     def save_weights(self, file: Path) -> None:
         """Copies the weights out of the folder, if the run kept any."""

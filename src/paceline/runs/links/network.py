@@ -49,6 +49,10 @@ class RunNetwork:
     listener: socket.socket
     relay: Relay | None = None
 
+    def cpu_seconds(self) -> float:
+        """CPU seconds so far of the process that carries the frames, if there is one."""
+        return cpu_seconds(self.relay.pid) if self.relay is not None else 0.0
+
     def findings(self) -> list[Finding]:
         """Warnings about the network, once the run is over."""
         return self.relay.findings() if self.relay is not None else []
@@ -97,8 +101,7 @@ def linked_network(
         with keepers_end:
             keeper = _start_keeper(keepers_end.fileno(), log)
         try:
-            channel.send(request.model_dump_json().encode())
-            message, fds, _flags, _address = socket.recv_fds(channel, MESSAGE_BYTES, 1)
+            message, fds = _ask(channel, request)
             if not message:
                 keeper.wait()  # its last words come after it has closed the channel
                 raise UserError(f"link {link.text} could not be made: {_last_line(log)}; try paceline doctor")
@@ -107,6 +110,16 @@ def linked_network(
         finally:
             keeper.kill()
             keeper.wait()
+
+
+def _ask(channel: socket.socket, request: LinkRequest) -> tuple[bytes, list[int]]:
+    """What the keeper answers, with the file descriptors that it passes on; nothing if it has ended."""
+    try:
+        channel.send(request.model_dump_json().encode())
+        message, fds, _flags, _address = socket.recv_fds(channel, MESSAGE_BYTES, 1)
+    except ConnectionError:
+        return b"", []
+    return message, fds
 
 
 def _start_keeper(channel_fd: int, log: int) -> "subprocess.Popen[bytes]":

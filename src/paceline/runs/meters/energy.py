@@ -140,15 +140,36 @@ class EnergyMeter:
         return low + (high - low) * (moment - before) / max(1, after - before)
 
 
-def open_energy_meter(spec: RunSpec) -> EnergyMeter | None:
+class JoinedMeter(EnergyMeter):
+    """Meters of several machines as one: joules of all of them, by the source that they share."""
+
+    def __init__(self, meters: Sequence[EnergyMeter]) -> None:
+        idle_watts = sum(meter.energy.idle_watts for meter in meters)
+        super().__init__(meters[0].energy.model_copy(update={"idle_watts": idle_watts}))
+        self.meters = meters
+
+    def joules_between(self, start: int, end: int) -> float | None:
+        """Joules of all machines; None where one of them has none."""
+        joules = [meter.joules_between(start, end) for meter in self.meters]
+        return None if None in joules else sum(value or 0.0 for value in joules)
+
+
+def join_meters(meters: Sequence[EnergyMeter]) -> EnergyMeter | None:
+    """One meter for all machines of a run; an estimate where they have unlike sources."""
+    if len({meter.energy.source for meter in meters}) > 1:
+        return EnergyMeter(estimate())
+    return meters[0] if len(meters) == 1 else JoinedMeter(meters) if meters else None
+
+
+def open_energy_meter(spec: RunSpec, gpus: Sequence[int]) -> EnergyMeter | None:
     """The best source for what the run computes on: GPUs have nvml or nothing, cores have rapl or an estimate."""
     if spec.device != "cpu":
-        gpus = gpu_count(spec)
-        counter = _gpu_counter(gpus)
-        return EnergyMeter(Energy(source="nvml", idle_watts=_idle_watts("nvml", gpus)), counter) if counter else None
+        counter = _gpu_counter(tuple(gpus))
+        idle_watts = _idle_watts("nvml", tuple(gpus)) if counter else 0.0
+        return EnergyMeter(Energy(source="nvml", idle_watts=idle_watts), counter) if counter else None
     rapl = rapl_counter()
     if rapl is not None:
-        return EnergyMeter(Energy(source="rapl", idle_watts=_idle_watts("rapl", 0)), rapl)
+        return EnergyMeter(Energy(source="rapl", idle_watts=_idle_watts("rapl", ())), rapl)
     return EnergyMeter(estimate())
 
 
@@ -201,22 +222,18 @@ def rapl_counter() -> RaplCounter | None:
     return None
 
 
-def gpu_count(spec: RunSpec) -> int:
-    """How many GPUs a run uses; all slices are of the same GPU."""
-    return 1 if spec.device == "cuda-slice" else spec.workers
+def gpu_handles(nvml: Any, gpus: Sequence[int]) -> list[Any]:
+    """The GPUs that a run will use, of those that CUDA will see; workers beyond the last share it."""
+    handles = _handles(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return [handles[number] for number in gpus if number < len(handles)]
 
 
-def gpu_handles(nvml: Any, spec: RunSpec) -> list[Any]:
-    """The GPUs that a run will use."""
-    return _handles(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"))[: gpu_count(spec)]
-
-
-def _gpu_counter(gpus: int) -> NvmlCounter | None:
+def _gpu_counter(gpus: tuple[int, ...]) -> NvmlCounter | None:
     import pynvml
 
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
-        return NvmlCounter(pynvml, _handles(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES"))[:gpus])
+        return NvmlCounter(pynvml, gpu_handles(pynvml, gpus))
     return None
 
 
@@ -232,7 +249,7 @@ def _handles(nvml: Any, visible: str | None) -> list[Any]:
 
 
 @cache
-def _idle_watts(source: str, gpus: int) -> float:
+def _idle_watts(source: str, gpus: tuple[int, ...]) -> float:
     """The power of the idle machine by the counter, measured once, before the first run that needs it."""
     counter = _gpu_counter(gpus) if source == "nvml" else rapl_counter()
     return mean_watts(counter, time.sleep) if counter is not None else 0.0

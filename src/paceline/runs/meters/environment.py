@@ -32,7 +32,7 @@ def environment() -> dict[str, Any]:
 
 
 # Fields that change from run to run or place to place without making times unlike.
-NOT_COMPARED = frozenset({"git_commit", "host", "paceline"})
+NOT_COMPARED = frozenset({"git_commit", "host", "paceline", "machine_hosts"})
 
 
 def unlike_fields(environments: list[dict[str, Any]]) -> list[str]:

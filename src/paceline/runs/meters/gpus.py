@@ -79,30 +79,30 @@ class GpuMeter:
         return tuple(uses)
 
 
-def gpu_findings(uses: Sequence[GpuUse]) -> list[Finding]:
-    """Findings on GPUs that other processes used or whose clocks were held back."""
-    findings = []
+def gpu_findings(uses: Sequence[GpuUse], machine: str = "") -> list[Finding]:
+    """Findings on GPUs of a machine that other processes used or whose clocks were held back."""
+    findings, where = [], f" of {machine}" if machine else ""
     for number, use in enumerate(uses):
         if use.other_processes:
-            text = f"{use.other_processes} other processes had GPU {number} ({use.name}) in use before the run"
+            text = f"{use.other_processes} other processes had GPU {number}{where} ({use.name}) in use before the run"
             hint = "end them, or read its times as those of a shared GPU"
             findings.append(Finding(code="gpu_shared", text=text, hint=hint))
         for name, share in use.held_back.items():
             if share >= NOTABLE_SHARE:
-                text = f"{name} held the clock of GPU {number} back in {share:.0%} of the readings: "
+                text = f"{name} held the clock of GPU {number}{where} back in {share:.0%} of the readings: "
                 text += f"{use.clock_mhz:.0f} of {use.most_clock_mhz:.0f} MHz"
                 hint = "compare with runs at the same clock; cooling or a higher power limit would help"
                 findings.append(Finding(code="gpu_throttled", text=text, hint=hint))
     return findings
 
 
-def open_gpu_meter(spec: RunSpec, clock: Callable[[], int]) -> GpuMeter | None:
-    """A meter of the GPUs that the run will use; None on CPU cores and where NVML does not answer."""
+def open_gpu_meter(spec: RunSpec, gpus: Sequence[int], clock: Callable[[], int]) -> GpuMeter | None:
+    """A meter of these GPUs; None on CPU cores and where NVML does not answer."""
     if spec.device == "cpu":
         return None
     import pynvml
 
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
-        return GpuMeter(pynvml, gpu_handles(pynvml, spec), clock)
+        return GpuMeter(pynvml, gpu_handles(pynvml, gpus), clock)
     return None

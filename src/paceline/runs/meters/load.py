@@ -3,8 +3,8 @@
 import os
 import resource
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.record import Finding
@@ -26,6 +26,7 @@ class Reading:
     busy_seconds: float
     stolen_seconds: float
     run_seconds: float
+    cores: int
 
 
 def read_load(elsewhere: Callable[[], float] = float) -> Reading | None:
@@ -41,29 +42,24 @@ def read_load(elsewhere: Callable[[], float] = float) -> Reading | None:
         for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     )
     busy = sum(values[column] for column in (_USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ))
-    return Reading(time.monotonic(), busy, values[_STEAL], run_seconds + elsewhere())
+    return Reading(time.monotonic(), busy, values[_STEAL], run_seconds + elsewhere(), os.cpu_count() or 1)
 
 
-class LoadMeter:
-    """Compares what the machine did with what this run did.
+def with_run_seconds(reading: Reading, others: Sequence[Reading]) -> Reading:
+    """The reading of a host with the CPU seconds of several agents, which all are the run's."""
+    return replace(reading, run_seconds=reading.run_seconds + sum(other.run_seconds for other in others))
 
-    `elsewhere` gives the CPU seconds so far of processes of the run that the kernel does not count as this one's
-    children.
+
+def other_load_finding(
+    start: Reading | None, end: Reading | None, queued: float = 0.0, machine: str = ""
+) -> Finding | None:
+    """A warning if others used much of the machine between two readings.
+
+    `queued` is the longest share of its time that a process of the run stood without a core.
     """
-
-    def __init__(self, elsewhere: Callable[[], float] = float) -> None:
-        self._elsewhere, self._start = elsewhere, read_load(elsewhere)
-
-    def finding(self, queued: float = 0.0) -> Finding | None:
-        """The warning, once the run's processes have ended. `queued` is the longest share of time without a core."""
-        return other_load_finding(self._start, read_load(self._elsewhere), queued)
-
-
-def other_load_finding(start: Reading | None, end: Reading | None, queued: float = 0.0) -> Finding | None:
-    """A warning if others used much of the machine between two readings."""
     if start is None or end is None:
         return None
-    core_seconds = (end.at - start.at) * (os.cpu_count() or 1)
+    core_seconds = (end.at - start.at) * end.cores
     others = max(0.0, end.busy_seconds - start.busy_seconds - (end.run_seconds - start.run_seconds))
     stolen = max(0.0, end.stolen_seconds - start.stolen_seconds)
     if core_seconds <= 0:
@@ -72,7 +68,9 @@ def other_load_finding(start: Reading | None, end: Reading | None, queued: float
     if used < DISTURBING_SHARE and not (used >= NOTICEABLE_SHARE and queued >= DISTURBING_SHARE):
         return None
     shares = {"other programs": others / core_seconds, "other guests of its host": stolen / core_seconds}
-    uses = [f"{who} used {share:.0%} of the machine" for who, share in shares.items() if share >= LEAST_SHARE]
+    uses = [
+        f"{who} used {share:.0%} of {machine or 'the machine'}" for who, share in shares.items() if share >= LEAST_SHARE
+    ]
     core_wait = f"; one of its processes waited for a core for {queued:.0%} of it"
     waited = core_wait if queued >= LEAST_SHARE else ""
     return Finding(

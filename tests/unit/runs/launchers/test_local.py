@@ -48,7 +48,7 @@ def environments(*_orders):
 
 
 def test_each_process_gets_the_environment_of_its_cores_and_what_all_share(orders):
-    first, second = local.process_environments(orders, {"SHARED": "yes"})
+    first, second = local.process_environments(orders.spec, orders.processes, {"SHARED": "yes"})
     assert first["OMP_NUM_THREADS"] == second["OMP_NUM_THREADS"] == "1"
     assert first["SHARED"] == second["SHARED"] == "yes"
 
@@ -99,5 +99,6 @@ def test_no_process_outlives_its_group(orders):
     assert [process.poll() for process in processes] == [-9, -9]
 
 
-def test_cpu_seconds_are_those_of_its_starter():
-    assert LocalLauncher(ScriptStarter("")).cpu_seconds() == 1.5
+def test_cpu_seconds_are_those_of_its_starter(orders):
+    with LocalLauncher(ScriptStarter("")).open(orders) as group:
+        assert group.meters.elsewhere() == 1.5

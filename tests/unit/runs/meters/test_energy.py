@@ -173,7 +173,7 @@ def test_idle_power_is_what_the_counter_rises_by_when_nothing_runs(tmp_path):
 def test_a_run_on_cores_without_a_counter_is_estimated_and_says_by_how_much(make_spec, monkeypatch):
     monkeypatch.setattr(energy, "rapl_counter", lambda: None)
     monkeypatch.delenv(energy.WATTS_VARIABLE, raising=False)
-    assert open_energy_meter(make_spec()).energy == Energy(
+    assert open_energy_meter(make_spec(), []).energy == Energy(
         source="estimated", watts_per_core=energy.DEFAULT_WATTS_PER_CORE
     )
 
@@ -182,15 +182,15 @@ def test_a_run_on_cores_uses_the_processors_counter_where_there_is_one(make_spec
     zone(tmp_path, "0", "package-0", 0)
     monkeypatch.setattr(energy, "rapl_counter", lambda: RaplCounter(tmp_path))
     monkeypatch.setattr(energy, "_idle_watts", lambda _source, _gpus: 12.0)
-    assert open_energy_meter(make_spec()).energy == Energy(source="rapl", idle_watts=12.0)
+    assert open_energy_meter(make_spec(), []).energy == Energy(source="rapl", idle_watts=12.0)
 
 
 def test_a_run_on_gpus_uses_their_counters_or_has_no_energy(make_spec, monkeypatch):
     monkeypatch.setattr(energy, "_idle_watts", lambda _source, _gpus: 70.0)
-    monkeypatch.setattr(energy, "_gpu_counter", lambda workers: NvmlCounter(FakeNvml(), list(range(workers))))
-    assert open_energy_meter(make_spec(device="cuda", workers=2)).counter.joules() == pytest.approx(12.0)
-    monkeypatch.setattr(energy, "_gpu_counter", lambda _workers: None)
-    assert open_energy_meter(make_spec(device="cuda")) is None
+    monkeypatch.setattr(energy, "_gpu_counter", lambda gpus: NvmlCounter(FakeNvml(), list(gpus)))
+    assert open_energy_meter(make_spec(device="cuda", workers=2), [0, 1]).counter.joules() == pytest.approx(12.0)
+    monkeypatch.setattr(energy, "_gpu_counter", lambda _gpus: None)
+    assert open_energy_meter(make_spec(device="cuda"), [0]) is None
 
 
 @pytest.mark.parametrize("text", ["much", "0", "-3", "inf", "nan"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runs.meters.load import LoadMeter, other_load_finding, read_load
+from paceline.runs.meters.load import other_load_finding, read_load, with_run_seconds
 
 # So long ago that what happens between two readings in a test is nothing beside it.
 SECONDS = 100_000.0
@@ -19,7 +19,7 @@ CORE_SECONDS = SECONDS * (os.cpu_count() or 1)
 def found():
     """What is said of a run in which the machine, its host and the run itself used these shares of all cores."""
 
-    def judge(busy, own=0.0, stolen=0.0, queued=0.0):
+    def judge(busy, own=0.0, stolen=0.0, queued=0.0, machine=""):
         now = read_load()
         if now is None:
             pytest.skip("this system has no /proc/stat")
@@ -30,7 +30,7 @@ def found():
             stolen_seconds=now.stolen_seconds - stolen * CORE_SECONDS,
             run_seconds=now.run_seconds - own * CORE_SECONDS,
         )
-        return other_load_finding(began, now, queued)
+        return other_load_finding(began, now, queued, machine)
 
     return judge
 
@@ -55,6 +55,10 @@ def test_other_programs_are_a_finding_with_their_share_and_a_hint(found):
     assert "CPU time per step" in finding.hint
 
 
+def test_a_machine_of_a_fleet_is_named(found):
+    assert "other programs used 25% of left during the run" in found(busy=0.75, own=0.5, machine="left").text
+
+
 def test_time_that_the_host_gave_to_other_guests_is_a_finding(found):
     finding = found(busy=0.5, own=0.5, stolen=0.3)
     assert "other guests of its host" in finding.text
@@ -69,9 +73,12 @@ def test_a_system_without_accounts_has_no_finding():
     assert other_load_finding(None, None) is None
 
 
-def test_a_meter_starts_with_a_reading_of_its_own():
-    finding = LoadMeter().finding()
-    assert finding is None or finding.code == "other_load"
+def test_work_of_several_agents_of_a_host_is_the_runs(found):
+    reading = read_load()
+    if reading is None:
+        pytest.skip("this system has no /proc/stat")
+    joined = with_run_seconds(reading, [replace(reading, run_seconds=2.0), replace(reading, run_seconds=3.0)])
+    assert joined.run_seconds == reading.run_seconds + 5.0
 
 
 def test_work_of_the_run_that_the_kernel_counts_elsewhere_is_its_own():

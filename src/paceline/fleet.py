@@ -1,0 +1,135 @@
+"""`Fleet`: the machines that runs are spread over, and the engine that reaches them; a checked, frozen value.
+
+`--on` takes `local`, `ssh:host1,host2`, `ssh:@FILE` (a hosts file, one name in a line) or the path of a TOML file:
+
+    engine = "ssh"
+    python = "/opt/paceline/bin/python"
+
+    [[machines]]
+    name = "left"
+    host = "me@workstation-1"
+    address = "10.0.0.1"
+    cores = 8
+"""
+
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from paceline.errors import SpecError, nearest
+from paceline.spec import Frozen
+
+Engine = Literal["local", "ssh"]
+# How many seconds a machine or the launcher may be silent before the other side takes it for gone. A beat comes every
+# half second; a busy machine delays one by tenths of a second.
+LEASE_SECONDS = 6.0
+SHORTEST_LEASE_SECONDS = 1.0
+_FORMS = "use local, ssh:HOST,HOST, ssh:@HOSTSFILE, or the path of a TOML file"
+
+
+class FleetMachine(Frozen):
+    """One machine of a fleet. What is left out is asked of the machine itself."""
+
+    # What tables and findings call it.
+    name: Annotated[str, Field(min_length=1, pattern=r"^[^\s,]+$")]
+    # Where the engine reaches it; its name where that is the same.
+    host: str | None = None
+    # Where the other machines reach it, and the network interface that has that address.
+    address: str | None = None
+    interface: str | None = None
+    # How many of its cores and GPUs runs may use.
+    cores: Annotated[int, Field(ge=1)] | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    # The Python that has Paceline there; that of the launcher's own path where nothing is said.
+    python: str | None = None
+    # Variables for its processes, such as PACELINE_DATA.
+    environment: dict[str, str] = {}
+    # Of ssh: port, file with the key, further words for its command line.
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    identity: Path | None = None
+    ssh_options: tuple[str, ...] = ()
+
+    @property
+    def reached_at(self) -> str:
+        """The name by which the engine reaches it. One that begins with a dash would be an option of ssh."""
+        return self.host or self.name
+
+
+class Fleet(Frozen):
+    """Machines and the engine that starts agents on them."""
+
+    engine: Engine = "local"
+    machines: tuple[FleetMachine, ...] = ()
+    # Packed: as few machines as hold the workers. Spread: equal shares on all of them.
+    ranks: Literal["packed", "spread"] = "packed"
+    lease_seconds: float = Field(default=LEASE_SECONDS, ge=SHORTEST_LEASE_SECONDS)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its machines, which are part of a run's identity; none for the launcher's own."""
+        return tuple(machine.name for machine in self.machines)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.engine == "local" and self.machines:
+            raise ValueError("engine local is this machine alone; leave machines out, or use engine ssh")
+        if self.engine != "local" and not self.machines:
+            raise ValueError(f"engine {self.engine} needs machines; name at least one")
+        twice = [name for name, count in Counter(self.names).items() if count > 1]
+        if twice:
+            raise ValueError(f"machine {twice[0]!r} is named twice; give each machine a name of its own")
+        bad = next((machine for machine in self.machines if machine.reached_at.startswith("-")), None)
+        if bad is not None:
+            raise ValueError(f"host {bad.reached_at!r} begins with a dash; name a machine")
+        return self
+
+
+LOCAL = Fleet()
+
+
+def parse_fleet(text: str | None) -> Fleet:
+    """The fleet that `--on` names."""
+    if text is None or text == "local":
+        return LOCAL
+    engine, colon, names = text.partition(":")
+    if colon and engine == "ssh":
+        hosts = _hosts_of_file(Path(names[1:]).expanduser()) if names.startswith("@") else names.split(",")
+        machines = [{"name": _short_name(host), "host": host.strip()} for host in hosts]
+        return Fleet.parse({"engine": engine, "machines": machines}, f"--on {text}")
+    path = Path(text).expanduser()
+    if path.suffix == ".toml" or path.is_file():
+        return load_fleet(path)
+    raise SpecError(f"--on {text!r} is no fleet ({nearest(engine, ('local', 'ssh'))}); {_FORMS}")
+
+
+def load_fleet(path: Path) -> Fleet:
+    """The fleet of a TOML file; a `python` beside the machines is that of each machine that names none."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SpecError(f"fleet file {path} cannot be read: {error.strerror}; name another with --on") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"fleet file {path} is no TOML: {error}; mend it and try again") from None
+    python, machines = values.pop("python", None), values.get("machines")
+    if python is not None and isinstance(machines, list):
+        values["machines"] = [
+            {"python": python, **machine} if isinstance(machine, dict) else machine for machine in machines
+        ]
+    return Fleet.parse({"engine": "ssh", **values}, f"fleet file {path}")
+
+
+def _hosts_of_file(path: Path) -> list[str]:
+    """One host in a line; what follows a # is for people, and so are further words of the line."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"hosts file {path} cannot be read: {error}; name another with --on ssh:@FILE") from None
+    return [line.partition("#")[0].split()[0] for line in lines if line.partition("#")[0].split()]
+
+
+def _short_name(host: str) -> str:
+    """The name of a machine without the user who logs in there."""
+    return host.strip().rpartition("@")[2]
