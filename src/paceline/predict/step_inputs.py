@@ -135,6 +135,12 @@ class StepInputs:
         alone = self.costs.device_seconds(message.kind, message.payload_bytes, message.ranks, message.apart)
         return alone * message.count
 
+    def busy_seconds(self, transfers: float, group: RankFootprint) -> float:
+        """Seconds of these transfers of a rank in which its device is busy: all, but for bytes on another link."""
+        if self.costs.link is None:
+            return transfers
+        return min(transfers, sum(map(self.device_seconds, group.messages)))
+
     def delay_seconds(self, message: Message) -> float:
         """Seconds in which one such message is on its way and keeps neither a link nor a device busy."""
         link = self.costs.link

@@ -63,9 +63,7 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     hidden_share = inputs.hidden_share
     exposed = blocking + hidden_share * max(0.0, span + beside - compute) + (1 - hidden_share) * transfers
     moved = blocking + transfers
-    # Bytes on a wire keep no core busy.
-    on_wires = sum(inputs.seconds(message) - inputs.device_seconds(message) for message in group.messages)
-    busy = inputs.workers * (compute + moved - on_wires)
+    busy = inputs.workers * (compute + inputs.busy_seconds(moved, group))
     return Parts(compute, exposed, 0.0, inputs.peer_wakeup_seconds(group), moved, cpu_seconds=busy)
 
 

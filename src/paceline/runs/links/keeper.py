@@ -90,8 +90,12 @@ def _path(fd: int) -> str:
 
 
 def _run(program: str, lines: Sequence[str]) -> None:
-    """Runs `ip` or `tc` on these lines; it stops at the first that fails, with a message on standard error."""
-    subprocess.run([program, "-batch", "-"], input="\n".join(lines).encode(), check=True)
+    """Runs `ip` or `tc` on these lines; what it says of the first that fails is raised."""
+    done = subprocess.run(
+        [program, "-batch", "-"], input="\n".join(lines), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise OSError(f"{program}: {' '.join(done.stderr.split())}")
 
 
 def _without_ipv6(interface: str) -> None:

@@ -148,4 +148,5 @@ def _log() -> Iterator[int]:
 
 def _last_line(log: int) -> str:
     lines = Path(f"/proc/self/fd/{log}").read_text(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "its keeper ended without a word")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "its keeper ended without a word")
+    return last.removeprefix("OSError: ")
