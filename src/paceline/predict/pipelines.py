@@ -21,9 +21,7 @@ def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInpu
     count = stages.microbatches * rounds
     within, sends = _exchanges(line, inputs, count)
     passes, with_exchanges, inputs = _stage_passes(line, stages, within, inputs)
-    delay = max((inputs.delay_seconds(message) for group in line for message in group.messages
-                 if _between_stages(message)), default=0.0)  # fmt: skip
-    total = _scheduled(stages, with_exchanges, [seconds - delay for seconds in sends], delay) * rounds
+    total = _scheduled(stages, with_exchanges, sends) * rounds
     alone = min(total, _without_sends(stages, passes) * rounds)
     sending = [seconds * messages_sent(stages, worker) * rounds for worker, seconds in enumerate(sends)]
     beside = inputs.overhead_seconds + max(inputs.update_seconds(group) for group in line)
@@ -68,17 +66,14 @@ def _between_stages(message: Message) -> bool:
     return message.kind == "send" and message.content != "gradients"
 
 
-def _scheduled(
-    stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float], delay: float = 0.0
-) -> float:
+def _scheduled(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
     """Seconds until all micro-batches are done; once the pipeline is full, its pace is extrapolated."""
     few = STEADY_ROUNDS.get(stages.schedule, STEADY_ROUNDS_OTHERWISE) * stages.workers
     if stages.microbatches <= few + stages.workers:
-        return pipeline_seconds(stages, passes, sends, delay)
+        return pipeline_seconds(stages, passes, sends)
     most = few + (stages.microbatches - few) % stages.workers
     before, after = (
-        pipeline_seconds(replace(stages, microbatches=count), passes, sends, delay)
-        for count in (most, most + stages.workers)
+        pipeline_seconds(replace(stages, microbatches=count), passes, sends) for count in (most, most + stages.workers)
     )
     return before + (after - before) * (stages.microbatches - most) / stages.workers
 
@@ -159,13 +154,11 @@ def line_of_workers(workers: Sequence[RankFootprint], stages: Stages) -> list[Ra
     return line[: stages.workers]
 
 
-def pipeline_seconds(
-    stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float], delay: float = 0.0
-) -> float:
+def pipeline_seconds(stages: Stages, passes: Sequence[tuple[float, float]], sends: Sequence[float]) -> float:
     """Seconds until every worker has made its passes in schedule order, each followed by a send.
 
     `passes` are the seconds of each worker's forward and backward pass through all of its stages, `sends` those of one
-    of its messages, which leave one after another and arrive `delay` seconds after they have left.
+    of its messages, which leave one after another.
     """
     workers, chunks, count = stages.workers, stages.stages_per_worker, stages.microbatches
     free, link = [0.0] * workers, [0.0] * workers
@@ -177,8 +170,7 @@ def pipeline_seconds(
         free[worker] = now = (needed if needed > now else now) + times[worker][kind]
         if sends_on:
             sent = link[worker]
-            link[worker] = (now if now > sent else sent) + sends[worker]
-            now = link[worker] + delay
+            link[worker] = now = (now if now > sent else sent) + sends[worker]
         arrived[makes] = now
     return max(*free, *link)
 

@@ -141,10 +141,12 @@ class StepInputs:
             return transfers
         return min(transfers, sum(map(self.device_seconds, group.messages)))
 
-    def delay_seconds(self, message: Message) -> float:
+    def delay_seconds(self, message: Message, payload_bytes: float | None = None) -> float:
         """Seconds in which one such message is on its way and keeps neither a link nor a device busy."""
-        link = self.costs.link
-        return link.delay_seconds(message.kind, message.payload_bytes, message.ranks) if link is not None else 0.0
+        if self.costs.link is None:
+            return 0.0
+        size = message.payload_bytes if payload_bytes is None else payload_bytes
+        return self.costs.link.delay_seconds(message.kind, size, message.ranks)
 
     def interference(self, hidden: Sequence[Message]) -> float:
         """Seconds of computation lost in each second in which these transfers are under way.

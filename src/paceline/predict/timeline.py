@@ -80,9 +80,13 @@ def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -
     `scale` is what the rank's passes take of those of the whole model.
     """
     pieces: list[tuple[float, float]] = []
+    delays = 0.0
     for message in hidden:
+        # Pieces are under way together, so that of their delays over a link one is waited for.
+        delay = inputs.delay_seconds(message, max(size for _, size, _ in _pieces(message, inputs)))
+        delays += delay
         pieces += [
-            (place, inputs.hidden_seconds(message, size) * message.count * count)
+            (place, max(0.0, inputs.hidden_seconds(message, size) - delay) * message.count * count)
             for place, size, count in _pieces(message, inputs)
         ]
     pieces.sort(key=lambda piece: piece[0])
@@ -93,7 +97,8 @@ def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -
         transfers.append(seconds)
         done = place * total
     end, link = overlap([*segments, total - done], [*transfers, 0.0], inputs.interference(hidden))
-    return inputs.passes.forward_total * scale + max(end, link), sum(transfers)
+    link += delays
+    return inputs.passes.forward_total * scale + max(end, link), sum(transfers) + delays
 
 
 def _pieces(message: Message, inputs: StepInputs) -> list[tuple[float, float, int]]:
