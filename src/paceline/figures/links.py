@@ -44,14 +44,14 @@ RATE = Axis(
     "rate of the link, bit/s",
     lambda link: link.bits_per_second,
     lambda link: format_bits_per_second(link.bits_per_second),
-    lambda link: f"delay {format_delay(link.delay_seconds)} each way" if link.delay_seconds else "",
+    lambda link: f"delay {format_delay(link.delay_seconds)}" if link.delay_seconds else "no delay",
     numeric=True,
 )
 DELAY = Axis(
     "delay each way",
     lambda link: link.delay_seconds,
     lambda link: format_delay(link.delay_seconds) if link.delay_seconds else "none",
-    lambda link: format_bits_per_second(link.bits_per_second),
+    lambda link: f"at {format_bits_per_second(link.bits_per_second)}",
     numeric=False,
 )
 
@@ -69,7 +69,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
         title: _values(members, _alone(rows, members[0]), axis, varying) for title, (axis, members) in groups.items()
     }
     names = dict.fromkeys(value["series"] for members in values.values() for value in members)
-    colour = colours(list(names), legend=None)
+    colour = colours([name for name in names if name != ALONE], legend=None)
     titles, common = shorten_titles(list(values))
     axes = [axis for axis, _ in groups.values()]
     panels = [
@@ -93,7 +93,7 @@ def _groups(rows: Sequence[Row], axis: Axis) -> dict[str, list[Row]]:
             if row.measured and row.spec.link is not None and row.spec.workers > 1:
                 parts = (axis.held(row.spec.link), f"{row.spec.workers} workers", setting)
                 groups.setdefault(" · ".join(part for part in parts if part), []).append(row)
-    return {title: kept for title, members in groups.items() if _levels(kept := members, axis) > 1}
+    return {title: members for title, members in groups.items() if _levels(members, axis) > 1}
 
 
 def _levels(rows: Sequence[Row], axis: Axis) -> int:
@@ -115,14 +115,17 @@ def _values(rows: Sequence[Row], alone: float | None, axis: Axis, varying: Seque
         lines.setdefault(point["series"], []).append(point)
     rates = [point["rate"] for point in points] + ([alone] if alone else [])
     span, wide = (min(rates), max(rates)) if is_wide(rates) else (0.0, max(rates)), is_wide(rates)
-    apart = space_labels({name: line[-1]["rate"] for name, line in lines.items()}, PANEL_HEIGHT, span, wide)
+    ends = {name: line[-1]["rate"] for name, line in lines.items()} | ({ALONE: alone} if alone else {})
+    apart = space_labels(ends, PANEL_HEIGHT, span, wide)
     for name, line in lines.items():
         verdict = _verdict(line, alone) if axis.numeric and alone else ""
         line[-1] |= {"label": f"{name} {verdict}".strip(), "label_at": apart[name]}
-    if alone:
-        for point in points:
-            point["alone"] = alone
-    return points
+    if not alone:
+        return points
+    # The dashed line goes from edge to edge, and its name stands where those of the others do.
+    last = max(points, key=lambda point: point["at"])
+    words = {"series": ALONE, "alone": alone, "label": ALONE, "label_at": apart[ALONE]}
+    return [*points, {**words, "at": last["at"], "link": last["link"]}]
 
 
 def _point(row: Row, axis: Axis, series: str) -> Value:
@@ -152,22 +155,20 @@ def _verdict(line: Sequence[Value], alone: float) -> str:
 
 def _panel(values: Sequence[Value], axis: Axis, colour: altair.Color, heading: str) -> altair.LayerChart:
     base = altair.Chart(altair.Data(values=list(values)))
-    rates = [value["rate"] for value in values] + [value["alone"] for value in values if "alone" in value]
+    rates = [value.get("rate", value.get("alone")) for value in values]
     wide = is_wide(rates)
     scale = altair.Scale(type="log", nice=False, padding=12) if wide else altair.Scale(zero=True)
     y = altair.Y("rate:Q", title="samples/s, last epoch" + (", logarithmic" if wide else ""), scale=scale)
     x = _x(values, axis)
-    dashed = base.transform_filter("isValid(datum.alone)").encode(y=altair.Y("alone:Q", scale=scale))
-    line = base.encode(x=x, color=colour)
+    dashed = base.transform_filter(f"datum.series == '{ALONE}'")
+    line = base.transform_filter(f"datum.series != '{ALONE}'").encode(x=x, color=colour)
     dots = line.mark_point(size=70, filled=True, opacity=1).encode(
         y=y, shape=machine_shape(),
         tooltip=["series:N", "link:N", altair.Tooltip("rate:Q", format=",.0f"), "speedup:N", "runs:Q", "machine:N"],
     )  # fmt: skip
     layers = altair.layer(
-        dashed.mark_rule(strokeDash=[4, 4], color=SOFT, strokeWidth=1.2),
-        dashed.transform_window(number="row_number()").transform_filter("datum.number == 1").mark_text(
-            align="left", dx=4, dy=-7, color=SOFT, text=ALONE
-        ).encode(x=altair.value(0)),
+        dashed.mark_rule(strokeDash=[4, 4], color=SOFT, strokeWidth=1.2).encode(y=altair.Y("alone:Q", scale=scale)),
+        line_labels(dashed.encode(x=x), "label_at", "label", scale, dx=10, fontSize=12, color=SOFT),
         line.mark_line(strokeWidth=2).encode(y=y),
         *interval(line, "low", "high"),
         dots,
@@ -183,7 +184,10 @@ def _x(values: Sequence[Value], axis: Axis) -> altair.X:
         marks = altair.Axis(values=at, labelExpr=labels, labelAngle=0)
         return altair.X("at:Q", title=axis.title, scale=altair.Scale(type="log", nice=False), axis=marks)
     order = [value["link"] for value in sorted(values, key=lambda value: value["at"])]
-    return altair.X("link:O", title=axis.title, sort=list(dict.fromkeys(order)), axis=altair.Axis(labelAngle=0))
+    edge_to_edge = altair.Scale(type="point", padding=0)
+    return altair.X(
+        "link:O", title=axis.title, sort=list(dict.fromkeys(order)), scale=edge_to_edge, axis=altair.Axis(labelAngle=0)
+    )
 
 
 FIGURE = Figure("links", "Over which link does each strategy stop paying?", applies, draw, place=0)
