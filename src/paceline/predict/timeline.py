@@ -177,11 +177,12 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
     words = sum(inputs.seconds(message) for message in messages if message.control)
     software = inputs.software_seconds(worker, inputs.model.parameter_bytes)
     moved = sum(inputs.seconds(message) for message in large)
+    passing = _passing_each_other(large, share, inputs)
     # Both ends of a transfer are busy with it.
     handled = sum(map(inputs.device_seconds, messages))
     busy = inputs.workers * (compute + software + 2 * handled) + update * len(servers)
     if not inputs.synchronous:
-        service = sum(_at_server(message, share, inputs) for message in large) + update
+        service = sum(_at_server(message, share, inputs) for message in large) - passing + update
         return _unsynchronised(compute + software + words, moved, service, inputs, busy)
     hidden = [message for message in large if message.hidden]
     end, sent = _sending_back(scale, hidden, inputs)
@@ -190,8 +191,23 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
         max(0.0, inputs.workers * _at_server(message, share, inputs) - inputs.seconds(message)) for message in large
     )
     blocking = sum(inputs.seconds(message) for message in large if not message.hidden)
-    exposed = max(0.0, pushed) + queued + blocking + update + words + software
+    exposed = max(0.0, pushed) + queued + blocking - inputs.workers * passing + update + words + software
     return Parts(compute, exposed, 0.0, inputs.peer_wakeup_seconds(worker), sent + blocking + words, cpu_seconds=busy)
+
+
+def _passing_each_other(messages: Sequence[Message], share: float, inputs: StepInputs) -> float:
+    """Seconds in which a worker's pieces pass those of the other direction on a server's link, which carries both.
+
+    A server answers piece by piece, so that only the first comes in while nothing goes out.
+    """
+    pieces = max((ceil(each.payload_bytes / each.piece_bytes) for each in messages if each.piece_bytes), default=1)
+    if inputs.costs.link is None or not pieces:
+        return 0.0
+    sent, received = (
+        sum(_at_server(message, share, inputs) for message in messages if (message.sent_bytes > 0) is pushed)
+        for pushed in (True, False)
+    )
+    return (1 - 1 / pieces) * min(sent, received)
 
 
 def _at_server(message: Message, share: float, inputs: StepInputs) -> float:
