@@ -158,7 +158,8 @@ def _panel(values: Sequence[Value], axis: Axis, colour: altair.Color, heading: s
     rates = [value.get("rate", value.get("alone")) for value in values]
     wide = is_wide(rates)
     scale = altair.Scale(type="log", nice=False, padding=12) if wide else altair.Scale(zero=True)
-    y = altair.Y("rate:Q", title="samples/s, last epoch" + (", logarithmic" if wide else ""), scale=scale)
+    title = "samples/s, last epoch" + (", logarithmic" if wide else "")
+    y, level = (altair.Y(f"{name}:Q", title=title, scale=scale) for name in ("rate", "alone"))
     x = _x(values, axis)
     dashed = base.transform_filter(f"datum.series == '{ALONE}'")
     line = base.transform_filter(f"datum.series != '{ALONE}'").encode(x=x, color=colour)
@@ -167,7 +168,7 @@ def _panel(values: Sequence[Value], axis: Axis, colour: altair.Color, heading: s
         tooltip=["series:N", "link:N", altair.Tooltip("rate:Q", format=",.0f"), "speedup:N", "runs:Q", "machine:N"],
     )  # fmt: skip
     layers = altair.layer(
-        dashed.mark_rule(strokeDash=[4, 4], color=SOFT, strokeWidth=1.2).encode(y=altair.Y("alone:Q", scale=scale)),
+        dashed.mark_rule(strokeDash=[4, 4], color=SOFT, strokeWidth=1.2).encode(y=level),
         line_labels(dashed.encode(x=x), "label_at", "label", scale, dx=10, fontSize=12, color=SOFT),
         line.mark_line(strokeWidth=2).encode(y=y),
         *interval(line, "low", "high"),

@@ -198,13 +198,18 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
 def _passing_each_other(messages: Sequence[Message], share: float, inputs: StepInputs) -> float:
     """Seconds in which a worker's pieces pass those of the other direction on a server's link, which carries both.
 
-    A server answers piece by piece, so that only the first comes in while nothing goes out.
+    A server answers piece by piece, so that only the first comes in while nothing goes out. Its core does not do two
+    things at once: what keeps that busy is no part of it.
     """
     pieces = max((ceil(each.payload_bytes / each.piece_bytes) for each in messages if each.piece_bytes), default=1)
     if inputs.costs.link is None or not pieces:
         return 0.0
     sent, received = (
-        sum(_at_server(message, share, inputs) for message in messages if (message.sent_bytes > 0) is pushed)
+        sum(
+            max(0.0, _at_server(message, share, inputs) - inputs.device_seconds(message) * share)
+            for message in messages
+            if (message.sent_bytes > 0) is pushed
+        )
         for pushed in (True, False)
     )
     return (1 - 1 / pieces) * min(sent, received)
