@@ -339,10 +339,7 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     ):
         if wanted not in offered:
             return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
-    unlinked = _unlinked(spec, chosen, system)
-    if unlinked is not None:
-        return unlinked
-    if spec.machines and (apart := _unfit_for_a_fleet(spec, chosen)) is not None:
+    if (apart := _unlinked(spec, chosen, system) or _unfit_for_a_fleet(spec, chosen)) is not None:
         return apart
     if spec.device == "cpu":
         tf32 = f"{chosen.name} has no precision tf32 on device cpu: it exists on CUDA devices only; use fp32 or bf16"
@@ -374,6 +371,8 @@ def _unlinked(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
 
 def _unfit_for_a_fleet(spec: RunSpec, chosen: Strategy) -> str | None:
     """Why a run cannot be spread over several machines, or started on another one."""
+    if not spec.machines:
+        return None
     if spec.device == "cuda-slice":
         return "slices are of one GPU of this machine; use --on local, or device cuda"
     if spec.several_machines and spec.workers > 1 and chosen.needs.one_machine:

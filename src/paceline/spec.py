@@ -165,7 +165,7 @@ class RunSpec(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _follow_from_others(cls, values: Any) -> Any:
-        """Workers from the layout where they are not said, a link named none, and accumulation that used to be a knob."""
+        """Workers from the layout where nobody says them, a link named none, and accumulation that was a knob once."""
         if not isinstance(values, dict):
             return values
         values = dict(values)

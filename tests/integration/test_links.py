@@ -184,9 +184,9 @@ def test_nothing_is_left_when_the_tool_is_ended(tool: Tool, number: signal.Signa
     workers = started.workers()
     assert len(kept) == 1
     assert len(workers) == 2
-    namespaces = {os.readlink(f"/proc/{pid}/ns/net") for pid in workers}
+    namespaces = {namespace_of(pid) for pid in workers}
     assert len(namespaces) == 2
-    assert os.readlink("/proc/self/ns/net") not in namespaces
+    assert namespace_of(os.getpid()) not in namespaces
     started.process.send_signal(number)
     started.end()
     wait_until(lambda: not kept[0].is_running(), "the keeper to end with its tool")
@@ -203,12 +203,17 @@ def root_network() -> str:
     return "".join(subprocess.run(words, capture_output=True, text=True, check=True).stdout for words in commands)
 
 
+def namespace_of(pid: int) -> str:
+    """The network namespace of a process, by its number."""
+    return str(Path(f"/proc/{pid}/ns/net").readlink())
+
+
 def used_namespaces() -> set[str]:
     """Network namespaces of all processes."""
     found = set()
     for pid in psutil.pids():
         try:
-            found.add(os.readlink(f"/proc/{pid}/ns/net"))
+            found.add(namespace_of(pid))
         except OSError:
             continue
     return found

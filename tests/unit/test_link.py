@@ -29,7 +29,9 @@ def test_it_is_read_and_written(text: str, bytes_per_second: float, delay_second
     assert NetworkLink.from_text(link.text).text == canonical
 
 
-@pytest.mark.parametrize("text", ["", "1", "gbit", "1gb", "1gbit:", "1gbit:5", ":5ms", "-1gbit", "1gbit:5ms:1", "1mbps"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "gbit", "1gb", "1gbit:", "1gbit:5", ":5ms", "-1gbit", "1gbit:5ms:1", "1mbps"]
+)
 def test_what_is_no_link_is_refused_in_words(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not understood; write a rate in kbit, mbit or gbit and, if wanted"):
         NetworkLink.from_text(text)

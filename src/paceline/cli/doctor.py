@@ -30,7 +30,14 @@ def doctor(on: On = None) -> None:
         return
     system = local_system()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    lines = [*_hardware(system), *slice_links(system), *network_links(), *_frameworks(system), *_counters(system), *_data()]
+    lines = [
+        *_hardware(system),
+        *slice_links(system),
+        *network_links(),
+        *_frameworks(system),
+        *_counters(system),
+        *_data(),
+    ]
     for mark, what, state, advice in lines:
         answer = escape(state) + (f"\n[dim]{escape(advice)}[/]" if advice else "")
         table.add_row("[green]✓[/]" if mark else "[yellow]–[/]", what, answer)

@@ -107,7 +107,8 @@ class QuestionOptions(ModelOptions):
     system: System = None
     network: Network = None
     link: Annotated[
-        str | None, make_option("Between workers on cores, such as 100mbit:5ms.", "RATE[:DELAY],...", panel=SYSTEM_PANEL)
+        str | None,
+        make_option("Between workers on cores, such as 100mbit:5ms.", "RATE[:DELAY],...", panel=SYSTEM_PANEL),
     ] = None
     price: Annotated[
         float | None, make_option("Of one device, for costs.", "MONEY", "--price-per-device-hour", panel=SYSTEM_PANEL)

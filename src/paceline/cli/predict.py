@@ -108,7 +108,8 @@ def prediction_values(prediction: Prediction) -> dict[str, Any]:
     return {
         "strategy": spec.strategy, "workers": spec.workers, "global_batch": spec.samples_per_step,
         "knobs": {name: value for name, value in spec.settings.items() if name != "layout"},
-        "layout": spec.layout.text if spec.layout else None, "link": spec.link.text if spec.link else None, "parts": vars(prediction.parts),
+        "layout": spec.layout.text if spec.layout else None, "link": spec.link.text if spec.link else None,
+        "parts": vars(prediction.parts),
         "step_seconds": ends(prediction.step_seconds),
         "samples_per_second": ends(prediction.samples_per_second), "epoch_seconds": ends(prediction.epoch_seconds),
         "precision": spec.precision, "utilisation": prediction.utilisation,

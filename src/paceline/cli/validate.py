@@ -74,7 +74,8 @@ def _values(rows: Sequence[Row], published: Sequence[PublishedRow]) -> dict[str,
     return {
         "measured": [
             {"strategy": row.spec.strategy, "workload": row.spec.workload, "workers": row.spec.workers,
-             "global_batch": row.spec.samples_per_step, "link": row.spec.link.text if row.spec.link else None, "basis": row.basis, "predicted_seconds": row.predicted.value,
+             "global_batch": row.spec.samples_per_step, "link": row.spec.link.text if row.spec.link else None,
+             "basis": row.basis, "predicted_seconds": row.predicted.value,
              "low": row.predicted.low, "high": row.predicted.high, "measured_seconds": row.measured,
              "error": row.error, "inside": row.inside, "used_to_calibrate": row.used_to_calibrate,
              "memory_error": row.memory_error, "records": list(row.records)}

@@ -1,4 +1,4 @@
-"""Samples per second against the rate of the link and against its delay: where does each strategy stop paying?"""
+"""Samples per second against the rate of the link and against its delay: where each strategy stops paying."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -73,8 +73,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     titles, common = shorten_titles(list(values))
     axes = [axis for axis, _ in groups.values()]
     panels = [
-        _panel(members, axis, colour, short)
-        for members, axis, short in zip(values.values(), axes, titles, strict=True)
+        _panel(members, axis, colour, short) for members, axis, short in zip(values.values(), axes, titles, strict=True)
     ]
     drawing = Drawing(panels, common=common)
     shown = [row for _, members in groups.values() for row in members]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from paceline.costs.footprint import Footprint, ModelFacts, RankWork, optimizer_bytes, training_flops
-from paceline.predict.compute import DATA_SHEET, Compute, Passes, model_digest
 from paceline.link import NetworkLink
+from paceline.predict.compute import DATA_SHEET, Compute, Passes, model_digest
 from paceline.predict.estimate import Estimate
 from paceline.predict.links import LinkCosts
 from paceline.predict.memory import MemoryNeed, MemoryPredictor

@@ -67,7 +67,5 @@ def test_settings_say_their_link_unless_a_column_does(make_record):
 
 
 def test_what_cannot_run_at_all_is_said_once_for_all_links(make_record):
-    skipped = [
-        make_record(None, workers=2, link=link, status=Status.SKIPPED, reason="not here") for link in RATES
-    ]
+    skipped = [make_record(None, workers=2, link=link, status=Status.SKIPPED, reason="not here") for link in RATES]
     assert describe_unmeasured(summarise([*skipped])) == [("fake x2", "skipped", "not here")]

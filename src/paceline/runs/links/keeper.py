@@ -56,7 +56,7 @@ def keep(request: LinkRequest, channel: socket.socket) -> None:
 def _open_interface(network: int, rank: int, request: LinkRequest) -> int:
     with inside(network):
         tap = open_tap()
-        _run("ip", shaping.interface_commands(rank, request.link))
+        _run("ip", shaping.interface_commands(rank, request.link, relayed=True))
         _without_ipv6(shaping.INTERFACE)
     return tap
 
@@ -91,9 +91,7 @@ def _path(fd: int) -> str:
 
 def _run(program: str, lines: Sequence[str]) -> None:
     """Runs `ip` or `tc` on these lines; what it says of the first that fails is raised."""
-    done = subprocess.run(
-        [program, "-batch", "-"], input="\n".join(lines), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([program, "-batch", "-"], input="\n".join(lines), capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{program}: {' '.join(done.stderr.split())}")
 

@@ -16,7 +16,7 @@ from math import ceil
 from time import monotonic
 
 from paceline.link import NetworkLink
-from paceline.runs.links.shaping import INTERFACE, buffer_bytes, burst_bytes
+from paceline.runs.links.shaping import INTERFACE, buffer_bytes
 
 TUN_DEVICE = "/dev/net/tun"
 # linux/if_tun.h
@@ -67,7 +67,6 @@ class Switch:
     def __post_init__(self) -> None:
         self.sent_until, self.received_until = [0.0] * self.ports, [0.0] * self.ports
         self._buffer_seconds = buffer_bytes(self.link) / self.link.bytes_per_second
-        self._burst_seconds = burst_bytes(self.link) / self.link.bytes_per_second
 
     def ready_at(self, port: int) -> float:
         """From when on a port may send its next frame."""

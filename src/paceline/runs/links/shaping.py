@@ -11,6 +11,8 @@ _FIRST_OCTETS, _MOST_HOSTS = "10.77", 250
 # than two frames.
 BURST_SECONDS, LEAST_BURST_BYTES = 1e-3, 3_028
 FRAME_BYTES = 1_514
+# Of the link's time: a piece that a relay carries.
+RELAYED_PIECE_SECONDS = 2e-3
 # The kernel's own limit on what it hands an interface in one piece.
 MOST_PIECE_BYTES = 65_536
 # What a switch holds for a port that several others send to; more is dropped.
@@ -29,9 +31,16 @@ def burst_bytes(link: NetworkLink) -> int:
     return max(LEAST_BURST_BYTES, round(link.bytes_per_second * BURST_SECONDS))
 
 
-def piece_bytes(link: NetworkLink) -> int:
-    """The largest piece that the kernel may hand the interface: half a burst, but never less than a frame."""
-    return min(MOST_PIECE_BYTES, max(FRAME_BYTES, burst_bytes(link) // 2))
+def piece_bytes(link: NetworkLink, relayed: bool = False) -> int:
+    """The largest piece that the kernel may hand the interface: half a burst, but never less than a frame.
+
+    A relay times every piece by itself and is the less busy the larger they are.
+    """
+    if relayed:
+        wanted = max(4 * FRAME_BYTES, round(link.bytes_per_second * RELAYED_PIECE_SECONDS))
+    else:
+        wanted = max(FRAME_BYTES, burst_bytes(link) // 2)
+    return min(MOST_PIECE_BYTES, wanted)
 
 
 def buffer_bytes(link: NetworkLink) -> int:
@@ -59,13 +68,14 @@ def cable_commands(rank: int, switch_namespace: str) -> list[str]:
     return [f"link add name {INTERFACE} type veth peer name {port_name(rank)} netns {switch_namespace}"]
 
 
-def interface_commands(rank: int, link: NetworkLink) -> list[str]:
+def interface_commands(rank: int, link: NetworkLink, relayed: bool = False) -> list[str]:
     """Lines for `ip` that give the interface of a process its address and bring it up."""
+    piece = piece_bytes(link, relayed)
     return [
         "link set dev lo up",
         f"link set dev {INTERFACE} address {mac_address(rank).hex(':')}",
-        f"link set dev {INTERFACE} gso_max_size {piece_bytes(link)}",
-        f"link set dev {INTERFACE} gso_max_segs {max(1, piece_bytes(link) // FRAME_BYTES)}",
+        f"link set dev {INTERFACE} gso_max_size {piece}",
+        f"link set dev {INTERFACE} gso_max_segs {max(1, piece // FRAME_BYTES)}",
         f"address add {address(rank)}/{SUBNET_BITS} dev {INTERFACE}",
         f"link set dev {INTERFACE} up",
     ]

@@ -16,11 +16,14 @@ def test_pieces_fit_into_half_a_bucket(text: str, piece: int) -> None:
     assert shaping.piece_bytes(NetworkLink.from_text(text)) == piece
 
 
+@pytest.mark.parametrize(("text", "piece"), [("1mbit", 4 * 1_514), ("100mbit", 25_000), ("10gbit", 65_536)])
+def test_a_relay_carries_larger_pieces(text: str, piece: int) -> None:
+    assert shaping.piece_bytes(NetworkLink.from_text(text), relayed=True) == piece
+
+
 def test_rate_limits_are_at_both_ends_and_the_delay_is_before_the_receiver() -> None:
     link = NetworkLink.from_text("100mbit:5ms")
-    assert shaping.sending_rules(link) == [
-        "qdisc add dev link0 root tbf rate 100000000bit burst 12500 limit 625000"
-    ]
+    assert shaping.sending_rules(link) == ["qdisc add dev link0 root tbf rate 100000000bit burst 12500 limit 625000"]
     assert shaping.receiving_rules(3, link) == [
         "qdisc add dev port3 root handle 1: netem delay 5000us limit 1908",
         "qdisc add dev port3 parent 1: handle 10: tbf rate 100000000bit burst 12500 limit 625000",
