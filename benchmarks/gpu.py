@@ -198,7 +198,7 @@ def energy(dataset: str, quick: bool, say: Callable[[str], None]) -> list[Line]:
         "workload": "mnist-large", "dataset": dataset, "strategy": "torch-single", "global_batch": BATCH,
         "epochs": 4 if quick else 10, "device": "cuda", **shape_of(dataset),
     }  # fmt: skip
-    handles = gpu_handles(pynvml, complete(RunSpec(**fields)))
+    handles = gpu_handles(pynvml, [0])
     counted, added = NvmlCounter(pynvml, handles), NvmlCounter(NoCounter(pynvml), handles)
     seen: list[tuple[float, float]] = []
 

@@ -385,11 +385,12 @@ def _unfit_for_a_fleet(spec: RunSpec, chosen: Strategy) -> str | None:
 
 def _missing_gpus(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     workers, slices = spec.workers, spec.slices or spec.workers
+    have = "its machines have" if spec.machines else "this machine has"
     if not system.gpus:
-        return f"device {spec.device} was asked for and this machine has no CUDA device"
+        return f"device {spec.device} was asked for and {have} no CUDA device"
     if spec.device == "cuda":
         short = len(system.gpus) < workers and not chosen.needs.shares_gpu
-        return f"{workers} workers need as many GPUs and this machine has {len(system.gpus)}" if short else None
+        return f"{workers} workers need as many GPUs and {have} {len(system.gpus)}" if short else None
     if system.no_slices is None and workers > slices:
         return f"{workers} workers need as many slices and the GPU is cut into {slices}; use --slices {workers}"
     return system.no_slices

@@ -40,7 +40,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = PATI
         time.sleep(POLL_SECONDS)
 
 
-def _hear_interrupts() -> None:
+def hear_interrupts() -> None:
     """As at a terminal, also where the tests themselves run in the background and no interrupt reaches them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -107,7 +107,7 @@ class Tool:
         with out.open("w") as to_out, err.open("w") as to_err:
             process = subprocess.Popen(
                 [SCRIPT, *words], cwd=self.folder, env=self.environment,
-                stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, preexec_fn=_hear_interrupts,  # noqa: PLW1509
+                stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, preexec_fn=hear_interrupts,  # noqa: PLW1509
             )  # fmt: skip
         self.started.append(process)
         return Started(process, out, err)

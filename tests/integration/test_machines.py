@@ -2,6 +2,7 @@
 and whatever is lost on the way, a record with a reason and nothing left on any machine."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from integration.conftest import wait_until
+from integration.conftest import PATIENCE_SECONDS, hear_interrupts, wait_until
 from namespaces import NetworkOfMachines, machines, required_or_skipped
 from paceline.errors import UserError
-from paceline.fleet import Fleet, parse_fleet
+from paceline.fleet import LEASE_SECONDS, Fleet, parse_fleet
 from paceline.plan import PlannedRun, complete
 from paceline.record import Record, Status
 from paceline.runs.fleets import Machines, open_machines
@@ -24,11 +25,12 @@ from paceline.runs.launch import launch
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.starters import ForkServers
 from paceline.spec import ModelFile, RunSpec
+from paceline.store import Store
 from paceline.strategies import strategy
 from paceline.systems import local_system
+from paceline.systems.files import load_hardware
 
 NAMES = ("left", "right")
-LEASE_SECONDS = 3.0
 LONG = {"strategy": "fake", "workers": 2, "steps": 100_000, "knobs": {"real_time": True, "step_ms": 20.0}}
 MODEL = """
 from neighbour import hidden
@@ -49,7 +51,7 @@ def network() -> Iterator[NetworkOfMachines]:
 
 @pytest.fixture(scope="module")
 def fleet(network: NetworkOfMachines) -> Fleet:
-    return parse_fleet(f"ssh:{','.join(NAMES)}").model_copy(update={"lease_seconds": LEASE_SECONDS})
+    return parse_fleet(f"ssh:{','.join(NAMES)}")
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +199,7 @@ def test_a_cut_link_is_a_result_within_the_lease_and_leaves_nothing_behind(
             network.mend("right")
     assert record.status is Status.FAILED
     assert record.reason == (
-        "machine right is lost: no word from its agent for 3 s (the link is cut, or the machine stands still)"
+        "machine right is lost: no word from its agent for 6 s (the link is cut, or the machine stands still)"
     )
     # A hang would take the run's time limit of half an hour.
     assert waited < 20 * LEASE_SECONDS
@@ -206,19 +208,49 @@ def test_a_cut_link_is_a_result_within_the_lease_and_leaves_nothing_behind(
 
 
 @pytest.mark.timeout(120)
-def test_machines_are_left_empty_when_the_launcher_is_killed(network: NetworkOfMachines, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_machines_are_left_empty_however_the_launcher_ends(
+    network: NetworkOfMachines, tmp_path: Path, how: signal.Signals
+) -> None:
     others = everything_on(network)
     words = ["run", "--on", "ssh:left,right", "--strategy", "fake", "--workers", "2", "--steps", "100000",
              "--knob", "real_time=true", "--db", str(tmp_path / "results.db")]  # fmt: skip
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "paceline", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        [sys.executable, "-m", "paceline", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=hear_interrupts,  # noqa: PLW1509
+    )  # fmt: skip
     try:
         wait_until(lambda: workers_on(network, "right") and workers_on(network, "left"), "workers on both machines")
+        launcher.send_signal(how)
+        code = launcher.wait(timeout=PATIENCE_SECONDS)
     finally:
         launcher.kill()
         launcher.wait()
+    assert code == (-signal.SIGKILL if how is signal.SIGKILL else 130)
     wait_until(lambda: everything_on(network) <= others, "nothing is left on the machines")
+    if how is signal.SIGINT:
+        with Store.open_existing(tmp_path / "results.db") as store:
+            (record,) = store.records()
+        assert (record.status, record.reason) == (Status.INTERRUPTED, "interrupted by the user")
+
+
+@pytest.mark.timeout(120)
+def test_doctor_shows_each_machine_and_refuses_a_fleet_with_one_that_is_not_there(network: NetworkOfMachines) -> None:
+    def doctor(fleet: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "paceline", "doctor", "--on", fleet]
+        return subprocess.run(
+            words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, timeout=100, check=False
+        )
+
+    both = doctor("ssh:left,right")
+    assert both.returncode == 0, both.stderr
+    assert re.search(r"✓ +left +10\.77\.0\.1 .*µs|ms .*right: [0-9.]+ [GM]bit/s, ", both.stdout), both.stdout
+    assert re.search(r"✓ +right +10\.77\.0\.2 ", both.stdout), both.stdout
+    one = doctor("ssh:left,nobody")
+    assert one.returncode == 2
+    assert re.search(r"– +nobody +not reached", one.stdout), one.stdout
+    assert "machine nobody cannot be reached by ssh" in one.stdout
+    assert "1 machine of 2 cannot be used; usable as they are: left" in " ".join(one.stderr.split())
 
 
 def test_a_machine_that_cannot_be_used_is_refused_in_words(network: NetworkOfMachines, fleet: Fleet) -> None:
@@ -238,6 +270,25 @@ def test_a_machine_that_cannot_be_used_is_refused_in_words(network: NetworkOfMac
     assert "machine right has no Paceline in" in refusal(environment={"PYTHONPATH": "/nowhere", "PYTHONHOME": ""},
                                                          python=bare_python())  # fmt: skip
     assert refusal(address="10.9.9.9").startswith("machine right has no address 10.9.9.9; it has 127.0.0.1, 10.77.0.2")
+
+
+@pytest.mark.soak
+@pytest.mark.jax
+@pytest.mark.timeout(600)
+def test_a_fleet_is_calibrated_by_its_first_machine_and_the_link_between_all(
+    network: NetworkOfMachines, tmp_path: Path
+) -> None:
+    words = ["calibrate", "--on", "ssh:left,right", "--frameworks", "jax"]
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "measuring the link between left and right" in done.stderr
+    hardware = load_hardware(str(tmp_path / "left.toml"))
+    assert hardware.about.startswith("2 machines like left: ")
+    assert [curve.framework for curve in hardware.calibrated.steps] == ["jax"]
+    assert hardware.outer.bytes_per_second.source.startswith("the slowest TCP transfer between left, right")
+    assert hardware.outer.bytes_per_second.value > 1e6
 
 
 def bare_python() -> str:

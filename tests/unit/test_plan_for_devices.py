@@ -53,3 +53,24 @@ def test_sharding_on_cpu_needs_a_pytorch_that_has_it(make_spec, make_system, ver
         assert found == (
             "torch-fsdp on CPU needs PyTorch 2.7 or newer and this is 2.6.0+cu124; upgrade it, or use torch-zero"
         )
+
+
+@pytest.mark.parametrize("name", ["tf-mirrored", "tf-central", "tf-layers", "tf-dtensor", "keras-model-parallel"])
+def test_workers_of_one_process_cannot_be_on_several_machines(make_spec, make_system, name):
+    system = make_system(frameworks=("tensorflow", "keras", "jax"))
+    spec = complete(make_spec(strategy=name, workers=2, machines="left,right"))
+    reason = refusal(spec, system, no_probe)
+    assert reason == (
+        f"{name} has all its workers in one process, which cannot be on several machines (left,right); "
+        "name one machine with --on"
+    )
+    assert refusal(complete(make_spec(strategy=name, workers=2, machines="left")), system, no_probe) is None
+
+
+def test_slices_are_of_this_machine(make_spec, make_system):
+    spec = complete(make_spec(strategy="torch-ddp", workers=2, device="cuda-slice", slices=2, machines="left"))
+    assert "slices are of one GPU of this machine" in refusal(spec, make_system(gpus=1), no_probe)
+
+
+def test_machines_are_part_of_what_a_run_is(make_spec):
+    assert make_spec().key() != make_spec(machines="left").key() != make_spec(machines="left,right").key()

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, cast, get_args
 
 from rich.markup import escape
 
@@ -14,28 +15,33 @@ from paceline.calibrate.gpu.messages import Where
 from paceline.calibrate.gpu.replay import replayed_operations
 from paceline.calibrate.logs import FITTED, FittedLog, fit_log, system_that_fits
 from paceline.calibrate.merge import merge_systems
-from paceline.cli.options import ModelOptions, command_with, make_option
+from paceline.cli.options import ModelOptions, On, command_with, make_option
 from paceline.cli.question import model_fields
 from paceline.cli.terminal import Db, errors, flag, output, plain_table
 from paceline.cli.validate import parse_assumed, print_refused, print_summaries
 from paceline.errors import SpecError, nearest, user_can_choose
+from paceline.fleet import Fleet, parse_fleet
 from paceline.plan import refusal
 from paceline.predict.logged import read_log
 from paceline.predict.measured import was_disturbed
 from paceline.predict.question import Question
 from paceline.record import Record
+from paceline.runs.fleets import opened_fleet
+from paceline.runs.launchers.remote_command import run_remotely, send_model, slowest_link
 from paceline.runs.probe import probe
 from paceline.spec import MOST_SLICES
 from paceline.store import DEFAULT_PATH, Store
 from paceline.strategies import strategies
 from paceline.systems.files import LOCAL_FILE, load_hardware, to_toml
-from paceline.systems.hardware import Hardware
+from paceline.systems.hardware import Hardware, Link, Quantity
 from paceline.systems.local import local_system
 from paceline.systems.software import AttentionKernel
-from paceline.units import format_bytes, format_percent, format_seconds, parse_whole_numbers
+from paceline.units import format_bytes, format_count, format_percent, format_seconds, parse_whole_numbers
 
 # With more of its runs disturbed than this, a calibration says so.
 MOST_DISTURBED = 1 / 3
+# Options that are for the launcher and not for the machine that calibrates itself.
+_OF_THE_LAUNCHER = frozenset({"on", "out", "db", "fresh", "model"})
 LOG_PANEL = "Logged runs"
 HEADER = (
     "# Written by paceline calibrate. Seconds, bytes, and relative deviations (residual); see docs/cost-model.md.\n\n"
@@ -71,6 +77,7 @@ class CalibrateOptions(ModelOptions):
         list[str] | None,
         make_option("What rows that do not say so are taken for.", "NAME=VALUE", panel=LOG_PANEL),
     ] = None
+    on: On = None
     out: Annotated[Path | None, make_option("System file to write; with --from, named after the log.", "FILE")] = None
     fresh: Annotated[
         bool, flag("--fresh", "Replace the file; else the less disturbed measurement of both is kept.")
@@ -87,7 +94,12 @@ def calibrate(options: CalibrateOptions) -> None:
     out = options.out or LOCAL_FILE
     if options.device not in get_args(Where):
         raise SpecError(f"--device {options.device!r} is unknown; {nearest(options.device, get_args(Where))}")
-    measured = _cores(options) if options.device == "cpu" else _gpus(options)
+    fleet = parse_fleet(options.on)
+    if fleet.machines:
+        out = options.out or Path(fleet.names[0]).with_suffix(".toml")
+        measured = _on_fleet(options, fleet, out)
+    else:
+        measured = _cores(options) if options.device == "cpu" else _gpus(options)
     if out.is_file() and not options.fresh:
         measured = merge_systems(load_hardware(str(out)), measured)
     _write(measured, out)
@@ -149,6 +161,40 @@ def _cores(options: CalibrateOptions) -> Hardware:
             "calibration less accurate; calibrate again when the machine is idle: the less disturbed is kept"
         )
     return measured
+
+
+def _on_fleet(options: CalibrateOptions, fleet: Fleet, out: Path) -> Hardware:
+    """The first machine as it calibrates itself, with the measured link between the machines."""
+    with TemporaryDirectory() as folder, _progress() as say:
+        say(f"reaching {', '.join(fleet.names)}")
+        with opened_fleet(fleet) as machines:
+            link = slowest_link(machines, say)
+            changed = [field for field in fields(options) if getattr(options, field.name) != field.default]
+            chosen = {
+                field.name: getattr(options, field.name) for field in changed if field.name not in _OF_THE_LAUNCHER
+            }
+            if options.model is not None:
+                chosen["model"] = send_model(machines, options.model)
+            file = Path(folder) / "measured.toml"
+            run_remotely(machines, ["calibrate", *_words(chosen), "--out", file.name, "--fresh"], file, say)
+        measured = load_hardware(str(file))
+    about = f"{format_count(len(fleet.machines), 'machine')} like {fleet.names[0]}: {measured.about}"
+    named = measured.model_copy(update={"name": out.stem, "about": about})
+    if link is None:
+        return named
+    source = f"the slowest TCP transfer between {', '.join(fleet.names)}, measured by paceline calibrate"
+    quantities = [Quantity(value=value, source=source) for value in link]
+    return named.model_copy(update={"outer": Link(bytes_per_second=quantities[0], latency_seconds=quantities[1])})
+
+
+def _words(chosen: dict[str, Any]) -> list[str]:
+    """Options as they are typed."""
+    names = {"batch": "local-batch"}
+    words = []
+    for name, value in chosen.items():
+        option = f"--{names.get(name, name).replace('_', '-')}"
+        words += [word for each in (value if isinstance(value, list) else [value]) for word in (option, str(each))]
+    return words
 
 
 def _gpus(options: CalibrateOptions) -> Hardware:
@@ -230,7 +276,8 @@ def _print(hardware: Hardware, out: Path) -> None:
             f"{count} slices at once take {factors.get('product', 1.0):.2f} times as long as one for products, "
             f"{factors.get('add', 1.0):.2f} times for passes over memory"
         )
-    console.print(f"[dim]written to {escape(str(out))}; other commands in this folder use it by themselves[/]")
+    usage = "other commands in this folder use it by themselves" if out == LOCAL_FILE else f"use it with --system {out}"
+    console.print(f"[dim]written to {escape(str(out))}; {escape(usage)}[/]")
 
 
 def _print_fit(fit: FittedLog, described: Hardware, out: Path) -> None:

@@ -1,24 +1,30 @@
-"""`paceline doctor`: what this machine can run, what is missing and how to get it."""
+"""`paceline doctor`: what this machine can run, or each machine of a fleet; what is missing and how to get it."""
 
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli.doctor_fleet import examine
-from paceline.cli.machines import On
-from paceline.cli.terminal import output
-from paceline.fleet import parse_fleet
+from paceline.cli.options import On
+from paceline.cli.terminal import errors, output
+from paceline.errors import UserError
+from paceline.fleet import Fleet, parse_fleet
+from paceline.runs.agent.messages import LinkMeasured
+from paceline.runs.fleets import ENGINES
+from paceline.runs.launchers.examine import ExaminedMachine, examine_fleet
 from paceline.runs.meters.energy import rapl_counter, watts_per_core
 from paceline.systems import System, local_system
 from paceline.systems.links import TUN_DEVICE, link_means
 from paceline.systems.local import FRAMEWORKS
 from paceline.systems.nccl import LIBRARY, nccl_of, nccl_package, slice_link
-from paceline.units import format_bytes
+from paceline.units import format_bytes, format_count, format_seconds
 
 # Whether it is there, what it is, its state, and what to do about it.
 Line = tuple[bool, str, str, str]
 # Frameworks whose strategies train on slices, and what their links are called.
 _ON_SLICES = ("torch", "jax")
 _LINKS = {"p2p": "fast, through the GPU's memory", "socket": "slow, over loopback sockets"}
+# Of the table of a fleet.
+COLUMNS = ("machine", "address", "versions", "devices", "data", "clock", "link")
+BITS = 8
 _EXTRA = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "jax": "jax"}
 
 
@@ -117,3 +123,60 @@ def _data() -> list[Line]:
         (True, "mnist-5k", "ships with Paceline", ""),
         (folder is not None, "mnist", str(folder) if folder else "not on this machine", advice),
     ]
+
+
+def examine(fleet: Fleet) -> None:
+    """Prints what is known of each machine; raises `UserError` where one of them cannot be used."""
+    with errors().status("reaching the machines") as status:
+        machines = examine_fleet(fleet, ENGINES[fleet.engine](fleet), status.update)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("", *COLUMNS):
+        table.add_column(column, no_wrap=column in ("machine", "address"))
+    for machine in machines:
+        table.add_row("[yellow]–[/]" if machine.problem else "[green]✓[/]", *map(escape, _row(machine)))
+    output().print(table)
+    bad = [machine for machine in machines if machine.problem]
+    for machine in bad:
+        output().print(f"[yellow]–[/] {escape(str(machine.problem))}")
+    if bad:
+        usable = [machine.name for machine in machines if not machine.problem]
+        left = f"; usable as they are: {', '.join(usable)}" if usable else ""
+        raise UserError(f"{format_count(len(bad), 'machine')} of {len(machines)} cannot be used{left}")
+
+
+def _row(machine: ExaminedMachine) -> tuple[str, ...]:
+    facts = machine.facts
+    if facts is None:
+        return machine.name, "not reached", *[""] * (len(COLUMNS) - 2)
+    versions = [f"paceline {facts.paceline}", f"python {facts.python}"]
+    versions += [f"{name} {version}" for name, version in sorted(facts.frameworks.items())]
+    cores = machine.machine.cores if machine.machine is not None else facts.cores
+    gpus = machine.machine.gpus if machine.machine is not None else range(len(facts.gpus))
+    devices = [f"{format_count(len(cores), 'core')} of {facts.cpu}", *(facts.gpus[number].name for number in gpus)]
+    devices.append(format_bytes(facts.memory_bytes))
+    clock = machine.clock
+    offset = f"{_signed(clock.offset / 1e9)} ± {format_seconds(clock.error / 1e9)}" if clock is not None else ""
+    links = [f"{name}: {_link(link)}" for name, link in machine.links.items()]
+    return (
+        machine.name, f"{facts.address}\n{facts.interface}", "\n".join(versions), "\n".join(devices),
+        "\n".join(sorted(facts.data)), offset, "\n".join(links),
+    )  # fmt: skip
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
+
+
+def _link(link: LinkMeasured) -> str:
+    if link.bytes_per_second is None or link.round_trip_seconds is None:
+        return f"none ({link.reason})"
+    return f"{format_rate(link.bytes_per_second)}, {format_seconds(link.round_trip_seconds)} there and back"
+
+
+def format_rate(bytes_per_second: float) -> str:
+    """A rate as networks have it: `940 Mbit/s`."""
+    bits = bytes_per_second * BITS
+    for size, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s")):
+        if bits >= size:
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits / 1e3:.3g} kbit/s"

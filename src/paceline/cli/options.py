@@ -43,6 +43,10 @@ def make_option(help_text: str, metavar: str, *names: str, panel: str | None = N
     return typer.Option(*names, help=help_text, metavar=metavar, rich_help_panel=panel)
 
 
+On = Annotated[
+    str | None,
+    make_option("Machines: local, ssh:HOST,HOST, ssh:@HOSTSFILE, or a fleet file (TOML).", "FLEET"),
+]
 MODEL_PANEL, SYSTEM_PANEL = "The model", "The system"
 System = Annotated[
     str | None,

@@ -1,12 +1,14 @@
 """`paceline run`: plan, run, store, show."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
 import typer
 from rich.table import Table
 
 from paceline.analysis.rows import summarise
 from paceline.catalogue import choose
 from paceline.cli.event_lines import EventLines
-from paceline.cli.machines import reached
 from paceline.cli.options import command_with
 from paceline.cli.progress import Progress, print_estimate, print_plan, run_name
 from paceline.cli.run_options import RunOptions
@@ -14,13 +16,14 @@ from paceline.cli.show import print_results
 from paceline.cli.terminal import errors, output
 from paceline.estimate import estimate_by_measuring
 from paceline.execute import Outcome, execute, plan_study
-from paceline.fleet import parse_fleet
+from paceline.fleet import Fleet, parse_fleet
 from paceline.plan import Plan
 from paceline.record import Record
-from paceline.runs.fleets import Machines
+from paceline.runs.fleets import Machines, open_machines
 from paceline.scale import FULL
 from paceline.store import Store
 from paceline.study import Study, built_in_studies
+from paceline.units import format_count
 
 EXIT_SOME_FAILED = 1
 
@@ -47,6 +50,18 @@ def run(options: RunOptions) -> None:
             if not outcome.interrupted:
                 _show(plan, store.records(), options)
     _exit_unless_all_well(outcome)
+
+
+@contextmanager
+def reached(fleet: Fleet) -> Iterator[Machines]:
+    """The machines of a fleet, with a word on what takes a while."""
+    with ExitStack() as stack:
+        if fleet.machines:
+            with errors().status(f"reaching {format_count(len(fleet.machines), 'machine')}"):
+                machines = stack.enter_context(open_machines(fleet))
+        else:
+            machines = stack.enter_context(open_machines(fleet))
+        yield machines
 
 
 def _plan(study: Study, store: Store | None, options: RunOptions, machines: Machines) -> Plan:

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli.fields import parse_pairs, study_fields
-from paceline.cli.machines import On
-from paceline.cli.options import make_option
+from paceline.cli.options import On, make_option
 from paceline.cli.terminal import Db, flag
 from paceline.errors import UserError
 from paceline.plan import missing_defaults

@@ -95,9 +95,16 @@ def open_machines(fleet: Fleet = LOCAL) -> Iterator[Machines]:
         finally:
             local.close()
         return
-    open_fleet = OpenFleet(fleet, ENGINES[fleet.engine](fleet))
+    with opened_fleet(fleet) as machines:
+        yield RemoteMachines(machines)
+
+
+@contextlib.contextmanager
+def opened_fleet(fleet: Fleet) -> Iterator[OpenFleet]:
+    """A fleet of other machines whose agents are there, and end with the context."""
+    machines = OpenFleet(fleet, ENGINES[fleet.engine](fleet))
     try:
-        open_fleet.meet()
-        yield RemoteMachines(open_fleet)
+        machines.meet()
+        yield machines
     finally:
-        open_fleet.close()
+        machines.close()

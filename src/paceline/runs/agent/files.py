@@ -64,7 +64,7 @@ def _imported(file: Path, folder: Path) -> Iterator[str]:
 
 def _files_of(name: str, folder: Path) -> list[Path]:
     """The file of a module in the folder and of the packages that it is in; none where it is installed elsewhere."""
-    files, place = [], folder
+    files, place = list[Path](), folder
     for part in [word for word in name.split(".") if word]:
         if (place / f"{part}.py").is_file():
             return [*files, place / f"{part}.py"]

@@ -34,6 +34,8 @@ class Welcome(Message):
     # As the fleet has them; None where the agent is to find out.
     address: str | None = None
     interface: str | None = None
+    # Variables that options of the launcher set.
+    environment: dict[str, str] = {}
 
 
 class MachineFacts(Message):
@@ -181,6 +183,29 @@ class LinkMeasured(Message):
     reason: str | None = None
 
 
+class RunCommand(Message):
+    """Asks for a command of Paceline, and for the file that it writes into the agent's folder."""
+
+    kind: Literal["command"] = "command"
+    words: tuple[str, ...]
+    file: str
+
+
+class CommandSaid(Message):
+    """A line that the command printed."""
+
+    kind: Literal["said"] = "said"
+    text: str
+
+
+class CommandEnded(Message):
+    """The command's exit code and the last that it printed."""
+
+    kind: Literal["command_ended"] = "command_ended"
+    code: int
+    last_words: str
+
+
 class Leave(Message):
     """The study is over."""
 
@@ -188,7 +213,18 @@ class Leave(Message):
 
 
 ToAgent = Annotated[
-    Beat | Welcome | Ping | FilePart | OpenRun | StartRun | Published | EndRun | ListenForLink | MeasureLink | Leave,
+    Beat
+    | Welcome
+    | Ping
+    | FilePart
+    | OpenRun
+    | StartRun
+    | Published
+    | EndRun
+    | ListenForLink
+    | MeasureLink
+    | RunCommand
+    | Leave,
     Field(discriminator="kind"),
 ]
 FromAgent = Annotated[
@@ -204,7 +240,9 @@ FromAgent = Annotated[
     | RunEnded
     | Trouble
     | Listening
-    | LinkMeasured,
+    | LinkMeasured
+    | CommandSaid
+    | CommandEnded,
     Field(discriminator="kind"),
 ]
 TO_AGENT: TypeAdapter[Any] = TypeAdapter(ToAgent)

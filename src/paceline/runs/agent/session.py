@@ -17,6 +17,7 @@ from typing import Any
 
 from paceline.errors import UserError
 from paceline.runs.agent.channel import BEATS_OF_A_LEASE, Channel, ChannelClosedError, SilenceError, beating, stamp
+from paceline.runs.agent.commands import run_command
 from paceline.runs.agent.facts import machine_facts
 from paceline.runs.agent.files import file_parts, keep_part
 from paceline.runs.agent.links import listen_for_links, measure_link
@@ -33,6 +34,7 @@ from paceline.runs.agent.messages import (
     OpenRun,
     Ping,
     Pong,
+    RunCommand,
     RunEnded,
     RunEvent,
     RunOpen,
@@ -144,6 +146,8 @@ class Session:
         elif isinstance(order, MeasureLink):
             assert self.facts is not None
             self.channel.send(measure_link(order, self.facts.address))
+        elif isinstance(order, RunCommand):
+            run_command(order, self.folder, self.channel.send, os.getpid())
 
     def _open_run(self, order: OpenRun) -> None:
         self._open.close()
@@ -216,6 +220,7 @@ def run_session(channel: Channel, seconds: float) -> None:
     folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
     # Folders of runs and what processes leave behind are in it, and so go with it.
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+    os.environ |= welcome.environment
     session = Session(channel, welcome, folder)
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, lambda _number, _frame: session.end_now())

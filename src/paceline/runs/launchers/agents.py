@@ -1,6 +1,7 @@
 """The launcher's side of its agents: who is there, what they say, and when one is lost."""
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -12,6 +13,7 @@ from paceline.errors import UserError
 from paceline.fleet import FleetMachine
 from paceline.runs.agent.channel import BEATS_OF_A_LEASE, Channel, ChannelClosedError, SilenceError, beating, stamp
 from paceline.runs.agent.messages import FROM_AGENT, Beat, Leave, MachineFacts, Ping, Pong, Trouble, Welcome
+from paceline.runs.meters.energy import WATTS_VARIABLE
 from paceline.runs.wire import ClockOffset
 
 Answer = TypeVar("Answer")
@@ -19,6 +21,8 @@ PINGS = 20
 # How long an agent may take to import what it needs and to look at its machine.
 FACTS_SECONDS = 60.0
 LEAVE_SECONDS = 5.0
+# Variables of the launcher that its agents need, too.
+TRAVELLING = (WATTS_VARIABLE,)
 
 
 class Call(Protocol):
@@ -84,6 +88,7 @@ class Agent:
                 Welcome(
                     machine=self.number, name=machine.name, lease_seconds=self.lease_seconds, address=machine.address,
                     interface=machine.interface,
+                    environment={name: os.environ[name] for name in TRAVELLING if name in os.environ},
                 )
             )  # fmt: skip
         self._listener = threading.Thread(target=self._listen, daemon=True, name=f"from {machine.name}")

@@ -44,7 +44,7 @@ def examine_fleet(fleet: Fleet, engine: Engine, say: Callable[[str], None]) -> l
         for agent, other in combinations(agents, 2):
             say(f"measuring the link between {agent.name} and {other.name}")
             with _noting(examined[agent.number]):
-                link = _link(agent, other)
+                link = measure_link(agent, other)
                 examined[agent.number].links[other.name] = link
                 examined[other.number].links[agent.name] = link
     return examined
@@ -94,7 +94,8 @@ def _compare(fleet: Fleet, agents: list[Agent], examined: list[ExaminedMachine])
         examined[agent.number].machine = machine
 
 
-def _link(agent: Agent, other: Agent) -> LinkMeasured:
+def measure_link(agent: Agent, other: Agent) -> LinkMeasured:
+    """The link between two machines, by a short transfer from the one to the other."""
     other.send(ListenForLink())
     listening = other.await_answer(Listening, LINK_SECONDS)
     agent.send(MeasureLink(address=other.facts.address, port=listening.port, word=listening.word))

@@ -71,7 +71,9 @@ class OpenFleet:
     def system(self) -> System:
         """All machines as one, for the checks of a plan."""
         first = self.agents[0].facts
-        cores = range(sum(len(machine.cores) for machine in self.machines))
+        hosts = [agent.facts.boot_id for agent in self.agents]
+        # Machines of one host may share its cores.
+        cores = {(host, core) for host, machine in zip(hosts, self.machines, strict=True) for core in machine.cores}
         # A GPU of the fleet is one that runs may use.
         gpus = [
             gpu
@@ -81,7 +83,12 @@ class OpenFleet:
         ]
         memory = min(agent.facts.memory_bytes for agent in self.agents)
         return System(
-            first.cpu, tuple(cores), memory, tuple(gpus), "slices are of this machine's GPU", first.frameworks
+            first.cpu,
+            tuple(range(len(cores))),
+            memory,
+            tuple(gpus),
+            "slices are of this machine's GPU",
+            first.frameworks,
         )
 
     def lay_out(self, spec: RunSpec) -> tuple[Process, ...]:
@@ -92,11 +99,12 @@ class OpenFleet:
         """Makes sure that the run's model file and data set are on these machines."""
         for agent in agents:
             if spec.model is not None:
-                self._send_model(agent, spec.model)
+                self.send_model(agent, spec.model)
             if spec.dataset not in (None, OWN_DATA):
                 self._send_data(agent, str(spec.dataset))
 
-    def _send_model(self, agent: Agent, model: ModelFile) -> None:
+    def send_model(self, agent: Agent, model: ModelFile) -> None:
+        """Sends a user's model file and what it imports from beside it, unless they are there."""
         for file in model_files(model.path):
             inside = file.relative_to(model.path.parent)
             self._send(agent, file, f"{MODELS}/{model.digest}/{inside}")

@@ -22,7 +22,18 @@ COMMAND = "PACELINE_SSH"
 CONNECT_SECONDS = 10
 # From ssh's start to the first word of the agent: connecting, logging in, starting Python.
 GREETING_SECONDS = 45.0
-OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}", "-o", "ForwardX11=no")
+# Not as a master of other connections, which would end with it.
+OPTIONS = (
+    "-T",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    f"ConnectTimeout={CONNECT_SECONDS}",
+    "-o",
+    "ForwardX11=no",
+    "-o",
+    "ControlMaster=no",
+)
 LAST_WORDS = 2_000
 # Exit codes: ssh's own for what went wrong before the command, and a shell's for one that it did not find.
 CODE_OF_SSH, CODE_NOT_FOUND = 255, 127
