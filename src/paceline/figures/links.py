@@ -154,7 +154,7 @@ def _verdict(line: Sequence[Value], alone: float) -> str:
 
 def _panel(values: Sequence[Value], axis: Axis, colour: altair.Color, heading: str) -> altair.LayerChart:
     base = altair.Chart(altair.Data(values=list(values)))
-    rates = [value.get("rate", value.get("alone")) for value in values]
+    rates = [float(value["rate" if "rate" in value else "alone"]) for value in values]
     wide = is_wide(rates)
     scale = altair.Scale(type="log", nice=False, padding=12) if wide else altair.Scale(zero=True)
     title = "samples/s, last epoch" + (", logarithmic" if wide else "")

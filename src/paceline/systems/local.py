@@ -37,9 +37,9 @@ class System:
     gpus: tuple[Gpu, ...] = ()
     # Why no GPU can be cut into slices, or None.
     no_slices: str | None = None
+    frameworks: dict[str, str] = field(default_factory=dict)
     # Why processes cannot be put behind a link, or None.
     no_link: Callable[[NetworkLink], str | None] = lambda _link: None
-    frameworks: dict[str, str] = field(default_factory=dict)
 
 
 @cache

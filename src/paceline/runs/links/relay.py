@@ -47,7 +47,8 @@ def wire_bytes(frame: bytes) -> int:
     size = len(frame) - HEADER.size
     if not kind or not segment_bytes:
         return size
-    return size + (ceil((size - header_bytes) / segment_bytes) - 1) * header_bytes
+    segments: int = ceil((size - header_bytes) / segment_bytes)
+    return size + (segments - 1) * int(header_bytes)
 
 
 @dataclass
