@@ -81,9 +81,16 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
     to_run += [PlannedRun(spec, 0) for key, spec in instrumented.items() if (key, 0) not in done]
     skipped = tuple(PlannedRun(specs[key], 0, reason) for key, reason in reasons.items())
     notes = dict.fromkeys(
-        f"{before.strategy} x{before.workers} is run as {after.spread_over}"
-        for before, after in pairs
-        if before.strategy != after.strategy
+        [
+            f"{before.strategy} x{before.workers} is run as {after.spread_over}"
+            for before, after in pairs
+            if before.strategy != after.strategy
+        ]
+        + [
+            f"{after.spread_over} is one process and is run without a link"
+            for before, after in pairs
+            if before.link != after.link
+        ]
     )
     return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented), tuple(notes))
 
@@ -120,6 +127,9 @@ def complete(spec: RunSpec) -> RunSpec:
     spec = by_present_name(spec)
     chosen = strategy(spec.strategy)
     fields: dict[str, Any] = {"knobs": canonical_knobs(chosen, spec.knobs)}
+    if not crosses_links(spec):
+        # Runs of one worker are the same over every link.
+        fields["link"] = None
     if "layout" in chosen.needs.heeds and spec.layout is None:
         fields["layout"] = Layout(shard=spec.workers)
     if spec.model is not None:
@@ -141,6 +151,15 @@ def complete(spec: RunSpec) -> RunSpec:
     if fields["dataset"] != USER_DATA:
         _check_shape(spec, str(fields["dataset"]))
     return spec.model_copy(update=fields)
+
+
+def crosses_links(spec: RunSpec) -> bool:
+    """Whether a link between processes could matter: not where one worker is all there is."""
+    return spec.workers > 1 or _processes(spec) > 1
+
+
+def _processes(spec: RunSpec) -> int:
+    return sum(role.processes for role in strategy(spec.strategy).needs.roles(spec))
 
 
 def _sample_fields(spec: RunSpec, model: Workload, dataset: str) -> dict[str, Any]:
@@ -321,7 +340,7 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     ):
         if wanted not in offered:
             return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
-    if spec.machines and (apart := _unfit_for_a_fleet(spec, chosen)) is not None:
+    if (apart := _unlinked(spec, chosen, system) or _unfit_for_a_fleet(spec, chosen)) is not None:
         return apart
     if spec.device == "cpu":
         tf32 = f"{chosen.name} has no precision tf32 on device cpu: it exists on CUDA devices only; use fp32 or bf16"
@@ -329,8 +348,32 @@ def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
     return _missing_gpus(spec, chosen, system)
 
 
+def _unlinked(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
+    """Why the run cannot be put behind the link that it asks for, or None."""
+    if spec.link is None:
+        return None
+    if spec.device != "cpu":
+        return (
+            f"link {spec.link.text} is between processes on CPU cores, and device {spec.device} was asked for: "
+            f"GPUs of one machine do not talk over its network; leave link out, or use device cpu"
+        )
+    if spec.machines:
+        return (
+            f"link {spec.link.text} is made between processes of this machine, and machines {spec.machines} have links "
+            f"of their own; leave one of link and --on out"
+        )
+    if _processes(spec) == 1:
+        return (
+            f"{chosen.name} drives all workers from one process, so nothing crosses link {spec.link.text}; "
+            f"leave link out, or use a strategy with a process for each worker"
+        )
+    return system.no_link(spec.link)
+
+
 def _unfit_for_a_fleet(spec: RunSpec, chosen: Strategy) -> str | None:
     """Why a run cannot be spread over several machines, or started on another one."""
+    if not spec.machines:
+        return None
     if spec.device == "cuda-slice":
         return "slices are of one GPU of this machine; use --on local, or device cuda"
     if spec.several_machines and spec.workers > 1 and chosen.needs.one_machine:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from paceline.errors import SpecError, nearest
 from paceline.layout import Layout
+from paceline.link import NO_LINK, NetworkLink
 
 Scalar = bool | int | float | str
 Device = Literal["cpu", "cuda", "cuda-slice"]
@@ -148,6 +149,8 @@ class RunSpec(Frozen):
     slices: int | None = Field(default=None, ge=1, le=MOST_SLICES)
     # Of device cuda-slice: how slices talk, as fast as their NCCL can or over sockets, a slow link on purpose.
     transport: Transport = "auto"
+    # Between any two processes, each of which is then in a network namespace of its own; None for loopback.
+    link: NetworkLink | None = None
     cores_per_worker: int = Field(default=1, ge=1)
     allocator: Allocator = "tuned"
     # The machines of the fleet that the run may use, with commas between; empty for the launcher's own.
@@ -162,7 +165,7 @@ class RunSpec(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _follow_from_others(cls, values: Any) -> Any:
-        """Workers from the layout where they are not said, and accumulation from where it used to be: a knob."""
+        """Workers from the layout where nobody says them, a link named none, and accumulation that was a knob once."""
         if not isinstance(values, dict):
             return values
         values = dict(values)
@@ -175,6 +178,8 @@ class RunSpec(Frozen):
                     f"leave the knob out"
                 )
             values["knobs"] = {name: value for name, value in knobs.items() if name != "accumulation"}
+        if values.get("link") == NO_LINK:
+            values["link"] = None
         layout = values.get("layout")
         if layout is not None and "workers" not in values:
             values["workers"] = Layout.model_validate(layout).workers

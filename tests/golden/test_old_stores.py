@@ -14,7 +14,7 @@ import pytest
 Printed = Callable[..., str]
 STORED = Path(__file__).parent / "stored"
 FIELDS_ADDED_LATER = {"layout": None, "accumulation": 1, "recompute": "none", "clip": None, "transport": "auto",
-                      "reduction": None, "offload": False, "machines": ""}  # fmt: skip
+                      "reduction": None, "offload": False, "machines": "", "link": None}  # fmt: skip
 
 
 @pytest.fixture
@@ -49,7 +49,8 @@ def test_runs_under_former_names_show_as_they_did(printed: Printed, tmp_path: Pa
     before = json.loads((STORED / "hybrids.json").read_text())["rows"]
     assert len({row["strategy"] for row in before if row["speedup"]}) == 4
     for row, old in zip(rows, before, strict=True):
-        assert {**row, **dict.fromkeys(COUNTED_BEFORE)} == {**old, "machines": "", **dict.fromkeys(COUNTED_BEFORE)}
+        added = {"machines": "", "link": None, **dict.fromkeys(COUNTED_BEFORE)}
+        assert {**row, **dict.fromkeys(COUNTED_BEFORE)} == {**old, **added}
     assert "torch-ddp-tensor" in printed("compare", "torch-ddp-pipeline", "torch-ddp-tensor:tensor=2", "--db", store)
     printed("report", "--db", store, "--out", tmp_path / "report.html")
     assert "torch-ddp-pipeline" in (tmp_path / "report.html").read_text()

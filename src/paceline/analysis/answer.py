@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from paceline.analysis.explanation import serial_fraction
 from paceline.analysis.factors import setting_size
 from paceline.analysis.labels import group_by_setting, series_name, shorten_titles, varying_fields
+from paceline.analysis.links import fastest_over_each, links_of, where_each_pays
 from paceline.analysis.rows import Row
 from paceline.breakdown import mean_parts
 from paceline.units import format_count, format_percent, format_rate, format_seconds
@@ -27,7 +28,7 @@ def answer(rows: Sequence[Row]) -> Answer | None:
 
     None when nothing was measured.
     """
-    settings = group_by_setting(rows, without={"shrunk"})
+    settings = group_by_setting(rows, without={"shrunk", "link"})
     measured = {title: [row for row in members if row.measured] for title, members in settings.items()}
     measured = {title: members for title, members in measured.items() if members}
     if not measured:
@@ -35,6 +36,9 @@ def answer(rows: Sequence[Row]) -> Answer | None:
     title = max(measured, key=lambda name: setting_size(measured[name][0]))
     members = measured[title]
     best = max(members, key=_rate)
+    if len(links_of(members)) > 1:
+        sentences = (_over_links(members), where_each_pays(members), _repeats(members))
+        return Answer(title, tuple(f"{sentence}." for sentence in sentences if sentence))
     return Answer(title, (_what(best, members, measured, title), _why(best, members), _how_sure(best, members)))
 
 
@@ -43,6 +47,9 @@ def headline(rows: Sequence[Row]) -> str | None:
     measured = [row for row in rows if row.measured]
     if not measured:
         return None
+    if len(links_of(measured)) > 1:
+        sentences = (_over_links(measured), where_each_pays(measured))
+        return " ".join(f"{sentence}." for sentence in sentences if sentence)
     varying, best = varying_fields(measured), max(measured, key=_rate)
     workers = format_count(best.spec.workers, "worker")
     text = f"Fastest here: {series_name(best, varying)} with {workers}, {format_rate(_rate(best))} samples/s"
@@ -53,6 +60,17 @@ def headline(rows: Sequence[Row]) -> str | None:
         others = ", ".join(f"{series_name(row, varying)} x{row.spec.workers}" for row in rivals)
         text += f"; its repeats overlap with those of {others}, so take them as equal"
     return text + "."
+
+
+def _over_links(rows: Sequence[Row]) -> str:
+    sentence = fastest_over_each(rows)
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _repeats(rows: Sequence[Row]) -> str:
+    fewest = min(row.runs for row in rows)
+    few = f", too few to tell chance from effect (--repeats {FEW_REPEATS})" if fewest < FEW_REPEATS else ""
+    return f"How sure: {format_count(fewest, 'repeat')} of each{few}"
 
 
 def _rate(row: Row) -> float:

@@ -100,7 +100,7 @@ def _compute_inflation(row: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def _alike(other: Row, row: Row) -> bool:
-    drop = set(SPREADING_FIELDS)
+    drop = {*SPREADING_FIELDS, "link"}
     same = other.spec.model_dump(exclude=drop) == row.spec.model_dump(exclude=drop)
     return same and other.spec.strategy in (row.spec.strategy, row.baseline)
 

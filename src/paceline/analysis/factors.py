@@ -9,6 +9,7 @@ from paceline.analysis.labels import group_by_setting, setting_title
 from paceline.analysis.rows import Row
 from paceline.contract.context import spec_facts
 from paceline.errors import UserError
+from paceline.link import NetworkLink
 from paceline.spec import SPREADING_FIELDS, RunSpec
 
 
@@ -52,6 +53,10 @@ def _by_size(grouped: dict[str, list[Row]]) -> dict[str, list[Row]]:
     return dict(sorted(grouped.items(), key=lambda item: setting_size(item[1][0])))
 
 
+def _message_seconds(link: NetworkLink | None) -> float:
+    return link.delay_seconds + _MESSAGE_BYTES / link.bytes_per_second if link else 0.0
+
+
 def short_count(count: float) -> str:
     """`402 k`, `4.1 M`."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -69,6 +74,10 @@ BATCH = Factor(
     "{:,.0f}".format,
 )
 DATA = Factor("data", ("dataset_copies",), lambda row: float(row.spec.dataset_copies), "{:.0f}x".format)
+
+# Ordered by what a message of a megabyte takes, the slowest first; loopback is faster than any link.
+_MESSAGE_BYTES = 1e6
+LINK = Factor("link", ("link",), lambda row: -_message_seconds(row.spec.link), str)
 
 # For figures that draw each setting by itself.
 NO_FACTOR = Factor("nothing", (), lambda _row: 0.0, str)

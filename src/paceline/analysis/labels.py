@@ -4,6 +4,7 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paceline.record import Status
 from paceline.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ _SHOWN = frozenset(
 )
 # Fields that a setting's title says, and so no name within it has to.
 _IN_TITLES = frozenset({"train_samples", "epochs", "steps", "machines"})
-_DEVICES = frozenset({"device", "slices"})
+# Fields that a setting's title says in words of its own.
+_WORDED_IN_TITLES = frozenset({"device", "slices", "link"})
 # Between the parts of a setting's title.
 _SEPARATOR = re.compile(r" · |, | on ")
 # What to call a title that has no part but those of all the others.
@@ -92,6 +94,7 @@ def setting_title(spec: RunSpec, without: Container[str] = ()) -> str:
         f"{spec.scaling} scaling" if "batch" in without else f"{spec.scaling} scaling, {batch}",
         length,
         *([device_name(spec)] if spec.device != "cpu" else []),
+        *([f"link {spec.link.text}"] if spec.link is not None and "link" not in without else []),
         *([f"machines {spec.machines}"] if spec.machines else []),
         *([spec.shrunk.text] if spec.shrunk and "shrunk" not in without else []),
     ]
@@ -104,7 +107,7 @@ def group_by_setting(rows: Sequence["Row"], without: Container[str] = ()) -> dic
     for row in rows:
         grouped.setdefault(setting_title(row.spec, without), []).append(row)
     # Fields that are the same within a group but not everywhere belong in its title.
-    varying = set(varying_fields(rows)) - _DEVICES
+    varying = set(varying_fields(rows)) - _WORDED_IN_TITLES
     beyond = {title: varying - set(varying_fields(members)) for title, members in grouped.items()}
     marks = {title: setting_marks(members[0].spec, sorted(beyond[title])) for title, members in grouped.items()}
     return {" · ".join([title, *marks[title]]): members for title, members in grouped.items()}
@@ -135,14 +138,19 @@ def strategies_of(rows: Sequence["Row"]) -> list[str]:
 
 
 def describe_unmeasured(rows: Sequence["Row"]) -> list[tuple[str, str, str]]:
-    """Name with worker counts, status and reason of rows without a result; equal reasons are given once."""
+    """Name with worker counts, status and reason of rows without a result; equal reasons are given once.
+
+    What cannot be run at all cannot over any link.
+    """
     varying = varying_fields(rows)
+    unlinked = [name for name in varying if name != "link"]
     worker_counts: dict[tuple[str, str, str], list[int]] = {}
     for row in rows:
         if not row.measured:
             status, reason = str(row.status).replace("_", " "), row.reason or "no reason given"
-            worker_counts.setdefault((series_name(row, varying), status, reason), []).append(row.spec.workers)
+            name = series_name(row, unlinked if row.status is Status.SKIPPED else varying)
+            worker_counts.setdefault((name, status, reason), []).append(row.spec.workers)
     return [
-        (f"{name} {', '.join(f'x{count}' for count in counts)}", status, reason)
+        (f"{name} {', '.join(f'x{count}' for count in dict.fromkeys(counts))}", status, reason)
         for (name, status, reason), counts in worker_counts.items()
     ]

@@ -11,6 +11,7 @@ from paceline.analysis.labels import setting_title
 from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
+from paceline.link import link_rank
 from paceline.record import Epoch, Record, Status
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy_of_stored
@@ -191,18 +192,21 @@ def _scaled(row: Row, rows: Sequence[Row], include_oversubscribed: bool) -> Row:
 
 
 def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The same run on one worker: with the same strategy, or else with its framework's single-device strategy."""
-    fields = _fields_except(row.spec, "workers", "layout")
-    same = [other for other in rows if other.spec.workers == 1 and other.measured]
+    """The same run on one worker: with the same strategy, or else with its framework's single-device strategy.
+
+    A worker by itself crosses no link: what crosses one is never a baseline.
+    """
+    fields = _fields_except(row.spec, "workers", "layout", "link")
+    same = [other for other in rows if other.spec.workers == 1 and other.measured and other.spec.link is None]
     for other in same:
-        if _fields_except(other.spec, "workers", "layout") == fields:
+        if _fields_except(other.spec, "workers", "layout", "link") == fields:
             return other
-    fields = _fields_except(row.spec, *SPREADING_FIELDS)
+    fields = _fields_except(row.spec, *SPREADING_FIELDS, "link")
     chosen = strategy_of_stored(row.spec.strategy)
     for other in same:
         single = strategy_of_stored(other.spec.strategy)
         alike = single and chosen and single.family == "single" and single.framework == chosen.framework
-        if alike and _fields_except(other.spec, *SPREADING_FIELDS) == fields:
+        if alike and _fields_except(other.spec, *SPREADING_FIELDS, "link") == fields:
             return other
     return None
 
@@ -214,8 +218,8 @@ def _fields_except(spec: RunSpec, *names: str) -> dict[str, Any]:
 def _order(row: Row) -> tuple[Any, ...]:
     spec = row.spec
     return (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling, spec.global_batch or spec.local_batch,
-            _single_first(spec.strategy), spec.strategy, str(_fields_except(spec, "workers")),
-            spec.workers)  # fmt: skip
+            _single_first(spec.strategy), spec.strategy, str(_fields_except(spec, "workers", "link")), spec.workers,
+            link_rank(spec.link))  # fmt: skip
 
 
 def _single_first(name: str) -> bool:

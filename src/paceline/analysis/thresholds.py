@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from paceline.analysis.factors import BATCH, MODEL, Factor, parameters
+from paceline.analysis.factors import BATCH, LINK, MODEL, Factor, parameters
 from paceline.analysis.rows import Row
 from paceline.units import format_count
 
@@ -25,9 +25,15 @@ def _model(row: Row) -> str:
     return f"{row.spec.workload} ({parameters(row):,.0f} parameters)" if row.spec.model is None else row.spec.workload
 
 
+def _link(row: Row) -> str:
+    return f"link {row.spec.link.text}" if row.spec.link else "loopback"
+
+
 WORKERS = Factor("workers", ("workers",), lambda row: float(row.spec.workers), "{:.0f}".format)
 # The factors that may vary, and a phrase for a level of each.
-FACTORS: tuple[tuple[Factor, Callable[[Row], str]], ...] = ((WORKERS, _workers), (BATCH, _batch), (MODEL, _model))
+FACTORS: tuple[tuple[Factor, Callable[[Row], str]], ...] = (
+    (WORKERS, _workers), (BATCH, _batch), (MODEL, _model), (LINK, _link),
+)  # fmt: skip
 
 
 def thresholds(rows: Sequence[Row]) -> list[str]:
@@ -72,6 +78,8 @@ def _name(factor: Factor, row: Row, rows: Sequence[Row]) -> str:
         details.append(_workers(row))
     if factor is not MODEL and len({other.spec.workload for other in rows}) > 1:
         details.append(spec.workload)
+    if factor is not LINK and len({other.spec.link for other in rows}) > 1:
+        details.append(_link(row))
     if factor is not BATCH and len({other.spec.samples_per_step for other in rows}) > 1:
         details.append(f"batch {spec.global_batch or spec.local_batch:,}")
     return f"{spec.strategy} ({', '.join(details)})" if details else spec.strategy

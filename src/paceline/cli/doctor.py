@@ -12,6 +12,7 @@ from paceline.runs.fleets import ENGINES
 from paceline.runs.launchers.examine import ExaminedMachine, examine_fleet
 from paceline.runs.meters.energy import rapl_counter, watts_per_core
 from paceline.systems import System, local_system
+from paceline.systems.links import TUN_DEVICE, link_means
 from paceline.systems.local import FRAMEWORKS
 from paceline.systems.nccl import LIBRARY, nccl_of, nccl_package, slice_link
 from paceline.units import format_bytes, format_count, format_seconds
@@ -35,7 +36,14 @@ def doctor(on: On = None) -> None:
         return
     system = local_system()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    lines = [*_hardware(system), *slice_links(system), *_frameworks(system), *_counters(system), *_data()]
+    lines = [
+        *_hardware(system),
+        *slice_links(system),
+        *network_links(),
+        *_frameworks(system),
+        *_counters(system),
+        *_data(),
+    ]
     for mark, what, state, advice in lines:
         answer = escape(state) + (f"\n[dim]{escape(advice)}[/]" if advice else "")
         table.add_row("[green]✓[/]" if mark else "[yellow]–[/]", what, answer)
@@ -66,6 +74,19 @@ def slice_links(system: System) -> list[Line]:
         state = f"with {framework}: {_LINKS[link.transport]}"
         lines.append((fast, "link of slices", state, link.reason if fast else f"{link.reason}: {_newer_nccl()}"))
     return lines
+
+
+def network_links() -> list[Line]:
+    """Whether workers can be put behind a link of a stated rate and delay, and who delays."""
+    means = link_means()
+    if isinstance(means, str):
+        return [(False, "links", "not here", means)]
+    way = "as root of a user namespace" if means.as_own_root else "as root"
+    if means.kernel_delays or means.relay_delays:
+        delay = "delays by the kernel's netem" if means.kernel_delays else "delays by a relay, the kernel has no netem"
+        return [(True, "links", f"--link RATE[:DELAY], {way}; {delay}", "")]
+    advice = f"delays need the kernel's netem (module sch_netem) or the right to open {TUN_DEVICE}"
+    return [(True, "links", f"--link RATE, {way}; no delays", advice)]
 
 
 def _newer_nccl() -> str:

@@ -110,6 +110,10 @@ class QuestionOptions(ModelOptions):
     local_batch: Annotated[str | None, make_option("Samples per step and worker.", "N,...", panel=MODEL_PANEL)] = None
     system: System = None
     network: Network = None
+    link: Annotated[
+        str | None,
+        make_option("Between workers on cores, such as 100mbit:5ms.", "RATE[:DELAY],...", panel=SYSTEM_PANEL),
+    ] = None
     price: Annotated[
         float | None, make_option("Of one device, for costs.", "MONEY", "--price-per-device-hour", panel=SYSTEM_PANEL)
     ] = None

@@ -30,8 +30,8 @@ LEAST_WIDTH = 10
 TOKENS = "tokens/s\neach"
 # How a peak of memory was predicted, as `MemoryNeed` names it, in words.
 MEMORY_METHODS = {"traced": "of a traced step", "counted": "counted from the layers"}
-# Headings of what stands beside a name, and their places behind it.
-BESIDE_NAMES = (("wor-\nkers", 1), ("batch", 2))
+# Headings of what stands beside a name.
+WORKERS, BATCH, LINK = "wor-\nkers", "batch", "link"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,8 @@ def prediction_values(prediction: Prediction) -> dict[str, Any]:
     return {
         "strategy": spec.strategy, "workers": spec.workers, "global_batch": spec.samples_per_step,
         "knobs": {name: value for name, value in spec.settings.items() if name != "layout"},
-        "layout": spec.layout.text if spec.layout else None, "parts": vars(prediction.parts),
+        "layout": spec.layout.text if spec.layout else None, "link": spec.link.text if spec.link else None,
+        "parts": vars(prediction.parts),
         "step_seconds": ends(prediction.step_seconds),
         "samples_per_second": ends(prediction.samples_per_second), "epoch_seconds": ends(prediction.epoch_seconds),
         "precision": spec.precision, "utilisation": prediction.utilisation,
@@ -212,9 +213,10 @@ def _print_tables(console: Console, predictions: Sequence[Prediction], columns: 
     # Where words are longer than strategies' names usually are, as those of layouts, the column does not break them.
     first = max([LEAST_WIDTH, *(len(word) for prediction in predictions for word in _words(prediction))])
     cells = [(heading, [text(prediction) for prediction in predictions]) for heading, text in columns]
-    names = [_name(prediction) for prediction in predictions]
-    # The column of names can be as narrow as its longest word; workers and batch stand beside it.
-    beside = first + 1 + sum(_width(heading, [name[place] for name in names]) for heading, place in BESIDE_NAMES)
+    names = [escape(" ".join(_words(prediction))) for prediction in predictions]
+    # The column of names can be as narrow as its longest word; workers, batch and link stand beside it.
+    columns_beside = _beside_names(predictions)
+    beside = first + 1 + sum(_width(*column) for column in columns_beside)
     free_width, tables = 0, list[list[tuple[str, list[str]]]]()
     for heading, texts in cells:
         width = _width(heading, texts)
@@ -225,7 +227,7 @@ def _print_tables(console: Console, predictions: Sequence[Prediction], columns: 
     for number, table in enumerate(tables):
         if number:
             console.print()
-        console.print(_table(first, names, table))
+        console.print(_table(first, names, [*columns_beside, *table]))
 
 
 def _width(heading: str, texts: Sequence[str]) -> int:
@@ -233,20 +235,23 @@ def _width(heading: str, texts: Sequence[str]) -> int:
     return 1 + max(map(len, [*heading.split("\n"), *(Text.from_markup(text).plain for text in texts)]))
 
 
-def _table(first: int, names: Sequence[tuple[str, str, str]], columns: Sequence[tuple[str, list[str]]]) -> Table:
-    headings = (heading for heading, _ in columns)
-    table = plain_table("strategy", *(name for name, _ in BESIDE_NAMES), *headings, least_width=first)
+def _table(first: int, names: Sequence[str], columns: Sequence[tuple[str, list[str]]]) -> Table:
+    table = plain_table("strategy", *(heading for heading, _ in columns), least_width=first)
     for number, name in enumerate(names):
-        table.add_row(*name, *(texts[number] for _, texts in columns))
+        table.add_row(name, *(texts[number] for _, texts in columns))
     return table
 
 
-def _name(prediction: Prediction) -> tuple[str, str, str]:
-    return (
-        escape(" ".join(_words(prediction))),
-        str(prediction.spec.workers),
-        f"{prediction.spec.samples_per_step:,}",
-    )
+def _beside_names(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
+    """Columns of what tells predictions of one strategy apart; the link where there is one."""
+    specs = [prediction.spec for prediction in predictions]
+    columns = [
+        (WORKERS, [str(spec.workers) for spec in specs]),
+        (BATCH, [f"{spec.samples_per_step:,}" for spec in specs]),
+    ]
+    if any(spec.link for spec in specs):
+        columns.append((LINK, [spec.link.text if spec.link else "–" for spec in specs]))
+    return columns
 
 
 def _words(prediction: Prediction) -> list[str]:

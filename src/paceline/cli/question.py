@@ -9,6 +9,7 @@ from paceline.cli.fields import parse_pairs, split_words
 from paceline.cli.options import ModelOptions, QuestionOptions
 from paceline.cli.terminal import errors
 from paceline.errors import SpecError, nearest
+from paceline.link import NO_LINK, NetworkLink
 from paceline.plan import expand_strategies
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
@@ -57,7 +58,15 @@ def make_question(options: QuestionOptions) -> Question:
         samples=options.samples,
         tokens=options.tokens,
         price_per_device_hour=options.price,
+        links=tuple(map(_link, split_words(options.link or ""))) or (None,),
     )
+
+
+def _link(text: str) -> NetworkLink | None:
+    try:
+        return None if text == NO_LINK else NetworkLink.from_text(text)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
 
 
 def check_precision(name: str) -> Precision:

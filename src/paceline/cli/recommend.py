@@ -82,6 +82,8 @@ def recommend(options: RecommendOptions) -> None:
 
 def _check(options: RecommendOptions, question: Question) -> None:
     emit, measure = options.emit, options.measure
+    if len(question.links) > 1:
+        raise SpecError(f"--link {options.link} names several links, and an answer is for one; ask for each by itself")
     if emit is not None and (emit not in (SCRIPT, *configs()) or options.as_json):
         kinds = ", ".join((SCRIPT, *configs()))
         raise SpecError(f"--emit {emit} cannot be done; write one of {kinds}, without --json")
@@ -165,8 +167,8 @@ def _print(answer: Answer, console: Console) -> None:
     question = answer.question
     console.print(
         f"\n[bold]{escape(question.base.workload)}[/] ({question.facts.parameters:,} parameters) on "
-        f"[bold]{escape(question.hardware.name)}[/], {_counts(question)}, {question.base.precision}, for "
-        f"{answer.objective.name}\n"
+        f"[bold]{escape(question.hardware.name)}[/], {_counts(question)}, {question.base.precision}"
+        f"{_link_text(question)}, for {answer.objective.name}\n"
     )
     for number, sentence in enumerate(explain(answer)):
         console.print(f"[bold]{escape(sentence)}[/]" if number == 0 else escape(sentence))
@@ -181,6 +183,11 @@ def _print(answer: Answer, console: Console) -> None:
         legend = "".join(f"; {text}" for text in _legend(answer.ranked[:SHOWN]))
         looked_at += f", computation from {source}; intervals are 90 %{legend}"
     console.print(f"[dim]{escape(looked_at)}[/]")
+
+
+def _link_text(question: Question) -> str:
+    (link,) = question.links
+    return f", over {link.text}" if link is not None else ""
 
 
 def group_left_out(excluded: dict[str, str]) -> list[tuple[str, str]]:

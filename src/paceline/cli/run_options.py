@@ -67,6 +67,7 @@ class RunOptions:
     device: Annotated[str | None, _how("cpu, cuda, cuda-slice.", "NAME,...")] = None
     slices: Annotated[int | None, _how("Cut the GPU into so many (cuda-slice).", "N")] = None
     transport: Annotated[str | None, _how("How slices talk: auto, socket.", "NAME,...")] = None
+    link: Annotated[str | None, _how("Between workers, such as 1gbit or 100mbit:5ms.", "RATE[:DELAY],...")] = None
     cores_per_worker: Annotated[str | None, _how("CPU cores of each worker.", "N,...")] = None
     allocator: Annotated[str | None, _how("tuned, default.", "NAME,...")] = None
     timeout: Annotated[str | None, _how("Time limit of one run, such as 90s or 10m.", "TIME")] = None

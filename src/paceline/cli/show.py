@@ -21,6 +21,8 @@ from paceline.store import DEFAULT_PATH, Store
 from paceline.units import format_percent, format_rate
 
 Text = Callable[[float], str]
+# A field that has a column of its own where it varies.
+LINK = "link"
 
 
 def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
@@ -75,7 +77,7 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
-    for title, group in group_by_setting(rows).items():
+    for title, group in group_by_setting(rows, without={"link"}).items():
         console.print(f"\n[bold]{escape(title)}[/]")
         if any(row.measured for row in group):
             console.print(_table(group))
@@ -96,33 +98,40 @@ def _print_logs(records: Sequence[Record]) -> None:
             output().print(escape(record.log_tail), soft_wrap=True)
 
 
+# A heading and what is below it for each row.
+Column = tuple[str, Callable[[Row], str]]
+
+
 def _table(rows: Sequence[Row]) -> Table:
     varying = varying_fields(rows)
-    longest = max(len(series_name(row, varying)) for row in rows if row.measured)
-    headers = ("wor-\nkers", "runs", "samples/s\nepoch 1", "samples/s\nlast epoch", "spread", "speed-\nup",
-               "effi-\nciency", "accu-\nracy")  # fmt: skip
-    table = plain_table("strategy", *headers, least_width=min(18, longest))
+    names = [name for name in varying if name != LINK]
+    longest = max(len(series_name(row, names)) for row in rows if row.measured)
+    columns = _columns(linked=LINK in varying)
+    table = plain_table("strategy", *(heading for heading, _ in columns), least_width=min(18, longest))
     for row in rows:
         if row.measured:
-            table.add_row(*_cells(row, varying))
+            table.add_row(escape(series_name(row, names)), *(text(row) for _, text in columns))
     return table
 
 
-def _cells(row: Row, varying: list[str]) -> list[str]:
-    def text(value: float | None, form: Text) -> str:
-        return "–" if value is None else form(value)
+def _columns(linked: bool) -> list[Column]:
+    """The columns behind the name; where links differ, theirs stands in place of the first epoch's speed."""
 
-    star = "[yellow]*[/]" if row.oversubscribed else ""
+    def number(value: Callable[[Row], float | None], form: Text) -> Callable[[Row], str]:
+        return lambda row: "–" if (known := value(row)) is None else form(known)
+
+    link: Column = (LINK, lambda row: row.spec.link.text if row.spec.link else "–")
+    first: Column = ("samples/s\nepoch 1", number(lambda row: row.first_epoch_samples_per_second, format_rate))
     return [
-        escape(series_name(row, varying)),
-        f"{row.spec.workers}{star}",
-        str(row.runs),
-        text(row.first_epoch_samples_per_second, format_rate),
-        text(row.samples_per_second, format_rate),
-        text(row.spread, format_percent),
-        text(row.speedup, lambda value: f"{value:.2f}x"),
-        text(row.efficiency, format_percent),
-        text(row.test_accuracy, lambda value: f"{value * 100:.1f} %"),
+        ("wor-\nkers", lambda row: f"{row.spec.workers}{'[yellow]*[/]' if row.oversubscribed else ''}"),
+        *([link] if linked else []),
+        ("runs", lambda row: str(row.runs)),
+        *([] if linked else [first]),
+        ("samples/s\nlast epoch", number(lambda row: row.samples_per_second, format_rate)),
+        ("spread", number(lambda row: row.spread, format_percent)),
+        ("speed-\nup", number(lambda row: row.speedup, lambda value: f"{value:.2f}x")),
+        ("effi-\nciency", number(lambda row: row.efficiency, format_percent)),
+        ("accu-\nracy", number(lambda row: row.test_accuracy, lambda value: f"{value * 100:.1f} %")),
     ]
 
 

@@ -74,7 +74,8 @@ def _values(rows: Sequence[Row], published: Sequence[PublishedRow]) -> dict[str,
     return {
         "measured": [
             {"strategy": row.spec.strategy, "workload": row.spec.workload, "workers": row.spec.workers,
-             "global_batch": row.spec.samples_per_step, "basis": row.basis, "predicted_seconds": row.predicted.value,
+             "global_batch": row.spec.samples_per_step, "link": row.spec.link.text if row.spec.link else None,
+             "basis": row.basis, "predicted_seconds": row.predicted.value,
              "low": row.predicted.low, "high": row.predicted.high, "measured_seconds": row.measured,
              "error": row.error, "inside": row.inside, "used_to_calibrate": row.used_to_calibrate,
              "memory_error": row.memory_error, "records": list(row.records)}
@@ -112,7 +113,8 @@ def _name(row: Row) -> str:
     spec = row.spec
     options = "".join(f" {name}={value}" for name, value in {**spec.options, **spec.settings}.items())
     mark = " †" if row.used_to_calibrate else ""
-    return escape(f"{spec.workload}{options} {spec.strategy} x{spec.workers} batch {spec.samples_per_step}{mark}")
+    link = f" over {spec.link.text}" if spec.link else ""
+    return escape(f"{spec.workload}{options} {spec.strategy} x{spec.workers}{link} batch {spec.samples_per_step}{mark}")
 
 
 def _sentence(total: Summary) -> str:

@@ -33,6 +33,8 @@ class Place:
     address: str = LOOPBACK
     # The network interface that has the address, for libraries that are told an interface.
     interface: str = LOOPBACK_INTERFACE
+    # Paths of the namespaces that it enters before it opens a socket, in turn; none where it stays in the launcher's.
+    namespaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

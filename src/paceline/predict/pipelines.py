@@ -34,7 +34,7 @@ def in_stages(workers: Sequence[RankFootprint], stages: Stages, inputs: StepInpu
     offloaded = inputs.offload_seconds(line[busiest], compute)
     bubble = max(0.0, alone + beside - compute)
     busy = sum(map(sum, passes)) * count + beside * len(line)
-    busy += sum(sending) * 2 + exchanged * len(line)
+    busy += (sum(sending) * 2 + exchanged * len(line)) * _handled_share(line, inputs)
     waiting = inputs.peer_wakeup_seconds(line[busiest])
     return Parts(
         compute, max(0.0, total - alone) + averaged + offloaded, bubble, waiting, transfers + averaged,
@@ -54,6 +54,13 @@ def _exchanges(
             costs_by_messages[id(group.messages)] = within_passes(group, inputs, count), send
     costs = [costs_by_messages[id(group.messages)] for group in line]
     return [within for within, _ in costs], [send for _, send in costs]
+
+
+def _handled_share(line: Sequence[RankFootprint], inputs: StepInputs) -> float:
+    """The share of transfers in which cores move the bytes; the rest of the time these are on a wire."""
+    messages = [message for group in line for message in group.messages]
+    handled, under_way = (sum(map(seconds, messages)) for seconds in (inputs.device_seconds, inputs.seconds))
+    return handled / under_way if under_way else 1.0
 
 
 def _between_stages(message: Message) -> bool:

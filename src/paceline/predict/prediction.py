@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from paceline.costs.footprint import Footprint, ModelFacts, RankWork, optimizer_bytes, training_flops
+from paceline.link import NetworkLink
 from paceline.predict.compute import Compute, Passes, ReplayableModel, model_digest
 from paceline.predict.deviations import deviation_of_stack, deviation_of_step
 from paceline.predict.estimate import Estimate
+from paceline.predict.links import LinkCosts
 from paceline.predict.memory import MemoryNeed, MemoryPredictor
 from paceline.predict.operations import OperationTimer, peak_of
 from paceline.predict.rank_passes import RankClock
@@ -148,7 +150,7 @@ class Predictor:
     timer: OperationTimer | None = None
     clocks: dict[ComputeKey, RankClock] = field(default_factory=dict)
     _passes: dict[tuple[int, float], Passes] = field(default_factory=dict)
-    _costs: dict[tuple[str, str], Costs] = field(default_factory=dict)
+    _costs: dict[tuple[str, str, NetworkLink | None], Costs] = field(default_factory=dict)
     _singles: dict[tuple[int, int], float] = field(default_factory=dict)
     _filled: dict[tuple[float, float], list[tuple[int, float]]] = field(default_factory=dict)
     _compute: dict[ComputeKey, Compute] = field(default_factory=dict)
@@ -302,9 +304,10 @@ class Predictor:
         return self._singles[key]
 
     def _transfers(self, chosen: Strategy, spec: RunSpec) -> Costs:
-        key = transport_of(chosen, spec), chosen.traits.collective_algorithm(spec)
-        if key not in self._costs:
-            self._costs[key] = Costs(self.hardware, *key)
+        transport, algorithm = transport_of(chosen, spec), chosen.traits.collective_algorithm(spec)
+        link = spec.link if transport != IN_PROCESS else None
+        if (key := (transport, algorithm, link)) not in self._costs:
+            self._costs[key] = Costs(self.hardware, transport, algorithm, LinkCosts(link) if link else None)
         return self._costs[key]
 
     def _crowding(self, footprint: Footprint, spec: RunSpec, chosen: Strategy) -> float:

@@ -1,6 +1,6 @@
 """What is asked about: a model, a system, and runs of it that nobody has made ─► specs and a predictor for them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -13,7 +13,8 @@ from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError
 from paceline.layout import Layout
-from paceline.plan import complete, refusal, sample_count
+from paceline.link import NetworkLink
+from paceline.plan import complete, crosses_links, refusal, sample_count
 from paceline.predict.compute import ReplayableModel
 from paceline.predict.prediction import Predictor
 from paceline.runs.probe import probe
@@ -73,6 +74,8 @@ class Question:
     # To train on, in place of samples.
     tokens: float | None = None
     price_per_device_hour: float | None = None
+    # Between workers, in place of the system's own; None in it stands for that one.
+    links: tuple[NetworkLink | None, ...] = (None,)
 
     @cached_property
     def base(self) -> RunSpec:
@@ -185,10 +188,16 @@ class Question:
             spec = complete(self.base.model_copy(update={**fields, **more, "precision": precision}))
             if layout is not None:
                 chosen = Layout.from_text(str(layout))
-                yield self.as_usual(spec.model_copy(update={"workers": chosen.workers, "layout": chosen}))
-                continue
-            for shape in self._shapes(spec, workers or self.workers):
-                yield self.as_usual(spec.model_copy(update=shape))
+                shapes: Iterable[dict[str, Any]] = [{"workers": chosen.workers, "layout": chosen}]
+            else:
+                shapes = self._shapes(spec, workers or self.workers)
+            for shape in shapes:
+                yield from map(self.as_usual, self._over_links(spec.model_copy(update=shape)))
+
+    def _over_links(self, spec: RunSpec) -> Iterator[RunSpec]:
+        """The run over each link in question; once where it is one process, which crosses none."""
+        links = self.links if crosses_links(spec) else (None,)
+        yield from (spec.model_copy(update={"link": link}) for link in links)
 
     def as_usual(self, spec: RunSpec) -> RunSpec:
         """The run with defaults for what was not asked: models of tokens are compiled on GPUs, where possible."""

@@ -152,12 +152,42 @@ class StepInputs:
 
     def hidden_seconds(self, message: Message, payload_bytes: float) -> float:
         """Seconds of so many bytes of such a message while the rank computes, which slows transfers down."""
-        alone = self.costs.seconds(message.kind, payload_bytes, message.ranks, message.apart)
-        return alone * self.hardware.overlap_slowdown.value
+        slowdown = self.hardware.overlap_slowdown.value
+        return self.costs.seconds(message.kind, payload_bytes, message.ranks, message.apart, slowdown)
 
     def seconds(self, message: Message) -> float:
         """Seconds of all such messages in a step."""
         return self.cost(message) * message.count
+
+    def device_seconds(self, message: Message) -> float:
+        """Seconds of all such messages in a step in which devices are busy with them."""
+        alone = self.costs.device_seconds(message.kind, message.payload_bytes, message.ranks, message.apart)
+        return alone * message.count
+
+    def busy_seconds(self, transfers: float, group: RankFootprint) -> float:
+        """Seconds of these transfers of a rank in which its device is busy: all, but for bytes on another link."""
+        if self.costs.link is None:
+            return transfers
+        return min(transfers, sum(map(self.device_seconds, group.messages)))
+
+    def delay_seconds(self, message: Message, payload_bytes: float | None = None) -> float:
+        """Seconds in which one such message is on its way and keeps neither a link nor a device busy."""
+        if self.costs.link is None:
+            return 0.0
+        size = message.payload_bytes if payload_bytes is None else payload_bytes
+        return self.costs.link.delay_seconds(message.kind, size, message.ranks)
+
+    def interference(self, hidden: Sequence[Message]) -> float:
+        """Seconds of computation lost in each second in which these transfers are under way.
+
+        While bytes are on a wire, nobody moves them.
+        """
+        usual = self.hardware.interference.value
+        if self.costs.link is None or not usual:
+            return usual
+        busy, under_way = (sum(map(seconds, hidden)) for seconds in (self.device_seconds, self.seconds))
+        share = usual / (1 + usual) * (busy / under_way if under_way else 1.0)
+        return share / (1 - share)
 
 
 def _with_host(device: Sequence[float], host: Sequence[float], exchanges: float, wait_share: float) -> float:

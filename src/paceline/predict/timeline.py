@@ -70,9 +70,10 @@ def _side_by_side(group: RankFootprint, inputs: StepInputs) -> Parts:
     exposed = blocking + hidden_share * late + (1 - hidden_share) * transfers
     offloaded = inputs.offload_seconds(group, compute)
     moved = blocking + transfers
+    busy = inputs.workers * (compute + inputs.busy_seconds(moved, group))
     return Parts(
         compute, exposed + offloaded, 0.0, inputs.peer_wakeup_seconds(group), moved, offloaded=offloaded,
-        cpu_seconds=inputs.workers * (compute + moved),
+        cpu_seconds=busy,
     )  # fmt: skip
 
 
@@ -97,9 +98,13 @@ def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -
     `scale` is what the rank's passes take of those of the whole model.
     """
     pieces: list[tuple[float, float]] = []
+    delays = 0.0
     for message in hidden:
+        # Pieces are under way together, so that of their delays over a link one is waited for.
+        delay = inputs.delay_seconds(message, max(size for _, size, _ in _pieces(message, inputs)))
+        delays += delay
         pieces += [
-            (place, inputs.hidden_seconds(message, size) * message.count * count)
+            (place, max(0.0, inputs.hidden_seconds(message, size) - delay) * message.count * count)
             for place, size, count in _pieces(message, inputs)
         ]
     pieces.sort(key=lambda piece: piece[0])
@@ -109,8 +114,9 @@ def _sending_back(scale: float, hidden: Sequence[Message], inputs: StepInputs) -
         segments.append(place * total - done)
         transfers.append(seconds)
         done = place * total
-    end, link = overlap([*segments, total - done], [*transfers, 0.0], inputs.hardware.interference.value)
-    return inputs.passes.forward_total * scale + max(end, link), sum(transfers)
+    end, link = overlap([*segments, total - done], [*transfers, 0.0], inputs.interference(hidden))
+    link += delays
+    return inputs.passes.forward_total * scale + max(end, link), sum(transfers) + delays
 
 
 def _pieces(message: Message, inputs: StepInputs) -> list[tuple[float, float, int]]:
@@ -171,7 +177,7 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
         *zip(reversed(late), reversed(backward), reversed(scattered), strict=True),
     ]
     in_runs = [LayerTurn(*turn, len(list(like))) for turn, like in groupby(turns)]
-    end, link = gathered_step(in_runs, before, inputs.hardware.interference.value)
+    end, link = gathered_step(in_runs, before, inputs.interference(hidden))
     return max(end, link + (max(0.0, end - link) + behind if behind else 0.0)), transfers
 
 
@@ -189,10 +195,12 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
     words = sum(inputs.seconds(message) for message in messages if message.control)
     software = inputs.software_seconds(worker, inputs.model.parameter_bytes)
     moved = sum(inputs.seconds(message) for message in large)
+    passing = _passing_each_other(large, share, inputs)
     # Both ends of a transfer are busy with it.
-    busy = inputs.workers * (compute + software + 2 * (moved + words)) + update * len(servers)
+    handled = sum(map(inputs.device_seconds, messages))
+    busy = inputs.workers * (compute + software + 2 * handled) + update * len(servers)
     if not inputs.synchronous:
-        service = sum(_at_server(message, share, inputs) for message in large) + update
+        service = sum(_at_server(message, share, inputs) for message in large) - passing + update
         return _unsynchronised(compute + software + words, moved, service, inputs, busy)
     hidden = [message for message in large if message.hidden]
     end, sent = _sending_back(scale, hidden, inputs)
@@ -201,14 +209,34 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
         max(0.0, inputs.workers * _at_server(message, share, inputs) - inputs.seconds(message)) for message in large
     )
     blocking = sum(inputs.seconds(message) for message in large if not message.hidden)
-    exposed = max(0.0, pushed) + queued + blocking + update + words + software
+    exposed = max(0.0, pushed) + queued + blocking - inputs.workers * passing + update + words + software
     return Parts(compute, exposed, 0.0, inputs.peer_wakeup_seconds(worker), sent + blocking + words, cpu_seconds=busy)
+
+
+def _passing_each_other(messages: Sequence[Message], share: float, inputs: StepInputs) -> float:
+    """Seconds in which a worker's pieces pass those of the other direction on a server's link, which carries both.
+
+    A server answers piece by piece, so that only the first comes in while nothing goes out. Its core does not do two
+    things at once: what keeps that busy is no part of it.
+    """
+    pieces = max((ceil(each.payload_bytes / each.piece_bytes) for each in messages if each.piece_bytes), default=1)
+    if inputs.costs.link is None or not pieces:
+        return 0.0
+    sent, received = (
+        sum(
+            max(0.0, _at_server(message, share, inputs) - inputs.device_seconds(message) * share)
+            for message in messages
+            if (message.sent_bytes > 0) is pushed
+        )
+        for pushed in (True, False)
+    )
+    return (1 - 1 / pieces) * min(sent, received)
 
 
 def _at_server(message: Message, share: float, inputs: StepInputs) -> float:
     """Seconds that the busiest server spends on one worker's message, with the link of a whole node to itself."""
     if inputs.hardware.kind == "cpu":
-        return inputs.seconds(message) * share
+        return (inputs.seconds(message) - inputs.delay_seconds(message) * message.count) * share
     bandwidth = inputs.costs.outer.bandwidth * inputs.hardware.node_devices
     return message.payload_bytes * share * message.count / bandwidth
 

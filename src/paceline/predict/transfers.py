@@ -9,6 +9,7 @@ from functools import cached_property
 from math import ceil, log2
 
 from paceline.costs.messages import MessageKind
+from paceline.predict.links import LinkCosts
 from paceline.systems.hardware import Collective, Hardware, Link
 
 # Passes of the whole payload over a ring: an all-reduce is a reduce-scatter and then an all-gather.
@@ -56,6 +57,8 @@ class Costs:
     hardware: Hardware
     transport: str
     algorithm: str = "auto"
+    # Between any two ranks, where there is another link than the system's own.
+    link: LinkCosts | None = None
     # Transfers that were worked out before: layouts of one model have many alike.
     _known: dict[tuple[MessageKind, float, int, int], float] = field(default_factory=dict, repr=False)
 
@@ -74,8 +77,21 @@ class Costs:
         """The link between nodes, as the share of each device of a node."""
         return Wire.over(self.hardware.outer)
 
-    def seconds(self, kind: MessageKind, payload_bytes: float, ranks: int, apart: int = 1) -> float:
-        """Seconds of one transfer between `ranks` ranks whose rank numbers are `apart` from each other."""
+    def seconds(
+        self, kind: MessageKind, payload_bytes: float, ranks: int, apart: int = 1, slowdown: float = 1.0
+    ) -> float:
+        """Seconds of one transfer between `ranks` ranks whose rank numbers are `apart` from each other.
+
+        `slowdown` is how many times as long it takes because devices have other work; a wire has none.
+        """
+        on_devices = self.device_seconds(kind, payload_bytes, ranks, apart) * slowdown
+        if self.link is None or not on_devices:
+            return on_devices
+        wire = self.link.wire_seconds(kind, payload_bytes, ranks)
+        return max(on_devices, wire) + self.link.delay_seconds(kind, payload_bytes, ranks)
+
+    def device_seconds(self, kind: MessageKind, payload_bytes: float, ranks: int, apart: int = 1) -> float:
+        """Seconds of one transfer over the system's own links; over another link, those that keep cores busy."""
         key = kind, payload_bytes, ranks, apart
         if key not in self._known:
             self._known[key] = self._seconds(kind, payload_bytes, ranks, apart)

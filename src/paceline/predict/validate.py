@@ -110,7 +110,8 @@ def _row(
         return None
     prediction = predictor.predict(spec)
     undisturbed = [step for step in steps if not step.disturbed]
-    basis = chosen_basis or (WALL if undisturbed else CPU)
+    # What a link takes is in no process's CPU seconds.
+    basis = chosen_basis or (WALL if undisturbed or spec.link is not None else CPU)
     wall = median(step.wall_seconds for step in undisturbed or steps)
     measured = wall if basis == WALL else median(step.cpu_seconds for step in steps)
     predicted = prediction.step_seconds if basis == WALL else by_cpu(prediction)

@@ -263,7 +263,7 @@ def _candidate(
 
 
 def _identity(spec: RunSpec) -> str:
-    fields = spec.model_dump(mode="json", include={"workload", "model", "options", "device", "precision"})
+    fields = spec.model_dump(mode="json", include={"workload", "model", "options", "device", "precision", "link"})
     spread = spec.model_dump(mode="json", include=set(SPREADING_FIELDS))
     return f"{fields} {spread} {spec.samples_per_step}"
 

@@ -215,6 +215,9 @@ def _one_fits(answer: Answer) -> bool:
 def break_even(question: Question, pick: Candidate) -> str:
     """The global batch from which on two workers with data parallelism are faster than one."""
     name = usual_on_several_devices(strategy(pick.spec.strategy).framework or "torch").name
+    if question.links != (None,) and any(map(question.why_not, question.specs(name, {}, (2,)))):
+        # It is one process, which crosses no link.
+        name = usual_on_several_devices("torch").name
     for doubling in range(1, DOUBLINGS + 1):
         batch = 1 << doubling
         (spec,) = question.specs(name, {}, (2,), [("global_batch", batch)])

@@ -55,7 +55,10 @@ def render(records: Sequence[Record]) -> str:
         script=(folder / "page.js").read_text(),
         library=library() if drawn else "",
         answer=answer(rows),
-        settings=[{"title": title, "headline": headline(group)} for title, group in group_by_setting(rows).items()],
+        settings=[
+            {"title": title, "headline": headline(group)}
+            for title, group in group_by_setting(rows, without={"link"}).items()
+        ],
         without_result=_without_result(rows),
         table=ranking(rows),
         figures=drawn,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from paceline.analysis.cells import Cell, Column
 from paceline.analysis.labels import data_name, group_by_setting, series_name, varying_fields
 from paceline.analysis.rows import Row
+from paceline.link import link_rank
 from paceline.units import format_bytes, format_percent, format_rate, format_seconds
 
 
@@ -44,6 +45,7 @@ _SETTINGS: tuple[tuple[str, Callable[[Row], str], Callable[[Row], float | str]],
     ("model", lambda row: row.spec.workload, lambda row: row.spec.workload),
     ("data", lambda row: data_name(row.spec), lambda row: row.spec.dataset_copies),
     ("batch", _batch, lambda row: row.spec.samples_per_step),
+    ("link", lambda row: row.spec.link.text if row.spec.link else "–", lambda row: link_rank(row.spec.link)[0]),
     ("length", _length, lambda row: row.spec.epochs or row.spec.steps or 0),
 )
 

@@ -21,11 +21,9 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import IO
 
-from paceline.runs.processes import CODE_FAILED, POLL_SECONDS, die_with, leave, stat_fields
+from paceline.runs.processes import CODE_FAILED, POLL_SECONDS, cpu_seconds, die_with, leave
 from paceline.runs.wire import MESSAGE_BYTES, SERVER_MESSAGE, ForkRequest, ProcessEnded, ProcessStarted, ServerReady
 
-# Of `stat_fields`: time in user mode and in the kernel, the process's own and that of its ended children.
-TICKS = slice(11, 15)
 MOST_FDS = 2
 
 
@@ -95,7 +93,7 @@ class ForkServer:
 
     def cpu_seconds(self) -> float:
         """CPU seconds of the server so far, and of all ended processes that it forked."""
-        return sum(int(ticks) for ticks in stat_fields(self.process.pid)[TICKS]) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.process.pid)
 
     def close(self) -> None:
         """Ends the server; processes that it forked end with it."""

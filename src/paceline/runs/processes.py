@@ -13,6 +13,8 @@ from typing import NoReturn
 POLL_SECONDS = 0.02
 CODE_OK, CODE_FAILED = 0, 1
 PR_SET_PDEATHSIG = 1  # prctl(2)
+# Of `stat_fields`: time in user mode and in the kernel, the process's own and that of its ended children.
+TICKS = slice(11, 15)
 
 
 def is_alive(pid: int) -> bool:
@@ -29,6 +31,11 @@ def stat_fields(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds of a process so far, and of its ended children; 0 if it is gone."""
+    return sum(int(ticks) for ticks in stat_fields(pid)[TICKS]) / os.sysconf("SC_CLK_TCK")
 
 
 def run_queue_seconds() -> float:

@@ -22,8 +22,8 @@ from paceline.strategies import Strategy
 WORKER = "paceline.runs.worker"
 # Frameworks whose `declared` file says what else of them is imported sooner or later in most runs.
 _PRELOADING = ("torch", "tensorflow", "jax")
-# Variables that differ from run to run and rank to rank of a GPU cut into slices.
-_LATE = ("CUDA_MPS_", "NCCL_")
+# Variables that differ from run to run, or from rank to rank of a GPU cut into slices.
+_LATE = ("CUDA_MPS_", "NCCL_", "GLOO_")
 
 
 class RunProcess(Protocol):
@@ -137,7 +137,7 @@ class ForkStarter(Starter):
 
 
 def split_environment(environment: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Splits variables into those that imports may read and those that only the first use of a GPU reads."""
+    """Splits variables into those that imports may read and those that only the first use of a GPU or of gloo reads."""
     late = {name: value for name, value in environment.items() if name.startswith(_LATE)}
     return {name: value for name, value in environment.items() if name not in late}, late
 

@@ -38,7 +38,9 @@ def machine_findings(
 
     `launcher` is the boot id and the readings of the launcher's own host, whose CPU seconds are the run's, too.
     """
-    findings = [finding for machine in machines for finding in gpu_findings(machine.gpus, machine.name)]
+    findings = [
+        finding for machine in machines for finding in (*gpu_findings(machine.gpus, machine.name), *machine.findings)
+    ]
     hosts: dict[str, list[MachineReport]] = {}
     for machine in machines:
         hosts.setdefault(machine.boot_id, []).append(machine)

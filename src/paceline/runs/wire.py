@@ -12,7 +12,8 @@ from paceline.contract.context import Process
 from paceline.contract.job import Evaluation
 from paceline.contract.trace import Trace
 from paceline.contract.user_model_facts import UserModelFacts
-from paceline.record import Energy, GpuUse
+from paceline.link import NetworkLink
+from paceline.record import Energy, Finding, GpuUse
 from paceline.runs.meters.load import Reading
 from paceline.runs.meters.memory import Resident
 from paceline.spans import Span
@@ -168,6 +169,8 @@ class MachineReport(Message):
     energy_readings: list[tuple[int, float]] = []
     gpus: tuple[GpuUse, ...] = ()
     clock: ClockOffset = ClockOffset()
+    # What its launcher has to say of how the processes were run there.
+    findings: tuple[Finding, ...] = ()
 
 
 class ProbeReply(Message):
@@ -208,6 +211,28 @@ class ForkedWorker(Message):
     folder: Path
     rank: int
     import_nanoseconds: int
+
+
+class LinkRequest(Message):
+    """Asks the keeper of a run's network for a namespace per process, and that link between any two of them."""
+
+    link: NetworkLink
+    processes: int
+    # Where frames are relayed: the cores for that.
+    cores: tuple[int, ...]
+    # Whether the keeper must first become root of a user namespace of its own.
+    as_own_root: bool = False
+    # Whether the keeper carries every frame itself, because the kernel cannot delay them.
+    relay: bool = False
+
+
+class LinksReady(Message):
+    """The network of a run is there: for each process, the namespaces that it enters in turn, and its address."""
+
+    namespaces: list[list[str]]
+    addresses: list[str]
+    # The name of each process's interface in its namespace.
+    interface: str
 
 
 class ServerReady(Message):

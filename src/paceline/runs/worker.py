@@ -23,6 +23,7 @@ from paceline.contract.job import Service  # noqa: E402
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
 from paceline.runs.devices import pin  # noqa: E402
 from paceline.runs.folder import RunFolder  # noqa: E402
+from paceline.runs.links.namespaces import enter  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
 from paceline.runs.meters.memory import resident, start_peak_anew  # noqa: E402
 from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
@@ -57,6 +58,7 @@ def main(start: WorkerStart) -> int:
     """Runs the process's part and leaves its report, good or bad."""
     orders = start.folder.read_orders()
     process = orders.processes[start.rank]
+    enter(process.place.namespaces)
     pin(process)
     exchange = replace(start.folder, events_fd=start.events_fd)
     rendezvous = Rendezvous(orders.host, orders.port, start.listen_fd, exchange)

@@ -4,10 +4,14 @@ import importlib.util
 import os
 import platform
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+
+from paceline.link import NetworkLink
+from paceline.systems.links import why_no_link
 
 # The package that is imported, and the distributions that may provide it.
 FRAMEWORKS = {"torch": ("torch",), "tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",), "jax": ("jax",)}
@@ -34,6 +38,8 @@ class System:
     # Why no GPU can be cut into slices, or None.
     no_slices: str | None = None
     frameworks: dict[str, str] = field(default_factory=dict)
+    # Why processes cannot be put behind a link, or None.
+    no_link: Callable[[NetworkLink], str | None] = lambda _link: None
 
 
 @cache
@@ -46,6 +52,7 @@ def local_system() -> System:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         gpus=gpus,
         no_slices=_missing_for_slices(gpus),
+        no_link=why_no_link,
         frameworks={name: version for name in FRAMEWORKS if (version := framework_version(name))},
     )
 

@@ -6,6 +6,7 @@ import pytest
 
 from paceline.cli import doctor
 from paceline.cli.doctor import slice_links
+from paceline.systems.links import LinkMeans
 
 
 @pytest.fixture
@@ -43,3 +44,29 @@ def test_no_link_is_looked_for_where_no_gpu_can_be_cut(monkeypatch, make_system)
 
     monkeypatch.setattr(doctor, "nccl_of", fail)
     assert slice_links(replace(make_system(), no_slices="this machine has no CUDA device")) == []
+
+
+@pytest.mark.parametrize(
+    ("means", "line"),
+    [
+        ("links need root", (False, "links", "not here", "links need root")),
+        (
+            LinkMeans(False, kernel_delays=True, relay_delays=True),
+            (True, "links", "--link RATE[:DELAY], as root; delays by the kernel's netem", ""),
+        ),
+        (
+            LinkMeans(False, kernel_delays=False, relay_delays=True),
+            (True, "links", "--link RATE[:DELAY], as root; delays by a relay, the kernel has no netem", ""),
+        ),
+        (
+            LinkMeans(True, kernel_delays=False, relay_delays=False),
+            (
+                True, "links", "--link RATE, as root of a user namespace; no delays",
+                "delays need the kernel's netem (module sch_netem) or the right to open /dev/net/tun",
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_links_are_there_with_delays_without_or_not_at_all(monkeypatch, means, line):
+    monkeypatch.setattr(doctor, "link_means", lambda: means)
+    assert doctor.network_links() == [line]

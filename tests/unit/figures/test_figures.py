@@ -27,6 +27,7 @@ WHAT_APPLIES = {
     "batch-size": ALWAYS | BY_BATCH,
     "data-size": ALWAYS | {"data-seconds", "data-size"},
     "quick": ALWAYS | {"breakdown"},
+    "links": ALWAYS | {"links"},
 }
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from paceline.contract.context import Process
 from paceline.runs.devices import lay_out_run, process_environment
 from paceline.runs.folder import RunFolder, run_folder
+from paceline.runs.links.network import RunNetwork, run_network
 from paceline.runs.meters.machine import MachineMeters, open_machine_meters
-from paceline.runs.processes import POLL_SECONDS, held_port
+from paceline.runs.processes import POLL_SECONDS
 from paceline.runs.slices import mps, slice_environment
 from paceline.runs.starters import NewProcess, RunProcess, Starter
 from paceline.runs.wire import (
@@ -47,23 +48,27 @@ class LocalLauncher:
     @contextlib.contextmanager
     def open(self, orders: RunOrders, machine: int = 0) -> Iterator["LocalGroup"]:
         """A group whose folder, port and fork servers are ready, of the processes that are on that machine."""
-        processes = [process for process in orders.processes if process.place.machine == machine]
         with contextlib.ExitStack() as stack:
             shared = stack.enter_context(mps(orders.spec))
             folder = stack.enter_context(run_folder())
+            network = None
+            if orders.processes[0].place.machine == machine:
+                network = stack.enter_context(run_network(orders, local_system().cores))
+                orders = orders.model_copy(update={"processes": network.processes})
+            processes = [process for process in orders.processes if process.place.machine == machine]
             environments = {
                 process.rank: environment
                 for process, environment in zip(
                     processes, process_environments(orders.spec, processes, shared), strict=True
                 )
             }
-            group = LocalGroup(folder, orders, environments, self.starter)
-            if 0 in environments:
-                address = orders.processes[0].place.address
-                listener = stack.enter_context(held_port(address))
-                group.listen_fd, group.meeting = listener.fileno(), listener.getsockname()
+            group = LocalGroup(folder, orders, environments, self.starter, network=network)
+            if network is not None:
+                group.meeting = network.listener.getsockname()
             self.starter.prepare(list(environments.values()))
-            group.meters = open_machine_meters(orders.spec, processes, self.starter.cpu_seconds)
+            group.meters = open_machine_meters(
+                orders.spec, processes, lambda: self.starter.cpu_seconds() + (network.cpu_seconds() if network else 0.0)
+            )
             try:
                 yield group
             finally:
@@ -90,8 +95,8 @@ class LocalGroup:
     environments: dict[int, dict[str, str]]
     starter: Starter
     meters: MachineMeters = field(default_factory=MachineMeters)
-    # Where all processes meet: the socket is here where rank 0 is.
-    listen_fd: int | None = None
+    # The socket where all processes meet is here where rank 0 is.
+    network: RunNetwork | None = None
     meeting: tuple[str, int] | None = None
     # What processes left for others, for those that are on other machines; whoever relays it empties the list.
     published: list[Published] = field(default_factory=list)
@@ -109,7 +114,7 @@ class LocalGroup:
         self.meters.start()
         try:
             for rank, environment in self.environments.items():
-                listening = (self.listen_fd,) if rank == 0 and self.listen_fd is not None else ()
+                listening = (self.network.listener.fileno(),) if rank == 0 and self.network is not None else ()
                 fds = (write_fd, *listening)
                 process = NewProcess(self.folder.path, rank, environment, self.folder.log(rank), fds)
                 self.processes.append(self.starter.start(process))
@@ -160,7 +165,8 @@ class LocalGroup:
 
     def machines(self) -> list[MachineReport]:
         """What the meters of this machine read."""
-        return [self.meters.report()]
+        findings = self.network.findings() if self.network is not None else ()
+        return [self.meters.report().model_copy(update={"findings": tuple(findings)})]
 
     def save_weights(self, file: Path) -> None:
         """Copies the weights out of the folder, if the run kept any."""

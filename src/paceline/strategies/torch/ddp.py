@@ -100,6 +100,9 @@ def _sending(spec: RunSpec, model: ModelFacts, knobs: dict[str, Any]) -> tuple[f
         for side in ("rows", "row")
     )
     whole = size - sum(matrix.size for matrix in matrices) * FLOAT_BYTES
+    if spec.device == "cpu":
+        # One bucket for the whole model (`_bucket_mb`), which the end of the backward pass fills.
+        when |= {"piece_bytes": None, "first_piece_bytes": None}
     messages = [
         all_reduce(name, payload, workers, **when)
         for name, payload in (("small gradients", whole), ("left factors", left), ("right factors", right))
