@@ -31,6 +31,7 @@ PAGE = ROOT / "docs" / "accuracy.md"
 PICTURES = ROOT / "docs" / "results" / "figures"
 GPU_STEPS = ROOT / "docs" / "results" / "accuracy" / "h200-steps.json"
 RECORDED = ROOT / "tests" / "validation"
+RECORDINGS = (RECORDED, RECORDED / "again", RECORDED / "busy")
 BEGIN, END = "<!-- accuracy -->", "<!-- /accuracy -->"
 SIZE = 420
 TITLES = {"tokens/s": "tokens/s of each device", "ms": "milliseconds of a step"}
@@ -94,9 +95,15 @@ def on_one_gpu() -> Iterator[Point]:
 
 
 def recorded() -> Iterator[Point]:
-    """Runs on two cores that were not used to calibrate."""
-    hardware = load_hardware(str(RECORDED / "system.toml"))
-    for row in json.loads((RECORDED / "recorded.json").read_text())["rows"]:
+    """Runs on two cores that were not used to calibrate: on several days, with little and much other load."""
+    for folder in RECORDINGS:
+        yield from recorded_in(folder)
+
+
+def recorded_in(folder: Path) -> Iterator[Point]:
+    """Those of one calibration."""
+    hardware = load_hardware(str(folder / "system.toml"))
+    for row in json.loads((folder / "recorded.json").read_text())["rows"]:
         spec = complete(RunSpec.model_validate(row["spec"]))
         prediction = Predictor(hardware, spec_facts(spec), 1, data_bytes=data_bytes(spec)).predict(spec)
         for run in row["turns"]:
