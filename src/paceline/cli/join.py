@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from paceline.cli.options import command_with, make_option
 from paceline.cli.run import exit_unless_all_well, run_and_show
 from paceline.cli.run_options import TrainingOptions
 from paceline.cli.terminal import errors
+from paceline.contract.context import LOOPBACK
 from paceline.errors import UserError
 from paceline.runs.joined import Meeting, Membership, find_membership, meeting_of
 from paceline.runs.joined.lead import LED_BY, JoinedMachines, gathered, sized, specs_of
@@ -50,6 +51,9 @@ def join(options: JoinOptions) -> None:
     try:
         options.set_environment()
         study, meeting = _described(options, membership)
+        if led_by is not None:
+            # By its name this machine may be known to others only.
+            meeting = replace(meeting, host=LOOPBACK)
         if not leads:
             take_part(meeting, membership.rank, specs_of(study, membership))
             return

@@ -75,11 +75,11 @@ def _check_processes(study: Study, membership: Membership) -> None:
 class JoinedFleet(OpenFleet):
     """The processes of a job, each as a machine that holds one worker."""
 
-    def __init__(self, membership: Membership, reception: Reception) -> None:
+    def __init__(self, membership: Membership, meeting: Meeting, reception: Reception) -> None:
         interface = os.environ.get(INTERFACE)
         numbered = [FleetMachine(name=f"rank-{rank}", interface=interface) for rank in range(membership.world)]
         fleet = Fleet(engine="joined", machines=tuple(numbered))
-        super().__init__(fleet, JoinedEngine(fleet, membership.launcher, reception))
+        super().__init__(fleet, JoinedEngine(fleet, membership.launcher, meeting, reception))
 
     def meet(self) -> None:
         """Waits for all processes; raises `UserError` where one does not come or cannot be used."""
@@ -138,8 +138,9 @@ def addresses_for_others(agents: Sequence[Agent]) -> list[str | None]:
 class JoinedEngine:
     """Starts nothing: the processes are there, or on their way."""
 
-    def __init__(self, fleet: Fleet, launcher: str, reception: Reception) -> None:
+    def __init__(self, fleet: Fleet, launcher: str, meeting: Meeting, reception: Reception) -> None:
         self._fleet, self._launcher, self._reception = fleet, launcher, reception
+        self._where = f"{meeting.host}:{meeting.port}"
         self._called: set[int] = set()
 
     def call(self, number: int) -> DialledCall:
@@ -147,7 +148,7 @@ class JoinedEngine:
         if number in self._called:
             raise UserError(f"it is process {number} of {self._launcher}, which Paceline cannot start again")
         self._called.add(number)
-        program = JoinedProcess(f"process {number} of {self._launcher}")
+        program = JoinedProcess(f"process {number} of {self._launcher}", self._where)
         machine = self._fleet.machines[number]
         return DialledCall(machine, number, self._fleet.lease_seconds, self._reception, program, GATHER_SECONDS)
 
@@ -155,8 +156,8 @@ class JoinedEngine:
 class JoinedProcess:
     """A process that another launcher started, and will end."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, where: str) -> None:
+        self._name, self._where = name, where
 
     def ended(self) -> str | None:
         """Nothing: who does not come is missed after a while."""
@@ -165,6 +166,10 @@ class JoinedProcess:
     def last_words(self) -> str:
         """Which process it is; what it printed is with its launcher."""
         return self._name
+
+    def way(self) -> str:
+        """Where it dials."""
+        return f"rank 0 at {self._where}: name its machine with --host, or a free port of it with --port"
 
     def end(self) -> None:
         """Leaves it to itself: without a connection it ends."""
@@ -200,7 +205,7 @@ def gathered(membership: Membership, meeting: Meeting) -> Iterator[JoinedMachine
     with contextlib.ExitStack() as stack:
         stack.callback(reception.close)
         stack.enter_context(_worker_of_this_process())
-        fleet = JoinedFleet(membership, reception)
+        fleet = JoinedFleet(membership, meeting, reception)
         stack.callback(fleet.close)
         fleet.meet()
         # Nobody else is expected.

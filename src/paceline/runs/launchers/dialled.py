@@ -26,6 +26,9 @@ class AgentProgram(Protocol):
     def last_words(self) -> str:
         """The end of what it printed."""
 
+    def way(self) -> str:
+        """Where the agent dials, for the message that it did not."""
+
     def end(self) -> None:
         """Ends it and the agent, and does not wait for that."""
 
@@ -56,7 +59,7 @@ class DialledCall:
             if self._channel is None and time.monotonic() > until:
                 raise UserError(
                     f"machine {self.machine.name} did not dial back within {self._patience_seconds:g} s; it must be "
-                    f"able to reach this machine at port {self._reception.where.rpartition(':')[2]}"
+                    f"able to reach {self._program.way()}"
                 )
         machine = self.machine.model_copy(update={"address": self._address_for_others(self._channel)})
         return Agent(self._number, machine, self._channel, self._lease_seconds, self.hang_up, self._program.last_words)

@@ -99,7 +99,7 @@ class RayAgent:
 
         place = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=number)
         options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0)}
-        self._ray = ray
+        self._ray, self._where = ray, orders[1]
         self._actor = ray.remote(AgentHost).options(**options, scheduling_strategy=place).remote()
         self._started = self._actor.start.remote(*orders)
 
@@ -119,6 +119,10 @@ class RayAgent:
     def last_words(self) -> str:
         """How the agent ended, as far as Ray knows."""
         return self.ended() or ""
+
+    def way(self) -> str:
+        """Where the agent dials."""
+        return f"this machine at {self._where}"
 
     def end(self) -> None:
         """Ends the actor, and with it the agent."""

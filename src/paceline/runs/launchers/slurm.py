@@ -56,14 +56,15 @@ class SlurmEngine:
         machine = self._fleet.machines[number]
         environment = {**os.environ, **machine.environment, **self._reception.environment(number)}
         port = self._reception.where.rpartition(":")[2]
-        program = SlurmStep(step_command(self._job, machine, port), environment)
+        program = SlurmStep(step_command(self._job, machine, port), environment, port)
         return DialledCall(machine, number, self._fleet.lease_seconds, self._reception, program)
 
 
 class SlurmStep:
     """One client of srun, which ends together with the agent that it started."""
 
-    def __init__(self, words: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, words: list[str], environment: dict[str, str], port: str) -> None:
+        self._port = port
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the step
         self._process = _start(words, stdout=self._errors, stderr=self._errors, environment=environment)
 
@@ -79,17 +80,17 @@ class SlurmStep:
         lines = text.strip().split("\n")
         return next((line for line in reversed(lines) if not line.startswith("srun:")), lines[-1])
 
+    def way(self) -> str:
+        """Where the agent dials."""
+        return f"port {self._port} of this machine"
+
     def end(self) -> None:
         """Ends srun, which ends its step."""
         self._process.terminate()
 
     def close(self) -> None:
         """Waits for srun."""
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        _wait(self._process)
         self._errors.close()
 
 
@@ -131,6 +132,7 @@ def _held(request: SlurmRequest) -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryFile() as errors:
         process = _start(allocation_command(request), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         assert process.stdin is not None and process.stdout is not None
+        nodes = ""
         try:
             job, _, nodes = process.stdout.readline().decode().strip().partition(" ")
             if not nodes:
@@ -139,11 +141,12 @@ def _held(request: SlurmRequest) -> Iterator[tuple[str, str]]:
                 raise UserError(f"Slurm gave no allocation: {'; '.join(words)}")
             yield job, nodes
         finally:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-            process.terminate()
+            # What holds the allocation ends, and salloc with it; one that still waits for its turn is told to stop.
+            process.stdin.close()
+            if not nodes:
+                process.terminate()
+            _wait(process)
             process.stdout.close()
-            process.wait()
 
 
 def _host_names(nodes: str) -> list[str]:
@@ -169,3 +172,12 @@ def _start(
         raise UserError(
             f"{words[0]} cannot be started: {error.strerror}; --on slurm needs Slurm's own programs on the path"
         ) from None
+
+
+def _wait(process: "subprocess.Popen[bytes]") -> None:
+    """Until it has ended, by force where it does not by itself: Slurm clears away what it left."""
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
