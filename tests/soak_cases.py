@@ -27,6 +27,16 @@ SOAK = {
         "test_a_model_of_the_users_is_calibrated_with_and_predicted",
         "test_a_calibration_that_is_interrupted_ends_and_writes_nothing[in a run]",
     ],
+    "integration/test_joined.py": [
+        "test_processes_find_each_other_by_what_their_launcher_says[mpirun]",
+        "test_processes_find_each_other_by_what_their_launcher_says[tf_config]",
+        "test_processes_with_other_options_do_not_train_together",
+        "test_a_signal_to_all_processes_is_an_interrupted_run",
+    ],
+    "integration/test_slurm.py": [
+        "test_an_allocation_ends_with_its_launcher[ended]",
+        "test_doctor_shows_the_nodes_and_what_slurm_refuses_is_said",
+    ],
     "integration/test_breakdown_of_late_processes.py": [
         "test_a_breakdown_calls_the_delay_of_one_process_waiting_in_the_other",
     ],

@@ -1,6 +1,7 @@
 """`Fleet`: the machines that runs are spread over, and the engine that reaches them; a checked, frozen value.
 
-`--on` takes `local`, `ssh:host1,host2`, `ssh:@FILE` (a hosts file, one name in a line) or the path of a TOML file:
+`--on` takes `local`, `ssh:host1,host2`, `ssh:@FILE` (a hosts file, one name in a line), `slurm` in an allocation or
+`slurm:nodes=2,time=00:30:00`, `ray` or `ray:ADDRESS`, or the path of a TOML file:
 
     engine = "ssh"
     python = "/opt/paceline/bin/python"
@@ -15,19 +16,24 @@
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from paceline.errors import SpecError, nearest
 from paceline.spec import Frozen
+from paceline.units import format_count
 
-Engine = Literal["local", "ssh"]
+# `joined` is for processes that something else started (`paceline join`); no user names it.
+Engine = Literal["local", "ssh", "slurm", "ray", "joined"]
+NAMED_ENGINES = ("local", "ssh", "slurm", "ray")
+# Engines that know their machines, which are therefore not named.
+KNOW_THEIR_MACHINES = ("slurm", "ray")
 # How many seconds a machine or the launcher may be silent before the other side takes it for gone. A beat comes every
 # half second; a busy machine delays one by tenths of a second.
 LEASE_SECONDS = 6.0
 SHORTEST_LEASE_SECONDS = 1.0
-_FORMS = "use local, ssh:HOST,HOST, ssh:@HOSTSFILE, or the path of a TOML file"
+_FORMS = "use local, ssh:HOST,HOST, ssh:@HOSTSFILE, slurm, slurm:nodes=N, ray, ray:ADDRESS, or the path of a TOML file"
 
 
 class FleetMachine(Frozen):
@@ -58,11 +64,40 @@ class FleetMachine(Frozen):
         return self.host or self.name
 
 
+class SlurmRequest(Frozen):
+    """What is asked of Slurm where no allocation is at hand: fields of `salloc`."""
+
+    nodes: Annotated[int, Field(ge=1)] | None = None
+    partition: str | None = None
+    time: Annotated[str, Field(pattern=r"^[0-9]+([:-][0-9]+)*$")] | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpus_per_node: Annotated[int, Field(ge=1)] | None = None
+    # Further words for its command line.
+    options: tuple[str, ...] = ()
+
+
+class RayCluster(Frozen):
+    """Which Ray cluster to use."""
+
+    # As `ray.init` takes it; that of this machine's cluster where nothing is said.
+    address: str = "auto"
+    # Of its nodes, so many; all where nothing is said.
+    nodes: Annotated[int, Field(ge=1)] | None = None
+
+
 class Fleet(Frozen):
     """Machines and the engine that starts agents on them."""
 
     engine: Engine = "local"
+    # Of Slurm and Ray the engine fills them in, once it has been opened.
     machines: tuple[FleetMachine, ...] = ()
+    slurm: SlurmRequest = SlurmRequest()
+    ray: RayCluster = RayCluster()
+    # For machines that the engine names: the Python that has Paceline, and the network interface to use.
+    python: str | None = None
+    interface: str | None = None
     # Packed: as few machines as hold the workers. Spread: equal shares on all of them.
     ranks: Literal["packed", "spread"] = "packed"
     lease_seconds: float = Field(default=LEASE_SECONDS, ge=SHORTEST_LEASE_SECONDS)
@@ -72,14 +107,30 @@ class Fleet(Frozen):
         """The names of its machines, which are part of a run's identity; none for the launcher's own."""
         return tuple(machine.name for machine in self.machines)
 
+    @property
+    def about(self) -> str:
+        """What is being reached, for progress."""
+        known = format_count(len(self.machines), "machine")
+        return known if self.machines else f"the machines of {self.engine.capitalize()}"
+
+    def of_machines(self, *names: str) -> Self:
+        """The fleet once its engine has said what its machines are called."""
+        machines = [FleetMachine(name=name, python=self.python, interface=self.interface) for name in names]
+        return self.model_copy(update={"machines": tuple(machines)})
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.engine == "local" and self.machines:
             raise ValueError("engine local is this machine alone; leave machines out, or use engine ssh")
-        if self.engine != "local" and not self.machines:
+        if self.engine in KNOW_THEIR_MACHINES and self.machines:
+            raise ValueError(f"engine {self.engine} says itself which machines there are; leave machines out")
+        if self.engine == "ssh" and not self.machines:
             raise ValueError(f"engine {self.engine} needs machines; name at least one")
+        foreign = [name for name in ("slurm", "ray") if name in self.model_fields_set and name != self.engine]
+        if foreign:
+            raise ValueError(f"{foreign[0]} has settings and the engine is {self.engine}; leave one of them out")
         twice = [name for name, count in Counter(self.names).items() if count > 1]
-        if twice:
+        if twice and self.engine != "joined":
             raise ValueError(f"machine {twice[0]!r} is named twice; give each machine a name of its own")
         bad = next((machine for machine in self.machines if machine.reached_at.startswith("-")), None)
         if bad is not None:
@@ -99,10 +150,25 @@ def parse_fleet(text: str | None) -> Fleet:
         hosts = _hosts_of_file(Path(names[1:]).expanduser()) if names.startswith("@") else names.split(",")
         machines = [{"name": _short_name(host), "host": host.strip()} for host in hosts]
         return Fleet.parse({"engine": engine, "machines": machines}, f"--on {text}")
+    if engine == "slurm":
+        return Fleet.parse({"engine": engine, **_settings("slurm", names, text)}, f"--on {text}")
+    if engine == "ray":
+        return Fleet.parse({"engine": engine, **({"ray": {"address": names}} if names else {})}, f"--on {text}")
     path = Path(text).expanduser()
     if path.suffix == ".toml" or path.is_file():
         return load_fleet(path)
-    raise SpecError(f"--on {text!r} is no fleet ({nearest(engine, ('local', 'ssh'))}); {_FORMS}")
+    raise SpecError(f"--on {text!r} is no fleet ({nearest(engine, NAMED_ENGINES)}); {_FORMS}")
+
+
+def _settings(engine: str, pairs: str, text: str) -> dict[str, Any]:
+    """`nodes=3,time=00:30:00` as a table of that engine; nothing where there are none."""
+    settings: dict[str, str] = {}
+    for pair in [word.strip() for word in pairs.split(",") if word.strip()]:
+        name, equals, value = pair.partition("=")
+        if not equals or not value:
+            raise SpecError(f"--on {text}: {pair!r} is no setting; write such as {engine}:nodes=3,partition=NAME")
+        settings[name.strip()] = value.strip()
+    return {engine: settings} if settings else {}
 
 
 def load_fleet(path: Path) -> Fleet:
@@ -113,7 +179,9 @@ def load_fleet(path: Path) -> Fleet:
         raise SpecError(f"fleet file {path} cannot be read: {error.strerror}; name another with --on") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecError(f"fleet file {path} is no TOML: {error}; mend it and try again") from None
-    python, machines = values.pop("python", None), values.get("machines")
+    engine, python, machines = values.get("engine", "ssh"), values.get("python"), values.get("machines")
+    if engine not in NAMED_ENGINES:
+        raise SpecError(f"fleet file {path}: engine cannot be {engine!r}; choose from {', '.join(NAMED_ENGINES)}")
     if python is not None and isinstance(machines, list):
         values["machines"] = [
             {"python": python, **machine} if isinstance(machine, dict) else machine for machine in machines

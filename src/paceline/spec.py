@@ -153,7 +153,8 @@ class RunSpec(Frozen):
     link: NetworkLink | None = None
     cores_per_worker: int = Field(default=1, ge=1)
     allocator: Allocator = "tuned"
-    # The machines of the fleet that the run may use, with commas between; empty for the launcher's own.
+    # The machines of the fleet that the run may use, with commas between; empty for the launcher's own. Behind a star:
+    # how many processes another launcher started there (`paceline join`).
     machines: str = ""
     # A short run that records where the time goes; its times are used for nothing else.
     instrumented: bool = False
@@ -227,8 +228,8 @@ class RunSpec(Frozen):
 
     @property
     def several_machines(self) -> bool:
-        """Whether the run may use more than one machine."""
-        return "," in self.machines
+        """Whether the run may use more than one machine, or is in processes that may as well be on several."""
+        return "," in self.machines or "*" in self.machines
 
     @property
     def spread_over(self) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.errors import SpecError
-from paceline.fleet import LEASE_SECONDS, LOCAL, parse_fleet
+from paceline.fleet import LEASE_SECONDS, LOCAL, SlurmRequest, parse_fleet
 
 
 @pytest.mark.parametrize("text", [None, "local"])
@@ -51,6 +51,10 @@ def test_a_fleet_file_says_what_a_machine_cannot(tmp_path):
         ("ssh:", "is not usable"),
         ("ssh:one,one", "machine 'one' is named twice; give each machine a name of its own"),
         ("ssh:-oProxyCommand=sh", "host '-oProxyCommand=sh' begins with a dash; name a machine"),
+        ("slurm:nodes", "--on slurm:nodes: 'nodes' is no setting; write such as slurm:nodes=3,partition=NAME"),
+        ("slurm:node=3", "there is no field 'slurm.node'; did you mean 'nodes'?"),
+        ("slurm:time=soon", "slurm.time 'soon' is not usable"),
+        ("slurmm", "--on 'slurmm' is no fleet (did you mean 'slurm'?)"),
         ("ssh:@/nowhere/hosts", "hosts file /nowhere/hosts cannot be read"),
         ("/nowhere/fleet.toml", "fleet file /nowhere/fleet.toml cannot be read: No such file"),
     ],
@@ -69,7 +73,14 @@ def test_what_is_no_fleet_is_refused_in_words(text, words):
         ('engine = "local"\n[[machines]]\nname = "a"', "engine local is this machine alone"),
         ('[[machines]]\nname = "a"\ncore = 2', "there is no field 'machines.0.core'; did you mean 'cores'?"),
         ('[[machines]]\nname = "a"\ncores = 0', "machines.0.cores 0 is out of range; it must be at least 1"),
-        ('engine = "telnet"\n[[machines]]\nname = "a"', "engine cannot be 'telnet'; choose from 'local' or 'ssh'"),
+        (
+            'engine = "telnet"\n[[machines]]\nname = "a"',
+            "engine cannot be 'telnet'; choose from local, ssh, slurm, ray",
+        ),
+        ('engine = "joined"', "engine cannot be 'joined'; choose from local, ssh, slurm, ray"),
+        ('engine = "slurm"\n[[machines]]\nname = "a"', "engine slurm says itself which machines there are"),
+        ('engine = "ray"\n[slurm]\nnodes = 2', "slurm has settings and the engine is ray; leave one of them out"),
+        ('engine = "slurm"\n[slurm]\nnodes = 0', "slurm.nodes 0 is out of range; it must be at least 1"),
     ],
 )
 def test_a_fleet_file_that_is_wrong_is_refused_in_words(tmp_path, text, words):
@@ -78,3 +89,27 @@ def test_a_fleet_file_that_is_wrong_is_refused_in_words(tmp_path, text, words):
     with pytest.raises(SpecError) as refused:
         parse_fleet(str(file))
     assert words in str(refused.value)
+
+
+def test_slurm_is_an_allocation_at_hand_or_what_one_is_asked_for():
+    assert (parse_fleet("slurm").engine, parse_fleet("slurm").slurm) == ("slurm", SlurmRequest())
+    asked = parse_fleet("slurm:partition=gpu,nodes=3,time=1-00:30:00").slurm
+    assert (asked.partition, asked.nodes, asked.time) == ("gpu", 3, "1-00:30:00")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"), [("ray", "auto"), ("ray:10.0.0.1:6379", "10.0.0.1:6379"), ("ray:ray://head:10001", "ray://head:10001")]
+)  # fmt: skip
+def test_ray_is_the_cluster_at_hand_or_the_one_at_an_address(text, address):
+    fleet = parse_fleet(text)
+    assert (fleet.engine, fleet.ray.address) == ("ray", address)
+
+
+def test_a_fleet_file_says_what_machines_of_slurm_have_in_common(tmp_path):
+    file = tmp_path / "fleet.toml"
+    file.write_text('engine = "slurm"\npython = "/opt/python"\ninterface = "ib0"\n[slurm]\noptions = ["--exclusive"]\n')
+    fleet = parse_fleet(str(file))
+    assert (fleet.slurm.options, fleet.about) == (("--exclusive",), "the machines of Slurm")
+    named = fleet.of_machines("a", "b")
+    assert named.names == ("a", "b")
+    assert {(machine.python, machine.interface) for machine in named.machines} == {("/opt/python", "ib0")}

@@ -21,7 +21,7 @@ from paceline.cli.question import model_fields
 from paceline.cli.terminal import Db, errors, flag, output, plain_table
 from paceline.cli.validate import parse_assumed, print_refused, print_summaries
 from paceline.errors import SpecError, nearest, user_can_choose
-from paceline.fleet import Fleet, parse_fleet
+from paceline.fleet import LOCAL, Fleet, parse_fleet
 from paceline.plan import refusal
 from paceline.predict.logged import read_log
 from paceline.predict.measured import was_disturbed
@@ -96,9 +96,8 @@ def calibrate(options: CalibrateOptions) -> None:
     if options.device not in get_args(Where):
         raise SpecError(f"--device {options.device!r} is unknown; {nearest(options.device, get_args(Where))}")
     fleet = parse_fleet(options.on)
-    if fleet.machines:
-        out = options.out or Path(fleet.names[0]).with_suffix(".toml")
-        measured = _on_fleet(options, fleet, out)
+    if fleet != LOCAL:
+        measured, out = _on_fleet(options, fleet)
     else:
         measured = _cores(options) if options.device == "cpu" else _gpus(options)
     if out.is_file() and not options.fresh:
@@ -164,11 +163,12 @@ def _cores(options: CalibrateOptions) -> Hardware:
     return measured
 
 
-def _on_fleet(options: CalibrateOptions, fleet: Fleet, out: Path) -> Hardware:
-    """The first machine as it calibrates itself, with the measured link between the machines."""
+def _on_fleet(options: CalibrateOptions, fleet: Fleet) -> tuple[Hardware, Path]:
+    """The first machine as it calibrates itself, with the measured link between the machines, and where that goes."""
     with TemporaryDirectory() as folder, _progress() as say:
-        say(f"reaching {', '.join(fleet.names)}")
+        say(f"reaching {fleet.about}")
         with opened_fleet(fleet) as machines:
+            names = machines.fleet.names
             link = slowest_link(machines, say)
             changed = [field for field in fields(options) if getattr(options, field.name) != field.default]
             chosen = {
@@ -179,13 +179,15 @@ def _on_fleet(options: CalibrateOptions, fleet: Fleet, out: Path) -> Hardware:
             file = Path(folder) / "measured.toml"
             run_remotely(machines, ["calibrate", *_words(chosen), "--out", file.name, "--fresh"], file, say)
         measured = load_hardware(str(file))
-    about = f"{format_count(len(fleet.machines), 'machine')} like {fleet.names[0]}: {measured.about}"
+    out = options.out or Path(names[0]).with_suffix(".toml")
+    about = f"{format_count(len(names), 'machine')} like {names[0]}: {measured.about}"
     named = measured.model_copy(update={"name": out.stem, "about": about})
     if link is None:
-        return named
-    source = f"the slowest TCP transfer between {', '.join(fleet.names)}, measured by paceline calibrate"
+        return named, out
+    source = f"the slowest TCP transfer between {', '.join(names)}, measured by paceline calibrate"
     quantities = [Quantity(value=value, source=source) for value in link]
-    return named.model_copy(update={"outer": Link(bytes_per_second=quantities[0], latency_seconds=quantities[1])})
+    outer = Link(bytes_per_second=quantities[0], latency_seconds=quantities[1])
+    return named.model_copy(update={"outer": outer}), out
 
 
 def _words(chosen: dict[str, Any]) -> list[str]:

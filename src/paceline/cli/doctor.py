@@ -6,7 +6,7 @@ from rich.table import Table
 from paceline.cli.options import On
 from paceline.cli.terminal import errors, output
 from paceline.errors import UserError
-from paceline.fleet import Fleet, parse_fleet
+from paceline.fleet import LOCAL, Fleet, parse_fleet
 from paceline.runs.agent.messages import LinkMeasured
 from paceline.runs.fleets import ENGINES
 from paceline.runs.launchers.examine import ExaminedMachine, examine_fleet
@@ -31,7 +31,7 @@ _EXTRA = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "
 def doctor(on: On = None) -> None:
     """What this machine can run, or each of a fleet: frameworks, devices, counters, links; what is missing."""
     fleet = parse_fleet(on)
-    if fleet.machines:
+    if fleet != LOCAL:
         examine(fleet)
         return
     system = local_system()
@@ -127,8 +127,8 @@ def _data() -> list[Line]:
 
 def examine(fleet: Fleet) -> None:
     """Prints what is known of each machine; raises `UserError` where one of them cannot be used."""
-    with errors().status("reaching the machines") as status:
-        machines = examine_fleet(fleet, ENGINES[fleet.engine](fleet), status.update)
+    with errors().status(f"reaching {fleet.about}") as status, ENGINES[fleet.engine](fleet) as (named, engine):
+        machines = examine_fleet(named, engine, status.update)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("", *COLUMNS):
         table.add_column(column, no_wrap=column in ("machine", "address"))

@@ -9,7 +9,7 @@ from paceline.spec import ModelFile, Scalar
 from paceline.units import parse_seconds, parse_shape, parse_whole_numbers
 
 if TYPE_CHECKING:
-    from paceline.cli.run_options import RunOptions
+    from paceline.cli.run_options import TrainingOptions
 
 # Options that take several names, several numbers, or one number, and have the name of the field they set.
 NAMES = ("workload", "dataset", "strategy", "precision", "execution", "memory_format", "device", "transport",
@@ -21,7 +21,7 @@ NUMBERS = (
 SINGLE_NUMBERS = ("epochs", "steps", "classes", "slices", "clip")
 
 
-def study_fields(options: "RunOptions") -> dict[str, Any]:
+def study_fields(options: "TrainingOptions") -> dict[str, Any]:
     """The fields that options set; comma-separated values become lists, which are factors of the study."""
     values = {name: value for name, value in vars(options).items() if value is not None}
     fields: dict[str, Any] = {name: values[name] for name in SINGLE_NUMBERS if name in values}

@@ -45,7 +45,7 @@ def make_option(help_text: str, metavar: str, *names: str, panel: str | None = N
 
 On = Annotated[
     str | None,
-    make_option("Machines: local, ssh:HOST,HOST, ssh:@HOSTSFILE, or a fleet file (TOML).", "FLEET"),
+    make_option("Machines: local, ssh:HOST,HOST, slurm, ray, or a fleet file (docs/machines.md).", "FLEET"),
 ]
 MODEL_PANEL, SYSTEM_PANEL = "The model", "The system"
 System = Annotated[

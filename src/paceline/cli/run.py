@@ -11,19 +11,18 @@ from paceline.catalogue import choose
 from paceline.cli.event_lines import EventLines
 from paceline.cli.options import command_with
 from paceline.cli.progress import Progress, print_estimate, print_plan, run_name
-from paceline.cli.run_options import RunOptions
+from paceline.cli.run_options import RunOptions, TrainingOptions
 from paceline.cli.show import print_results
 from paceline.cli.terminal import errors, output
 from paceline.estimate import estimate_by_measuring
 from paceline.execute import Outcome, execute, plan_study
-from paceline.fleet import Fleet, parse_fleet
+from paceline.fleet import LOCAL, Fleet, parse_fleet
 from paceline.plan import Plan
 from paceline.record import Record
 from paceline.runs.fleets import Machines, open_machines
 from paceline.scale import FULL
 from paceline.store import Store
 from paceline.study import Study, built_in_studies
-from paceline.units import format_count
 
 EXIT_SOME_FAILED = 1
 
@@ -36,46 +35,53 @@ def run(options: RunOptions) -> None:
         return
     options.set_environment()
     study, fleet = options.described_study(), parse_fleet(options.on)
-    progress = _progress(options.progress)
     with reached(fleet) as machines:
         if options.dry_run:
             _print_plan_and_estimate(study, options, machines)
             return
-        plan_study(study, None, machines=machines)  # wrong input is refused before anything is written
-        with Store.open(options.db) as store:
-            with errors().status("looking at what there is to do"):
-                plan = _plan(study, store, options, machines)
-            with progress as listener:
-                outcome = execute(plan, store, listener, machines)
-            if not outcome.interrupted:
-                _show(plan, store.records(), options)
-    _exit_unless_all_well(outcome)
+        outcome = run_and_show(study, options, machines)
+    exit_unless_all_well(outcome)
+
+
+def run_and_show(study: Study, options: TrainingOptions, machines: Machines) -> Outcome:
+    """Makes the runs that are not stored yet, stores each, and prints the results."""
+    progress = _progress(options.progress)
+    plan_study(study, None, machines=machines)  # wrong input is refused before anything is written
+    with Store.open(options.db) as store:
+        with errors().status("looking at what there is to do"):
+            plan = _plan(study, store, options, machines)
+        with progress as listener:
+            outcome = execute(plan, store, listener, machines)
+        if not outcome.interrupted:
+            _show(plan, store.records(), options)
+    return outcome
 
 
 @contextmanager
 def reached(fleet: Fleet) -> Iterator[Machines]:
     """The machines of a fleet, with a word on what takes a while."""
     with ExitStack() as stack:
-        if fleet.machines:
-            with errors().status(f"reaching {format_count(len(fleet.machines), 'machine')}"):
+        if fleet != LOCAL:
+            with errors().status(f"reaching {fleet.about}"):
                 machines = stack.enter_context(open_machines(fleet))
         else:
             machines = stack.enter_context(open_machines(fleet))
         yield machines
 
 
-def _plan(study: Study, store: Store | None, options: RunOptions, machines: Machines) -> Plan:
+def _plan(study: Study, store: Store | None, options: TrainingOptions, machines: Machines) -> Plan:
     fresh, retry, breakdown = options.fresh, options.retry, options.breakdown
     return plan_study(study, store, fresh=fresh, retry=retry, breakdown=breakdown, machines=machines)
 
 
-def _show(plan: Plan, records: list[Record], options: RunOptions) -> None:
+def _show(plan: Plan, records: list[Record], options: TrainingOptions) -> None:
     keys = set(plan.keys)
     planned = [record for record in records if record.key in keys]
     print_results(planned, summarise(planned), ["breakdown"] if options.breakdown else [])
 
 
-def _exit_unless_all_well(outcome: Outcome) -> None:
+def exit_unless_all_well(outcome: Outcome) -> None:
+    """The exit code says whether runs failed."""
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.failures:

@@ -1,4 +1,4 @@
-"""The options of `paceline run` ─► the study that they describe."""
+"""The options of `paceline run` and `paceline join` ─► the study that they describe."""
 
 import os
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def _how(help_text: str, metavar: str, *names: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class TrainingOptions:
     """What to run, how, and what to do with results that are there already."""
 
     study: Annotated[
@@ -75,17 +75,12 @@ class RunOptions:
     watts: Annotated[
         float | None, _how("Of a busy core, where energy can only be estimated.", "W", "--watts-per-core")
     ] = None
-    on: On = None
     db: Db = DEFAULT_PATH
     scale: Annotated[str | None, make_option("The study made smaller: tiny, small or full.", "NAME")] = None
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Print the plan and how long it will take, from a few measured steps; store nothing.")
-    ] = False
     fresh: Annotated[bool, flag("--fresh", "Repeat runs that are already stored.")] = False
     retry: Annotated[bool, flag("--retry", "Repeat stored runs that did not end well.")] = False
     breakdown: Annotated[bool, flag("--breakdown", "Also find out where the time goes, in short runs apart.")] = False
     progress: Annotated[str, make_option("bar, or json: one object per line on standard error.", "FORM")] = "bar"
-    list_studies: Annotated[bool, flag("--list", "List the built-in studies.")] = False
 
     def set_environment(self) -> None:
         """Hands worker processes the data folder and the power of a busy core; refuses a power that is none."""
@@ -112,3 +107,14 @@ class RunOptions:
         if self.repeats is not None:
             study = Study.parse({**study.model_dump(), "repeats": self.repeats}, "--repeats")
         return study
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(TrainingOptions):
+    """The same, and where to run it."""
+
+    on: On = None
+    dry_run: Annotated[
+        bool, flag("--dry-run", "Print the plan and how long it will take, from a few measured steps; store nothing.")
+    ] = False
+    list_studies: Annotated[bool, flag("--list", "List the built-in studies.")] = False

@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from paceline.fleet import LOCAL, Fleet
@@ -11,14 +12,19 @@ from paceline.runs.launchers.agents import Engine
 from paceline.runs.launchers.fleet import FleetLauncher
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.launchers.open_fleet import OpenFleet
-from paceline.runs.launchers.ssh import SshEngine
+from paceline.runs.launchers.ray import open_ray
+from paceline.runs.launchers.slurm import open_slurm
+from paceline.runs.launchers.ssh import open_ssh
 from paceline.runs.starters import ForkServers
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import System, local_system
 
 FRESH = LocalLauncher()
-ENGINES: dict[str, Callable[[Fleet], Engine]] = {"ssh": SshEngine}
+# Each gives the fleet with its machines named, and what starts agents on them.
+ENGINES: dict[str, Callable[[Fleet], AbstractContextManager[tuple[Fleet, Engine]]]] = {
+    "ssh": open_ssh, "slurm": open_slurm, "ray": open_ray,
+}  # fmt: skip
 
 
 class Machines(Protocol):
@@ -102,9 +108,10 @@ def open_machines(fleet: Fleet = LOCAL) -> Iterator[Machines]:
 @contextlib.contextmanager
 def opened_fleet(fleet: Fleet) -> Iterator[OpenFleet]:
     """A fleet of other machines whose agents are there, and end with the context."""
-    machines = OpenFleet(fleet, ENGINES[fleet.engine](fleet))
-    try:
-        machines.meet()
-        yield machines
-    finally:
-        machines.close()
+    with ENGINES[fleet.engine](fleet) as (named, engine):
+        machines = OpenFleet(named, engine)
+        try:
+            machines.meet()
+            yield machines
+        finally:
+            machines.close()

@@ -43,6 +43,16 @@ def lay_out_over(spec: RunSpec, machines: Sequence[Machine], spread: bool = Fals
     return tuple(processes)
 
 
+def lay_out_one_each(spec: RunSpec, machines: Sequence[Machine]) -> tuple[Process, ...]:
+    """The processes of a run where there is exactly one for each machine, in their order."""
+    roles = strategy(spec.strategy).needs.roles(spec)
+    members = [(role, index) for role in roles for index in range(role.processes)]
+    return tuple(
+        _Filling(machine, spec, [Role(role.name, 1, role.workers_each)]).add(rank, len(members), role, index, need=0)
+        for rank, ((role, index), machine) in enumerate(zip(members, machines, strict=True))
+    )
+
+
 def _need(spec: RunSpec, role: Role) -> int:
     """Cores of a process, or on GPUs its GPUs: a process that only serves needs none of them."""
     if spec.device == "cpu":

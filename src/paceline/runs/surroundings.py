@@ -50,7 +50,7 @@ def machine_findings(
             continue
         beside = loads[1:] + ([launcher[1:]] if launcher is not None and launcher[0] == boot_id else [])
         start, end = (with_run_seconds(loads[0][edge], [load[edge] for load in beside]) for edge in (0, 1))
-        name = " and ".join(machine.name for machine in group)
+        name = " and ".join(_names(group))
         finding = other_load_finding(start, end, longest_run_queue_share, name)
         findings += [finding] if finding is not None else []
     return findings
@@ -58,10 +58,10 @@ def machine_findings(
 
 def one_host_finding(machines: Sequence[MachineReport]) -> list[Finding]:
     """That machines of the fleet are one computer, so that what goes between them never leaves it."""
-    hosts: dict[str, list[str]] = {}
+    hosts: dict[str, list[MachineReport]] = {}
     for machine in machines:
-        hosts.setdefault(machine.boot_id, []).append(machine.name)
-    shared = [names for names in hosts.values() if len(names) > 1]
+        hosts.setdefault(machine.boot_id, []).append(machine)
+    shared = [_names(group) for group in hosts.values() if len(_names(group)) > 1]
     return [
         Finding(
             code="one_host",
@@ -70,6 +70,11 @@ def one_host_finding(machines: Sequence[MachineReport]) -> list[Finding]:
         )
         for names in shared
     ]
+
+
+def _names(machines: Sequence[MachineReport]) -> list[str]:
+    """The names of machines, each once: processes that another launcher started may share one."""
+    return list(dict.fromkeys(machine.name for machine in machines))
 
 
 def joined_energy(machines: Sequence[MachineReport]) -> EnergyMeter | None:
@@ -103,11 +108,12 @@ def joined_gpus(machines: Sequence[MachineReport]) -> tuple[GpuUse, ...]:
 
 
 def machine_records(machines: Sequence[MachineReport]) -> tuple[MachineRecord, ...]:
-    """The machines as the record keeps them."""
+    """The machines as the record keeps them, each once."""
+    named = {machine.name: machine for machine in reversed(machines)}
     return tuple(
         MachineRecord(
             name=machine.name, address=machine.address, host=str(machine.environment.get("host")),
             clock_offset_seconds=machine.clock.offset / 1e9, clock_error_seconds=machine.clock.error / 1e9,
         )
-        for machine in machines
+        for machine in map(named.__getitem__, _names(machines))
     )  # fmt: skip

@@ -31,13 +31,22 @@ def session_key(secret: bytes, launcher_nonce: bytes, agent_nonce: bytes) -> byt
 
 def dial(where: str) -> Channel:
     """The agent's side: connects, and takes the secret out of its environment, so that no process inherits it."""
-    secret, number = os.environ.pop(SECRET).split(":")[::-1]
+    number, secret = os.environ.pop(SECRET).split(":")
     host, _, port = where.rpartition(":")
-    connection = socket.create_connection((host, int(port)), DIAL_SECONDS)
-    launcher_nonce, agent_nonce = _receive_nonce(connection), secrets.token_bytes(NONCE_BYTES)
-    connection.sendall(int(number).to_bytes(4, "big") + agent_nonce)
-    channel = _channel(connection, AGENT, session_key(bytes.fromhex(secret), launcher_nonce, agent_nonce))
-    channel.send(Dialled(number=int(number)))
+    return connect(host, int(port), int(number), bytes.fromhex(secret))
+
+
+def connect(host: str, port: int, number: int, secret: bytes) -> Channel:
+    """Connects as the agent of that number; raises `OSError` where nobody lets it in."""
+    connection = socket.create_connection((host, port), DIAL_SECONDS)
+    try:
+        launcher_nonce, agent_nonce = _receive(connection, NONCE_BYTES), secrets.token_bytes(NONCE_BYTES)
+        connection.sendall(number.to_bytes(4, "big") + agent_nonce)
+    except OSError:
+        connection.close()
+        raise
+    channel = _channel(connection, AGENT, session_key(secret, launcher_nonce, agent_nonce))
+    channel.send(Dialled(number=number))
     return channel
 
 
@@ -47,13 +56,17 @@ class Reception:
 
     address: str
     agents: int
+    # Chosen by the system unless the agents know it already.
+    port: int = 0
+    # Known to all agents already; else each gets one of its own.
+    shared_secret: bytes | None = None
     _secrets: list[bytes] = field(default_factory=list)
     _arrived: dict[int, Channel] = field(default_factory=dict)
     _news: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
-        self._secrets = [secrets.token_bytes(SECRET_BYTES) for _ in range(self.agents)]
-        self._listener = socket.create_server((self.address, 0))
+        self._secrets = [self.shared_secret or secrets.token_bytes(SECRET_BYTES) for _ in range(self.agents)]
+        self._listener = socket.create_server((self.address, self.port))
         threading.Thread(target=self._accept, daemon=True, name="reception").start()
 
     @property
@@ -65,6 +78,12 @@ class Reception:
     def environment(self, number: int) -> dict[str, str]:
         """What the engine hands to the agent of that number, and to nobody else."""
         return {SECRET: f"{number}:{self._secrets[number].hex()}"}
+
+    def expect_again(self, number: int) -> None:
+        """Lets an agent of that number in once more, with a new secret: the former one is gone."""
+        with self._news:
+            self._secrets[number] = secrets.token_bytes(SECRET_BYTES)
+            self._arrived.pop(number, None)
 
     def await_agent(self, number: int, seconds: float) -> Channel:
         """The agent's channel, once it has dialled; raises `SilenceError` where it has not."""
@@ -123,10 +142,6 @@ def _channel(connection: socket.socket, side: bytes, key: bytes) -> Channel:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     fd = connection.detach()
     return Channel(fd, fd, side, key)
-
-
-def _receive_nonce(connection: socket.socket) -> bytes:
-    return _receive(connection, NONCE_BYTES)
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:

@@ -11,9 +11,10 @@ import shutil
 import signal
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline.errors import UserError
 from paceline.runs.agent.channel import BEATS_OF_A_LEASE, Channel, ChannelClosedError, SilenceError, beating, stamp
@@ -71,6 +72,17 @@ class Session:
     _started: bool = False
     _reported: set[int] = field(default_factory=set)
 
+    # What the session ends on by itself.
+    signals: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGTERM, signal.SIGHUP)
+
+    def environment(self) -> dict[str, str]:
+        """Variables that the launcher wants its processes to have."""
+        return self.welcome.environment
+
+    def hear_signal(self) -> None:
+        """What one of its signals does."""
+        self.end_now()
+
     def serve(self) -> None:
         """Does what comes until the launcher says that the study is over."""
         try:
@@ -88,7 +100,7 @@ class Session:
             if isinstance(order, Leave):
                 return
             try:
-                self._obey(order)
+                self.obey(order)
             except UserError as complaint:
                 self.channel.send(Trouble(text=str(complaint), user=True))
             except (OSError, RuntimeError, ValueError) as error:
@@ -128,7 +140,8 @@ class Session:
         self._open.close()
         self.servers.close()
 
-    def _obey(self, order: Any) -> None:
+    def obey(self, order: Any) -> None:
+        """Does one thing that the launcher asks for."""
         if isinstance(order, FilePart):
             keep_part(order, self.folder)
         elif isinstance(order, OpenRun):
@@ -151,14 +164,14 @@ class Session:
 
     def _open_run(self, order: OpenRun) -> None:
         self._open.close()
-        spec = self._with_files_of_this_machine(order.orders.spec)
+        spec = self.on_this_machine(order.orders.spec)
         starter = self.servers.starter(strategy(spec.strategy)) if order.forked else Starter()
         orders = order.orders.model_copy(update={"spec": spec})
         self.group = self._open.enter_context(LocalLauncher(starter).open(orders, self.welcome.machine))
         self._started, self._reported = False, set()
         self.channel.send(RunOpen(port=self.group.meeting[1] if self.group.meeting else None))
 
-    def _with_files_of_this_machine(self, spec: RunSpec) -> RunSpec:
+    def on_this_machine(self, spec: RunSpec) -> RunSpec:
         """The run with its model file where the launcher's has been sent to, and with data that was sent."""
         if (self.folder / DATA).is_dir():
             os.environ["PACELINE_DATA"] = str(self.folder / DATA)
@@ -212,7 +225,9 @@ class Session:
         self._open.close()
 
 
-def run_session(channel: Channel, seconds: float) -> None:
+def run_session(
+    channel: Channel, seconds: float, open_session: Callable[[Channel, Welcome, Path], Session] = Session
+) -> None:
     """The agent from the launcher's first message on, which has to come within so many seconds."""
     welcome = TO_AGENT.validate_json(channel.receive(seconds))
     for orphan in orphaned_folders(FOLDER_PREFIX):
@@ -220,10 +235,10 @@ def run_session(channel: Channel, seconds: float) -> None:
     folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
     # Folders of runs and what processes leave behind are in it, and so go with it.
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
-    os.environ |= welcome.environment
-    session = Session(channel, welcome, folder)
-    for signal_number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signal_number, lambda _number, _frame: session.end_now())
+    session = open_session(channel, welcome, folder)
+    os.environ |= session.environment()
+    for signal_number in session.signals:
+        signal.signal(signal_number, lambda _number, _frame: session.hear_signal())
     threading.Thread(target=session.listen, daemon=True, name="listener").start()
     try:
         with beating(channel, Beat(), welcome.lease_seconds / BEATS_OF_A_LEASE):

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import IO
 
 from paceline.errors import UserError
@@ -37,6 +38,12 @@ OPTIONS = (
 LAST_WORDS = 2_000
 # Exit codes: ssh's own for what went wrong before the command, and a shell's for one that it did not find.
 CODE_OF_SSH, CODE_NOT_FOUND = 255, 127
+
+
+@contextlib.contextmanager
+def open_ssh(fleet: Fleet) -> Iterator[tuple[Fleet, "SshEngine"]]:
+    """The fleet as it is named, and what reaches its machines."""
+    yield fleet, SshEngine(fleet)
 
 
 class SshEngine:
