@@ -8,9 +8,8 @@ from rich.table import Table
 
 from paceline.analysis.rows import summarise
 from paceline.catalogue import choose
-from paceline.cli.event_lines import EventLines
 from paceline.cli.options import command_with
-from paceline.cli.progress import Progress, print_estimate, print_plan, run_name
+from paceline.cli.progress import EventLines, Progress, print_estimate, print_plan, run_name
 from paceline.cli.run_options import RunOptions, TrainingOptions
 from paceline.cli.show import print_results
 from paceline.cli.terminal import errors, output
