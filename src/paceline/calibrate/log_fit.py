@@ -137,13 +137,13 @@ class _Search:
                 [*(start[place] for place in free), *usual[len(free) :]], low, high, strict=True
             )
         ]
-        of_block = {block: len(free) + number for number, block in enumerate(blocks)}
+        of_block: dict[Block | None, int] = {block: len(free) + number for number, block in enumerate(blocks)}
         places = [of_block.get(block_of(footprint)) for _, footprint in self.runs]
-        found = least_squares(
+        solution = least_squares(
             residuals, first, bounds=(low, high), loss="soft_l1", f_scale=ROBUST, x_scale=spreads, xtol=1e-4,
             max_nfev=most_steps, jac=lambda logs: _derivatives(residuals, logs, len(free), places),
         )  # fmt: skip
-        return (*filled(found.x), float(found.cost))
+        return (*filled(solution.x), float(solution.cost))
 
     def _single_blocks(self, errors: Sequence[float], factors: Mapping[Block, float]) -> dict[Block, float]:
         """Factors of blocks that one run had: what is left of its error, less what chance may be of it."""
@@ -194,9 +194,9 @@ def _derivatives(residuals: Callable[[Any], list[float]], logs: Any, numbers: in
     moved = numpy.array(logs)
     moved[numbers:] += DERIVATIVE_STEP
     slopes = (numpy.array(residuals(moved)) - here) / DERIVATIVE_STEP
-    for row, place in enumerate(places):
-        if place is not None:
-            table[row, place] = slopes[row]
+    for row, column in enumerate(places):
+        if column is not None:
+            table[row, column] = slopes[row]
     for place in range(numbers, size):
         # Its own penalty stands behind the runs.
         table[len(places) + place, place] = slopes[len(places) + place]

@@ -179,7 +179,7 @@ def _with_deviation(hardware: Hardware, unseen: Sequence[_Unseen]) -> Hardware:
 
 
 def _deviation_of_kind(known: Sequence[_Unseen], unseen: Sequence[_Unseen], within: bool, together: float) -> float:
-    """Of runs within a node, or of others; few of a kind are taken as normal, and no surer than all together."""
+    """The deviation of runs within a node, or of others; few are taken as normal, and no surer than all together."""
     enough = [log(1 + each.row.error) for each in known if (each.row.nodes == 1) == within]
     if len(enough) >= LEAST_FOR_INTERVAL:
         return _deviation(enough)

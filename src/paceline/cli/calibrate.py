@@ -12,7 +12,8 @@ from paceline.calibrate.calibration import Calibrator
 from paceline.calibrate.gpu.calibrator import USUAL_SECONDS, USUAL_SLICES, GpuCalibrator
 from paceline.calibrate.gpu.messages import Where
 from paceline.calibrate.gpu.replay import replayed_operations
-from paceline.calibrate.logs import FITTED, FittedLog, fit_log, system_that_fits
+from paceline.calibrate.log_numbers import FITTED
+from paceline.calibrate.logs import FittedLog, fit_log, system_that_fits
 from paceline.calibrate.merge import merge_systems
 from paceline.cli.options import ModelOptions, command_with, make_option
 from paceline.cli.question import model_fields

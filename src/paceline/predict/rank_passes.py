@@ -172,7 +172,7 @@ class RankClock:
     def _block_factors(self) -> dict[Block | None, float]:
         """Factors of blocks that logged runs had."""
         software = self.compute.hardware.software
-        return {**software.block_factors} if software else {}
+        return dict(software.block_factors.items()) if software else {}
 
     def _loss(self, outputs: float, casts: bool, split: bool) -> LayerTimes:
         key = outputs, casts, split

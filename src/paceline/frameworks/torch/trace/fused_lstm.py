@@ -82,7 +82,7 @@ def fused_lstm(
 
 
 def _directions(weights: list[Tensor]) -> int:
-    return sum(weight.ndim > 1 for weight in weights) // MATRICES
+    return len([weight for weight in weights if weight.ndim > 1]) // MATRICES
 
 
 def _width(weights: list[Tensor]) -> int:
