@@ -26,6 +26,8 @@ from paceline.predict.logged import read_log
 HERE = Path(__file__).parent
 SAMPLE = HERE / "megatron-a100-sample.csv"
 PLACES = (HERE.parents[1] / "shared", HERE.parents[2] / "shared", HERE.parents[3] / "shared")
+# 512 GPUs with tensor=4,pipeline=8 in micro-batches of 3.
+CONTRADICTION = "row 305"
 LARGE = next((place / "data/measured/megatron-a100.csv" for place in PLACES if place.is_dir()), Path("absent"))
 
 
@@ -82,12 +84,17 @@ def test_a_choice_by_prediction_is_better_than_always_data_parallel(held_out: Co
 
 @pytest.mark.skipif(not LARGE.is_file(), reason="the larger file is not here")
 def test_half_of_many_runs_predicts_the_other_half_within_a_tenth() -> None:
-    found = fitted(LARGE, seed=0).held_out
-    assert found is not None
-    assert {kind: summary.mean_error <= 0.10 for kind, summary in found.by_nodes.items()} == {
-        "one node": True, "several nodes": True,
-    }  # fmt: skip
-    assert 0.80 <= found.total.coverage <= 0.97
+    held_out = fitted(LARGE, seed=0).held_out
+    assert held_out is not None
+    assert held_out.by_nodes["one node"].mean_error <= 0.05
+    assert held_out.by_nodes["several nodes"].mean_error <= 0.10
+    assert 0.80 <= held_out.total.coverage <= 0.97
+    losses = held_out.loss_of_predicted, held_out.loss_of_data_parallel
+    assert losses[0] is not None and losses[1] is not None
+    assert losses[0].mean_loss <= 0.03 < losses[1].mean_loss
+    # One run contradicts those like it (docs/logs.md).
+    plain = Comparison(tuple(row for row in held_out.rows if row.run.name != CONTRADICTION), {}).loss_of_predicted
+    assert plain is not None and plain.worst_loss <= 0.15
 
 
 def paceline(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

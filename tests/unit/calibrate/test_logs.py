@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from paceline.calibrate.log_fit import block_of
-from paceline.calibrate.logs import FITTED, fit_log, system_that_fits
+from paceline.calibrate.log_numbers import FITTED
+from paceline.calibrate.logs import fit_log, system_that_fits
 from paceline.costs.footprint import Block
 from paceline.errors import SpecError
 from paceline.predict.against import compare
@@ -36,9 +37,9 @@ def logged(folder: Path) -> list[LoggedRun]:
 
 def block(run: LoggedRun) -> Block:
     """The block that ranks of a run have."""
-    found = block_of(strategy(run.spec.strategy).footprint(run.spec, run.model))
-    assert found is not None
-    return found
+    common = block_of(strategy(run.spec.strategy).footprint(run.spec, run.model))
+    assert common is not None
+    return common
 
 
 def made_by(hardware: Hardware, runs: list[LoggedRun]) -> list[LoggedRun]:
