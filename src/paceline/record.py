@@ -109,6 +109,21 @@ class GpuUse(Frozen):
     machine: str = ""
 
 
+class Save(Frozen):
+    """One checkpoint that a process wrote: after which step of the run, in which time, and its bytes."""
+
+    step: int
+    seconds: float
+    bytes: int
+
+
+class RankCheckpoint(Frozen):
+    """What a process saved, until its bytes were on the disk; the last save was loaded and is what was held."""
+
+    saves: tuple[Save, ...]
+    load_seconds: float
+
+
 class Rank(Frozen):
     """One process of the run."""
 
@@ -121,6 +136,8 @@ class Rank(Frozen):
     details: dict[str, Any] = {}
     # The machine that it was on, where the run was on a fleet.
     machine: str = ""
+    # None where it saved nothing.
+    checkpoint: RankCheckpoint | None = None
 
 
 class MachineRecord(Frozen):

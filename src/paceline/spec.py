@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from paceline.errors import SpecError, nearest
 from paceline.layout import Layout
+from paceline.membership import Membership
 
 Scalar = bool | int | float | str
 Device = Literal["cpu", "cuda", "cuda-slice"]
@@ -152,6 +153,11 @@ class RunSpec(Frozen):
     allocator: Allocator = "tuned"
     # The machines of the fleet that the run may use, with commas between; empty for the launcher's own.
     machines: str = ""
+    # Steps from one save of model and optimizer state to the next, and the folder that takes them; the run removes them.
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    checkpoint_to: str | None = None
+    # Workers that are killed and that join at stated steps, such as leave:20,join:40.
+    membership: Membership | None = None
     # A short run that records where the time goes; its times are used for nothing else.
     instrumented: bool = False
     # Part of the identity: a shrunk run never answers for a full one.
@@ -208,6 +214,20 @@ class RunSpec(Frozen):
             )
         if self.input_shape is not None and (not self.input_shape or min(self.input_shape) < 1):
             raise ValueError(f"input_shape {self.input_shape} must have sizes of at least 1, such as [3, 32, 32]")
+        return self
+
+    @model_validator(mode="after")
+    def _saves_and_changes_that_come_to_pass(self) -> Self:
+        if self.checkpoint_to is not None and self.checkpoint_every is None:
+            raise ValueError(
+                f"checkpoint_to {self.checkpoint_to} is where checkpoints go, and none is asked for; "
+                f"give checkpoint_every too, or leave checkpoint_to out"
+            )
+        if self.membership is not None and (self.steps is None or self.membership.last_step >= self.steps):
+            raise ValueError(
+                f"membership {self.membership.text} needs steps beyond its last change; "
+                f"give steps of more than {self.membership.last_step} in place of epochs"
+            )
         return self
 
     @property

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from paceline.contract.checkpoint import Checkpoint
 from paceline.workloads.base import Weights
 
 
@@ -46,6 +47,9 @@ class Job(Protocol):
 
     def weights(self) -> Weights:
         """The trained weights in the neutral layout (for a user's own model: under its own names)."""
+
+    def checkpoint(self) -> Checkpoint | None:
+        """What this process saves in a checkpoint; None where others save all of it."""
 
     def details(self) -> dict[str, Any]:
         """What the strategy adds to the record, such as thread counts or staleness."""

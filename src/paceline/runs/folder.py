@@ -11,8 +11,10 @@ from pathlib import Path
 
 from paceline.runs.processes import is_alive
 from paceline.runs.wire import RANK_REPORT, Published, RankError, RankResult, WorkerOrders
+from paceline.spec import RunSpec
 
 FOLDER_PREFIX = "paceline-run-"
+CHECKPOINT_PREFIX = "paceline-checkpoints-"
 LOG_TAIL_BYTES = 8_000
 
 
@@ -79,6 +81,28 @@ class RunFolder:
 
 
 @contextlib.contextmanager
+def checkpoint_folder(spec: RunSpec, folder: RunFolder) -> Iterator[Path | None]:
+    """Where a run's checkpoints go: into the run's folder, or one in the user's that is removed afterwards."""
+    if spec.checkpoint_every is None:
+        yield None
+        return
+    if spec.checkpoint_to is None:
+        inside = folder.path / "checkpoints"
+        inside.mkdir()
+        yield inside
+        return
+    place = Path(spec.checkpoint_to)
+    place.mkdir(parents=True, exist_ok=True)
+    for orphan in orphaned_folders(CHECKPOINT_PREFIX, place):
+        shutil.rmtree(orphan, ignore_errors=True)
+    beside = Path(tempfile.mkdtemp(prefix=f"{CHECKPOINT_PREFIX}{os.getpid()}-", dir=place))
+    try:
+        yield beside
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def run_folder() -> Iterator[RunFolder]:
     """A temporary folder for one run, removed afterwards, together with those that killed tools left behind."""
     for orphan in orphaned_folders(FOLDER_PREFIX):
@@ -90,10 +114,10 @@ def run_folder() -> Iterator[RunFolder]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def orphaned_folders(prefix: str) -> list[Path]:
-    """Temporary folders, named after the process that created them, whose process has ended."""
+def orphaned_folders(prefix: str, place: Path | None = None) -> list[Path]:
+    """Folders, temporary or in that place, named after the process that created them, whose process has ended."""
     orphans = []
-    for folder in Path(tempfile.gettempdir()).glob(prefix + "*"):
+    for folder in (place or Path(tempfile.gettempdir())).glob(prefix + "*"):
         creator = folder.name.removeprefix(prefix).partition("-")[0]
         if creator.isdigit() and not is_alive(int(creator)):
             orphans.append(folder)

@@ -11,7 +11,17 @@ from typing import Any
 from paceline.breakdown import break_down
 from paceline.contract.context import Process
 from paceline.plan import PlannedRun
-from paceline.record import Energy, Epoch, Finding, Memory, Rank, Record, Startup, Status, TimelineSpan
+from paceline.record import (
+    Energy,
+    Epoch,
+    Finding,
+    Memory,
+    Rank,
+    Record,
+    Startup,
+    Status,
+    TimelineSpan,
+)
 from paceline.runs.meters.energy import EnergyMeter, charge
 from paceline.runs.one_clock import clock_finding, on_one_clock
 from paceline.runs.surroundings import Surroundings, machine_records
@@ -159,6 +169,7 @@ def _rank(process: Process, result: RankResult) -> Rank:
         rank=process.rank, role=process.role, cores=process.cores, cpu_seconds=measured.cpu_seconds,
         peak_memory_bytes=measured.peak_memory_bytes, memory=_memory(result),
         details={**measured.details, **result.notes, **known}, machine=process.place.name,
+        checkpoint=measured.checkpoint,
     )  # fmt: skip
 
 
@@ -169,7 +180,8 @@ def _charged(
     """The epochs with their joules and where those come from; an instrumented run has no epochs worth charging."""
     if spec.instrumented:
         return epochs, None
-    edges = [(min(view.stamps[0] for view in ranks), max(view.ended for view in ranks)) for ranks in views]
+    # With the time of saving, which the counter cannot tell from that of training.
+    edges = [(min(view.stamps[0] for view in ranks), max(view.ended + view.paused for view in ranks)) for ranks in views]
     serving = sum(result.measured.serving_cpu_seconds or 0.0 for result in results)
     return charge(epochs, edges, serving, meter)
 

@@ -12,7 +12,7 @@ from paceline.contract.context import Process
 from paceline.contract.job import Evaluation
 from paceline.contract.trace import Trace
 from paceline.contract.user_model_facts import UserModelFacts
-from paceline.record import Energy, GpuUse
+from paceline.record import Energy, GpuUse, RankCheckpoint
 from paceline.runs.meters.load import Reading
 from paceline.runs.meters.memory import Resident
 from paceline.spans import Span
@@ -46,6 +46,8 @@ class WorkerOrders(RunOrders):
 
     host: str
     port: int
+    # Where checkpoints go; None where the run makes none.
+    checkpoints: Path | None = None
 
 
 class StepEvent(Message):
@@ -92,6 +94,8 @@ class EpochResult(Message):
     resident: Resident | None = None
     # By wall clock, whatever clock the job keeps.
     evaluation_seconds: float = 0.0
+    # What saving took before `ended`, in nanoseconds; stamps leave it out.
+    paused: int = 0
 
 
 class Measurements(Message):
@@ -108,6 +112,8 @@ class Measurements(Message):
     serving_cpu_seconds: float | None = None
     # What a process of an instrumented run did when.
     spans: list[Span] = []
+    # None where nothing was saved, or other processes saved it.
+    checkpoint: RankCheckpoint | None = None
 
 
 class ProcessStart(Message):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paceline.contract.context import Process
 from paceline.runs.devices import lay_out_run, process_environment
-from paceline.runs.folder import RunFolder, run_folder
+from paceline.runs.folder import RunFolder, checkpoint_folder, run_folder
 from paceline.runs.meters.machine import MachineMeters, open_machine_meters
 from paceline.runs.processes import POLL_SECONDS, held_port
 from paceline.runs.slices import mps, slice_environment
@@ -58,6 +58,7 @@ class LocalLauncher:
                 )
             }
             group = LocalGroup(folder, orders, environments, self.starter)
+            group.checkpoints = stack.enter_context(checkpoint_folder(orders.spec, folder))
             if 0 in environments:
                 address = orders.processes[0].place.address
                 listener = stack.enter_context(held_port(address))
@@ -90,6 +91,7 @@ class LocalGroup:
     environments: dict[int, dict[str, str]]
     starter: Starter
     meters: MachineMeters = field(default_factory=MachineMeters)
+    checkpoints: Path | None = None
     # Where all processes meet: the socket is here where rank 0 is.
     listen_fd: int | None = None
     meeting: tuple[str, int] | None = None
@@ -104,7 +106,9 @@ class LocalGroup:
         """Starts every process; the first one inherits the socket on which the others will find it."""
         assert self.meeting is not None
         host, port = self.meeting
-        self.folder.write_orders(WorkerOrders(**dict(self.orders), host=host, port=port))
+        self.folder.write_orders(
+            WorkerOrders(**dict(self.orders), host=host, port=port, checkpoints=self.checkpoints)
+        )
         self._events_fd, write_fd = os.pipe()
         self.meters.start()
         try:

@@ -94,7 +94,7 @@ STRATEGY = Strategy(
         Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
     ),
     # A worker clips its own gradients: there are no others in an update.
-    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, roles=roles, check=check),
+    needs=replace(declared.NEEDS, heeds=declared.SERVED_STEP_FIELDS, roles=roles, check=check),
     traits=Traits(calibrated_like=("torch-ps-sync",)),
     testing=Testing(must_reach_loss=0.8),
 )
