@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.analysis.checkpoints import CheckpointCost, summarise_checkpoints
 from paceline.analysis.convergence import Convergence, default_target, summarise_convergence
 from paceline.analysis.energy import Expense, summarise_expense
 from paceline.analysis.epochs import EpochSummary, epoch_summaries
@@ -53,6 +54,7 @@ class Row:
     expense: Expense = field(default_factory=Expense)
     convergence: Convergence = field(default_factory=Convergence)
     memory: tuple[RankMemory, ...] = ()
+    checkpoint: CheckpointCost = field(default_factory=CheckpointCost)
     # From its instrumented run: where each rank's time went, and how much longer its steps were than timed ones.
     breakdown: tuple[RankBreakdown, ...] = ()
     instrumentation_overhead: float | None = None
@@ -161,6 +163,7 @@ def _with_outcomes(rows: list[Row], groups: dict[str, list[Record]], options: Su
                 good[row.key], series[_any_seed(row.spec)], targets[setting_title(row.spec)]
             ),
             memory=rank_memory(good[row.key]),
+            checkpoint=summarise_checkpoints(good[row.key], row.samples_per_second),
         )
         if good[row.key]
         else row

@@ -1,4 +1,4 @@
-"""Further tables about the same runs: breakdown, statistics, energy and cost, memory, convergence."""
+"""Further tables about the same runs: breakdown, statistics, energy and cost, memory, convergence, checkpoints."""
 
 from collections.abc import Callable, Sequence
 
@@ -158,9 +158,32 @@ def print_convergence(rows: Sequence[Row]) -> None:
     _print(table, notes)
 
 
+def print_checkpoints(rows: Sequence[Row]) -> None:
+    """Prints what a checkpoint took, in seconds and bytes."""
+    saving = [row for row in rows if row.checkpoint.checkpoint_bytes is not None]
+    if not saving:
+        _say_unknown(rows, "no checkpoints were made here: run it with --checkpoint-every N")
+        return
+    table, names = _table(
+        "checkpoints", saving, ["every\nsteps", "MB", "wri-\nters", "save\nms", "load\nms", "adds to\nthe time"]
+    )
+    for row in saving:
+        cost = row.checkpoint
+        table.add_row(
+            names[row.key], str(row.spec.checkpoint_every), _text(cost.checkpoint_bytes, _megabytes),
+            str(cost.checkpoint_writers), _text(cost.checkpoint_save_seconds, _milliseconds),
+            _text(cost.checkpoint_load_seconds, _milliseconds),
+            _text(cost.checkpoint_share, lambda value: f"{value * 100:.1f} %"),
+        )  # fmt: skip
+    _print(table, [
+        "save: until the bytes are on the disk, the slowest rank's, for which all stand still; in no samples/s above; "
+        "load: read back from the disk at the end and found to be what was held"
+    ])  # fmt: skip
+
+
 TABLES: dict[str, Callable[[Sequence[Row]], None]] = {
     "breakdown": print_breakdown, "statistics": print_statistics, "energy": print_energy, "memory": print_memory,
-    "convergence": print_convergence,
+    "convergence": print_convergence, "checkpoints": print_checkpoints,
 }  # fmt: skip
 
 

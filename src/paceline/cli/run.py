@@ -72,7 +72,9 @@ def _plan(study: Study, store: Store | None, options: RunOptions, machines: Mach
 def _show(plan: Plan, records: list[Record], options: RunOptions) -> None:
     keys = set(plan.keys)
     planned = [record for record in records if record.key in keys]
-    print_results(planned, summarise(planned), ["breakdown"] if options.breakdown else [])
+    rows = summarise(planned)
+    wanted = {"breakdown": options.breakdown, "checkpoints": any(row.spec.checkpoint_every for row in rows)}
+    print_results(planned, rows, [name for name, is_wanted in wanted.items() if is_wanted])
 
 
 def _exit_unless_all_well(outcome: Outcome) -> None:

@@ -37,15 +37,19 @@ class TfCheckpoint:
         """A hash of every byte, with shapes and types."""
         digest = hashlib.blake2b(digest_size=16)
         for variable in self._variables:
-            array = np.ascontiguousarray(tf.convert_to_tensor(variable).numpy())
-            digest.update(f"{array.dtype} {array.shape} ".encode())
-            digest.update(array.tobytes())
+            for array in self.arrays(variable):
+                digest.update(f"{array.dtype} {array.shape} ".encode())
+                digest.update(array.tobytes())
         return digest.hexdigest()
 
     def erase(self) -> None:
         """Sets all variables to zero."""
         for variable in self._variables:
-            variable.assign(tf.zeros(variable.shape, variable.dtype))
+            variable.assign(tf.zeros_like(tf.convert_to_tensor(variable)))
+
+    def arrays(self, variable: tf.Variable) -> list[np.ndarray]:
+        """The values of a variable; one whose parts are on several devices has several."""
+        return [tf.convert_to_tensor(variable).numpy()]
 
     def _prefix(self, folder: Path) -> Path:
         return folder / self._name / PREFIX

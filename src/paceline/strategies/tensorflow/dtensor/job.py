@@ -97,6 +97,14 @@ class Update:
         return gradient
 
 
+class DtensorCheckpoint(TfCheckpoint):
+    """Variables of which each device has a part."""
+
+    def arrays(self, variable: tf.Variable) -> list[np.ndarray]:
+        """The part on each device."""
+        return [part.numpy() for part in dtensor.unpack(variable.read_value())]
+
+
 class DtensorJob(TfJob):
     """One process and all devices of the mesh; its variables are no Keras variables, so it makes its own."""
 
@@ -189,7 +197,7 @@ class DtensorJob(TfJob):
 
     def checkpoint(self) -> TfCheckpoint:
         """All arrays and what the optimizer keeps of them, of which the devices have parts."""
-        return TfCheckpoint("rank-0", [*self._arrays.values(), *self._update.variables])
+        return DtensorCheckpoint("rank-0", [*self._arrays.values(), *self._update.variables])
 
     def weights(self) -> Weights:
         """Put together from all devices."""
