@@ -46,7 +46,9 @@ class Membership(BaseModel):
                 f"membership {self.text!r} must name steps of at least 1, each later than the one before; "
                 f"write such as leave:20,join:40"
             )
-        if [change.kind for change in self.changes] != ["leave", "join"] * (len(steps) // 2) + ["leave"] * (len(steps) % 2):
+        if [change.kind for change in self.changes] != ["leave", "join"] * (len(steps) // 2) + ["leave"] * (
+            len(steps) % 2
+        ):
             raise ValueError(
                 f"membership {self.text!r} must begin with leave, and a join follows each leave, because a worker joins "
                 f"in the place of the one that left; write such as leave:20,join:40"

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.contract.context import spec_facts
+from paceline.recommend.checkpoints import predicted_bytes
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
 
@@ -48,8 +50,8 @@ def test_a_checkpoint_has_the_bytes_of_model_and_optimizer(chosen: Strategy, tra
         assert rank.checkpoint.load_seconds > 0
     total = sum(rank.checkpoint.saves[-1].bytes for rank in savers)
     assert total >= 3 * 402_442 * 4, "Adam keeps two numbers beside each parameter"
-    copies = len(savers) if chosen.name in ("tf-multiworker", "torch-local-sgd") else 1
-    assert total <= (1 + MOST_BESIDE) * copies * 3 * 402_442 * 4
+    predicted, _ = predicted_bytes(record.spec, spec_facts(record.spec), node_devices=2)
+    assert total == pytest.approx(predicted, rel=MOST_BESIDE)
 
 
 def test_a_run_with_checkpoints_is_another_run_and_one_without_keeps_its_key() -> None:

@@ -27,9 +27,15 @@ _NUMBERS = (
     Column("J/1,000", lambda row: row.expense.joules_per_1000_samples, format_rate, "joules per 1,000 samples"),
     Column("start-up", lambda row: row.startup_seconds, format_seconds, "until the end of the first step"),
     Column("memory", lambda row: row.peak_memory_bytes, format_bytes, "peak of the largest process"),
-    Column("save", lambda row: row.checkpoint.checkpoint_save_seconds, format_seconds,
-           "of a checkpoint, for which training stands still; in no other number"),
-    Column("load", lambda row: row.checkpoint.checkpoint_load_seconds, format_seconds, "of a checkpoint, from the disk"),
+    Column(
+        "save",
+        lambda row: row.checkpoint.checkpoint_save_seconds,
+        format_seconds,
+        "of a checkpoint, for which training stands still; in no other number",
+    ),
+    Column(
+        "load", lambda row: row.checkpoint.checkpoint_load_seconds, format_seconds, "of a checkpoint, from the disk"
+    ),
     Column("checkpoint", lambda row: row.checkpoint.checkpoint_bytes, format_bytes, "bytes of all ranks together"),
     Column("runs", lambda row: float(row.runs), "{:.0f}".format, "good repeats"),
 )

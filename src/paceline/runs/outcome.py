@@ -181,7 +181,9 @@ def _charged(
     if spec.instrumented:
         return epochs, None
     # With the time of saving, which the counter cannot tell from that of training.
-    edges = [(min(view.stamps[0] for view in ranks), max(view.ended + view.paused for view in ranks)) for ranks in views]
+    edges = [
+        (min(view.stamps[0] for view in ranks), max(view.ended + view.paused for view in ranks)) for ranks in views
+    ]
     serving = sum(result.measured.serving_cpu_seconds or 0.0 for result in results)
     return charge(epochs, edges, serving, meter)
 

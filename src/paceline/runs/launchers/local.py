@@ -106,9 +106,7 @@ class LocalGroup:
         """Starts every process; the first one inherits the socket on which the others will find it."""
         assert self.meeting is not None
         host, port = self.meeting
-        self.folder.write_orders(
-            WorkerOrders(**dict(self.orders), host=host, port=port, checkpoints=self.checkpoints)
-        )
+        self.folder.write_orders(WorkerOrders(**dict(self.orders), host=host, port=port, checkpoints=self.checkpoints))
         self._events_fd, write_fd = os.pipe()
         self.meters.start()
         try:

@@ -113,6 +113,7 @@ STRATEGY = Strategy(
     ),
     needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, check=check),
     traits=Traits(
+        saved_by="optimizer_parts",
         peaks=Peaks(partial(whole_model_peaks, buckets=BUCKET_SETS)),
         timed_on=("mlp",),
         calibrated_like=("torch-ddp", "torch-fsdp"),
