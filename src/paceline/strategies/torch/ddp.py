@@ -207,6 +207,7 @@ STRATEGY: Strategy = Strategy(
         executions=declared.GRAPH_EXECUTIONS,
         heeds=declared.STEP_FIELDS | {"reduction"},
         check=check,
+        membership="agents",
     ),
     traits=Traits(
         peaks=Peaks(partial(whole_model_peaks, buckets=BUCKET_SETS)),
