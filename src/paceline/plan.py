@@ -123,6 +123,9 @@ def complete(spec: RunSpec) -> RunSpec:
     fields: dict[str, Any] = {"knobs": canonical_knobs(chosen, spec.knobs)}
     if "layout" in chosen.needs.heeds and spec.layout is None:
         fields["layout"] = Layout(shard=spec.workers)
+    if spec.membership is not None and chosen.needs.membership == "members":
+        # Those who stay go on with what they have: a checkpoint, which others need, is none of theirs.
+        fields |= {"checkpoint_every": None, "checkpoint_to": None}
     if spec.model is not None:
         fields |= {"workload": spec.model.label, "dataset": _own_dataset(spec)}
     else:
@@ -229,7 +232,7 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         raise SpecError(_wrong_framework(spec, chosen, probe(spec).framework))
     if spec.model is None and (unfit := _unfit(spec, chosen)) is not None:
         return unfit
-    uncut = _uncut(spec, chosen, probe) or _unheeded(spec, chosen)
+    uncut = _uncut(spec, chosen, probe) or _unheeded(spec, chosen) or _unchanging(spec, chosen)
     if uncut is not None:
         return uncut
     # The strategy's own words come first: they say why, where the general ones only say that.
@@ -303,6 +306,29 @@ def _unheeded(spec: RunSpec, chosen: Strategy) -> str | None:
             heeding = [other for other in strategies().values() if name in other.needs.heeds]
             alike = [other for other in heeding if other.framework == chosen.framework] or heeding
             return f"{chosen.name} {reason}; leave {name} out, or use {', '.join(other.name for other in alike)}"
+    return None
+
+
+def _unchanging(spec: RunSpec, chosen: Strategy) -> str | None:
+    """Why the members of a run cannot change, in words, or None."""
+    if spec.membership is None:
+        return None
+    if chosen.needs.membership is None:
+        others = ", ".join(other.name for other in strategies().values() if other.needs.membership is not None)
+        return (
+            f"{chosen.name} ends when one of its workers does, and nobody can join it; "
+            f"leave membership out, or use {others}"
+        )
+    if spec.workers < 2:
+        return f"membership {spec.membership} of {chosen.name} leaves nobody of {spec.workers} worker; use more workers"
+    if spec.machines or spec.device != "cpu":
+        where = f"machines {spec.machines}" if spec.machines else f"device {spec.device}"
+        return f"members of a run change on cores of this machine only, and {where} were asked for; leave that out"
+    if chosen.needs.membership == "agents" and spec.checkpoint_every is None:
+        return (
+            f"{chosen.name} starts all its workers anew when one leaves or joins, and would begin again; "
+            f"give checkpoint_every for something to go on from"
+        )
     return None
 
 

@@ -1,7 +1,7 @@
 """`Record`: what a run left. Immutable; written once, when the run ends, whatever way it ended."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import AliasChoices, Field
 
@@ -152,6 +152,26 @@ class MachineRecord(Frozen):
     clock_error_seconds: float = 0.0
 
 
+class MemberChange(Frozen):
+    """A departure or an arrival that was made: at which step it was due, and when, in seconds of the run."""
+
+    kind: Literal["leave", "join"]
+    step: int
+    seconds: float
+
+
+class Progress(Frozen):
+    """Samples that were trained on: when, in seconds of the run, which part of which step, and by which workers."""
+
+    seconds: float
+    # From 1 on; a step that is made again has its number again.
+    step: int
+    part: int = 0
+    samples: int
+    loss: float | None = None
+    trained_by: tuple[int, ...] = ()
+
+
 class TimelineSpan(Frozen):
     """One stretch of one rank's time, in microseconds from the start of the first step that is kept."""
 
@@ -188,6 +208,9 @@ class Record(Frozen):
     gpus: tuple[GpuUse, ...] = ()
     # Those of a fleet; none where the run was on the launcher's own machine.
     machines: tuple[MachineRecord, ...] = ()
+    # Of a run with a membership: the changes that were made, and every step of every worker that trained.
+    changes: tuple[MemberChange, ...] = ()
+    progress: tuple[Progress, ...] = ()
     # Of an instrumented run: where each rank's time went, and the spans of a few steps.
     breakdown: tuple[RankBreakdown, ...] = ()
     # Results files call the timeline `trace`.

@@ -73,7 +73,9 @@ def _show(plan: Plan, records: list[Record], options: RunOptions) -> None:
     keys = set(plan.keys)
     planned = [record for record in records if record.key in keys]
     rows = summarise(planned)
-    wanted = {"breakdown": options.breakdown, "checkpoints": any(row.spec.checkpoint_every for row in rows)}
+    wanted = {
+        "breakdown": options.breakdown, "checkpoints": any(row.checkpoint.checkpoint_bytes for row in rows),
+    }  # fmt: skip
     print_results(planned, rows, [name for name, is_wanted in wanted.items() if is_wanted])
 
 

@@ -58,6 +58,31 @@ class Job(Protocol):
         """Releases everything: destroys groups and closes connections."""
 
 
+@dataclass(frozen=True)
+class Share:
+    """What a process knows of a step of the epoch: which part of it, how many samples, and which workers trained."""
+
+    part: int
+    samples: int
+    workers: tuple[int, ...]
+
+
+@runtime_checkable
+class OpenJob(Protocol):
+    """A job in a run whose workers come and go one by one."""
+
+    def share(self, place: int) -> Share:
+        """What was trained on in the step of that place among the epoch's losses."""
+
+
+@runtime_checkable
+class ResumableJob(Protocol):
+    """A job that goes on in new processes, in any number of them, from the checkpoint of one."""
+
+    def whole_checkpoint(self) -> Checkpoint:
+        """All that a process needs to go on; the first one saves it, and every one can load it."""
+
+
 @runtime_checkable
 class Service(Protocol):
     """A process that does not train but serves those that do, such as a parameter server."""

@@ -37,7 +37,13 @@ class RunFolder:
 
     def log_tail(self, rank: int) -> str:
         """The end of what a process printed."""
-        return self.log(rank).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        later = self.later_log(rank)
+        log = later if later.exists() else self.log(rank)
+        return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def later_log(self, rank: int) -> Path:
+        """What a process prints that came in the place of another."""
+        return self.path / f"rank-{rank}-later.log"
 
     def write_orders(self, orders: WorkerOrders) -> None:
         """Leaves the orders for all processes."""

@@ -23,6 +23,8 @@ from paceline.contract.job import Job, Service  # noqa: E402
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
 from paceline.runs.checkpoints import Saver  # noqa: E402
 from paceline.runs.devices import pin  # noqa: E402
+from paceline.runs.elastic.progress import ProgressNotes, first_step  # noqa: E402
+from paceline.runs.elastic.training import train_open  # noqa: E402
 from paceline.runs.folder import RunFolder  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
 from paceline.runs.meters.memory import resident, start_peak_anew  # noqa: E402
@@ -100,6 +102,9 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
         measured = serve(job, context.recorder)
     elif context.recorder is not None:
         measured = train_instrumented(job, orders.schedule, samples, reporter, context.recorder)
+    elif orders.spec.membership is not None:
+        first = first_step(start.folder, start.rank)
+        measured = train_open(job, orders.schedule, first, ProgressNotes(start.folder, start.rank))
     else:
         measured = train(job, orders.schedule, samples, reporter, _saver(job, orders))
         if orders.keep_weights:

@@ -293,14 +293,18 @@ class TorchJob:
 
     def checkpoint(self) -> TorchCheckpoint | None:
         """The whole state, saved by the first process: all others hold the same."""
-        if self._context.process.index:
-            return None
-        return self._checkpoint_of(self._bare_module())
+        return None if self._context.process.index else self.whole_checkpoint()
 
-    def _checkpoint_of(self, module: nn.Module | None, beside: dict[str, Tensor] | None = None) -> TorchCheckpoint:
+    def whole_checkpoint(self) -> TorchCheckpoint:
+        """Everything, under a name that every process finds."""
+        return self._checkpoint_of(self._bare_module(), name="whole")
+
+    def _checkpoint_of(
+        self, module: nn.Module | None, beside: dict[str, Tensor] | None = None, name: str | None = None
+    ) -> TorchCheckpoint:
         """A checkpoint of what this process holds, with the loss scale of fp16."""
         numbers = [] if self._scale is None else [(self._scale, "factor"), (self._scale, "good_steps")]
-        name = f"rank-{self._context.process.rank}"
+        name = name or f"rank-{self._context.process.rank}"
         return TorchCheckpoint(name, module, self._optimizer, beside, numbers)
 
     def details(self) -> dict[str, Any]:

@@ -118,6 +118,26 @@ class LocalGroup:
         finally:
             os.close(write_fd)
 
+    def depart(self, rank: int) -> None:
+        """Kills a process without warning, and whatever it started."""
+        process = self.processes[rank]
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def arrive(self, rank: int) -> None:
+        """Starts a process in the place of one that departed; nobody listens to its events.
+
+        It is a new interpreter, as on a machine that has just come: it imports everything by itself.
+        """
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        log = self.folder.later_log(rank)
+        try:
+            process = NewProcess(self.folder.path, rank, self.environments[rank], log, (nowhere,))
+            self.processes[rank] = Starter().start(process)
+        finally:
+            os.close(nowhere)
+
     def events(self, seconds: float) -> list[StepEvent | EpochEvent]:
         """The progress that processes reported within that time."""
         assert self._events_fd is not None

@@ -6,7 +6,7 @@ and waits for no other. The servers' optimizer is a knob, Adagrad as in the pape
 
 from dataclasses import replace
 from math import lcm
-from typing import TYPE_CHECKING
+from typing import Any
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job, Service
@@ -17,9 +17,6 @@ from paceline.costs.servers import Cut, Traffic, served_footprint
 from paceline.frameworks.torch import declared
 from paceline.spec import Optimizer, RunSpec
 from paceline.systems import System
-
-if TYPE_CHECKING:
-    from paceline.frameworks.torch.servers.links import Arrivals
 
 
 def roles(spec: RunSpec) -> tuple[Role, ...]:
@@ -77,7 +74,7 @@ def open_job(context: Context) -> Job | Service:
     return DownpourJob(context, module, device, Downpour(context, module, device, cut, rhythm, links), life)
 
 
-def _server(context: Context, cut: Cut, arrivals: "Arrivals | None") -> Service:
+def _server(context: Context, cut: Cut, arrivals: Any) -> Service:
     """A server of all workers of a group, or of those who come."""
     from paceline.frameworks.torch.optimizer import make_optimizer
     from paceline.frameworks.torch.servers.server import Shard
@@ -86,7 +83,7 @@ def _server(context: Context, cut: Cut, arrivals: "Arrivals | None") -> Service:
     settings, warm_up = server_optimizer(context.spec), int(STRATEGY.knob_values(context.spec)["warm_up_updates"])
     first = arrivals.meet(0, 1) if arrivals is not None else None
     shard = Shard(context, cut, lambda pieces: make_optimizer(settings, pieces, eager=True), first)
-    if arrivals is None or first is None:
+    if arrivals is None:
         return AsynchronousServer(shard, settings.lr, warm_up)
     return OpenServer(shard, settings.lr, warm_up, arrivals, first)
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline.contract.context import Context
-from paceline.contract.job import Evaluation
+from paceline.contract.job import Evaluation, Share
 from paceline.costs.servers import Cut
 from paceline.frameworks.staleness import Staleness
 from paceline.frameworks.torch.servers import client
@@ -96,6 +96,11 @@ class DownpourJob(ServedJob):
         if life > 1:
             # The servers have come far since the parameters that this worker built.
             self._fetch()
+
+    def share(self, place: int) -> Share:
+        """This worker's own share of a step, which nobody else trains on."""
+        spec, index = self._context.spec, self._context.process.index
+        return Share(index, spec.samples_per_step // spec.workers, (index,))
 
     def evaluate(self) -> Evaluation:
         """Evaluates the servers' parameters."""

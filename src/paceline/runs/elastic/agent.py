@@ -1,0 +1,16 @@
+"""`python -m paceline.runs.elastic.agent PARENT_PID WORDS...` is torchrun with these words, and dies with its parent."""
+
+import os
+import sys
+
+from paceline.runs.processes import die_with
+
+# Where a worker finds the number of its agent, with which it dies.
+AGENT_PID = "PACELINE_AGENT_PID"
+
+if __name__ == "__main__":
+    die_with(int(sys.argv[1]))
+    os.environ[AGENT_PID] = str(os.getpid())
+    from torch.distributed.run import main
+
+    main(sys.argv[2:])
