@@ -241,6 +241,11 @@ class RunSpec(Frozen):
         return self.global_batch if self.global_batch is not None else (self.local_batch or 0) * self.workers
 
     @property
+    def is_plain(self) -> bool:
+        """Whether its samples per second are those of undisturbed training."""
+        return not self.instrumented and self.membership is None
+
+    @property
     def several_machines(self) -> bool:
         """Whether the run may use more than one machine."""
         return "," in self.machines

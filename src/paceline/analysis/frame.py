@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scaling", "global_batch", "local_batch")
 
 # Fields of a row that are left out or become columns of their own.
-_NESTED = ("spec", "losses", "epochs", "breakdown", "expense", "convergence", "memory", "checkpoint")
+_NESTED = ("spec", "losses", "epochs", "breakdown", "expense", "convergence", "memory", "checkpoint", "membership")
 # Columns that scripts of users may read under their first name.
 _COLUMNS = {"instrumentation_overhead": "watching"}
 

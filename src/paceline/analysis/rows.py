@@ -10,6 +10,7 @@ from paceline.analysis.energy import Expense, summarise_expense
 from paceline.analysis.epochs import EpochSummary, epoch_summaries
 from paceline.analysis.labels import setting_title
 from paceline.analysis.memory import RankMemory, rank_memory
+from paceline.analysis.membership import MembershipSummary, summarise_membership
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.record import Epoch, Record, Status
@@ -55,6 +56,8 @@ class Row:
     convergence: Convergence = field(default_factory=Convergence)
     memory: tuple[RankMemory, ...] = ()
     checkpoint: CheckpointCost = field(default_factory=CheckpointCost)
+    # Of a run whose members changed.
+    membership: MembershipSummary | None = None
     # From its instrumented run: where each rank's time went, and how much longer its steps were than timed ones.
     breakdown: tuple[RankBreakdown, ...] = ()
     instrumentation_overhead: float | None = None
@@ -96,6 +99,7 @@ def summarise(
         else:
             groups.setdefault(record.key, []).append(record)
     rows = [_with_breakdown(_row(key, group), instrumented.get(key)) for key, group in groups.items()]
+    rows = [replace(row, membership=summarise_membership(groups[row.key])) for row in rows]
     rows = _with_outcomes(rows, groups, options or SummaryOptions())
     return sorted((_scaled(row, rows, include_oversubscribed) for row in rows), key=_order)
 

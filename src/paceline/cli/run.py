@@ -75,6 +75,7 @@ def _show(plan: Plan, records: list[Record], options: RunOptions) -> None:
     rows = summarise(planned)
     wanted = {
         "breakdown": options.breakdown, "checkpoints": any(row.checkpoint.checkpoint_bytes for row in rows),
+        "membership": any(row.membership for row in rows),
     }  # fmt: skip
     print_results(planned, rows, [name for name, is_wanted in wanted.items() if is_wanted])
 

@@ -43,8 +43,6 @@ def launch_elastic(
             [group.folder.log_tail(process.rank) for process in present],
         )  # fmt: skip
         machines = group.machines()
-    ended = ElasticEnding(
-        ending, present, course.changes, reader.progress(launched), not by_agents, course.too_late
-    )
+    ended = ElasticEnding(ending, present, course.changes, reader.progress(launched), not by_agents, course.too_late)
     surroundings = surroundings_of(spec, system, started_at, launched, machines, ending)
     return elastic_record(run, study, ended, surroundings)

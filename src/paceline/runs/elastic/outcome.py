@@ -80,6 +80,4 @@ def losses_by_step(progress: Sequence[Progress]) -> list[float | None]:
         if point.loss is not None:
             latest.setdefault(point.step, {})[point.part] = point.loss
     last = max((point.step for point in progress), default=0)
-    return [
-        sum(latest[step].values()) / len(latest[step]) if step in latest else None for step in range(1, last + 1)
-    ]
+    return [sum(latest[step].values()) / len(latest[step]) if step in latest else None for step in range(1, last + 1)]
