@@ -27,6 +27,8 @@ WHAT_APPLIES = {
     "batch-size": ALWAYS | BY_BATCH,
     "data-size": ALWAYS | {"data-seconds", "data-size"},
     "quick": ALWAYS | {"breakdown"},
+    # All its runs have as many workers.
+    "elastic": {"ranking", "energy", "memory", "losses", "membership"},
 }
 
 

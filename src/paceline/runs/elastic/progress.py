@@ -29,15 +29,15 @@ class ProgressNotes:
     """A worker's side: one line for each step. What the kernel has is kept, whatever becomes of the process."""
 
     def __init__(self, folder: RunFolder, rank: int) -> None:
-        self._file = (folder.path / f"progress-{rank}-{os.getpid()}.jsonl").open("a")
+        self._file = folder.path / f"progress-{rank}-{os.getpid()}.jsonl"
 
     def add(self, step: int, loss: float, share: Share) -> None:
         """Notes that a step, counted from 1, has been made, or a share of it."""
         note = Note(
             at=perf_counter_ns(), step=step, part=share.part, samples=share.samples, loss=loss, trained_by=share.workers
         )
-        self._file.write(note.model_dump_json() + "\n")
-        self._file.flush()
+        with self._file.open("a") as file:
+            file.write(note.model_dump_json() + "\n")
 
 
 @dataclass
