@@ -9,8 +9,8 @@ from paceline.data import data_source
 from paceline.errors import SpecError
 from paceline.plan import Plan, PlannedRun, expand_strategies, make_plan
 from paceline.record import FINAL, Record, Status
-from paceline.runs.fleets import Machines, open_machines
 from paceline.runs.elastic.launch import launch_elastic
+from paceline.runs.fleets import Machines, open_machines
 from paceline.runs.launch import launch, skipped_record
 from paceline.runs.probe import probe
 from paceline.runs.wire import EpochEvent, StepEvent

@@ -18,7 +18,7 @@ class Change(BaseModel):
 
 
 class Membership(BaseModel):
-    """Departures and arrivals in turn, each at a later step than the one before. A departure is a kill without warning."""
+    """Departures and arrivals in turn, each at a later step than the one before. A departure is a sudden death."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,8 +50,8 @@ class Membership(BaseModel):
             len(steps) % 2
         ):
             raise ValueError(
-                f"membership {self.text!r} must begin with leave, and a join follows each leave, because a worker joins "
-                f"in the place of the one that left; write such as leave:20,join:40"
+                f"membership {self.text!r} must begin with leave, and a join follows each leave, because a worker "
+                f"joins in the place of the one that left; write such as leave:20,join:40"
             )
         return self
 

@@ -9,8 +9,8 @@ from paceline.analysis.convergence import Convergence, default_target, summarise
 from paceline.analysis.energy import Expense, summarise_expense
 from paceline.analysis.epochs import EpochSummary, epoch_summaries
 from paceline.analysis.labels import setting_title
-from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.membership import MembershipSummary, summarise_membership
+from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.record import Epoch, Record, Status

@@ -1,4 +1,4 @@
-"""Further tables about the same runs: breakdown, statistics, energy and cost, memory, convergence, checkpoints, membership."""
+"""Further tables about the same runs: breakdown, statistics, energy, memory, convergence, checkpoints, membership."""
 
 from collections.abc import Callable, Sequence
 
@@ -199,9 +199,9 @@ def print_membership(rows: Sequence[Row]) -> None:
                 _text(change.samples_per_second_after, format_rate), "yes" if change.went_on else "no",
             )  # fmt: skip
     _print(table, [
-        "stood still: the longest time without new samples; there after: until the newcomer trained; made again: samples "
-        "since the last checkpoint, or of an answer that was lost; left out: samples that nobody took over; before and "
-        "after: samples/s while training went on"
+        "stood still: the longest time without new samples; there after: until the newcomer trained; made again: "
+        "samples since the last checkpoint, or of an answer that was lost; left out: samples that nobody took over; "
+        "before and after: samples/s while training went on"
     ])  # fmt: skip
 
 

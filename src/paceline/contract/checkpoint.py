@@ -8,7 +8,7 @@ class Checkpoint(Protocol):
     """The state of one process that a checkpoint needs: model and optimizer, whole or the part that falls to it."""
 
     def save(self, folder: Path) -> int:
-        """Writes the state into the folder, on the disk when it returns, in place of an earlier one; gives its bytes."""
+        """Writes the state in place of an earlier one, on the disk when it returns; gives its bytes."""
 
     def load(self, folder: Path) -> None:
         """Puts what was last saved in the place of the state that is held."""

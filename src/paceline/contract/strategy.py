@@ -105,7 +105,8 @@ class Needs:
     environment: Callable[[RunSpec, Process], dict[str, str]] = nothing_more
     # Why it cannot run here, beyond what the other fields say, or None.
     check: Callable[[RunSpec, System], str | None] = lambda _spec, _system: None
-    # How workers leave and join a run: one by one, or torchrun's elastic agents start all of them anew; None: not at all.
+    # How workers leave and join a run: one by one, or torchrun's elastic agents start all of them anew; None where they
+    # cannot.
     membership: Literal["members", "agents"] | None = None
     # Whether an instrumented run of it records what happens when.
     can_be_instrumented: Callable[[RunSpec], bool] = step_by_step

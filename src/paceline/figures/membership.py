@@ -37,10 +37,10 @@ _COLOUR_NAMES = {"leave": "red", "join": "green", "trains": "blue"}
 
 def _panels(row: Row, name: str) -> list[altair.LayerChart]:
     assert row.membership is not None
-    rates = [{"series": name, "seconds": at, "rate": rate} for at, rate in row.membership.rates]
+    rates: list[Value] = [{"series": name, "seconds": at, "rate": rate} for at, rate in row.membership.rates]
     size = -(-len(row.membership.losses) // MOST_POINTS) or 1
-    losses = [{"series": name, "seconds": at, "loss": loss} for at, loss in row.membership.losses[::size]]
-    end = max(value["seconds"] for value in (*rates, *losses))
+    losses: list[Value] = [{"series": name, "seconds": at, "loss": loss} for at, loss in row.membership.losses[::size]]
+    end = float(max(value["seconds"] for value in (*rates, *losses)))
     return [
         _panel(rates, _marks(row, name), "rate", "samples/s", name, end).properties(width=WIDTH, height=HEIGHT),
         _panel(losses, _marks(row, name), "loss", "training loss", "", end).properties(width=WIDTH, height=HEIGHT),

@@ -25,7 +25,7 @@ def sync(files: Iterable[Path]) -> None:
 
 
 def forget(files: Iterable[Path]) -> None:
-    """Asks the kernel to drop its copies of the files, as after a restart, so that reading them takes the disk's time."""
+    """Asks the kernel to drop its copies of the files, as after a restart, so that they are read from the disk."""
     for file in files:
         descriptor = os.open(file, os.O_RDONLY)
         try:

@@ -149,9 +149,9 @@ def _like(spec: RunSpec, records: Iterable[Record]) -> Iterator[Record]:
     """Runs that made checkpoints of the same model, divided in the same way."""
     fields = spec.model_dump(mode="json", include=set(_SAVED_FIELDS))
     for record in records:
-        if record.ok and any(rank.checkpoint for rank in record.ranks):
-            if record.spec.model_dump(mode="json", include=set(_SAVED_FIELDS)) == fields:
-                yield record
+        has_saved = record.ok and any(rank.checkpoint for rank in record.ranks)
+        if has_saved and record.spec.model_dump(mode="json", include=set(_SAVED_FIELDS)) == fields:
+            yield record
 
 
 def predicted_bytes(spec: RunSpec, facts: ModelFacts, node_devices: int) -> tuple[float, float]:

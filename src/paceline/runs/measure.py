@@ -24,9 +24,9 @@ def train(
     """The whole training of one process; the time of saving is in no epoch."""
     epochs = [_epoch(job, epoch, steps, samples_per_step, report, saver) for epoch, steps in schedule]
     # What a process holds is told before anything is loaded.
-    memory, details, usage = resident(), job.details(), _usage()
+    memory, details, used = resident(), job.details(), usage()
     checkpoint = saver.finish() if saver is not None else None
-    return Measurements(epochs=epochs, resident=memory, details=details, checkpoint=checkpoint, **usage)
+    return Measurements(epochs=epochs, resident=memory, details=details, checkpoint=checkpoint, **used)
 
 
 def serve(service: Service, recorder: SpanRecorder | None = None) -> Measurements:
@@ -36,7 +36,7 @@ def serve(service: Service, recorder: SpanRecorder | None = None) -> Measurement
     serving_cpu_seconds, memory = process_time() - cpu_started, resident()
     return Measurements(
         resident=memory, details=service.details(), serving_cpu_seconds=serving_cpu_seconds,
-        spans=recorder.spans if recorder else [], **_usage(),
+        spans=recorder.spans if recorder else [], **usage(),
     )  # fmt: skip
 
 
@@ -60,14 +60,14 @@ def train_instrumented(
     stamps = [span.start for span in recorder.spans if span.kind == "step"]
     ended = max((span.end for span in recorder.spans if span.kind == "step"), default=0)
     result = EpochResult(epoch=0, stamps=[*stamps, ended], ended=ended, cpu_seconds=0.0, losses=losses, evaluation=None)
-    details, usage = job.details(), _usage()
-    return Measurements(epochs=[result], details=details, spans=recorder.complete(), **usage)
+    details, used = job.details(), usage()
+    return Measurements(epochs=[result], details=details, spans=recorder.complete(), **used)
 
 
-def _usage() -> dict[str, Any]:
+def usage() -> dict[str, Any]:
     """CPU seconds and peak memory of this process, from its start to now."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return {"cpu_seconds": usage.ru_utime + usage.ru_stime, "peak_memory_bytes": usage.ru_maxrss * KIBIBYTE}
+    counts = resource.getrusage(resource.RUSAGE_SELF)
+    return {"cpu_seconds": counts.ru_utime + counts.ru_stime, "peak_memory_bytes": counts.ru_maxrss * KIBIBYTE}
 
 
 def _epoch(

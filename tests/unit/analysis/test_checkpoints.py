@@ -16,7 +16,7 @@ def saving(make_record: Any, *ranks: list[float]) -> Record:
         Rank(
             rank=number, role="worker", cores=(number,), cpu_seconds=1.0, peak_memory_bytes=1,
             checkpoint=RankCheckpoint(
-                saves=tuple(Save(step=5 * (place + 1), seconds=each, bytes=3_000) for place, each in enumerate(seconds)),
+                saves=tuple(Save(step=place, seconds=each, bytes=3_000) for place, each in enumerate(seconds)),
                 load_seconds=0.1 * (number + 1),
             ) if seconds else None,
         )

@@ -25,7 +25,7 @@ class JaxCheckpoint:
 
     def save(self, folder: Path) -> int:
         """Writes all parts as bytes: NumPy's format does not know every type that JAX has."""
-        parts = {name: np.frombuffer(part.tobytes(), np.uint8) for name, part in self._parts().items()}
+        parts: dict[str, Any] = {name: np.frombuffer(part.tobytes(), np.uint8) for name, part in self._parts().items()}
 
         def write(file: Path) -> None:
             with file.open("wb") as opened:

@@ -19,8 +19,8 @@ from jax.sharding import NamedSharding
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.errors import ModelError
-from paceline.frameworks.jax.checkpoint import JaxCheckpoint
 from paceline.frameworks.jax import group as jax_group
+from paceline.frameworks.jax.checkpoint import JaxCheckpoint
 from paceline.frameworks.jax.layout import Layout, path_name, put, state_shardings
 from paceline.frameworks.jax.model import Apply, build_apply
 from paceline.frameworks.jax.optimizer import Transformation, Tree, make_optimizer

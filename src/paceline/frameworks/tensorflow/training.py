@@ -176,7 +176,7 @@ class TfJob:
         return export_weights(self._context, self._model)
 
     def checkpoint(self) -> TfCheckpoint:
-        """All variables. Where there are several processes each saves them, as TensorFlow asks: reading may need all."""
+        """All variables. Of several processes each saves them, as TensorFlow asks: to read them may need all."""
         variables = [*self._model.variables, *self._optimizer.variables]
         return TfCheckpoint(f"rank-{self._context.process.rank}", [variable.value for variable in variables])
 

@@ -41,13 +41,12 @@ class TorchCheckpoint:
         }
         return write_durably(self._file(folder), lambda file: torch.save(state, file))
 
-    @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Reads the file from the disk and copies it into the tensors that are held."""
         forget([self._file(folder)])
         state = torch.load(self._file(folder), map_location="cpu", weights_only=True)
         for name, tensor in self._model().items():
-            local_part(tensor).copy_(state["model"][name])
+            detached_part(tensor).copy_(state["model"][name])
         for name, tensor in self._beside.items():
             tensor.copy_(state["beside"][name])
         for holder, name in self.numbers:
@@ -65,7 +64,7 @@ class TorchCheckpoint:
         for number, held in self._optimizer_state().items():
             for name, value in saved[number].items():
                 if isinstance(value, Tensor) and isinstance(held.get(name), Tensor):
-                    local_part(held[name]).copy_(value)
+                    detached_part(held[name]).copy_(value)
                 else:
                     held[name] = value
 
@@ -82,12 +81,11 @@ class TorchCheckpoint:
                 digest.update(repr(value).encode())
         return digest.hexdigest()
 
-    @torch.no_grad()
     def erase(self) -> None:
         """Sets all of it to zero."""
         for _, value in self._values():
             if isinstance(value, Tensor):
-                local_part(value).zero_()
+                detached_part(value).zero_()
         for holder, name in self.numbers:
             setattr(holder, name, 0)
 
@@ -124,6 +122,11 @@ def local_part(tensor: Tensor) -> Tensor:
     """The tensor, or of one that is divided over ranks the part that is here."""
     to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()
+
+
+def detached_part(tensor: Tensor) -> Tensor:
+    """The same memory as `local_part`, for changes that no gradient follows."""
+    return local_part(tensor.detach())
 
 
 def is_first_replica(module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""`python -m paceline.runs.elastic.agent PARENT_PID WORDS...` is torchrun with these words, and dies with its parent."""
+"""`python -m paceline.runs.elastic.agent PARENT_PID WORDS...` is torchrun that dies with its parent."""
 
 import os
 import sys

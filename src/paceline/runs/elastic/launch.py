@@ -1,4 +1,4 @@
-"""One planned run with a membership ─► one record, in processes of this machine that are killed and started on the way."""
+"""One planned run with a membership ─► one record; its processes are killed and started on the way."""
 
 import time
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from time import perf_counter_ns, process_time
 
 from paceline.contract.context import Context, Process, Rendezvous
-from paceline.contract.job import Job, ResumableJob, Share
+from paceline.contract.job import Job, ResumableJob, Service, Share
 from paceline.runs.devices import pin
 from paceline.runs.elastic.agent import AGENT_PID
 from paceline.runs.elastic.agents import PIDS
 from paceline.runs.elastic.progress import ProgressNotes
 from paceline.runs.folder import RunFolder
+from paceline.runs.measure import usage
 from paceline.runs.meters.memory import resident
 from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave
 from paceline.runs.wire import EpochResult, Measurements, ProcessStart, RankError, RankResult, WorkerOrders
@@ -44,6 +45,7 @@ def main(folder: RunFolder, agent: int, started: int) -> int:
         imported, memory = perf_counter_ns(), resident()
         job = chosen.open_job(context)
         opened = perf_counter_ns()
+        assert not isinstance(job, Service)
         measured = _train(job, orders, process, ProgressNotes(folder, rank) if rank == 0 else None)
         job.close()
         start = ProcessStart(
@@ -78,7 +80,7 @@ def _train(job: Job, orders: WorkerOrders, process: Process, notes: ProgressNote
         epoch=0, stamps=stamps, ended=job.clock(), cpu_seconds=process_time() - cpu_started, losses=None,
         evaluation=evaluation,
     )  # fmt: skip
-    return Measurements(epochs=[view], resident=resident(), details=job.details())
+    return Measurements(epochs=[view], resident=resident(), details=job.details(), **usage())
 
 
 def _load_last(job: ResumableJob, folder: Path) -> int:

@@ -5,6 +5,7 @@ from time import process_time
 
 from paceline.contract.job import Job, OpenJob
 from paceline.runs.elastic.progress import ProgressNotes
+from paceline.runs.measure import usage
 from paceline.runs.meters.memory import resident
 from paceline.runs.wire import EpochResult, Measurements
 
@@ -22,7 +23,7 @@ def train_open(job: Job, schedule: Iterable[tuple[int, int]], first: int, notes:
         epoch=0, stamps=stamps, ended=job.clock(), cpu_seconds=process_time() - cpu_started, losses=None,
         evaluation=evaluation,
     )  # fmt: skip
-    return Measurements(epochs=[view], resident=resident(), details=job.details())
+    return Measurements(epochs=[view], resident=resident(), details=job.details(), **usage())
 
 
 def _epoch(job: Job, epoch: int, numbers: range, done: int, notes: ProgressNotes, stamps: list[int]) -> None:

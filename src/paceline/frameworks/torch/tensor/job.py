@@ -70,7 +70,7 @@ class TensorJob(TorchJob):
         return export_weights(self._context, whole)
 
     def checkpoint(self) -> TorchCheckpoint:
-        """This worker's part of every layer, and what is not split."""
+        """The worker's part of every layer, and what is not split."""
         return self._checkpoint_of(self._module)
 
     def details(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _server(context: Context, cut: Cut, arrivals: Any) -> Service:
     from paceline.strategies.torch.downpour.job import AsynchronousServer, OpenServer
 
     settings, warm_up = server_optimizer(context.spec), int(STRATEGY.knob_values(context.spec)["warm_up_updates"])
-    first = arrivals.meet(0, 1) if arrivals is not None else None
+    first: Any = arrivals.meet(0, 1) if arrivals is not None else None
     shard = Shard(context, cut, lambda pieces: make_optimizer(settings, pieces, eager=True), first)
     if arrivals is None:
         return AsynchronousServer(shard, settings.lr, warm_up)

@@ -98,7 +98,7 @@ class DownpourJob(ServedJob):
             self._fetch()
 
     def share(self, place: int) -> Share:
-        """This worker's own share of a step, which nobody else trains on."""
+        """The worker's own share of a step, which nobody else trains on."""
         spec, index = self._context.spec, self._context.process.index
         return Share(index, spec.samples_per_step // spec.workers, (index,))
 
