@@ -127,7 +127,9 @@ def kind(spec: RunSpec) -> str:
 def shortened_run(spec: RunSpec, most: int = MEASURED_STEPS) -> RunSpec:
     """The same run, ended after a few steps; never longer than the run itself."""
     steps = sum(steps for _, steps in schedule(spec.model_copy(update={"instrumented": False})))
-    changes = {"epochs": None, "steps": min(most, steps), "instrumented": False, "shrunk": None}
+    changes = {
+        "epochs": None, "steps": min(most, steps), "instrumented": False, "shrunk": None, "membership": None,
+    }  # fmt: skip
     return spec.model_copy(update=changes)
 
 
@@ -159,7 +161,7 @@ def _stored_by_kind(stored: Iterable[Record], kinds: dict[str, RunSpec]) -> dict
     """Stored runs that ended well, by kind, of the kinds in the plan."""
     by_kind: dict[str, list[Record]] = {}
     for record in stored:
-        if record.ok and record.epochs and not record.spec.instrumented and kind(record.spec) in kinds:
+        if record.ok and record.epochs and record.spec.is_plain and kind(record.spec) in kinds:
             by_kind.setdefault(kind(record.spec), []).append(record)
     return by_kind
 

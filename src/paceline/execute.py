@@ -9,6 +9,7 @@ from paceline.data import data_source
 from paceline.errors import SpecError
 from paceline.plan import Plan, PlannedRun, expand_strategies, make_plan
 from paceline.record import FINAL, Record, Status
+from paceline.runs.elastic.launch import launch_elastic
 from paceline.runs.fleets import Machines, open_machines
 from paceline.runs.launch import launch, skipped_record
 from paceline.runs.probe import probe
@@ -88,7 +89,8 @@ def execute(plan: Plan, store: Store, listener: Listener, machines: Machines | N
     launchers = machines.launchers([run.spec for run in plan.to_run])
     for number, run in enumerate(plan.to_run, start=1):
         listener.started(run, number)
-        record = launch(run, plan.study, machines.system, listener.event, launcher=launchers[run.spec.strategy])
+        start = launch if run.spec.membership is None else launch_elastic
+        record = start(run, plan.study, machines.system, listener.event, launcher=launchers[run.spec.strategy])
         store.add(record)
         outcome.counts[record.status] = outcome.counts.get(record.status, 0) + 1
         listener.ended(record)

@@ -14,6 +14,7 @@ from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
 from paceline.layout import Layout
+from paceline.refusals import process_count, unchanging, unheeded, unsupported
 from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.strategies.former import FORMER_KNOBS, by_present_name
@@ -23,15 +24,6 @@ from paceline.workloads import Workload, workload
 from paceline.workloads.user_model import USER_DATA, declared_functions
 
 DEFAULT_EPOCHS = 2
-# Fields that only some strategies heed, and what one that does not says of itself.
-HEEDED_BY_SOME = {
-    "layout": "divides a model in one way and takes no layout",
-    "accumulation": "makes one pass per step and cannot accumulate gradients",
-    "recompute": "keeps all activations and cannot compute them again",
-    "clip": "does not clip gradients by their global norm",
-    "reduction": "has no choice in which precision gradients are added up",
-    "offload": "keeps what it trains where it computes",
-}
 
 
 @dataclass(frozen=True)
@@ -132,6 +124,9 @@ def complete(spec: RunSpec) -> RunSpec:
         fields["link"] = None
     if "layout" in chosen.needs.heeds and spec.layout is None:
         fields["layout"] = Layout(shard=spec.workers)
+    if spec.membership is not None and chosen.needs.membership == "members":
+        # Those who stay go on with what they have: a checkpoint, which others need, is none of theirs.
+        fields |= {"checkpoint_every": None, "checkpoint_to": None}
     if spec.model is not None:
         fields |= {"workload": spec.model.label, "dataset": _own_dataset(spec)}
     else:
@@ -155,11 +150,7 @@ def complete(spec: RunSpec) -> RunSpec:
 
 def crosses_links(spec: RunSpec) -> bool:
     """Whether a link between processes could matter: not where one worker is all there is."""
-    return spec.workers > 1 or _processes(spec) > 1
-
-
-def _processes(spec: RunSpec) -> int:
-    return sum(role.processes for role in strategy(spec.strategy).needs.roles(spec))
+    return spec.workers > 1 or process_count(spec) > 1
 
 
 def _sample_fields(spec: RunSpec, model: Workload, dataset: str) -> dict[str, Any]:
@@ -247,11 +238,11 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         raise SpecError(_wrong_framework(spec, chosen, probe(spec).framework))
     if spec.model is None and (unfit := _unfit(spec, chosen)) is not None:
         return unfit
-    uncut = _uncut(spec, chosen, probe) or _unheeded(spec, chosen)
+    uncut = _uncut(spec, chosen, probe) or unheeded(spec, chosen) or unchanging(spec, chosen)
     if uncut is not None:
         return uncut
     # The strategy's own words come first: they say why, where the general ones only say that.
-    return chosen.needs.check(spec, system) or _unsupported(spec, chosen, system)
+    return chosen.needs.check(spec, system) or unsupported(spec, chosen, system)
 
 
 def _uncut(spec: RunSpec, chosen: Strategy, probe: Probe) -> str | None:
@@ -311,87 +302,3 @@ def _check_batch(spec: RunSpec, chosen: Strategy, probe: Probe) -> None:
             f"global_batch {spec.samples_per_step} is larger than the {samples} training samples of {spec.dataset}; "
             f"use a smaller batch or more data (dataset_copies, train_samples)"
         )
-
-
-def _unheeded(spec: RunSpec, chosen: Strategy) -> str | None:
-    """Why the run is refused: it sets a field that the strategy ignores; and which strategies do not ignore it."""
-    defaults = RunSpec.model_fields
-    for name, reason in HEEDED_BY_SOME.items():
-        if getattr(spec, name) != defaults[name].default and name not in chosen.needs.heeds:
-            heeding = [other for other in strategies().values() if name in other.needs.heeds]
-            alike = [other for other in heeding if other.framework == chosen.framework] or heeding
-            return f"{chosen.name} {reason}; leave {name} out, or use {', '.join(other.name for other in alike)}"
-    return None
-
-
-def _unsupported(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
-    if spec.instrumented and not chosen.needs.can_be_instrumented(spec):
-        return f"the steps of {chosen.name} on {spec.device} cannot be instrumented"
-    local = spec.samples_per_step // chosen.traits.replicas(spec)
-    if local % spec.accumulation:
-        return (
-            f"a local batch of {local} does not divide into {spec.accumulation} micro-batches; "
-            f"use a batch that does, or another accumulation"
-        )
-    for what, wanted, offered in (
-        ("device", spec.device, chosen.needs.devices),
-        ("precision", spec.precision, chosen.needs.precisions),
-        ("execution", spec.execution, chosen.needs.executions),
-    ):
-        if wanted not in offered:
-            return f"{chosen.name} does not run with {what} {wanted}; it offers {', '.join(offered)}"
-    if (apart := _unlinked(spec, chosen, system) or _unfit_for_a_fleet(spec, chosen)) is not None:
-        return apart
-    if spec.device == "cpu":
-        tf32 = f"{chosen.name} has no precision tf32 on device cpu: it exists on CUDA devices only; use fp32 or bf16"
-        return tf32 if spec.precision == "tf32" else None
-    return _missing_gpus(spec, chosen, system)
-
-
-def _unlinked(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
-    """Why the run cannot be put behind the link that it asks for, or None."""
-    if spec.link is None:
-        return None
-    if spec.device != "cpu":
-        return (
-            f"link {spec.link.text} is between processes on CPU cores, and device {spec.device} was asked for: "
-            f"GPUs of one machine do not talk over its network; leave link out, or use device cpu"
-        )
-    if spec.machines:
-        return (
-            f"link {spec.link.text} is made between processes of this machine, and machines {spec.machines} have links "
-            f"of their own; leave one of link and --on out"
-        )
-    if _processes(spec) == 1:
-        return (
-            f"{chosen.name} drives all workers from one process, so nothing crosses link {spec.link.text}; "
-            f"leave link out, or use a strategy with a process for each worker"
-        )
-    return system.no_link(spec.link)
-
-
-def _unfit_for_a_fleet(spec: RunSpec, chosen: Strategy) -> str | None:
-    """Why a run cannot be spread over several machines, or started on another one."""
-    if not spec.machines:
-        return None
-    if spec.device == "cuda-slice":
-        return "slices are of one GPU of this machine; use --on local, or device cuda"
-    if spec.several_machines and spec.workers > 1 and chosen.needs.one_machine:
-        return (
-            f"{chosen.name} has all its workers in one process, which cannot be on several machines "
-            f"({spec.machines}); name one machine with --on"
-        )
-    return None
-
-
-def _missing_gpus(spec: RunSpec, chosen: Strategy, system: System) -> str | None:
-    workers, slices = spec.workers, spec.slices or spec.workers
-    have = "its machines have" if spec.machines else "this machine has"
-    if not system.gpus:
-        return f"device {spec.device} was asked for and {have} no CUDA device"
-    if spec.device == "cuda":
-        short = len(system.gpus) < workers and not chosen.needs.shares_gpu
-        return f"{workers} workers need as many GPUs and {have} {len(system.gpus)}" if short else None
-    if system.no_slices is None and workers > slices:
-        return f"{workers} workers need as many slices and the GPU is cut into {slices}; use --slices {workers}"
-    return system.no_slices

@@ -1,7 +1,7 @@
 """`Record`: what a run left. Immutable; written once, when the run ends, whatever way it ended."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import AliasChoices, Field
 
@@ -109,6 +109,21 @@ class GpuUse(Frozen):
     machine: str = ""
 
 
+class Save(Frozen):
+    """One checkpoint that a process wrote: after which step of the run, in which time, and its bytes."""
+
+    step: int
+    seconds: float
+    bytes: int
+
+
+class RankCheckpoint(Frozen):
+    """What a process saved, until its bytes were on the disk; the last save was loaded and is what was held."""
+
+    saves: tuple[Save, ...]
+    load_seconds: float
+
+
 class Rank(Frozen):
     """One process of the run."""
 
@@ -121,6 +136,8 @@ class Rank(Frozen):
     details: dict[str, Any] = {}
     # The machine that it was on, where the run was on a fleet.
     machine: str = ""
+    # None where it saved nothing.
+    checkpoint: RankCheckpoint | None = None
 
 
 class MachineRecord(Frozen):
@@ -133,6 +150,26 @@ class MachineRecord(Frozen):
     # How far its clock was ahead, by which stamps of its processes were moved, and by how much that may be wrong.
     clock_offset_seconds: float = 0.0
     clock_error_seconds: float = 0.0
+
+
+class MemberChange(Frozen):
+    """A departure or an arrival that was made: at which step it was due, and when, in seconds of the run."""
+
+    kind: Literal["leave", "join"]
+    step: int
+    seconds: float
+
+
+class Progress(Frozen):
+    """Samples that were trained on: when, in seconds of the run, which part of which step, and by which workers."""
+
+    seconds: float
+    # From 1 on; a step that is made again has its number again.
+    step: int
+    part: int = 0
+    samples: int
+    loss: float | None = None
+    trained_by: tuple[int, ...] = ()
 
 
 class TimelineSpan(Frozen):
@@ -171,6 +208,9 @@ class Record(Frozen):
     gpus: tuple[GpuUse, ...] = ()
     # Those of a fleet; none where the run was on the launcher's own machine.
     machines: tuple[MachineRecord, ...] = ()
+    # Of a run with a membership: the changes that were made, and every step of every worker that trained.
+    changes: tuple[MemberChange, ...] = ()
+    progress: tuple[Progress, ...] = ()
     # Of an instrumented run: where each rank's time went, and the spans of a few steps.
     breakdown: tuple[RankBreakdown, ...] = ()
     # Results files call the timeline `trace`.

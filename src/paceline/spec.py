@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paceline.errors import SpecError, nearest
 from paceline.layout import Layout
 from paceline.link import NO_LINK, NetworkLink
+from paceline.membership import Membership
 
 Scalar = bool | int | float | str
 Device = Literal["cpu", "cuda", "cuda-slice"]
@@ -156,6 +157,11 @@ class RunSpec(Frozen):
     # The machines of the fleet that the run may use, with commas between; empty for the launcher's own. Behind a star:
     # how many processes another launcher started there (`paceline join`).
     machines: str = ""
+    # Steps from one save of model and optimizer state to the next, and the folder for them, which is emptied.
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    checkpoint_to: str | None = None
+    # Workers that are killed and that join at stated steps, such as leave:20,join:40.
+    membership: Membership | None = None
     # A short run that records where the time goes; its times are used for nothing else.
     instrumented: bool = False
     # Part of the identity: a shrunk run never answers for a full one.
@@ -216,6 +222,20 @@ class RunSpec(Frozen):
             raise ValueError(f"input_shape {self.input_shape} must have sizes of at least 1, such as [3, 32, 32]")
         return self
 
+    @model_validator(mode="after")
+    def _saves_and_changes_that_come_to_pass(self) -> Self:
+        if self.checkpoint_to is not None and self.checkpoint_every is None:
+            raise ValueError(
+                f"checkpoint_to {self.checkpoint_to} is where checkpoints go, and none is asked for; "
+                f"give checkpoint_every too, or leave checkpoint_to out"
+            )
+        if self.membership is not None and (self.steps is None or self.membership.last_step >= self.steps):
+            raise ValueError(
+                f"membership {self.membership.text} needs steps beyond its last change; "
+                f"give steps of more than {self.membership.last_step} in place of epochs"
+            )
+        return self
+
     @property
     def scaling(self) -> Literal["strong", "weak"]:
         """Strong when the global batch is fixed, weak when the local batch is."""
@@ -225,6 +245,11 @@ class RunSpec(Frozen):
     def samples_per_step(self) -> int:
         """The global batch, whichever way it was given."""
         return self.global_batch if self.global_batch is not None else (self.local_batch or 0) * self.workers
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its samples per second are those of undisturbed training."""
+        return not self.instrumented and self.membership is None
 
     @property
     def several_machines(self) -> bool:

@@ -7,6 +7,7 @@ from paceline.errors import UserError
 
 _SECONDS_PER = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _SECONDS_PER_DAY = 86_400
+_BYTES_PER = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _RANGE = re.compile(r"^(\d+)\.\.(\d+)$")
 
 
@@ -18,6 +19,14 @@ def parse_seconds(text: str) -> float:
             f"{text!r} is not a length of time; write seconds, or a number with s, m or h, such as 90s or 5m"
         )
     return float(match[1]) * _SECONDS_PER[match[2] or "s"]
+
+
+def parse_bytes(text: str) -> float:
+    """`500MB`, `2GB` or `2e9` as bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMGT]?B)?(?:/s)?", text.strip())
+    if not match:
+        raise UserError(f"{text!r} is not a number of bytes; write a number with kB, MB, GB or TB, such as 2GB")
+    return float(match[1]) * _BYTES_PER[match[2] or "B"]
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ COLUMNS = (
     Column("accuracy", lambda row: row.test_accuracy, lambda share: f"{share * 100:.1f} %"),
     Column("start-up", lambda row: row.startup_seconds, format_seconds),
     Column("peak memory", lambda row: row.peak_memory_bytes, format_bytes),
+    Column("save", lambda row: row.checkpoint.checkpoint_save_seconds, format_seconds, "of a checkpoint"),
     Column("energy per epoch", lambda row: row.expense.joules_per_epoch, "{:,.3g} J".format),
     Column("runs", lambda row: row.runs, "{:.0f}".format),
 )

@@ -41,7 +41,10 @@ def gather_findings(records: Sequence[Record], rows: Sequence[Row]) -> list[Gath
 def json_values(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, object]:
     """Rows, the memory of each process and findings as values that JSON can hold."""
     memory = [{"key": row.key, **asdict(rank)} for row in rows for rank in row.memory]
-    return {"rows": flat_rows(rows), "memory": memory, "findings": finding_values(records, rows)}
+    changes = [
+        {"key": row.key, **asdict(change)} for row in rows if row.membership for change in row.membership.changes
+    ]
+    return {"rows": flat_rows(rows), "memory": memory, "changes": changes, "findings": finding_values(records, rows)}
 
 
 def finding_values(records: Sequence[Record], rows: Sequence[Row]) -> list[dict[str, object]]:

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.analysis.checkpoints import CheckpointCost, summarise_checkpoints
 from paceline.analysis.convergence import Convergence, default_target, summarise_convergence
 from paceline.analysis.energy import Expense, summarise_expense
 from paceline.analysis.epochs import EpochSummary, epoch_summaries
 from paceline.analysis.labels import setting_title
+from paceline.analysis.membership import MembershipSummary, summarise_membership
 from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
@@ -54,6 +56,9 @@ class Row:
     expense: Expense = field(default_factory=Expense)
     convergence: Convergence = field(default_factory=Convergence)
     memory: tuple[RankMemory, ...] = ()
+    checkpoint: CheckpointCost = field(default_factory=CheckpointCost)
+    # Of a run whose members changed.
+    membership: MembershipSummary | None = None
     # From its instrumented run: where each rank's time went, and how much longer its steps were than timed ones.
     breakdown: tuple[RankBreakdown, ...] = ()
     instrumentation_overhead: float | None = None
@@ -95,6 +100,7 @@ def summarise(
         else:
             groups.setdefault(record.key, []).append(record)
     rows = [_with_breakdown(_row(key, group), instrumented.get(key)) for key, group in groups.items()]
+    rows = [replace(row, membership=summarise_membership(groups[row.key])) for row in rows]
     rows = _with_outcomes(rows, groups, options or SummaryOptions())
     return sorted((_scaled(row, rows, include_oversubscribed) for row in rows), key=_order)
 
@@ -162,6 +168,7 @@ def _with_outcomes(rows: list[Row], groups: dict[str, list[Record]], options: Su
                 good[row.key], series[_any_seed(row.spec)], targets[setting_title(row.spec)]
             ),
             memory=rank_memory(good[row.key]),
+            checkpoint=summarise_checkpoints(good[row.key], row.samples_per_second),
         )
         if good[row.key]
         else row

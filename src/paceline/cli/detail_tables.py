@@ -1,4 +1,4 @@
-"""Further tables about the same runs: breakdown, statistics, energy and cost, memory, convergence."""
+"""Further tables about the same runs: breakdown, statistics, energy, memory, convergence, checkpoints, membership."""
 
 from collections.abc import Callable, Sequence
 
@@ -158,9 +158,56 @@ def print_convergence(rows: Sequence[Row]) -> None:
     _print(table, notes)
 
 
+def print_checkpoints(rows: Sequence[Row]) -> None:
+    """Prints what a checkpoint took, in seconds and bytes."""
+    saving = [row for row in rows if row.checkpoint.checkpoint_bytes is not None]
+    if not saving:
+        _say_unknown(rows, "no checkpoints were made here: run it with --checkpoint-every N")
+        return
+    table, names = _table(
+        "checkpoints", saving, ["every\nsteps", "MB", "wri-\nters", "save\nms", "load\nms", "adds to\nthe time"]
+    )
+    for row in saving:
+        cost = row.checkpoint
+        table.add_row(
+            names[row.key], str(row.spec.checkpoint_every), _text(cost.checkpoint_bytes, _megabytes),
+            str(cost.checkpoint_writers), _text(cost.checkpoint_save_seconds, _milliseconds),
+            _text(cost.checkpoint_load_seconds, _milliseconds),
+            _text(cost.checkpoint_share, lambda value: f"{value * 100:.1f} %"),
+        )  # fmt: skip
+    _print(table, [
+        "save: until the bytes are on the disk, the slowest rank's, for which all stand still; in no samples/s above; "
+        "load: read back from the disk at the end and found to be what was held"
+    ])  # fmt: skip
+
+
+def print_membership(rows: Sequence[Row]) -> None:
+    """Prints what each departure and arrival cost."""
+    changed = [row for row in rows if row.membership]
+    if not changed:
+        _say_unknown(rows, "nobody left or joined here: run it with --membership leave:20,join:40")
+        return
+    headers = ["change", "stood\nstill s", "there\nafter s", "made\nagain", "left\nout", "before", "after", "went\non"]
+    table, names = _table("samples lost", changed, headers)
+    for row in changed:
+        for place, change in enumerate(row.membership.changes if row.membership else ()):
+            table.add_row(
+                names[row.key] if place == 0 else "", f"{change.kind} {change.step}",
+                f"{change.standstill_seconds:.2f}", _text(change.until_training_seconds, "{:.1f}".format),
+                f"{change.samples_again:,}", f"{change.samples_left_out:,}",
+                _text(change.samples_per_second_before, format_rate),
+                _text(change.samples_per_second_after, format_rate), "yes" if change.went_on else "no",
+            )  # fmt: skip
+    _print(table, [
+        "stood still: the longest time without new samples; there after: until the newcomer trained; made again: "
+        "samples since the last checkpoint, or of an answer that was lost; left out: samples that nobody took over; "
+        "before and after: samples/s while training went on"
+    ])  # fmt: skip
+
+
 TABLES: dict[str, Callable[[Sequence[Row]], None]] = {
     "breakdown": print_breakdown, "statistics": print_statistics, "energy": print_energy, "memory": print_memory,
-    "convergence": print_convergence,
+    "convergence": print_convergence, "checkpoints": print_checkpoints, "membership": print_membership,
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ NAMES = ("workload", "dataset", "strategy", "precision", "execution", "memory_fo
          "allocator", "recompute", "reduction", "link")  # fmt: skip
 NUMBERS = (
     "dataset_copies", "train_samples", "workers", "seed", "global_batch", "local_batch", "cores_per_worker",
-    "accumulation",
+    "accumulation", "checkpoint_every",
 )  # fmt: skip
 SINGLE_NUMBERS = ("epochs", "steps", "classes", "slices", "clip")
 
@@ -33,6 +33,10 @@ def study_fields(options: "TrainingOptions") -> dict[str, Any]:
         fields["strategy"] = expand_strategies(fields["strategy"])
     if options.offload is not None:
         fields["offload"] = [_scalar(word) for word in split_words(options.offload)]
+    if options.checkpoint_to is not None:
+        fields["checkpoint_to"] = str(options.checkpoint_to.resolve())
+    if options.membership is not None:
+        fields["membership"] = options.membership
     if options.layout is not None:
         fields["layout"] = options.layout
     if options.input_shape is not None:

@@ -1,7 +1,7 @@
 """`paceline recommend`: which strategy, how many workers, what batch, and why."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from paceline.plan import DEFAULT_EPOCHS
 from paceline.predict.question import Question
 from paceline.recommend.answer import Answer, Candidate
 from paceline.recommend.answer import recommend as answer_to
+from paceline.recommend.checkpoints import Failures, SavingAdvice, advise_saving
 from paceline.recommend.configs import configs, write_config
 from paceline.recommend.objectives import OBJECTIVES
 from paceline.recommend.objectives import objective as known_objective
@@ -31,7 +32,7 @@ from paceline.record import Record
 from paceline.spec import RunSpec
 from paceline.store import DEFAULT_PATH, Store
 from paceline.strategies import strategy
-from paceline.units import format_bytes, format_count, format_percent
+from paceline.units import format_bytes, format_count, format_percent, parse_bytes, parse_seconds
 
 SHOWN = 10
 SCRIPT = "script"
@@ -52,6 +53,15 @@ class RecommendOptions(QuestionOptions):
     critical_batch: Annotated[
         float | None, make_option("For time-to-accuracy: the batch beyond which more samples are needed.", "N")
     ] = None
+    failures_per_day: Annotated[
+        float | None, make_option("Say how often to save, for so many failures of the training a day.", "X")
+    ] = None
+    device_mtbf: Annotated[
+        str | None, make_option("The same, for a mean time between failures of each device, such as 50000h.", "TIME")
+    ] = None
+    disk: Annotated[
+        str | None, make_option("For that: what a machine's disk writes in a second, such as 2GB.", "BYTES")
+    ] = None
     measure: Annotated[int | None, make_option("Run the best K here and rank again.", "K")] = None
     db: Db = DEFAULT_PATH
     as_json: AsJson = False
@@ -65,17 +75,24 @@ class RecommendOptions(QuestionOptions):
 def recommend(options: RecommendOptions) -> None:
     """Recommends a strategy, worker count and batch for a model and an objective, with reasons and what it left out."""
     known_objective(options.objective)  # a wrong name is refused before anything is said
+    failures = Failures.of(
+        options.failures_per_day,
+        parse_seconds(options.device_mtbf) if options.device_mtbf is not None else None,
+        parse_bytes(options.disk) if options.disk is not None else None,
+    )
     question = make_question(options)
     _check(options, question)
     print_warnings(question, options.db)
-    answer = answer_to(question, options.objective, _stored_records(options.db), options.critical_batch)
+    records = _stored_records(options.db)
+    answer = answer_to(question, options.objective, records, options.critical_batch)
     if options.measure is not None:
         with Store.open(options.db) as store, Progress() as progress:
             answer = try_best(answer, options.measure, store, progress)
+    advice = advise_saving(answer, failures, records) if failures is not None else None
     if options.as_json:
-        print_json(_values(answer))
+        print_json({**_values(answer), **({"saving": _saving_values(advice)} if advice is not None else {})})
         return
-    _print(answer, errors() if options.emit else output())
+    _print(answer, errors() if options.emit else output(), advice)
     if options.emit:
         typer.echo(_script(answer) if options.emit == SCRIPT else _config(answer, options.emit), nl=False)
 
@@ -163,7 +180,15 @@ def _values(answer: Answer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(answer: Answer, console: Console) -> None:
+def _saving_values(advice: SavingAdvice | str) -> dict[str, Any]:
+    """How often to save, for JSON, or why that is not known."""
+    if isinstance(advice, str):
+        return {"reason": advice}
+    return {**asdict(advice), "steps": advice.steps, "interval_seconds": advice.interval_seconds, "lost": advice.lost,
+            "measured": bool(advice.records)}  # fmt: skip
+
+
+def _print(answer: Answer, console: Console, advice: SavingAdvice | str | None) -> None:
     question = answer.question
     console.print(
         f"\n[bold]{escape(question.base.workload)}[/] ({question.facts.parameters:,} parameters) on "
@@ -172,6 +197,8 @@ def _print(answer: Answer, console: Console) -> None:
     )
     for number, sentence in enumerate(explain(answer)):
         console.print(f"[bold]{escape(sentence)}[/]" if number == 0 else escape(sentence))
+    if advice is not None:
+        console.print(escape(advice if isinstance(advice, str) else advice.sentence))
     if answer.ranked:
         console.print()
         console.print(_table(answer))

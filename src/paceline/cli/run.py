@@ -76,7 +76,12 @@ def _plan(study: Study, store: Store | None, options: TrainingOptions, machines:
 def _show(plan: Plan, records: list[Record], options: TrainingOptions) -> None:
     keys = set(plan.keys)
     planned = [record for record in records if record.key in keys]
-    print_results(planned, summarise(planned), ["breakdown"] if options.breakdown else [])
+    rows = summarise(planned)
+    wanted = {
+        "breakdown": options.breakdown, "checkpoints": any(row.checkpoint.checkpoint_bytes for row in rows),
+        "membership": any(row.membership for row in rows),
+    }  # fmt: skip
+    print_results(planned, rows, [name for name, is_wanted in wanted.items() if is_wanted])
 
 
 def exit_unless_all_well(outcome: Outcome) -> None:

@@ -70,6 +70,13 @@ class TrainingOptions:
     link: Annotated[str | None, _how("Between workers, such as 1gbit or 100mbit:5ms.", "RATE[:DELAY],...")] = None
     cores_per_worker: Annotated[str | None, _how("CPU cores of each worker.", "N,...")] = None
     allocator: Annotated[str | None, _how("tuned, default.", "NAME,...")] = None
+    checkpoint_every: Annotated[
+        str | None, _how("Save model and optimizer every so many steps; timed apart.", "N,...")
+    ] = None
+    checkpoint_to: Annotated[Path | None, _how("Folder for checkpoints; emptied after each run.", "DIR")] = None
+    membership: Annotated[
+        str | None, _how("Kill a worker at a step, and have one join, such as leave:20,join:40.", "CHANGES")
+    ] = None
     timeout: Annotated[str | None, _how("Time limit of one run, such as 90s or 10m.", "TIME")] = None
     data_dir: Annotated[Path | None, _how("Folder with the MNIST files.", "DIR")] = None
     watts: Annotated[

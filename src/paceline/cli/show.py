@@ -38,6 +38,8 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     statistics: Annotated[
         bool, flag("--statistics", "Interval of the median, olympic mean, variation, CPU time, warm-up.")
     ] = False,
+    checkpoints: Annotated[bool, flag("--checkpoints", "Seconds and bytes to save and to load.")] = False,
+    membership: Annotated[bool, flag("--membership", "What departures and arrivals cost.")] = False,
     target: Annotated[
         float | None, make_option("Such as 0.9; 95 % of what runs reach by default.", "SHARE", "--target-accuracy")
     ] = None,
@@ -57,7 +59,9 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         typer.echo(csv_text(flat_rows(rows)), nl=False)
     else:
         chosen = {"breakdown": breakdown, "statistics": statistics, "energy": energy or price is not None,
-                  "memory": memory, "convergence": convergence or target is not None}  # fmt: skip
+                  "memory": memory, "convergence": convergence or target is not None,
+                  "checkpoints": checkpoints or any(row.checkpoint.checkpoint_bytes for row in rows),
+                  "membership": membership or any(row.membership for row in rows)}  # fmt: skip
         print_results(records, rows, [name for name in TABLES if chosen[name]])
         if logs:
             _print_logs(records)

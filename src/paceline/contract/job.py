@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from paceline.contract.checkpoint import Checkpoint
 from paceline.workloads.base import Weights
 
 
@@ -47,11 +48,39 @@ class Job(Protocol):
     def weights(self) -> Weights:
         """The trained weights in the neutral layout (for a user's own model: under its own names)."""
 
+    def checkpoint(self) -> Checkpoint | None:
+        """What this process saves in a checkpoint; None where others save all of it."""
+
     def details(self) -> dict[str, Any]:
         """What the strategy adds to the record, such as thread counts or staleness."""
 
     def close(self) -> None:
         """Releases everything: destroys groups and closes connections."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a process knows of a step of the epoch: which part of it, how many samples, and which workers trained."""
+
+    part: int
+    samples: int
+    workers: tuple[int, ...]
+
+
+@runtime_checkable
+class OpenJob(Protocol):
+    """A job in a run whose workers come and go one by one."""
+
+    def share(self, place: int) -> Share:
+        """What was trained on in the step of that place among the epoch's losses."""
+
+
+@runtime_checkable
+class ResumableJob(Protocol):
+    """A job that goes on in new processes, in any number of them, from the checkpoint of one."""
+
+    def whole_checkpoint(self) -> Checkpoint:
+        """All that a process needs to go on; the first one saves it, and every one can load it."""
 
 
 @runtime_checkable

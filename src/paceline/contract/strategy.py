@@ -87,7 +87,8 @@ class Needs:
     precisions: tuple[Precision, ...] = ("fp32",)
     executions: tuple[Execution, ...] = ("eager",)
     # Fields of a run that it heeds and others refuse: `layout`, `accumulation`, `recompute`, `clip`, `reduction`,
-    # `offload`.
+    # `offload`,
+    # `checkpoint_every`.
     heeds: frozenset[str] = frozenset()
     # Packages that it imports beside its framework.
     packages: tuple[str, ...] = ()
@@ -104,6 +105,9 @@ class Needs:
     environment: Callable[[RunSpec, Process], dict[str, str]] = nothing_more
     # Why it cannot run here, beyond what the other fields say, or None.
     check: Callable[[RunSpec, System], str | None] = lambda _spec, _system: None
+    # How workers leave and join a run: one by one, or torchrun's elastic agents start all of them anew; None where they
+    # cannot.
+    membership: Literal["members", "agents"] | None = None
     # Whether an instrumented run of it records what happens when.
     can_be_instrumented: Callable[[RunSpec], bool] = step_by_step
     # Recognises the framework's own out-of-memory exceptions.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.layout_memory import whole_model_peaks
@@ -121,6 +121,8 @@ class Traits:
     layout: Callable[[RunSpec], Layout | None] = lambda spec: spec.layout
     # Whether its jobs count pretended time, which no machine's clock moves.
     keeps_own_clock: bool = False
+    # Who writes a checkpoint: the first worker, each worker its part of everything or of the optimizer's state, or all.
+    saved_by: Literal["first", "parts", "optimizer_parts", "all"] = "first"
     # Whether it is its framework's usual way to use several devices, which one worker is weighed against.
     usual_on_several_devices: bool = False
 

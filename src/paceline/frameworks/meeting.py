@@ -15,11 +15,15 @@ ADDRESS = "address"
 
 @contextlib.contextmanager
 def held_addresses(context: Context) -> Iterator[list[str]]:
-    """The `host:port` of all processes in rank order; that of this process stays bound while the context lasts."""
+    """The `host:port` of all processes in rank order; that of this process stays bound while the context lasts.
+
+    A process that comes in the place of another takes over its port, where the others look for it.
+    """
     rendezvous, process = context.rendezvous, context.process
+    earlier = rendezvous.exchange.read(ADDRESS, process.rank) if rendezvous.exchange is not None else None
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.bind((process.place.address, 0))
+        bound.bind((process.place.address, int(earlier.rpartition(":")[2]) if earlier else 0))
         host, port = bound.getsockname()
         rendezvous.publish(ADDRESS, process.rank, f"{host}:{port}")
         yield rendezvous.await_values(ADDRESS, range(process.world), context.spec.collective_timeout_seconds)

@@ -249,7 +249,7 @@ def _from_records(store: Store) -> Log:
     refused: dict[str, str] = {}
     for record in store.records():
         name, step = f"run {record.id}", measured_step(record)
-        if step is None or record.spec.instrumented or record.spec.device != "cuda":
+        if step is None or not record.spec.is_plain or record.spec.device != "cuda":
             refused[name] = "it is no timed run on GPUs that went well"
         elif record.spec.model is not None:
             refused[name] = (

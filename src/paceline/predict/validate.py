@@ -93,7 +93,7 @@ def _comparable(record: Record, hardware: Hardware) -> bool:
     spec = record.spec
     chosen = strategies().get(spec.strategy)
     return (
-        record.ok and not spec.instrumented and chosen is not None and chosen.family != "fake"
+        record.ok and spec.is_plain and chosen is not None and chosen.family != "fake"
         and spec.device == hardware.run_device and (spec.slices or spec.workers) == (hardware.slices or spec.workers)
         and ((spec.cores_per_worker == 1 and spec.execution == "eager") or hardware.kind == "cuda")
         and hardware.calibration is not None and record.environment.get("cpu") == hardware.calibration.machine

@@ -272,7 +272,7 @@ def _evidence(records: Iterable[Record]) -> Evidence:
     """Good runs by configuration: their numbers in the results file, and samples per second."""
     runs: Evidence = {}
     for record in records:
-        if record.ok and not record.spec.instrumented and record.id is not None and record.steady is not None:
+        if record.ok and record.spec.is_plain and record.id is not None and record.steady is not None:
             runs.setdefault(_identity(record.spec), []).append((record.id, record.steady.samples_per_second))
     return runs
 

@@ -15,7 +15,7 @@ from paceline.analysis.rows import Row, summarise
 from paceline.errors import user_can_choose
 from paceline.record import Record
 from paceline.report.embedded import download, library, pictures, script_data
-from paceline.report.table import ranking
+from paceline.report.table import membership_changes, ranking
 from paceline.units import format_bytes
 
 
@@ -61,6 +61,7 @@ def render(records: Sequence[Record]) -> str:
         ],
         without_result=_without_result(rows),
         table=ranking(rows),
+        changes=membership_changes(rows),
         figures=drawn,
         specs=script_data({picture.name: picture.spec for picture in drawn}),
         findings=gather_findings(records, rows),

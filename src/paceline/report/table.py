@@ -28,6 +28,16 @@ _NUMBERS = (
     Column("J/1,000", lambda row: row.expense.joules_per_1000_samples, format_rate, "joules per 1,000 samples"),
     Column("start-up", lambda row: row.startup_seconds, format_seconds, "until the end of the first step"),
     Column("memory", lambda row: row.peak_memory_bytes, format_bytes, "peak of the largest process"),
+    Column(
+        "save",
+        lambda row: row.checkpoint.checkpoint_save_seconds,
+        format_seconds,
+        "of a checkpoint, for which training stands still; in no other number",
+    ),
+    Column(
+        "load", lambda row: row.checkpoint.checkpoint_load_seconds, format_seconds, "of a checkpoint, from the disk"
+    ),
+    Column("checkpoint", lambda row: row.checkpoint.checkpoint_bytes, format_bytes, "bytes of all ranks together"),
     Column("runs", lambda row: float(row.runs), "{:.0f}".format, "good repeats"),
 )
 
@@ -71,3 +81,32 @@ def ranking(rows: Sequence[Row]) -> Table:
             ]
             lines.append((place == 1, cells))
     return Table(headings, lines)
+
+
+def membership_changes(rows: Sequence[Row]) -> Table:
+    """What each departure and arrival cost, a line for each."""
+    headings = [
+        ("strategy", ""), ("workers", ""), ("change", "with the step at which it was made"),
+        ("stood still", "the longest time without new samples"), ("there after", "until the newcomer trained"),
+        ("made again", "samples since the last checkpoint, or of an answer that was lost"),
+        ("left out", "samples that nobody took over"), ("before", "samples/s"),
+        ("after", "samples/s while training went on"), ("went on", ""),
+    ]  # fmt: skip
+    changed = [row for row in rows if row.membership is not None]
+    varying = varying_fields(changed)
+    lines = []
+    for row in changed:
+        for change in row.membership.changes if row.membership else ():
+            rates = (change.samples_per_second_before, change.samples_per_second_after)
+            texts = [
+                series_name(row, varying), str(row.spec.workers), f"{change.kind} {change.step}",
+                format_seconds(change.standstill_seconds), _or_nothing(change.until_training_seconds, format_seconds),
+                f"{change.samples_again:,}", f"{change.samples_left_out:,}",
+                *(_or_nothing(rate, format_rate) for rate in rates), "yes" if change.went_on else "no",
+            ]  # fmt: skip
+            lines.append((False, [Cell(text, text) for text in texts]))
+    return Table(headings, lines)
+
+
+def _or_nothing(value: float | None, text: Callable[[float], str]) -> str:
+    return "" if value is None else text(value)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from paceline.runs.processes import is_alive
 from paceline.runs.wire import RANK_REPORT, Published, RankError, RankResult, WorkerOrders
+from paceline.spec import RunSpec
 
 FOLDER_PREFIX = "paceline-run-"
+CHECKPOINT_PREFIX = "paceline-checkpoints-"
 LOG_TAIL_BYTES = 8_000
 
 
@@ -35,7 +37,13 @@ class RunFolder:
 
     def log_tail(self, rank: int) -> str:
         """The end of what a process printed."""
-        return self.log(rank).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        later = self.later_log(rank)
+        log = later if later.exists() else self.log(rank)
+        return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def later_log(self, rank: int) -> Path:
+        """What a process prints that came in the place of another."""
+        return self.path / f"rank-{rank}-later.log"
 
     def write_orders(self, orders: WorkerOrders) -> None:
         """Leaves the orders for all processes."""
@@ -79,6 +87,28 @@ class RunFolder:
 
 
 @contextlib.contextmanager
+def checkpoint_folder(spec: RunSpec, folder: RunFolder) -> Iterator[Path | None]:
+    """Where a run's checkpoints go: into the run's folder, or one in the user's that is removed afterwards."""
+    if spec.checkpoint_every is None:
+        yield None
+        return
+    if spec.checkpoint_to is None:
+        inside = folder.path / "checkpoints"
+        inside.mkdir()
+        yield inside
+        return
+    place = Path(spec.checkpoint_to)
+    place.mkdir(parents=True, exist_ok=True)
+    for orphan in orphaned_folders(CHECKPOINT_PREFIX, place):
+        shutil.rmtree(orphan, ignore_errors=True)
+    beside = Path(tempfile.mkdtemp(prefix=f"{CHECKPOINT_PREFIX}{os.getpid()}-", dir=place))
+    try:
+        yield beside
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def run_folder() -> Iterator[RunFolder]:
     """A temporary folder for one run, removed afterwards, together with those that killed tools left behind."""
     for orphan in orphaned_folders(FOLDER_PREFIX):
@@ -90,10 +120,10 @@ def run_folder() -> Iterator[RunFolder]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def orphaned_folders(prefix: str) -> list[Path]:
-    """Temporary folders, named after the process that created them, whose process has ended."""
+def orphaned_folders(prefix: str, place: Path | None = None) -> list[Path]:
+    """Folders, temporary or in that place, named after the process that created them, whose process has ended."""
     orphans = []
-    for folder in Path(tempfile.gettempdir()).glob(prefix + "*"):
+    for folder in (place or Path(tempfile.gettempdir())).glob(prefix + "*"):
         creator = folder.name.removeprefix(prefix).partition("-")[0]
         if creator.isdigit() and not is_alive(int(creator)):
             orphans.append(folder)

@@ -12,7 +12,7 @@ from paceline.runs.devices import oversubscription
 from paceline.runs.launchers import Launcher, ProcessGroup
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.meters.environment import environment
-from paceline.runs.meters.load import read_load
+from paceline.runs.meters.load import Reading, read_load
 from paceline.runs.meters.machine import boot_id
 from paceline.runs.outcome import Ending, make_record
 from paceline.runs.probe import probe
@@ -25,7 +25,7 @@ from paceline.runs.surroundings import (
     machine_findings,
     one_host_finding,
 )
-from paceline.runs.wire import EpochEvent, RunOrders, StepEvent
+from paceline.runs.wire import EpochEvent, MachineReport, RunOrders, StepEvent
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import System
@@ -44,7 +44,6 @@ def launch(
 ) -> Record:  # fmt: skip
     """Runs it in new processes. Ctrl-C ends it as interrupted; the caller decides what follows from that status."""
     spec = run.spec
-    roles = strategy(spec.strategy).needs.roles(spec)
     processes = launcher.lay_out(spec, system)
     orders = RunOrders(spec=spec, processes=processes, schedule=schedule(spec), keep_weights=weights_to is not None)
     started_at = timestamp()
@@ -57,10 +56,20 @@ def launch(
         if weights_to is not None:
             group.save_weights(weights_to)
         machines, after = group.machines(), read_load()
+    surroundings = surroundings_of(spec, system, started_at, launched, machines, ending, (before, after))
+    return make_record(run, study, processes, ending, surroundings)
+
+
+def surroundings_of(
+    spec: RunSpec, system: System, started_at: str, launched: int, machines: list[MachineReport], ending: Ending,
+    load: tuple[Reading | None, Reading | None] = (None, None),
+) -> Surroundings:  # fmt: skip
+    """What is known of a run beside what its processes left; `load` is that of the launcher's own host."""
+    before, after = load
     fleet = tuple(machine for machine in machines if machine.name)
     launcher_load = (boot_id(), before, after) if fleet and before is not None and after is not None else None
-    crowded = oversubscription(roles, system.cores, spec)
-    surroundings = Surroundings(
+    crowded = oversubscription(strategy(spec.strategy).needs.roles(spec), system.cores, spec)
+    return Surroundings(
         started_at, launched, (time.perf_counter_ns() - launched) / 1e9, joined_environment(machines),
         findings=[
             *([crowded] if crowded is not None else []), *one_host_finding(fleet),
@@ -69,7 +78,6 @@ def launch(
         energy=joined_energy(machines), gpus=joined_gpus(machines), parameters=parameter_count(spec, probe),
         machines=fleet,
     )  # fmt: skip
-    return make_record(run, study, processes, ending, surroundings)
 
 
 def schedule(spec: RunSpec) -> tuple[tuple[int, int], ...]:

@@ -6,6 +6,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from paceline.contract.job import Job, Service
+from paceline.runs.checkpoints import Saver
 from paceline.runs.meters.memory import resident
 from paceline.runs.wire import EpochEvent, EpochResult, Measurements, StepEvent
 from paceline.spans import Span, SpanRecorder
@@ -17,10 +18,15 @@ KIBIBYTE = 1024
 Reporter = Callable[[StepEvent | EpochEvent], None]
 
 
-def train(job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter) -> Measurements:
-    """The whole training of one process."""
-    epochs = [_epoch(job, epoch, steps, samples_per_step, report) for epoch, steps in schedule]
-    return Measurements(epochs=epochs, resident=resident(), details=job.details(), **_usage())
+def train(
+    job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter, saver: Saver | None = None
+) -> Measurements:
+    """The whole training of one process; the time of saving is in no epoch."""
+    epochs = [_epoch(job, epoch, steps, samples_per_step, report, saver) for epoch, steps in schedule]
+    # What a process holds is told before anything is loaded.
+    memory, details, used = resident(), job.details(), usage()
+    checkpoint = saver.finish() if saver is not None else None
+    return Measurements(epochs=epochs, resident=memory, details=details, checkpoint=checkpoint, **used)
 
 
 def serve(service: Service, recorder: SpanRecorder | None = None) -> Measurements:
@@ -30,7 +36,7 @@ def serve(service: Service, recorder: SpanRecorder | None = None) -> Measurement
     serving_cpu_seconds, memory = process_time() - cpu_started, resident()
     return Measurements(
         resident=memory, details=service.details(), serving_cpu_seconds=serving_cpu_seconds,
-        spans=recorder.spans if recorder else [], **_usage(),
+        spans=recorder.spans if recorder else [], **usage(),
     )  # fmt: skip
 
 
@@ -54,40 +60,46 @@ def train_instrumented(
     stamps = [span.start for span in recorder.spans if span.kind == "step"]
     ended = max((span.end for span in recorder.spans if span.kind == "step"), default=0)
     result = EpochResult(epoch=0, stamps=[*stamps, ended], ended=ended, cpu_seconds=0.0, losses=losses, evaluation=None)
-    details, usage = job.details(), _usage()
-    return Measurements(epochs=[result], details=details, spans=recorder.complete(), **usage)
+    details, used = job.details(), usage()
+    return Measurements(epochs=[result], details=details, spans=recorder.complete(), **used)
 
 
-def _usage() -> dict[str, Any]:
+def usage() -> dict[str, Any]:
     """CPU seconds and peak memory of this process, from its start to now."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return {"cpu_seconds": usage.ru_utime + usage.ru_stime, "peak_memory_bytes": usage.ru_maxrss * KIBIBYTE}
+    counts = resource.getrusage(resource.RUSAGE_SELF)
+    return {"cpu_seconds": counts.ru_utime + counts.ru_stime, "peak_memory_bytes": counts.ru_maxrss * KIBIBYTE}
 
 
-def _epoch(job: Job, epoch: int, steps: int, samples_per_step: int, report: Reporter) -> EpochResult:
+def _epoch(
+    job: Job, epoch: int, steps: int, samples_per_step: int, report: Reporter, saver: Saver | None
+) -> EpochResult:
     clock, stride, step = job.clock, job.stride, job.step
     job.align()
-    cpu_started = process_time()
+    cpu_started, saving_cpu_seconds, paused = process_time(), saver.cpu_seconds if saver is not None else 0.0, 0
     stamps = [clock()]
     job.start_epoch(epoch)
     next_report = stamps[0] + REPORT_NANOSECONDS
     for first in range(0, steps, stride):
         count = min(stride, steps - first)
         step(first, count)
-        now = clock()
+        now = clock() - paused
         stamps.append(now)
         if now >= next_report or (epoch == 0 and first == 0):
             rate = (first + count) * samples_per_step * 1e9 / max(1, now - stamps[0])
             report(StepEvent(epoch=epoch, step=first + count, steps=steps, samples_per_second=rate))
             next_report = now + REPORT_NANOSECONDS
+        if saver is not None:
+            paused += saver.after_steps(count)
     job.wait()
-    ended = clock()
+    ended = clock() - paused
     cpu_seconds, memory = process_time() - cpu_started, resident()
+    if saver is not None:
+        cpu_seconds -= saver.cpu_seconds - saving_cpu_seconds
     losses, evaluation_started = job.losses(), perf_counter()
     evaluation = job.evaluate()
     result = EpochResult(
         epoch=epoch, stamps=stamps, ended=ended, cpu_seconds=cpu_seconds, losses=losses, evaluation=evaluation,
-        resident=memory, evaluation_seconds=perf_counter() - evaluation_started,
+        resident=memory, evaluation_seconds=perf_counter() - evaluation_started, paused=paused,
     )  # fmt: skip
     rate = steps * samples_per_step * 1e9 / max(1, ended - stamps[0])
     report(EpochEvent(epoch=epoch, steps=steps, samples_per_second=rate))

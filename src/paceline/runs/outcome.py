@@ -10,8 +10,19 @@ from typing import Any
 
 from paceline.breakdown import break_down
 from paceline.contract.context import Process
+from paceline.contract.job import Evaluation
 from paceline.plan import PlannedRun
-from paceline.record import Energy, Epoch, Finding, Memory, Rank, Record, Startup, Status, TimelineSpan
+from paceline.record import (
+    Energy,
+    Epoch,
+    Finding,
+    Memory,
+    Rank,
+    Record,
+    Startup,
+    Status,
+    TimelineSpan,
+)
 from paceline.runs.meters.energy import EnergyMeter, charge
 from paceline.runs.one_clock import clock_finding, on_one_clock
 from paceline.runs.surroundings import Surroundings, machine_records
@@ -136,10 +147,10 @@ def _measured_fields(
     clocks = [machine.clock for machine in surroundings.machines] if compared else []
     apart = clock_finding(clocks, [seconds for rank_steps in steps.values() for seconds in rank_steps])
     return {
-        "startup": _startup(results, surroundings.launched),
+        "startup": startup_of(results, surroundings.launched),
         "epochs": charged,
         "energy": energy,
-        "ranks": tuple(_rank(process, result) for process, result in zip(processes, results, strict=True)),
+        "ranks": tuple(rank_record(process, result) for process, result in zip(processes, results, strict=True)),
         "losses": tuple(loss if math.isfinite(loss) else None for loss in losses),
         "step_seconds": steps,
         "findings": [
@@ -151,7 +162,8 @@ def _measured_fields(
     }  # fmt: skip
 
 
-def _rank(process: Process, result: RankResult) -> Rank:
+def rank_record(process: Process, result: RankResult) -> Rank:
+    """A process of the run and what it measured."""
     measured = result.measured
     shares = {"run_queue_share": result.run_queue_share, "serving_cpu_seconds": measured.serving_cpu_seconds}
     known = {name: value for name, value in shares.items() if value is not None}
@@ -159,6 +171,7 @@ def _rank(process: Process, result: RankResult) -> Rank:
         rank=process.rank, role=process.role, cores=process.cores, cpu_seconds=measured.cpu_seconds,
         peak_memory_bytes=measured.peak_memory_bytes, memory=_memory(result),
         details={**measured.details, **result.notes, **known}, machine=process.place.name,
+        checkpoint=measured.checkpoint,
     )  # fmt: skip
 
 
@@ -169,7 +182,10 @@ def _charged(
     """The epochs with their joules and where those come from; an instrumented run has no epochs worth charging."""
     if spec.instrumented:
         return epochs, None
-    edges = [(min(view.stamps[0] for view in ranks), max(view.ended for view in ranks)) for ranks in views]
+    # With the time of saving, which the counter cannot tell from that of training.
+    edges = [
+        (min(view.stamps[0] for view in ranks), max(view.ended + view.paused for view in ranks)) for ranks in views
+    ]
     serving = sum(result.measured.serving_cpu_seconds or 0.0 for result in results)
     return charge(epochs, edges, serving, meter)
 
@@ -227,8 +243,6 @@ def _epoch(views: list[EpochResult], spec: RunSpec, number: int) -> Epoch:
     seconds = (max(view.ended for view in views) - min(view.stamps[0] for view in views)) / 1e9
     losses = _mean_losses(views)
     steps = max(len(losses), *(len(view.stamps) - 1 for view in views))
-    tests = [view.evaluation for view in views if view.evaluation]
-    samples, predictions = sum(test.samples for test in tests), sum(test.predictions or 0 for test in tests)
     return Epoch(
         number=number,
         seconds=seconds,
@@ -236,10 +250,18 @@ def _epoch(views: list[EpochResult], spec: RunSpec, number: int) -> Epoch:
         samples=steps * spec.samples_per_step,
         cpu_seconds=sum(view.cpu_seconds for view in views),
         train_loss=_finite(sum(losses) / len(losses)) if losses else None,
-        test_loss=_finite(sum(test.loss_sum for test in tests) / samples) if samples else None,
-        test_accuracy=sum(test.correct or 0 for test in tests) / predictions if predictions else None,
+        **evaluated([view.evaluation for view in views if view.evaluation]),
         evaluation_seconds=max(view.evaluation_seconds for view in views),
     )
+
+
+def evaluated(tests: Sequence[Evaluation]) -> dict[str, float | None]:
+    """Loss and accuracy over the parts of the test set that ranks looked at."""
+    samples, predictions = sum(test.samples for test in tests), sum(test.predictions or 0 for test in tests)
+    return {
+        "test_loss": _finite(sum(test.loss_sum for test in tests) / samples) if samples else None,
+        "test_accuracy": sum(test.correct or 0 for test in tests) / predictions if predictions else None,
+    }
 
 
 def _mean_losses(views: list[EpochResult]) -> list[float]:
@@ -256,7 +278,8 @@ def _steps(result: RankResult) -> tuple[float, ...]:
     return tuple((after - before) / 1e9 for view in result.measured.epochs for before, after in pairwise(view.stamps))
 
 
-def _startup(results: list[RankResult], launched: int) -> Startup:
+def startup_of(results: list[RankResult], launched: int) -> Startup:
+    """Where the seconds before the first step ended went, for the process that was ready last."""
     slowest = max((result for result in results if result.measured.epochs), key=lambda result: result.start.opened)
     start, stamps = slowest.start, slowest.measured.epochs[0].stamps
     return Startup(

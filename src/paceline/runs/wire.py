@@ -13,7 +13,7 @@ from paceline.contract.job import Evaluation
 from paceline.contract.trace import Trace
 from paceline.contract.user_model_facts import UserModelFacts
 from paceline.link import NetworkLink
-from paceline.record import Energy, Finding, GpuUse
+from paceline.record import Energy, Finding, GpuUse, RankCheckpoint
 from paceline.runs.meters.load import Reading
 from paceline.runs.meters.memory import Resident
 from paceline.spans import Span
@@ -47,6 +47,8 @@ class WorkerOrders(RunOrders):
 
     host: str
     port: int
+    # Where checkpoints go; None where the run makes none.
+    checkpoints: Path | None = None
 
 
 class StepEvent(Message):
@@ -93,6 +95,8 @@ class EpochResult(Message):
     resident: Resident | None = None
     # By wall clock, whatever clock the job keeps.
     evaluation_seconds: float = 0.0
+    # What saving took before `ended`, in nanoseconds; stamps leave it out.
+    paused: int = 0
 
 
 class Measurements(Message):
@@ -109,6 +113,8 @@ class Measurements(Message):
     serving_cpu_seconds: float | None = None
     # What a process of an instrumented run did when.
     spans: list[Span] = []
+    # None where nothing was saved, or other processes saved it.
+    checkpoint: RankCheckpoint | None = None
 
 
 class ProcessStart(Message):

@@ -19,9 +19,12 @@ from typing import Any, Literal
 _STARTED = perf_counter_ns()
 
 from paceline.contract.context import FINISHED, Context, Process, Rendezvous  # noqa: E402
-from paceline.contract.job import Service  # noqa: E402
+from paceline.contract.job import Job, Service  # noqa: E402
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
+from paceline.runs.checkpoints import Saver  # noqa: E402
 from paceline.runs.devices import pin  # noqa: E402
+from paceline.runs.elastic.progress import ProgressNotes, first_step  # noqa: E402
+from paceline.runs.elastic.training import train_open  # noqa: E402
 from paceline.runs.folder import RunFolder  # noqa: E402
 from paceline.runs.links.namespaces import enter  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
@@ -101,8 +104,11 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
         measured = serve(job, context.recorder)
     elif context.recorder is not None:
         measured = train_instrumented(job, orders.schedule, samples, reporter, context.recorder)
+    elif orders.spec.membership is not None:
+        first = first_step(start.folder, start.rank)
+        measured = train_open(job, orders.schedule, first, ProgressNotes(start.folder, start.rank))
     else:
-        measured = train(job, orders.schedule, samples, reporter)
+        measured = train(job, orders.schedule, samples, reporter, _saver(job, orders))
         if orders.keep_weights:
             _keep_weights(context, job.weights(), start.folder)
     if orders.spec.several_machines and "data" in vars(context):
@@ -119,6 +125,13 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
         notes=context.notes,
         run_queue_share=waited,
     )  # fmt: skip
+
+
+def _saver(job: Job, orders: WorkerOrders) -> Saver | None:
+    if orders.spec.checkpoint_every is None:
+        return None
+    assert orders.checkpoints is not None
+    return Saver(job, orders.spec.checkpoint_every, orders.checkpoints)
 
 
 def _keep_weights(context: Context, weights: dict[str, Any], folder: RunFolder) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from paceline.contract.context import Context
@@ -30,8 +31,10 @@ KNOBS = (
     Knob("fault", "none", "what goes wrong", FAULTS),
     Knob("fault_step", 1, "in which step of the run, counted from 0"),
     Knob("fault_rank", 0, "in which process"),
+    Knob("save_ms", 50.0, "milliseconds of a checkpoint"),
     Knob("real_time", False, "sleep through the steps instead of only counting"),
 )
+SAVED_BYTES = 1_000_000
 START_LOSS, LOSS_STEPS, BEST_ACCURACY = 2.3, 40.0, 0.98
 
 
@@ -95,6 +98,15 @@ class FakeJob:
         """No weights: nothing is trained."""
         return {}
 
+    def checkpoint(self) -> "FakeCheckpoint":
+        """Each worker pretends to save a part, so that their clocks stay together."""
+        return FakeCheckpoint(self)
+
+    def pass_save(self) -> int:
+        """Lets the time of a save pass; gives its bytes."""
+        self._pass(float(self._knobs["save_ms"]))
+        return SAVED_BYTES // self._spec.workers
+
     def details(self) -> dict[str, Any]:
         """A mark that the times are made up."""
         return {"pretended": True}
@@ -135,6 +147,28 @@ class FakeJob:
                 os._exit(3)
 
 
+class FakeCheckpoint:
+    """Pretends to save and to load, in the same time."""
+
+    def __init__(self, job: FakeJob) -> None:
+        self._job = job
+
+    def save(self, _folder: Path) -> int:
+        """Takes the time that it is told."""
+        return self._job.pass_save()
+
+    def load(self, _folder: Path) -> None:
+        """Takes as long as a save."""
+        self._job.pass_save()
+
+    def digest(self) -> str:
+        """There is nothing that could change."""
+        return ""
+
+    def erase(self) -> None:
+        """There is nothing to erase."""
+
+
 class _Random:
     """A small generator of numbers in 0..1 that needs no import (Lehmer, 1951)."""
 
@@ -167,6 +201,6 @@ STRATEGY = Strategy(
     footprint=footprint,
     open_job=open_job,
     knobs=KNOBS,
-    needs=Needs(devices=("cpu",)),
+    needs=Needs(devices=("cpu",), heeds=frozenset({"checkpoint_every"})),
     traits=Traits(keeps_own_clock=True),
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from paceline.breakdown import RankBreakdown
 from paceline.plan import complete
-from paceline.record import Energy, Epoch, Finding, Memory, Rank, Record, Startup, Status
+from paceline.record import Energy, Epoch, Finding, MemberChange, Memory, Progress, Rank, Record, Startup, Status
 from paceline.scale import shrink
 from paceline.spec import RunSpec
 from paceline.study import Study
@@ -41,8 +41,25 @@ def record(spec: RunSpec, repeat: int = 0, study: str = "example") -> Record:
         findings=(OVERSUBSCRIBED,) if spec.workers > CORES else (),
         energy=Energy(source="estimated", watts_per_core=6.75), parameters=402_442,
         breakdown=tuple(_breakdown(place, spec, step) for place in range(spec.workers)) if spec.instrumented else (),
+        **_members(spec, step),
         environment={"python": "3.11.7", "cores": [0, 1], "frameworks": {"torch": "2.13.0"}, "cpu": "a processor"},
     )  # fmt: skip
+
+
+def _members(spec: RunSpec, step: float) -> dict[str, object]:
+    """Progress with a standstill of two seconds after each change of members."""
+    if spec.membership is None:
+        return {}
+    changes, progress, seconds, away = [], [], 5.0, False
+    steps_of = {change.step: change for change in spec.membership.changes}
+    for number in range(1, (spec.steps or 0) + 1):
+        if (change := steps_of.get(number)) is not None:
+            changes.append(MemberChange(kind=change.kind, step=number, seconds=seconds))
+            seconds, away = seconds + 2.0, change.kind == "leave"
+        seconds += 2 * step if away else step
+        by = (0,) if away else (0, 1)
+        progress.append(Progress(seconds=seconds, step=number, samples=256, loss=2.3 * 0.99**number, trained_by=by))
+    return {"changes": tuple(changes), "progress": tuple(progress)}
 
 
 def _epoch(number: int, steps: int, step: float, spec: RunSpec) -> Epoch:

@@ -28,6 +28,8 @@ WHAT_APPLIES = {
     "data-size": ALWAYS | {"data-seconds", "data-size"},
     "quick": ALWAYS | {"breakdown"},
     "links": ALWAYS | {"links"},
+    # All its runs have as many workers.
+    "elastic": {"ranking", "energy", "memory", "losses", "membership"},
 }
 
 

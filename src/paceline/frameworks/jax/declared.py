@@ -10,7 +10,7 @@ PRELOAD = ("jax", "jax.numpy")
 
 STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "optimizer steps in one call of the compiled function")
 # Fields of a run that the step of `JaxJob` heeds.
-STEP_FIELDS = frozenset({"accumulation", "recompute", "clip"})
+STEP_FIELDS = frozenset({"accumulation", "recompute", "clip", "checkpoint_every"})
 PROCESSES = Knob("processes", False, "a process for each worker (jax.distributed) instead of one that drives all")
 
 

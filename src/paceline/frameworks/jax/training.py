@@ -20,6 +20,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.errors import ModelError
 from paceline.frameworks.jax import group as jax_group
+from paceline.frameworks.jax.checkpoint import JaxCheckpoint
 from paceline.frameworks.jax.layout import Layout, path_name, put, state_shardings
 from paceline.frameworks.jax.model import Apply, build_apply
 from paceline.frameworks.jax.optimizer import Transformation, Tree, make_optimizer
@@ -278,6 +279,14 @@ class JaxJob:
             return named
         shapes = weight_shapes(self._context.model.layers, self._context.data.input_shape)
         return {name: array.reshape(shapes[name]) for name, array in named.items()}
+
+    def checkpoint(self) -> JaxCheckpoint:
+        """Parameters, buffers and optimizer state, as far as they lie on devices of this process."""
+
+        def put_back(state: Tree) -> None:
+            self._state = state
+
+        return JaxCheckpoint(f"rank-{self._context.process.rank}", lambda: self._state, put_back)
 
     def details(self) -> dict[str, Any]:
         """Devices, and the bytes that arrays hold on those of this process."""

@@ -9,7 +9,7 @@ from paceline.systems import System
 PRELOAD = ("tensorflow", "keras", "paceline.frameworks.tensorflow.training")
 
 # Fields of a run that the step of `TfJob` heeds.
-STEP_FIELDS = frozenset({"accumulation", "recompute", "clip"})
+STEP_FIELDS = frozenset({"accumulation", "recompute", "clip", "checkpoint_every"})
 STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "training steps in one call of the traced function")
 
 

@@ -16,6 +16,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.frameworks.keras.model import build_model, export_weights, keras_inputs, loss_function
 from paceline.frameworks.keras.optimizer import optimizer_for
+from paceline.frameworks.tensorflow.checkpoint import TfCheckpoint
 from paceline.frameworks.tensorflow.optimizer import KINDS
 from paceline.frameworks.tensorflow.passes import Gradients, clip_sums, in_passes, recompute
 from paceline.workloads.base import Weights
@@ -173,6 +174,11 @@ class TfJob:
     def weights(self) -> Weights:
         """All weights in the neutral layout."""
         return export_weights(self._context, self._model)
+
+    def checkpoint(self) -> TfCheckpoint:
+        """All variables. Of several processes each saves them, as TensorFlow asks: to read them may need all."""
+        variables = [*self._model.variables, *self._optimizer.variables]
+        return TfCheckpoint(f"rank-{self._context.process.rank}", [variable.value for variable in variables])
 
     def details(self) -> dict[str, Any]:
         """Thread pools, where the replicas are, and the bytes that their variables hold."""

@@ -14,7 +14,7 @@ GRAPH_EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled", "graph", "compil
 
 
 # Fields of a run that one training step of `TorchJob` heeds.
-STEP_FIELDS = frozenset({"accumulation", "recompute", "clip"})
+STEP_FIELDS = frozenset({"accumulation", "recompute", "clip", "checkpoint_every"})
 
 
 def check_step(spec: RunSpec, system: System) -> str | None:
@@ -95,5 +95,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 WHOLE_PARAMETERS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
 PRECISIONS: tuple[Precision, ...] = (*WHOLE_PARAMETERS, "fp16", "bf16-pure")
 NEEDS = Needs(precisions=PRECISIONS, executions=("eager", "compiled"), is_out_of_memory=is_out_of_memory)
+# Where servers have the optimizer's state, no worker could save it.
+SERVED_STEP_FIELDS = STEP_FIELDS - {"checkpoint_every"}
 # Of strategies that give each worker a part of the model.
-NEEDS_OF_PARTS = replace(NEEDS, executions=("eager",))
+NEEDS_OF_PARTS = replace(NEEDS, executions=("eager",), heeds=frozenset({"checkpoint_every"}))

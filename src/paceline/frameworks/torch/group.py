@@ -17,7 +17,7 @@ PROBE_BYTES = 16 << 20
 PROBE_ROUNDS = 4
 
 
-def _store(context: Context, patience: timedelta) -> dist.TCPStore:
+def open_store(context: Context, patience: timedelta) -> dist.TCPStore:
     """The store through which the processes find each other, on the port that the first one holds open."""
     process, meeting = context.process, context.rendezvous
     first = process.rank == 0
@@ -31,14 +31,19 @@ def _store(context: Context, patience: timedelta) -> dist.TCPStore:
         return open_store(use_libuv=False)
 
 
+def patience_of(context: Context) -> timedelta:
+    """How long a transfer may take."""
+    return timedelta(seconds=context.spec.collective_timeout_seconds)
+
+
 def join_group(context: Context, backend: str | None = None, with_host: bool = False) -> None:
     """Every process of the run in one group: gloo on CPU, NCCL on CUDA, unless the strategy needs another.
 
     `with_host` adds gloo for tensors in the host's memory.
     """
     process = context.process
-    patience = timedelta(seconds=context.spec.collective_timeout_seconds)
-    store = _store(context, patience)
+    patience = patience_of(context)
+    store = open_store(context, patience)
     backend = backend or ("gloo" if context.spec.device == "cpu" else "nccl")
     if backend == "nccl":
         open_slice_link(context)

@@ -86,7 +86,7 @@ class LossScale:
 
     def __init__(self, device: torch.device, agree: bool, group: dist.ProcessGroup | None = None) -> None:
         self.factor, self.skipped_steps = FIRST_SCALE, 0
-        self._device, self._agree, self._group, self._good_steps = device, agree, group, 0
+        self._device, self._agree, self._group, self.good_steps = device, agree, group, 0
 
     def unscale(self, parameters: Iterable[nn.Parameter]) -> bool:
         """Divides all gradients by the factor, and says whether the step may be made."""
@@ -106,13 +106,13 @@ class LossScale:
         return finite
 
     def _update(self, finite: bool) -> None:
-        self._good_steps = self._good_steps + 1 if finite else 0
+        self.good_steps = self.good_steps + 1 if finite else 0
         if not finite:
             self.factor *= BACKOFF
             self.skipped_steps += 1
-        elif self._good_steps == STEPS_TO_GROW:
+        elif self.good_steps == STEPS_TO_GROW:
             self.factor *= GROWTH
-            self._good_steps = 0
+            self.good_steps = 0
 
 
 def loss_scale(

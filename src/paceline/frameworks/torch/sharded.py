@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_map_only
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.errors import ModelError
-from paceline.frameworks.torch.compression import make_contiguous
+from paceline.frameworks.torch.checkpoint import TorchCheckpoint, is_first_replica
+from paceline.frameworks.torch.compression import DataParallelJob, make_contiguous
 from paceline.frameworks.torch.found_blocks import LISTS, Blocks, find_blocks
 from paceline.frameworks.torch.loss_in_head import loss_of_inputs
 from paceline.frameworks.torch.precision import half_of, reduction_type
@@ -116,6 +117,14 @@ def send_with_last_pass(module: FSDPModule, last: bool) -> None:
     module.set_reshard_after_backward(last)
 
 
+class DividedOptimizerJob(DataParallelJob):
+    """Training with DDP and an optimizer whose state is divided over ranks."""
+
+    def checkpoint(self) -> TorchCheckpoint:
+        """Each rank's part of the optimizer's state, on the first with the model."""
+        return self._checkpoint_of(None if self._context.process.index else self._bare_module())
+
+
 class ShardedJob(TorchJob):
     """Training on a model that is divided over ranks."""
 
@@ -149,6 +158,10 @@ class ShardedJob(TorchJob):
             if isinstance(module, FSDPModule):
                 module.reshard()
         return evaluation
+
+    def checkpoint(self) -> TorchCheckpoint | None:
+        """The shards that this rank holds; of several groups with the same shards, the first saves them."""
+        return self._checkpoint_of(self._module) if is_first_replica(self._module) else None
 
     def close(self) -> None:
         """With what knows the module."""

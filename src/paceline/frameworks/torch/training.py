@@ -19,6 +19,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.data.base import EVALUATION_BATCH, DataSet
 from paceline.errors import ModelError
+from paceline.frameworks.torch.checkpoint import TorchCheckpoint
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
 from paceline.frameworks.torch.optimizer import make_optimizer
@@ -289,6 +290,22 @@ class TorchJob:
     def weights(self) -> Weights:
         """All weights in the neutral layout."""
         return export_weights(self._context, self._bare_module().state_dict())
+
+    def checkpoint(self) -> TorchCheckpoint | None:
+        """The whole state, saved by the first process: all others hold the same."""
+        return None if self._context.process.index else self.whole_checkpoint()
+
+    def whole_checkpoint(self) -> TorchCheckpoint:
+        """Everything, under a name that every process finds."""
+        return self._checkpoint_of(self._bare_module(), name="whole")
+
+    def _checkpoint_of(
+        self, module: nn.Module | None, beside: dict[str, Tensor] | None = None, name: str | None = None
+    ) -> TorchCheckpoint:
+        """A checkpoint of what this process holds, with the loss scale of fp16."""
+        numbers = [] if self._scale is None else [(self._scale, "factor"), (self._scale, "good_steps")]
+        name = name or f"rank-{self._context.process.rank}"
+        return TorchCheckpoint(name, module, self._optimizer, beside, numbers)
 
     def details(self) -> dict[str, Any]:
         """Thread pools as PyTorch has them, and the bytes that its tensors hold."""

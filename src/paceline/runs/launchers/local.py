@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paceline.contract.context import Process
 from paceline.runs.devices import lay_out_run, process_environment
-from paceline.runs.folder import RunFolder, run_folder
+from paceline.runs.folder import RunFolder, checkpoint_folder, run_folder
 from paceline.runs.links.network import RunNetwork, run_network
 from paceline.runs.meters.machine import MachineMeters, open_machine_meters
 from paceline.runs.processes import POLL_SECONDS
@@ -63,6 +63,7 @@ class LocalLauncher:
                 )
             }
             group = LocalGroup(folder, orders, environments, self.starter, network=network)
+            group.checkpoints = stack.enter_context(checkpoint_folder(orders.spec, folder))
             if network is not None:
                 group.meeting = network.listener.getsockname()
             self.starter.prepare(list(environments.values()))
@@ -95,6 +96,7 @@ class LocalGroup:
     environments: dict[int, dict[str, str]]
     starter: Starter
     meters: MachineMeters = field(default_factory=MachineMeters)
+    checkpoints: Path | None = None
     # The socket where all processes meet is here where rank 0 is.
     network: RunNetwork | None = None
     meeting: tuple[str, int] | None = None
@@ -109,7 +111,7 @@ class LocalGroup:
         """Starts every process; the first one inherits the socket on which the others will find it."""
         assert self.meeting is not None
         host, port = self.meeting
-        self.folder.write_orders(WorkerOrders(**dict(self.orders), host=host, port=port))
+        self.folder.write_orders(WorkerOrders(**dict(self.orders), host=host, port=port, checkpoints=self.checkpoints))
         self._events_fd, write_fd = os.pipe()
         self.meters.start()
         try:
@@ -120,6 +122,26 @@ class LocalGroup:
                 self.processes.append(self.starter.start(process))
         finally:
             os.close(write_fd)
+
+    def depart(self, rank: int) -> None:
+        """Kills a process without warning, and whatever it started."""
+        process = self.processes[rank]
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def arrive(self, rank: int) -> None:
+        """Starts a process in the place of one that departed; nobody listens to its events.
+
+        It is a new interpreter, as on a machine that has just come: it imports everything by itself.
+        """
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        log = self.folder.later_log(rank)
+        try:
+            process = NewProcess(self.folder.path, rank, self.environments[rank], log, (nowhere,))
+            self.processes[rank] = Starter().start(process)
+        finally:
+            os.close(nowhere)
 
     def events(self, seconds: float) -> list[StepEvent | EpochEvent]:
         """The progress that processes reported within that time."""

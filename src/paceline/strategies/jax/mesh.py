@@ -78,6 +78,7 @@ STRATEGY = Strategy(
         can_be_instrumented=can_be_instrumented,
     ),
     traits=Traits(
+        saved_by="parts",
         replicas=lambda spec: layout_of(spec).data_ranks,
         splits_layers=lambda spec: layout_of(spec).tensor > 1,
     ),

@@ -64,6 +64,6 @@ STRATEGY = Strategy(
         # What XLA's profiler tells of GPUs has not been tried.
         can_be_instrumented=on_cores,
     ),
-    traits=Traits(replicas=one_replica, splits_layers=always),
+    traits=Traits(saved_by="parts", replicas=one_replica, splits_layers=always),
     testing=Testing(reference=on_one_worker("jax-single")),
 )

@@ -57,6 +57,11 @@ def _why_not_sent(spec: RunSpec, knobs: dict[str, Any]) -> str | None:
             f"reduction {spec.reduction} and compression {knobs['compression']} both say how gradients are sent; "
             f"leave one of them out"
         )
+    if knobs["compression"] == "powersgd" and spec.checkpoint_every is not None:
+        return (
+            "torch-ddp cannot save with checkpoint_every what PowerSGD left out of earlier steps and adds later; "
+            "leave it out, or use another compression"
+        )
     if knobs["compression"] == "powersgd" and spec.precision == "bf16-pure":
         return "PowerSGD factors gradients in single precision; use precision bf16, or another compression"
     return None
@@ -205,6 +210,7 @@ STRATEGY: Strategy = Strategy(
         executions=declared.GRAPH_EXECUTIONS,
         heeds=declared.STEP_FIELDS | {"reduction"},
         check=check,
+        membership="agents",
     ),
     traits=Traits(
         peaks=Peaks(partial(whole_model_peaks, buckets=BUCKET_SETS)),

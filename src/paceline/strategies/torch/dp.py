@@ -77,6 +77,7 @@ STRATEGY = Strategy(
         devices=("cuda", "cuda-slice"),
         precisions=declared.WHOLE_PARAMETERS,
         executions=("eager",),
+        heeds=frozenset({"checkpoint_every"}),
         shares_gpu=True,
         roles=one_process_for_all_workers,
         check=check,

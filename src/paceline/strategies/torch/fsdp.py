@@ -158,6 +158,7 @@ STRATEGY: Strategy = Strategy(
     ),
     needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS | {"reduction", "offload"}, check=check),
     traits=Traits(
+        saved_by="parts",
         peaks=Peaks(peaks, casts=True),
         searched=(Search("hsdp_replicas", one_group_per_node),),
         lighter_with={"reduce": "each"},

@@ -38,5 +38,5 @@ STRATEGY: Strategy = Strategy(
         cut_by=always_cut_by("stages"),
         check=lambda spec, _system: why_not_cut(spec, {}, spec_facts),
     ),
-    traits=Traits(replicas=one_replica, calibrated_like=("torch-pipeline", "torch-tensor")),
+    traits=Traits(saved_by="parts", replicas=one_replica, calibrated_like=("torch-pipeline", "torch-tensor")),
 )

@@ -48,6 +48,7 @@ STRATEGY: Strategy = Strategy(
         check=lambda spec, _system: why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts),
     ),
     traits=Traits(
+        saved_by="parts",
         replicas=one_replica,
         searched=(MICROBATCHES_AND_SCHEDULE,),
         timed_on=("mlp",),

@@ -72,6 +72,6 @@ STRATEGY = Strategy(
         Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
     ),
     # The norm of all gradients, which clip asks for, is known to no process: each server has some of them.
-    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS - {"clip"}, roles=roles, check=check),
+    needs=replace(declared.NEEDS, heeds=declared.SERVED_STEP_FIELDS - {"clip"}, roles=roles, check=check),
     traits=Traits(timed_on=("mlp",)),
 )

@@ -45,6 +45,10 @@ STRATEGY: Strategy = Strategy(
         check=lambda spec, _system: why_not_split(spec, STRATEGY.knob_values(spec), spec_facts),
     ),
     traits=Traits(
-        replicas=one_replica, splits_layers=always, timed_on=("mlp", "transformer"), calibrated_like=("torch-pipeline",)
+        saved_by="parts",
+        replicas=one_replica,
+        splits_layers=always,
+        timed_on=("mlp", "transformer"),
+        calibrated_like=("torch-pipeline",),
     ),
 )

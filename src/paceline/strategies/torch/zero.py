@@ -74,11 +74,11 @@ def open_job(context: Context) -> Job:
     """DDP with a divided optimizer."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from paceline.frameworks.torch.compression import DataParallelJob, make_contiguous
+    from paceline.frameworks.torch.compression import make_contiguous
     from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.recompute import recompute
-    from paceline.frameworks.torch.sharded import shard_state
+    from paceline.frameworks.torch.sharded import DividedOptimizerJob, shard_state
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device
 
     device, knobs = torch_device(context), STRATEGY.knob_values(context.spec)
@@ -96,7 +96,7 @@ def open_job(context: Context) -> Job:
         find_unused_parameters=bool(knobs["find_unused_parameters"]),
     )
     optimizer = shard_state(optimizer_for(context, module), in_buckets)
-    return DataParallelJob(context, wrapped, device, optimizer)
+    return DividedOptimizerJob(context, wrapped, device, optimizer)
 
 
 STRATEGY = Strategy(
@@ -113,6 +113,7 @@ STRATEGY = Strategy(
     ),
     needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, check=check),
     traits=Traits(
+        saved_by="optimizer_parts",
         peaks=Peaks(partial(whole_model_peaks, buckets=BUCKET_SETS)),
         timed_on=("mlp",),
         calibrated_like=("torch-ddp", "torch-fsdp"),

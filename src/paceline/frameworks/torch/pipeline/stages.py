@@ -12,6 +12,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.cuts import Pipeline
 from paceline.errors import ModelError
+from paceline.frameworks.torch.checkpoint import TorchCheckpoint
 from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, cut_model, in_half
 from paceline.frameworks.torch.precision import LossScale, loss_scale, shared_casts
@@ -229,6 +230,10 @@ class StageJob(TorchJob):
         if gathered is None:
             return {}
         return export_weights(self._context, {name: tensor for part in gathered for name, tensor in part.items()})
+
+    def checkpoint(self) -> TorchCheckpoint:
+        """The stages that this process holds."""
+        return self._checkpoint_of(self._module)
 
     def details(self) -> dict[str, Any]:
         """With the stages and layers that this process holds."""

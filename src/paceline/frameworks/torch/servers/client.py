@@ -3,7 +3,7 @@
 It takes the place of an optimizer. All messages are whole tensors from and to their own memory over a gloo group.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -13,9 +13,10 @@ import torch.distributed as dist
 from torch import nn
 
 from paceline.contract.context import Context
-from paceline.costs.servers import Cut, Piece, holds_back
+from paceline.costs.servers import Cut, holds_back
 from paceline.frameworks.torch.flat_parameters import FlatParameters
 from paceline.frameworks.torch.precision import parameter_type
+from paceline.frameworks.torch.servers.links import GroupLink, Link
 from paceline.frameworks.torch.training import TorchJob
 
 # First number of a word: what the worker will do next, as a sum.
@@ -39,8 +40,11 @@ class ServerClient:
     # Where an optimizer has its state; here it is on the servers.
     state: dict[Any, Any] = {}
 
-    def __init__(self, context: Context, module: nn.Module, device: torch.device, cut: Cut) -> None:
-        self.server_ranks = range(context.spec.workers, context.spec.workers + cut.servers)
+    def __init__(
+        self, context: Context, module: nn.Module, device: torch.device, cut: Cut, links: Sequence[Link] | None = None
+    ) -> None:
+        # One for each server; usually those of the group that all processes are in.
+        self.links = links or [GroupLink(context.spec.workers + server) for server in range(cut.servers)]
         self._part = 1 / context.spec.workers
         self.flat = FlatParameters(module, device, parameter_type(context.spec))
         self._holds_back = holds_back(context.spec)
@@ -66,7 +70,7 @@ class ServerClient:
         """Gives every server the parameters to start from; only the first worker calls it."""
         self.send_word([self.flat.elements])
         self._transfers += [
-            dist.isend(self.flat.landing[piece.start : piece.stop], self._rank(piece), tag=value_tag(number))
+            self.links[piece.server].send(self.flat.landing[piece.start : piece.stop], value_tag(number))
             for number, piece in enumerate(self._pieces)
         ]
         self.finish()
@@ -108,7 +112,7 @@ class ServerClient:
     def send_word(self, word: list[int]) -> None:
         """Sends the same short message to every server: what this worker will do next."""
         self._word = torch.tensor(word)
-        self._transfers += [dist.isend(self._word, server, tag=WORD_TAG) for server in self.server_ranks]
+        self._transfers += [link.send(self._word, WORD_TAG) for link in self.links]
 
     def _on_gradient(self, parameter: int) -> None:
         """Keeps a parameter's gradient and sends the pieces that are complete with it."""
@@ -131,15 +135,12 @@ class ServerClient:
         if self._fetching:
             self._receive(number)
         gradients = self.flat.gradients[piece.start : piece.stop]
-        self._transfers.append(dist.isend(gradients, self._rank(piece), tag=gradient_tag(number)))
+        self._transfers.append(self.links[piece.server].send(gradients, gradient_tag(number)))
 
     def _receive(self, number: int) -> None:
         piece = self._pieces[number]
         values = self.flat.landing[piece.start : piece.stop]
-        self._transfers.append(dist.irecv(values, self._rank(piece), tag=value_tag(number)))
-
-    def _rank(self, piece: Piece) -> int:
-        return self.server_ranks[piece.server]
+        self._transfers.append(self.links[piece.server].receive(values, value_tag(number)))
 
     def end(self) -> None:
         """After a backward pass: parameters without a gradient count as zero, and what a GPU copied out leaves."""
@@ -184,11 +185,15 @@ class ServedJob(TorchJob):
     def __init__(self, context: Context, module: nn.Module, device: torch.device, client: ServerClient) -> None:
         def leave() -> None:
             client.close()
-            dist.destroy_process_group()
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
-        # Servers have no part in it and do not wait for it.
-        self.group = dist.new_group(list(range(context.spec.workers)), use_local_synchronization=True)
-        super().__init__(context, module, device, client, partial(dist.barrier, group=self.group), leave)
+        barrier: Callable[[], Any] | None = None
+        if dist.is_initialized():
+            # Servers have no part in it and do not wait for it.
+            self.group = dist.new_group(list(range(context.spec.workers)), use_local_synchronization=True)
+            barrier = partial(dist.barrier, group=self.group)
+        super().__init__(context, module, device, client, barrier, leave)
         self._client = client
         if context.process.rank == 0:
             client.send_initial_parameters()

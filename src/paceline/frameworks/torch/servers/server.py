@@ -17,6 +17,7 @@ from paceline.errors import ModelError
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.frameworks.torch.precision import parameter_type
 from paceline.frameworks.torch.servers.client import DONE, WORD_TAG, gradient_tag, value_tag
+from paceline.frameworks.torch.servers.links import GroupLink, Link
 from paceline.frameworks.torch.training import held_bytes
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -64,19 +65,21 @@ class ServedPiece:
 class Shard:
     """All pieces of one server, in the order in which their gradients come."""
 
-    def __init__(self, context: Context, cut: Cut, make: MakeOptimizer) -> None:
+    def __init__(self, context: Context, cut: Cut, make: MakeOptimizer, first: Link | None = None) -> None:
+        # `first` is the link to the first worker, which has the parameters to start from.
+        first = first or GroupLink(0)
         # A worker may think, evaluate or compile for long; one that died closes its connection.
         self.patience = timedelta(seconds=context.spec.timeout_seconds)
         self.workers = range(context.spec.workers)
         elements = torch.zeros(1, dtype=torch.int64)
-        dist.irecv(elements, 0, tag=WORD_TAG).wait(self.patience)
+        first.receive(elements, WORD_TAG).wait(self.patience)
         numbered = enumerate(cut.pieces(int(elements)))
         kept = [(number, piece) for number, piece in numbered if piece.server == context.process.index]
         self.values = torch.empty(sum(piece.elements for _, piece in kept), dtype=parameter_type(context.spec))
         ranges = self.values.split([piece.elements for _, piece in kept])
         self.pieces = [ServedPiece(number, values, make) for (number, _), values in zip(kept, ranges, strict=True)]
         for piece in self.pieces:
-            dist.recv(piece.values.data, 0, tag=value_tag(piece.number))
+            first.receive(piece.values.data, value_tag(piece.number)).wait(self.patience)
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes of the pieces and of their optimizers."""

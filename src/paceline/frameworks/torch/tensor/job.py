@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.errors import ModelError
+from paceline.frameworks.torch.checkpoint import TorchCheckpoint
 from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.precision import compute_in_half
 from paceline.frameworks.torch.tensor.plan import split_user_model
@@ -67,6 +68,10 @@ class TensorJob(TorchJob):
         """All weights, put together from the workers."""
         whole = self._split.arrangement.whole(self._module.state_dict(), self._split.mesh.get_group())
         return export_weights(self._context, whole)
+
+    def checkpoint(self) -> TorchCheckpoint:
+        """The worker's part of every layer, and what is not split."""
+        return self._checkpoint_of(self._module)
 
     def details(self) -> dict[str, Any]:
         """Adds how far the workers' copies of unsplit parameters have drifted apart, which must be zero."""

@@ -130,6 +130,7 @@ STRATEGY = Strategy(
         can_be_instrumented=on_cores,
     ),
     traits=Traits(
+        saved_by="parts",
         replicas=lambda spec: rows_of(spec).count,
         splits_layers=lambda spec: rows_of(spec).ways > 1,
         searched=(Search("tensor", group_sizes_within_a_node(other_than=2)),),

@@ -98,6 +98,7 @@ STRATEGY = Strategy(
         check=check,
     ),
     traits=Traits(
+        saved_by="parts",
         replicas=lambda spec: rows_of(spec).count,
         splits_layers=lambda spec: rows_of(spec).ways > 1,
         searched=(Search("tensor", group_sizes_within_a_node(other_than=1)),),

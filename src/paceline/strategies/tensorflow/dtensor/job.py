@@ -16,6 +16,7 @@ from tensorflow.experimental import dtensor
 from paceline.contract.context import Context
 from paceline.costs.splits import Rows
 from paceline.frameworks.keras.model import keras_inputs
+from paceline.frameworks.tensorflow.checkpoint import TfCheckpoint
 from paceline.frameworks.tensorflow.devices import prepare
 from paceline.frameworks.tensorflow.passes import clip_factor
 from paceline.frameworks.tensorflow.training import TfJob
@@ -94,6 +95,14 @@ class Update:
             gradient = settings.momentum * slots[0] + gradient
             slots[0].assign(gradient)
         return gradient
+
+
+class DtensorCheckpoint(TfCheckpoint):
+    """Variables of which each device has a part."""
+
+    def arrays(self, variable: tf.Variable) -> list[np.ndarray]:
+        """The part on each device."""
+        return [part.numpy() for part in dtensor.unpack(variable.read_value())]
 
 
 class DtensorJob(TfJob):
@@ -185,6 +194,10 @@ class DtensorJob(TfJob):
         outputs = self._network(arrays, inputs, divided=False)
         right = tf.cast(tf.argmax(outputs, -1) == targets, tf.int64)
         return _cross_entropy(outputs, targets), tf.reduce_sum(right)
+
+    def checkpoint(self) -> TfCheckpoint:
+        """All arrays and what the optimizer keeps of them, of which the devices have parts."""
+        return DtensorCheckpoint("rank-0", [*self._arrays.values(), *self._update.variables])
 
     def weights(self) -> Weights:
         """Put together from all devices."""

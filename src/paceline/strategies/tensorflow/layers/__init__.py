@@ -77,6 +77,6 @@ STRATEGY = Strategy(
         check=check,
         can_be_instrumented=can_be_instrumented,
     ),
-    traits=Traits(replicas=one_replica, searched=(Search("microbatches", batch_parts),)),
+    traits=Traits(saved_by="parts", replicas=one_replica, searched=(Search("microbatches", batch_parts),)),
     testing=Testing(reference=on_one_worker("tf-single")),
 )

@@ -27,6 +27,11 @@ def check(spec: RunSpec, system: System) -> str | None:
         )
     if knobs["loop"] == "fit" and knobs["steps_per_execution"] != 1:
         return "loop fit tells one loss per call, so steps_per_execution must be 1 there; leave it out or use custom"
+    if knobs["loop"] == "fit" and spec.checkpoint_every is not None:
+        return (
+            "loop fit of tf-mirrored makes an epoch in one call and cannot save in the middle of it; "
+            "leave checkpoint_every out, or use loop custom"
+        )
     unmade = "accumulation" if spec.accumulation > 1 else "clip" if spec.clip is not None else None
     if knobs["loop"] == "fit" and unmade:
         return (

@@ -8,6 +8,7 @@ from dataclasses import replace
 from paceline.contract.context import Context, Process
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, Testing, on_one_worker
+from paceline.contract.traits import Traits
 from paceline.costs import tensorflow as costs
 from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.costs.messages import all_reduce
@@ -72,5 +73,6 @@ STRATEGY = Strategy(
         declared.STEPS_PER_EXECUTION,
     ),
     needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, environment=environment, check=check),
+    traits=Traits(saved_by="all"),
     testing=Testing(reference=on_one_worker("tf-single")),
 )

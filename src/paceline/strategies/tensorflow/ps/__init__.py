@@ -115,6 +115,7 @@ STRATEGY = Strategy(
         roles=roles,
         environment=environment,
         check=check,
+        membership="members",
         # Taken apart, a share is one pass.
         can_be_instrumented=lambda spec: on_cores(spec) and spec.accumulation == 1,
     ),

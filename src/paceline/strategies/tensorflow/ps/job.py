@@ -4,10 +4,12 @@ Variables and what the optimizer keeps beside them live on servers; a worker rea
 applied there, without regard for what other workers did meanwhile.
 """
 
+import contextlib
 import json
 import math
 import os
 import socket
+import threading
 from collections import deque
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from paceline.contract.context import Context
+from paceline.contract.job import Share
 from paceline.frameworks.keras.optimizer import TorchOptimizer
 from paceline.frameworks.meeting import held_addresses
 from paceline.frameworks.staleness import Staleness
@@ -103,6 +106,8 @@ class Chief(TfJob):
         tf.config.threading.set_inter_op_parallelism_threads(2 + context.spec.workers)
         self._servers, self._ahead, self._workers = servers, ahead, context.spec.workers
         self._connections, strategy = _connect(context)
+        if context.spec.membership is not None:
+            threading.Thread(target=accept_newcomers, args=(context, self._connections), daemon=True).start()
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         known = () if context.user_model else shapes_of(model_facts(context.model.layers, context.data.input_shape))
         self._placement = Placement(ServerAssignment(servers, known))
@@ -118,6 +123,8 @@ class Chief(TfJob):
         self._indices: np.ndarray = np.empty(0, np.int64)
         self._warm = False
         self._staleness = [Staleness() for _ in range(self._workers)]
+        # Which workers made each step of the epoch.
+        self._makers: list[tuple[int, ...]] = []
 
     def _on_each_device(self, share: Any) -> Any:
         """A copy on each worker; what comes after the model and its optimizer is not for servers."""
@@ -134,7 +141,7 @@ class Chief(TfJob):
         local = self._context.spec.samples_per_step // self._workers
         whole = self._context.order.epoch(epoch)
         self._indices = whole.reshape(len(whole), self._workers, local)
-        self._answers = []
+        self._answers, self._makers = [], []
 
     def step(self, first: int, count: int) -> None:
         """Hands out the shares of these steps, and waits for those of some steps before."""
@@ -159,6 +166,7 @@ class Chief(TfJob):
         for worker, staleness in answers[:, :, 1:].reshape(-1, 2).astype(int):
             self._staleness[worker].add(int(staleness))
         self._answers += list(answers[:, :, 0].mean(axis=0))
+        self._makers += [tuple(sorted(set(step.astype(int).tolist()))) for step in answers[:, :, 1].T]
 
     def _train_on(self, order: tf.Tensor) -> tf.Tensor:
         """What a worker does with its share of one step, or of several after another: loss, who it was, staleness."""
@@ -208,6 +216,10 @@ class Chief(TfJob):
         made_here = [None if gradient is None else tf.identity(gradient) for gradient in gradients]
         self._optimizer.apply(made_here, self._variables)
 
+    def share(self, place: int) -> Share:
+        """A whole step, by whichever workers were free."""
+        return Share(0, self._context.spec.samples_per_step, self._makers[place])
+
     def losses(self) -> list[float]:
         """The mean over the shares of each step."""
         return [float(loss) for loss in self._answers]
@@ -220,11 +232,20 @@ class Chief(TfJob):
             "held_bytes": nothing,
             "handed_out": [staleness.summary()["updates"] for staleness in self._staleness],
             "updates": int(self._version.numpy()),
+            **self._made_again(),
         }
+
+    def _made_again(self) -> dict[str, int]:
+        """Samples of shares that were trained on twice: their worker was lost after its update, before its answer."""
+        if self._context.spec.membership is None:
+            return {}
+        answered = sum(int(staleness.summary()["updates"]) for staleness in self._staleness)
+        share = self._context.spec.samples_per_step // self._workers
+        return {"samples_again": max(0, int(self._version.numpy()) - answered) * share}
 
     def close(self) -> None:
         """Sends every other process what it did; they end when this one has."""
-        done = [int(count) for count in self._done.read_all()]
+        done = self._done_by_worker()
         everyone = Staleness.joined(self._staleness)
         for rank, connection in self._connections.items():
             index = rank - 1
@@ -234,6 +255,12 @@ class Chief(TfJob):
                 send_details(connection, {"updates": done[index], "staleness": staleness, "held_bytes": held})
             else:
                 send_details(connection, self._of_server(index - self._workers) | {"staleness": everyone.summary()})
+
+    def _done_by_worker(self) -> list[int]:
+        """Updates by each worker, as it counted them; one that was replaced has lost count."""
+        if self._context.spec.membership is not None:
+            return [int(staleness.summary()["updates"]) for staleness in self._staleness]
+        return [int(count) for count in self._done.read_all()]
 
     def _of_server(self, server: int) -> dict[str, Any]:
         place = f"/job:ps/replica:0/task:{server}/"
@@ -273,6 +300,17 @@ def accept_members(context: Context) -> dict[int, socket.socket]:
     return connections
 
 
+def accept_newcomers(context: Context, connections: dict[int, socket.socket]) -> None:
+    """Takes in processes that come in the place of others, as long as the chief runs."""
+    assert context.rendezvous.listen_fd is not None
+    with socket.socket(fileno=os.dup(context.rendezvous.listen_fd)) as listener:
+        listener.settimeout(None)
+        while True:
+            connection, _ = listener.accept()
+            connection.settimeout(context.spec.collective_timeout_seconds)
+            connections[int(connection.recv(CHUNK_BYTES))] = connection
+
+
 def connect_to_chief(context: Context) -> socket.socket:
     """The other side: TensorFlow's servers never return by themselves, so each waits for the chief to end."""
     connection = socket.create_connection(
@@ -283,8 +321,9 @@ def connect_to_chief(context: Context) -> socket.socket:
 
 
 def send_details(connection: socket.socket, details: dict[str, Any]) -> None:
-    """Sends a process what the record should say of it."""
-    connection.sendall(json.dumps(details).encode() + b"\n")
+    """Sends a process what the record should say of it; one that was lost needs nothing."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(json.dumps(details).encode() + b"\n")
 
 
 def receive_details(connection: socket.socket) -> dict[str, Any]:

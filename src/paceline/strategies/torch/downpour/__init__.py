@@ -6,6 +6,7 @@ and waits for no other. The servers' optimizer is a knob, Adagrad as in the pape
 
 from dataclasses import replace
 from math import lcm
+from typing import Any
 
 from paceline.contract.context import Context
 from paceline.contract.job import Job, Service
@@ -50,18 +51,16 @@ def check(spec: RunSpec, system: System) -> str | None:
 def open_job(context: Context) -> Job | Service:
     """A worker or a server."""
     from paceline.frameworks.torch.group import join_group
-    from paceline.strategies.torch.downpour.job import AsynchronousServer, Downpour, DownpourJob, Rhythm
+    from paceline.frameworks.torch.servers.links import Arrivals
+    from paceline.strategies.torch.downpour.job import Downpour, DownpourJob, Rhythm
 
-    join_group(context, backend="gloo")
+    arrivals = Arrivals(context) if context.spec.membership is not None else None
+    if arrivals is None:
+        join_group(context, backend="gloo")
     knobs = STRATEGY.knob_values(context.spec)
     cut = Cut.of(context.spec, knobs)
     if context.process.role == "server":
-        from paceline.frameworks.torch.optimizer import make_optimizer
-        from paceline.frameworks.torch.servers.server import Shard
-
-        settings = server_optimizer(context.spec)
-        shard = Shard(context, cut, lambda pieces: make_optimizer(settings, pieces, eager=True))
-        return AsynchronousServer(shard, settings.lr, int(knobs["warm_up_updates"]))
+        return _server(context, cut, arrivals)
     from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.training import build, torch_device
@@ -71,7 +70,22 @@ def open_job(context: Context) -> Job | Service:
     compute_in_half(context.spec, module)
     recompute(context, module)
     rhythm = Rhythm(int(knobs["n_push"]), int(knobs["n_fetch"]), float(knobs["local_lr"]))
-    return DownpourJob(context, module, device, Downpour(context, module, device, cut, rhythm))
+    links, life = arrivals.announce(cut.servers) if arrivals is not None else (None, 1)
+    return DownpourJob(context, module, device, Downpour(context, module, device, cut, rhythm, links), life)
+
+
+def _server(context: Context, cut: Cut, arrivals: Any) -> Service:
+    """A server of all workers of a group, or of those who come."""
+    from paceline.frameworks.torch.optimizer import make_optimizer
+    from paceline.frameworks.torch.servers.server import Shard
+    from paceline.strategies.torch.downpour.job import AsynchronousServer, OpenServer
+
+    settings, warm_up = server_optimizer(context.spec), int(STRATEGY.knob_values(context.spec)["warm_up_updates"])
+    first: Any = arrivals.meet(0, 1) if arrivals is not None else None
+    shard = Shard(context, cut, lambda pieces: make_optimizer(settings, pieces, eager=True), first)
+    if arrivals is None:
+        return AsynchronousServer(shard, settings.lr, warm_up)
+    return OpenServer(shard, settings.lr, warm_up, arrivals, first)
 
 
 STRATEGY = Strategy(
@@ -94,7 +108,7 @@ STRATEGY = Strategy(
         Knob("piece_kib", 2048, "most KiB of parameters in one message; small ones start earlier and cost more"),
     ),
     # A worker clips its own gradients: there are no others in an update.
-    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, roles=roles, check=check),
+    needs=replace(declared.NEEDS, heeds=declared.SERVED_STEP_FIELDS, roles=roles, check=check, membership="members"),
     traits=Traits(calibrated_like=("torch-ps-sync",)),
     testing=Testing(must_reach_loss=0.8),
 )

@@ -95,7 +95,9 @@ STRATEGY = Strategy(
     # Clipped are the gradients that a worker goes on with: its own, and in the warm-up the mean.
     needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, check=check),
     traits=Traits(
-        calibrated_like=("torch-ddp", "torch-zero", "torch-fsdp"), independent_with={"every": NEVER, "warmup_steps": 0}
+        saved_by="all",
+        calibrated_like=("torch-ddp", "torch-zero", "torch-fsdp"),
+        independent_with={"every": NEVER, "warmup_steps": 0},
     ),
     testing=Testing(must_reach_loss=0.6),
 )

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline.contract.job import Evaluation
+from paceline.frameworks.torch.checkpoint import TorchCheckpoint
 from paceline.frameworks.torch.training import TorchJob
 from paceline.workloads.base import Weights
 
@@ -53,6 +54,11 @@ class OuterMomentum:
     def held_bytes(self) -> int:
         """Bytes of the model that the workers last agreed on, and of the velocity."""
         return int(self._anchor.nbytes + self._velocity.nbytes)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What it keeps, by name."""
+        return {"anchor": self._anchor, "velocity": self._velocity}
 
     def start_from(self, row: Tensor) -> None:
         """The model that all workers have now."""
@@ -130,6 +136,12 @@ class LocalSgdJob(TorchJob):
         """Weights of the mean model, which is what the run leaves."""
         self._average_models()
         return super().weights()
+
+    def checkpoint(self) -> TorchCheckpoint:
+        """Each worker's own model and optimizer, which differ between exchanges, and what the outer optimizer keeps."""
+        checkpoint = self._checkpoint_of(self._module, self._outer.tensors if self._outer else None)
+        checkpoint.numbers.append((self, "_steps"))
+        return checkpoint
 
     def details(self) -> dict[str, Any]:
         """Adds the steps that this worker has contributed."""

@@ -114,6 +114,7 @@ STRATEGY = Strategy(
         can_be_instrumented=can_be_instrumented,
     ),
     traits=Traits(
+        saved_by="parts",
         replicas=lambda spec: plan_of(spec).layout.data_ranks,
         splits_layers=lambda spec: plan_of(spec).layout.tensor > 1,
         peaks=Peaks(

@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.layouts import MeshPlan
+from paceline.frameworks.torch.checkpoint import TorchCheckpoint
 from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.tensor.job import group_by_mesh, parameters_by_mesh
 from paceline.frameworks.torch.training import (
@@ -144,6 +145,11 @@ class MeshJob(TorchJob):
         if gathered is None:
             return {}
         return export_weights(self._context, {name: tensor for part in gathered for name, tensor in part.items()})
+
+    def checkpoint(self) -> TorchCheckpoint | None:
+        """The shards and parts of this rank's stages; of several copies of the model, the first is saved."""
+        first = self._stages.mesh["replicate"].get_local_rank() == 0
+        return self._checkpoint_of(self._module) if first else None
 
     def details(self) -> dict[str, Any]:
         """With the rank's place in the mesh and its stages."""

@@ -1,0 +1,1 @@
+"""Tests of runs whose members change."""
