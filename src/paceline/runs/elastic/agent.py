@@ -8,9 +8,15 @@ from paceline.runs.processes import die_with
 # Where a worker finds the number of its agent, with which it dies.
 AGENT_PID = "PACELINE_AGENT_PID"
 
-if __name__ == "__main__":
-    die_with(int(sys.argv[1]))
-    os.environ[AGENT_PID] = str(os.getpid())
+
+def run_agent(words: list[str]) -> None:
+    """The whole life of the agent; its workers find its number in their environment."""
     from torch.distributed.run import main
 
-    main(sys.argv[2:])
+    os.environ[AGENT_PID] = str(os.getpid())
+    main(words)
+
+
+if __name__ == "__main__":
+    die_with(int(sys.argv[1]))
+    run_agent(sys.argv[2:])
