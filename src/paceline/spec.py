@@ -157,7 +157,7 @@ class RunSpec(Frozen):
     # The machines of the fleet that the run may use, with commas between; empty for the launcher's own. Behind a star:
     # how many processes another launcher started there (`paceline join`).
     machines: str = ""
-    # Steps from one save of model and optimizer state to the next, and the folder for them, which is emptied.
+    # Steps from one save of model and optimizer state to the next, and where; removed after the run.
     checkpoint_every: int | None = Field(default=None, ge=1)
     checkpoint_to: str | None = None
     # Workers that are killed and that join at stated steps, such as leave:20,join:40.

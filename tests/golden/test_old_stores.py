@@ -15,6 +15,11 @@ Printed = Callable[..., str]
 STORED = Path(__file__).parent / "stored"
 FIELDS_ADDED_LATER = {"layout": None, "accumulation": 1, "recompute": "none", "clip": None, "transport": "auto",
                       "reduction": None, "offload": False, "machines": "", "link": None}  # fmt: skip
+# Of runs with checkpoints and of runs whose members change, which neither store has.
+COLUMNS_OF_CHECKPOINTS = dict.fromkeys((
+    "checkpoint_every", "checkpoint_to", "membership", "checkpoint_writers", "checkpoint_bytes",
+    "checkpoint_save_seconds", "checkpoint_load_seconds", "checkpoint_share",
+))  # fmt: skip
 
 
 @pytest.fixture
@@ -26,7 +31,7 @@ def old_store(tmp_path: Path) -> Path:
 def test_every_row_of_an_old_store_has_the_numbers_that_it_had(printed: Printed, old_store: Path) -> None:
     rows = json.loads(printed("show", "--db", old_store, "--json"))["rows"]
     before = json.loads((STORED / "before.json").read_text())["rows"]
-    assert rows == [{**row, **FIELDS_ADDED_LATER} for row in before]
+    assert rows == [{**row, **FIELDS_ADDED_LATER, **COLUMNS_OF_CHECKPOINTS} for row in before]
 
 
 def test_an_old_store_has_its_breakdowns_and_timelines(printed: Printed, old_store: Path, tmp_path: Path) -> None:
@@ -49,7 +54,7 @@ def test_runs_under_former_names_show_as_they_did(printed: Printed, tmp_path: Pa
     before = json.loads((STORED / "hybrids.json").read_text())["rows"]
     assert len({row["strategy"] for row in before if row["speedup"]}) == 4
     for row, old in zip(rows, before, strict=True):
-        added = {"machines": "", "link": None, **dict.fromkeys(COUNTED_BEFORE)}
+        added = {"machines": "", "link": None, **COLUMNS_OF_CHECKPOINTS, **dict.fromkeys(COUNTED_BEFORE)}
         assert {**row, **dict.fromkeys(COUNTED_BEFORE)} == {**old, **added}
     assert "torch-ddp-tensor" in printed("compare", "torch-ddp-pipeline", "torch-ddp-tensor:tensor=2", "--db", store)
     printed("report", "--db", store, "--out", tmp_path / "report.html")

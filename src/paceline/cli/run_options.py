@@ -73,7 +73,7 @@ class TrainingOptions:
     checkpoint_every: Annotated[
         str | None, _how("Save model and optimizer every so many steps; timed apart.", "N,...")
     ] = None
-    checkpoint_to: Annotated[Path | None, _how("Folder for checkpoints; emptied after each run.", "DIR")] = None
+    checkpoint_to: Annotated[Path | None, _how("Save into this folder; removed after the run.", "DIR")] = None
     membership: Annotated[
         str | None, _how("Kill a worker at a step, and have one join, such as leave:20,join:40.", "CHANGES")
     ] = None

@@ -9,14 +9,14 @@ from paceline.runs.processes import die_with
 AGENT_PID = "PACELINE_AGENT_PID"
 
 
-def run_agent(parent_pid: int, words: list[str]) -> None:
-    """The whole process."""
-    die_with(parent_pid)
-    os.environ[AGENT_PID] = str(os.getpid())
+def run_agent(words: list[str]) -> None:
+    """The whole life of the agent; its workers find its number in their environment."""
     from torch.distributed.run import main
 
+    os.environ[AGENT_PID] = str(os.getpid())
     main(words)
 
 
 if __name__ == "__main__":
-    run_agent(int(sys.argv[1]), sys.argv[2:])
+    die_with(int(sys.argv[1]))
+    run_agent(sys.argv[2:])
