@@ -129,3 +129,19 @@ def test_doctor_shows_the_nodes_and_a_cluster_that_is_not_there_is_said(nodes: R
     refused = doctor("ray:10.77.0.2:1")
     assert refused.returncode == 2, refused.stdout
     assert "no Ray cluster answers at 10.77.0.2:1" in " ".join(refused.stderr.split())
+
+
+def test_a_cut_link_is_a_result_after_the_lease_and_the_node_empties_itself(
+    nodes: RayNodes, start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    """The last one: Ray gives the node up, too."""
+    launcher = start("run", "--on", "ray", *LONG)
+    wait_until(lambda: len(workers(nodes)) == 2 or launcher.poll() is not None, "workers on both nodes")
+    nodes.network.cut("right")
+    try:
+        wait_until(lambda: not workers(nodes), "both nodes end their workers")
+        said, _ = launcher.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        nodes.network.mend("right")
+    assert launcher.returncode == 1, said
+    assert str(the_record(tmp_path).reason).startswith("machine 10.77.0.2 is lost: no word from its agent for 6 s")
