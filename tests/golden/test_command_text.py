@@ -18,6 +18,7 @@ HELP = {"help.txt": ["--help"]} | {
         "doctor",
         "strategies",
         "run",
+        "join",
         "show",
         "report",
         "export",

@@ -6,9 +6,12 @@ bundles take all that Ray counts on a node, so that no other work of the cluster
 
 import contextlib
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +24,11 @@ ALL_INTERFACES = "0.0.0.0"
 # How long the nodes may be busy with other work.
 FREE_NODES_SECONDS = 60.0
 # How long an actor may take to say how its child is.
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 2.0
 LAST_WORDS = 2_000
+REACH_SECONDS = 5.0
+# Where Ray itself looks for the address of a cluster.
+ADDRESS = "RAY_ADDRESS"
 COUNTED = ("CPU", "GPU")
 # The agent dies with its actor, however that dies.
 START_AGENT = (
@@ -139,14 +145,34 @@ def _connected(address: str) -> Any:
     except ImportError:
         raise UserError("--on ray needs Ray, which is not installed here: pip install 'paceline[ray]'") from None
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False, include_dashboard=False)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        _check_reachable(os.environ.get(ADDRESS, address) if address == "auto" else address)
+        with _signals_kept():
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (OSError, RuntimeError, ValueError) as error:
         words = str(error).strip().partition("\n")[0]
         raise UserError(
             f"no Ray cluster answers at {address}: {words}; start one with ray start --head, or name its address with "
             f"--on ray:ADDRESS"
         ) from None
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Raises `OSError` where nobody listens: Ray itself would try for many minutes."""
+    host, colon, port = address.rpartition("//")[2].rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), REACH_SECONDS).close()
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray makes a plain exit of SIGTERM, which for a launcher is an interrupt."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _nodes(ray: Any, count: int | None) -> list[dict[str, Any]]:
