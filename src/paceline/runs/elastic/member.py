@@ -17,7 +17,7 @@ from paceline.contract.job import Job, ResumableJob, Service, Share
 from paceline.runs.devices import pin
 from paceline.runs.elastic.agent import AGENT_PID
 from paceline.runs.elastic.agents import PIDS
-from paceline.runs.elastic.progress import ProgressNotes
+from paceline.runs.elastic.progress import Claim, ProgressNotes
 from paceline.runs.folder import RunFolder
 from paceline.runs.measure import usage
 from paceline.runs.meters.memory import resident
@@ -62,6 +62,7 @@ def main(folder: RunFolder, agent: int, started: int) -> int:
 def _train(job: Job, orders: WorkerOrders, process: Process, notes: ProgressNotes | None) -> Measurements:
     assert isinstance(job, ResumableJob) and orders.checkpoints is not None and orders.spec.checkpoint_every
     cpu_started, stamps, done = process_time(), [job.clock()], 0
+    claim = Claim(RunFolder(orders.checkpoints)) if notes is not None else None
     first = _load_last(job, orders.checkpoints)
     share = Share(0, orders.spec.samples_per_step, tuple(range(process.world)))
     for epoch, steps in orders.schedule:
@@ -70,7 +71,8 @@ def _train(job: Job, orders: WorkerOrders, process: Process, notes: ProgressNote
         for number in range(max(0, first - done), steps):
             job.step(number, 1)
             stamps.append(job.clock())
-            if notes is not None:
+            if notes is not None and claim is not None:
+                claim.check()
                 notes.add(done + number + 1, (job.losses() or [float("nan")])[-1], share)
                 if (done + number + 1) % orders.spec.checkpoint_every == 0:
                     _save(job, orders.checkpoints, done + number + 1)

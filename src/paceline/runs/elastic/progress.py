@@ -12,6 +12,7 @@ from paceline.runs.folder import RunFolder
 from paceline.runs.wire import Message
 
 _PATTERN = "progress-*.jsonl"
+_CLAIM = "claim"
 
 
 class Note(Message):
@@ -38,6 +39,26 @@ class ProgressNotes:
         )
         with self._file.open("a") as file:
             file.write(note.model_dump_json() + "\n")
+
+
+class LostClaimError(Exception):
+    """Another group of workers has begun to train the same run."""
+
+
+class Claim:
+    """The right to train a run, which a new group takes from the one before, whatever that one believes.
+
+    Agents that take each other for lost would otherwise train side by side, each over the other's checkpoints.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder, self._holder = folder, str(os.getpid())
+        folder.publish(_CLAIM, 0, self._holder)
+
+    def check(self) -> None:
+        """Raises where another group has the run now."""
+        if self._folder.read(_CLAIM, 0) != self._holder:
+            raise LostClaimError("another group of workers has begun to train this run; this one has to stop")
 
 
 @dataclass

@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from paceline.contract.job import Share
-from paceline.runs.elastic.progress import ProgressNotes, ProgressReader, first_step
+from paceline.runs.elastic.progress import Claim, LostClaimError, ProgressNotes, ProgressReader, first_step
 from paceline.runs.folder import RunFolder
 
 SHARE = Share(part=1, samples=32, workers=(1,))
@@ -34,6 +36,16 @@ def test_half_a_line_is_left_for_the_next_look(tmp_path: Path) -> None:
     assert len(reader.notes) == 1
     file.write_text(text + text.replace('"step":7', '"step":8'))
     assert reader.look() == 8
+
+
+def test_a_group_that_takes_over_a_run_stops_the_one_before(tmp_path: Path) -> None:
+    first = Claim(RunFolder(tmp_path))
+    first.check()
+    RunFolder(tmp_path).publish("claim", 0, "another process")
+    with pytest.raises(LostClaimError, match="another group of workers has begun to train this run"):
+        first.check()
+    again = Claim(RunFolder(tmp_path))
+    again.check()
 
 
 def test_a_worker_in_anothers_place_begins_where_the_others_are(tmp_path: Path) -> None:
