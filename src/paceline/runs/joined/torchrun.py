@@ -14,14 +14,14 @@ def read(environment: Mapping[str, str]) -> Membership | None:
     if RUN_ID not in environment:
         return None
     world = whole_number(environment, "WORLD_SIZE")
-    occupied = environment.get(STORE_IS_TORCHRUNS) == "True"
+    store_is_there = environment.get(STORE_IS_TORCHRUNS) == "True"
     return Membership(
         launcher="torchrun",
         rank=whole_number(environment, "RANK"),
         world=world,
         job=f"{environment[RUN_ID]} {environment.get('MASTER_PORT', '')}",
         host=environment.get("MASTER_ADDR"),
-        port=None if occupied else whole_number(environment, "MASTER_PORT"),
+        port=None if store_is_there else whole_number(environment, "MASTER_PORT"),
         on_one_machine=whole_number(environment, "LOCAL_WORLD_SIZE") == world,
     )
 

@@ -175,7 +175,7 @@ def _start(
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> None:
-    """Waits until it has ended, by force where it does not by itself: Slurm clears away what it left."""
+    """Waits until it has ended, by force where it does not end by itself: Slurm clears away what it left."""
     try:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
