@@ -41,6 +41,14 @@ def test_machines_that_are_one_computer_are_told():
     assert one_host_finding([report("left", "a"), report("far", "b")]) == []
 
 
+def test_processes_that_joined_on_one_machine_are_that_machine_once():
+    both = [report("left", "a", 30.0, 5.0), report("left", "a", 30.0, 5.0)]
+    assert one_host_finding(both) == []
+    assert [machine.name for machine in machine_records(both)] == ["left"]
+    (finding,) = machine_findings(both, 0.0, None)
+    assert finding.text == "other programs used 50% of left during the run"
+
+
 def test_gpus_carry_the_name_of_their_machine_into_findings_and_record():
     use = GpuUse(name="H100", utilisation=0.5, clock_mhz=1.0, most_clock_mhz=2.0, other_processes=2)
     machines = [report("left", "a", gpus=(use,)), report("right", "b", gpus=(use,))]

@@ -54,6 +54,22 @@ def test_each_secret_is_good_for_one_connection_of_its_own_agent(reception, monk
         channel.close()
 
 
+def test_a_lost_agent_is_expected_again_with_another_secret(reception, monkeypatch):
+    first, former = dialled(reception, 0, monkeypatch), reception.environment(0)
+    gone = reception.await_agent(0, 10.0)
+    reception.expect_again(0)
+    assert reception.environment(0) != former
+    monkeypatch.setenv(SECRET, former[SECRET])
+    stranger = dial(reception.where)
+    with pytest.raises(ChannelClosedError):
+        stranger.receive(10.0)
+    second = dialled(reception, 0, monkeypatch)
+    again = reception.await_agent(0, 10.0)
+    assert again is not gone
+    for channel in (first, gone, stranger, second, again):
+        channel.close()
+
+
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.0\r\n\r\n" * 10, b"\0" * 4 + bytes(NONCE_BYTES) + b"\xff" * 100])
 def test_a_stranger_is_told_nothing_but_a_random_number(reception, said, monkeypatch):
     monkeypatch.setattr(dial_back, "STRANGER_SECONDS", 0.2)
