@@ -9,6 +9,7 @@ from paceline.units import (
     format_percent,
     format_rate,
     format_seconds,
+    parse_bytes,
     parse_seconds,
     parse_shape,
     parse_whole_numbers,
@@ -125,3 +126,16 @@ def test_a_predicted_number_has_three_digits():
 )
 def test_money_for_energy_and_time_has_two_digits_that_matter(amount, text):
     assert format_money(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("2GB", 2e9), ("500 MB", 5e8), ("2e9", 2e9), ("1.5TB/s", 1.5e12), ("7kB", 7e3), ("12B", 12.0)]
+)
+def test_bytes_are_read_with_and_without_a_unit(text, count):
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["fast", "-2GB", "2GiB", ""])
+def test_what_is_no_number_of_bytes_is_refused_with_an_example(text):
+    with pytest.raises(UserError, match="is not a number of bytes; write a number with kB, MB, GB or TB, such as 2GB"):
+        parse_bytes(text)
