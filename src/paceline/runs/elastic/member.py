@@ -18,11 +18,11 @@ from paceline.runs.devices import pin
 from paceline.runs.elastic.agent import AGENT_PID
 from paceline.runs.elastic.agents import PIDS
 from paceline.runs.elastic.progress import Claim, ProgressNotes
+from paceline.runs.elastic.training import as_one_epoch
 from paceline.runs.folder import RunFolder
-from paceline.runs.measure import usage
 from paceline.runs.meters.memory import resident
 from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave
-from paceline.runs.wire import EpochResult, Measurements, ProcessStart, RankError, RankResult, WorkerOrders
+from paceline.runs.wire import Measurements, ProcessStart, RankError, RankResult, WorkerOrders
 from paceline.runs.worker import describe
 from paceline.strategies import strategy
 
@@ -77,12 +77,7 @@ def _train(job: Job, orders: WorkerOrders, process: Process, notes: ProgressNote
                 if (done + number + 1) % orders.spec.checkpoint_every == 0:
                     _save(job, orders.checkpoints, done + number + 1)
         done += steps
-    evaluation = job.evaluate()
-    view = EpochResult(
-        epoch=0, stamps=stamps, ended=job.clock(), cpu_seconds=process_time() - cpu_started, losses=None,
-        evaluation=evaluation,
-    )  # fmt: skip
-    return Measurements(epochs=[view], resident=resident(), details=job.details(), **usage())
+    return as_one_epoch(job, stamps, cpu_started)
 
 
 def _load_last(job: ResumableJob, folder: Path) -> int:

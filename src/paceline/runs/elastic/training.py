@@ -18,6 +18,11 @@ def train_open(job: Job, schedule: Iterable[tuple[int, int]], first: int, notes:
         if start < steps:
             _epoch(job, epoch, range(start, steps), done, notes, stamps)
         done += steps
+    return as_one_epoch(job, stamps, cpu_started)
+
+
+def as_one_epoch(job: Job, stamps: list[int], cpu_started: float) -> Measurements:
+    """What a process measured of all its steps, after its evaluation; a run with a membership counts as one epoch."""
     evaluation = job.evaluate()
     view = EpochResult(
         epoch=0, stamps=stamps, ended=job.clock(), cpu_seconds=process_time() - cpu_started, losses=None,
