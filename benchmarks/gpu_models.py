@@ -1,5 +1,7 @@
 """Models of a user's own that predictions of `gpu_time.py` are tried on; none was looked at to choose a constant."""
 
+from importlib import import_module
+
 import torch
 from torch import Tensor, nn
 
@@ -126,7 +128,5 @@ def mobilenet() -> nn.Module:
 
 
 def _of_torchvision(name: str) -> nn.Module:
-    from torchvision import models
-
-    model: nn.Module = getattr(models, name)(weights=None)
+    model: nn.Module = getattr(import_module("torchvision.models"), name)(weights=None)
     return model
