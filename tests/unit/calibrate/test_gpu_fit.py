@@ -5,10 +5,12 @@ import tomllib
 import pytest
 
 from paceline.calibrate.gpu.cases import (
+    MOST_FLOPS,
     attention_cases,
     convolution_cases,
     memory_cases,
     product_cases,
+    that_fit,
     update_cases,
 )
 from paceline.calibrate.gpu.fit import curves_of, efficiencies, grid_of, host_seconds, link_of, nearest_description
@@ -125,6 +127,17 @@ def test_the_grid_covers_what_models_ask_for_and_each_case_once() -> None:
     assert min(min(shape[1:]) for shape in sizes) <= 16 and max(max(shape) for shape in sizes) >= 50_257
     # The same on every machine: calibrations are compared.
     assert product_cases() == product_cases()
+
+
+@pytest.mark.parametrize("share", [1 / 2, 1 / 8])
+def test_a_slice_gets_operations_of_all_kinds_that_it_computes_in_as_long_as_the_gpu_the_largest(share: float) -> None:
+    for cases in (product_cases(), convolution_cases(), attention_cases(), memory_cases(), update_cases()):
+        fitting = that_fit(cases, share)
+        kinds = {(case.kind, case.numbers, case.backward, case.name) for case in cases}
+        assert {(case.kind, case.numbers, case.backward, case.name) for case in fitting} == kinds
+        assert max(case.flops for case in fitting) <= share * MOST_FLOPS
+        assert len(fitting) > len(cases) / 2
+    assert {case.numbers for case in that_fit(attention_cases(), share)[:8]} == {"bf16", "tf32"}
 
 
 def test_a_models_own_operations_are_replayed_once_each() -> None:

@@ -30,7 +30,7 @@ LINK_SECONDS = 7.0
 # Of each number of ranks: what computing at the same time costs them.
 CROWDING_SECONDS = 6.0
 # Until a process has CUDA, or NCCL has joined several.
-START_SECONDS = 7.0
+START_SECONDS = 4.0
 USUAL_SECONDS = 90.0
 RANKS = (2, 4, 8)
 USUAL_SLICES = 4

@@ -5,6 +5,7 @@ Cases are in an order of chance, so that a part that runs out of time has still 
 
 from collections.abc import Iterable
 from itertools import product as crossed
+from itertools import zip_longest
 from random import Random
 
 from paceline.costs.operations import (
@@ -31,6 +32,8 @@ SIDES = (16, 64, 256, 1024, 4096, 16384)
 ODD_SIDES = (1001, 50257)
 # A case takes no more than this: 4 ms at a thousand billion operations per second.
 MOST_FLOPS, MOST_SLOW_FLOPS, MOST_BYTES = 4e12, 4e11, 4e9
+# Arrays of this size are timed on the smallest slice too: smaller ones may lie in the cache.
+FEWEST_BYTES = 1e9
 # Batch, then rows and columns, then inner: products of unfused attention and of experts.
 BATCHED = (
     (16, 256, 64),
@@ -63,6 +66,8 @@ MORE_ATTENTIONS = (
 )  # fmt: skip
 # A head of keys for so many of queries.
 SHARED_HEADS = ((2, 32, 8, 2048, 128),)
+# Numbers, whether causal; samples, heads, heads of keys, length, head width.
+AttentionCase = tuple[OperationNumbers, bool, tuple[int, ...]]
 # Tokens of a sequence up to which it is an encoder's.
 SHORT = 512
 ELEMENTS = (1 << 12, 1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
@@ -122,13 +127,12 @@ def attention_cases() -> list[Operation]:
     few = [(samples, heads, heads, length, width) for samples, heads, length, width in ATTENTIONS]
     more = [(samples, heads, heads, length, width) for samples, heads, length, width in MORE_ATTENTIONS]
     # Kernels for four bytes need no plan.
-    shapes: list[tuple[OperationNumbers, bool, tuple[int, ...]]] = [
-        ("tf32", causal, shape) for shape in [*few, *more] for causal in (False, True)
-    ]
-    for shape in [*few, *SHARED_HEADS]:
-        # Long ones are causal and short ones are not, as a rule.
-        shapes += [("bf16", shape[3] > SHORT, shape)]
-    shapes += [("bf16", shape[3] <= SHORT, shape) for shape in few[:3]]
+    single: list[AttentionCase] = [("tf32", causal, shape) for shape in [*few, *more] for causal in (False, True)]
+    # Long ones are causal and short ones are not, as a rule.
+    half: list[AttentionCase] = [("bf16", shape[3] > SHORT, shape) for shape in [*few, *SHARED_HEADS]]
+    half += [("bf16", shape[3] <= SHORT, shape) for shape in few[:3]]
+    # In turn, so that both kinds are seen where there is no time for all.
+    shapes = [case for pair in zip_longest(half, single) for case in pair if case is not None]
     return [
         attention(numbers, samples, (heads, key_heads), (length, length), width, causal=causal, backward=backward)
         for numbers, causal, (samples, heads, key_heads, length, width) in shapes
@@ -156,6 +160,16 @@ def update_cases() -> list[Operation]:
     return [update(optimizer, parameters) for optimizer, parameters in crossed(OPTIMIZERS, PARAMETERS)]
 
 
+def that_fit(cases: Iterable[Operation], share: float) -> list[Operation]:
+    """Those that take a slice with that share of the GPU no longer than the largest ones take the whole GPU."""
+    most_bytes = max(MOST_BYTES * share, FEWEST_BYTES)
+    return [
+        case
+        for case in cases
+        if case.flops <= _most_flops(case) * share and (case.kind == "update" or case.moved_bytes <= most_bytes)
+    ]
+
+
 def _mixed(cases: Iterable[Operation]) -> list[Operation]:
     chosen = [case for case in dict.fromkeys(cases) if case.flops <= _most_flops(case)]
     chosen = [case for case in chosen if case.moved_bytes <= MOST_BYTES]
@@ -164,4 +178,6 @@ def _mixed(cases: Iterable[Operation]) -> list[Operation]:
 
 
 def _most_flops(case: Operation) -> float:
-    return MOST_SLOW_FLOPS if case.numbers == "fp32" else MOST_FLOPS
+    # Attention with numbers of four bytes does not use the units that round them.
+    slow = case.numbers == "fp32" or (case.kind == "attention" and case.numbers == "tf32")
+    return MOST_SLOW_FLOPS if slow else MOST_FLOPS

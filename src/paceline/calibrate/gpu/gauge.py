@@ -55,7 +55,7 @@ class GpuGauge:
             GpuRequest(
                 parts=tuple(parts), seconds={str(part): seconds for part, seconds in parts.items()},
                 device=self.device, most_flops=self.most_flops, rank=rank, world=world, replay=replay.operations,
-                host_steps=replay.host_steps,
+                host_steps=replay.host_steps, share=1 / self.slices if self.device == "cuda-slice" else 1.0,
                 store=store, progress=progress if rank == 0 else self.folder / f"progress-{rank}", answer=answers[rank],
             )
             for rank in range(world)

@@ -53,6 +53,8 @@ class GpuRequest(Message):
     world: int = 1
     # Larger operations of the grid are left out: what a processor without a GPU is tried with is small.
     most_flops: float = float("inf")
+    # How much of the GPU the process has: a slice gets smaller operations, so that they take no longer.
+    share: float = 1.0
     # Of a model that is given: its operations.
     replay: tuple[Operation, ...] = ()
     # The same model's steps with few samples, for which the host takes longer than the device.

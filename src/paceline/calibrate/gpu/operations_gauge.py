@@ -177,8 +177,10 @@ def _measure(part: Part, measuring: Measuring) -> None:
     answer = measuring.answer
     measuring.tell(f"timing {part}")
     if part in OPERATION_CASES:
-        cases = [case for case in OPERATION_CASES[part]() if case.flops <= measuring.request.most_flops]
-        timed, late = time_operations(cases, measuring, part)
+        request = measuring.request
+        fitting = cases.that_fit(OPERATION_CASES[part](), request.share)
+        fitting = [case for case in fitting if case.flops <= request.most_flops]
+        timed, late = time_operations(fitting, measuring, part)
         answer["operations"] += timed
     elif part == "replay":
         from paceline.calibrate.gpu.model_host_gauge import model_host_timings
