@@ -15,6 +15,8 @@ from paceline.systems.nccl import LINK_SPEED
 # About the gradients of the large CNN; the first transfer also opens connections and does not count.
 PROBE_BYTES = 16 << 20
 PROBE_ROUNDS = 4
+# Groups that this process has left. See `leave_group`.
+_left_groups: list[dist.ProcessGroup] = []
 
 
 def open_store(context: Context, patience: timedelta) -> dist.TCPStore:
@@ -56,6 +58,17 @@ def join_group(context: Context, backend: str | None = None, with_host: bool = F
     dist.init_process_group(over, store=store, rank=process.rank, world_size=process.world, timeout=patience)
     if backend == "nccl" and process.world > 1 and context.recorder is None:
         context.notes[LINK_SPEED] = link_bytes_per_second(process.world)
+
+
+def leave_group() -> None:
+    """Leaves the group of the run; its object stays until the process ends.
+
+    gloo calls back from its own threads, and such a callback may hold the group, as those of PowerSGD do. A thread that
+    drops the last reference waits for itself to end, and the whole process is aborted ("Resource deadlock avoided").
+    """
+    if dist.group.WORLD is not None:
+        _left_groups.append(dist.group.WORLD)
+    dist.destroy_process_group()
 
 
 def link_bytes_per_second(ranks: int, payload_bytes: int = PROBE_BYTES) -> float:

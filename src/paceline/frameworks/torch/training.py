@@ -21,6 +21,7 @@ from paceline.data.base import EVALUATION_BATCH, DataSet
 from paceline.errors import ModelError
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint
 from paceline.frameworks.torch.found_blocks import find_blocks
+from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.frameworks.torch.precision import HALVES, loss_scale, set_precision
@@ -153,7 +154,7 @@ class TorchJob:
         self._loss = loss_function(context)
         in_group = dist.is_initialized()
         self._barrier = barrier or (dist.barrier if in_group else lambda: None)
-        self._leave = leave or (dist.destroy_process_group if in_group else lambda: None)
+        self._leave = leave or (leave_group if in_group else lambda: None)
         self._precision = set_precision(spec, self.autocasts)
         self._scale = loss_scale(spec, device, self.has_parts and in_group, self.group)
         self._data = self._resident_data()

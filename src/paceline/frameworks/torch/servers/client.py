@@ -15,6 +15,7 @@ from torch import nn
 from paceline.contract.context import Context
 from paceline.costs.servers import Cut, holds_back
 from paceline.frameworks.torch.flat_parameters import FlatParameters
+from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.precision import parameter_type
 from paceline.frameworks.torch.servers.links import GroupLink, Link
 from paceline.frameworks.torch.training import TorchJob
@@ -186,7 +187,7 @@ class ServedJob(TorchJob):
         def leave() -> None:
             client.close()
             if dist.is_initialized():
-                dist.destroy_process_group()
+                leave_group()
 
         barrier: Callable[[], Any] | None = None
         if dist.is_initialized():

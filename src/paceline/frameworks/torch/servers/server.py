@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from paceline.contract.context import Context
 from paceline.costs.servers import Cut
 from paceline.errors import ModelError
+from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.frameworks.torch.precision import parameter_type
 from paceline.frameworks.torch.servers.client import DONE, WORD_TAG, gradient_tag, value_tag
@@ -155,4 +156,4 @@ class SynchronousServer:
 
     def close(self) -> None:
         """The last parameters have arrived: workers are done only after that."""
-        dist.destroy_process_group()
+        leave_group()

@@ -16,6 +16,7 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation, Share
 from paceline.costs.servers import Cut
 from paceline.frameworks.staleness import Staleness
+from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.servers import client
 from paceline.frameworks.torch.servers.client import ServedJob, ServerClient
 from paceline.frameworks.torch.servers.links import Arrivals, GroupLink, Link
@@ -211,7 +212,7 @@ class AsynchronousServer:
     def close(self) -> None:
         """Every worker has what it asked for."""
         if dist.is_initialized():
-            dist.destroy_process_group()
+            leave_group()
 
 
 class OpenServer(AsynchronousServer):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from paceline.contract.context import Context
 from paceline.costs.servers import Cut
+from paceline.frameworks.torch.group import leave_group
 from paceline.strategies.torch.sandblaster import job
 from paceline.strategies.torch.sandblaster.job import Places, message
 from paceline.strategies.torch.sandblaster.lbfgs import HistorySlice, Numbers, Orders, Recursion
@@ -123,7 +124,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Workers and servers know that it is over."""
-        dist.destroy_process_group()
+        leave_group()
 
 
 class SliceServer:
@@ -203,4 +204,4 @@ class SliceServer:
 
     def close(self) -> None:
         """Whatever was sent has arrived: workers are done only after that."""
-        dist.destroy_process_group()
+        leave_group()
