@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.api import Results, load, run
+    from paceline.callbacks.steps import step, watch
     from paceline.record import Finding, Record, Status
     from paceline.spec import Optimizer, RunSpec
     from paceline.study import Study
@@ -20,8 +21,9 @@ _HOME = (
     | dict.fromkeys(("RunSpec", "Optimizer"), "paceline.spec")
     | dict.fromkeys(("Record", "Finding", "Status"), "paceline.record")
     | {"Study": "paceline.study"}
+    | dict.fromkeys(("step", "watch"), "paceline.callbacks.steps")
 )
-__all__ = ["Finding", "Optimizer", "Record", "Results", "RunSpec", "Status", "Study", "load", "run"]
+__all__ = ["Finding", "Optimizer", "Record", "Results", "RunSpec", "Status", "Study", "load", "run", "step", "watch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ from paceline.refusals import process_count, unchanging, unheeded, unsupported
 from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.strategies.former import FORMER_KNOBS, by_present_name
+from paceline.strategies.unlisted.script import STRATEGY as SCRIPT
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import Workload, workload
@@ -116,6 +117,11 @@ def complete(spec: RunSpec) -> RunSpec:
 
     Equal runs then have equal keys.
     """
+    if spec.script is not None:
+        alone = {} if spec.workers > 1 else {"link": None}
+        return spec.model_copy(
+            update={"strategy": SCRIPT.name, "workload": spec.script.label, "dataset": USER_DATA, **alone}
+        )
     spec = by_present_name(spec)
     chosen = strategy(spec.strategy)
     fields: dict[str, Any] = {"knobs": canonical_knobs(chosen, spec.knobs)}
@@ -219,6 +225,8 @@ def sample_count(spec: RunSpec, probe: Probe) -> int:
 
 def parameter_count(spec: RunSpec, probe: Probe) -> int | None:
     """Parameters of the run's model: counted from its layers, or by the probe of a user's model; None if that fails."""
+    if spec.script is not None:
+        return None
     with suppress(UserError):
         return probe(spec).parameters if spec.model is not None else spec_facts(spec).parameters
     return None
@@ -227,6 +235,8 @@ def parameter_count(spec: RunSpec, probe: Probe) -> int | None:
 def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     """Why this run cannot be made on this machine, or None. Input that is wrong everywhere is a `SpecError` instead."""
     chosen = strategy(spec.strategy)
+    if spec.script is not None:
+        return chosen.needs.check(spec, system) or unsupported(spec, chosen, system)
     if chosen.needs.fixed_workers is not None and spec.workers != chosen.needs.fixed_workers:
         return f"{chosen.name} always has {chosen.needs.fixed_workers} worker; {spec.workers} were asked for"
     packages = [name for name in (chosen.framework, *chosen.needs.packages) if name is not None]

@@ -24,6 +24,10 @@ class Status(StrEnum):
 FINAL = frozenset({Status.OK, Status.OUT_OF_MEMORY, Status.TIMED_OUT, Status.FAILED})
 
 
+# The code of the finding that a run's samples are steps: its script does not say how many samples they have.
+STEPS_COUNTED = "steps_counted"
+
+
 class Finding(Frozen):
     """Something a reader must know beside a number, with what to do about it."""
 

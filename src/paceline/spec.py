@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -37,6 +39,11 @@ STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip", "reduction", "
 SPREADING_FIELDS = frozenset(
     {"strategy", "workers", "knobs", "layout", "accumulation", "recompute", "reduction", "offload"}
 )
+# What a training script decides by itself.
+SCRIPT_DECIDES = (
+    "model", "options", "dataset_copies", "train_samples", "input_shape", "classes", "knobs", "epochs", "steps", "seed",
+    "optimizer", "precision", "execution", "memory_format", "membership", *STRATEGY_FIELDS, "checkpoint_every",
+)  # fmt: skip
 # How long a run may take and wait is not part of what it measures.
 _OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
 
@@ -96,6 +103,28 @@ class ModelFile(Frozen):
         return f"{self.path.name}:{self.function}"
 
 
+class ScriptFile(Frozen):
+    """A user's own training script and what it is started with. Its text and arguments are its identity."""
+
+    path: Path
+    arguments: tuple[str, ...] = ()
+    digest: str
+
+    @classmethod
+    def from_text(cls, text: str, arguments: Sequence[str] = ()) -> Self:
+        """The script at that path."""
+        path = Path(text).expanduser().resolve()
+        if not path.is_file():
+            raise SpecError(f"there is no script {path}; give the path of a Python file, such as train.py")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:KEY_LENGTH]
+        return cls(path=path, arguments=tuple(arguments), digest=digest)
+
+    @property
+    def label(self) -> str:
+        """The name of the script in tables, with its arguments."""
+        return shlex.join([self.path.name, *self.arguments])
+
+
 class Shrunk(Frozen):
     """The scale at which a study was made smaller, and a description of each change."""
 
@@ -113,6 +142,8 @@ class RunSpec(Frozen):
 
     workload: str = "mnist-small"
     model: ModelFile | None = None
+    # A training script that is run as it is, in place of a model and a strategy.
+    script: ScriptFile | None = None
     options: dict[str, Scalar] = {}
     dataset: str | None = None
     dataset_copies: int = Field(default=1, ge=1)
@@ -203,12 +234,14 @@ class RunSpec(Frozen):
 
     @model_validator(mode="after")
     def _one_batch_and_one_length(self) -> Self:
-        if (self.global_batch is None) == (self.local_batch is None):
+        if self.script is not None:
+            self._leaves_training_to_the_script()
+        elif (self.global_batch is None) == (self.local_batch is None):
             raise ValueError(
                 "give exactly one of global_batch (strong scaling: fixed for all workers together) "
                 "and local_batch (weak scaling: fixed for each worker)"
             )
-        if (self.epochs is None) == (self.steps is None):
+        if self.script is None and (self.epochs is None) == (self.steps is None):
             raise ValueError("give exactly one of epochs and steps")
         if self.slices is not None and self.device != "cuda-slice":
             raise ValueError(
@@ -221,6 +254,18 @@ class RunSpec(Frozen):
         if self.input_shape is not None and (not self.input_shape or min(self.input_shape) < 1):
             raise ValueError(f"input_shape {self.input_shape} must have sizes of at least 1, such as [3, 32, 32]")
         return self
+
+    def _leaves_training_to_the_script(self) -> None:
+        """Refuses fields that a script decides by itself."""
+        usual = type(self).model_fields
+        for name in SCRIPT_DECIDES:
+            if getattr(self, name) != usual[name].default:
+                raise ValueError(
+                    f"{name} was given, and the script decides that itself; leave it out, or hand the script an "
+                    f"argument of its own behind --"
+                )
+        if self.global_batch is not None and self.local_batch is not None:
+            raise ValueError("give at most one of global_batch and local_batch: what the script trains on in a step")
 
     @model_validator(mode="after")
     def _saves_and_changes_that_come_to_pass(self) -> Self:
@@ -279,6 +324,8 @@ class RunSpec(Frozen):
             fields["knobs"] = {**fields.get("knobs", {}), "accumulation": fields.pop("accumulation")}
         if self.model is not None:
             fields |= {"model": [self.model.function, self.model.digest], "workload": None}
+        if self.script is not None:
+            fields |= {"script": [self.script.digest, *self.script.arguments], "workload": None}
         text = json.dumps([KEY_VERSION, fields], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 

@@ -10,7 +10,7 @@ from architecture.conftest import PACKAGE, modules, parsed
 ORDER = (
     "errors", "units", "catalogue",
     "spans", "breakdown", "warm_up", "layout", "link", "membership", "spec", "fleet", "study", "record",
-    "costs", "data", "workloads", "systems", "contract", "frameworks", "strategies",
+    "costs", "data", "workloads", "systems", "contract", "frameworks", "strategies", "callbacks",
     "refusals", "plan", "typical", "scale", "runs", "store", "execute", "estimate",
     "analysis", "predict", "calibrate", "recommend", "figures", "report", "export", "api", "web", "cli",
     "__init__", "__main__",

@@ -32,6 +32,9 @@ def flat_row(row: Row) -> dict[str, Any]:
             value = getattr(row, field.name)
             column = _COLUMNS.get(field.name, field.name)
             values[column] = None if isinstance(value, float) and not math.isfinite(value) else value
+    if row.spec.script is None:
+        # Only steps of a script may have an unknown number of samples; other results keep the columns they had.
+        del values["counts_steps"]
     values["status"] = str(row.status)
     values["shrunk"] = row.spec.shrunk.text if row.spec.shrunk else None
     values |= asdict(row.expense) | asdict(row.convergence) | asdict(row.checkpoint) | heaviest_columns(row.memory)

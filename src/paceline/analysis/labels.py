@@ -12,7 +12,18 @@ if TYPE_CHECKING:
 
 # Fields that every table and figure shows anyway, or that follow from others.
 _SHOWN = frozenset(
-    {"strategy", "workers", "workload", "dataset", "dataset_copies", "global_batch", "local_batch", "model", "shrunk"}
+    {
+        "strategy",
+        "workers",
+        "workload",
+        "dataset",
+        "dataset_copies",
+        "global_batch",
+        "local_batch",
+        "model",
+        "script",
+        "shrunk",
+    }
 )
 # Fields that a setting's title says, and so no name within it has to.
 _IN_TITLES = frozenset({"train_samples", "epochs", "steps", "machines"})
@@ -22,6 +33,8 @@ _WORDED_IN_TITLES = frozenset({"device", "slices", "link"})
 _SEPARATOR = re.compile(r" · |, | on ")
 # What to call a title that has no part but those of all the others.
 _NOTHING_MORE = "nothing else set"
+# Of a setting whose script does not say how many samples its steps have.
+STEPS_MARK = "steps in place of samples"
 # Fields with their default are not named.
 _DEFAULTS = {name: field.default for name, field in RunSpec.model_fields.items()}
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
@@ -89,10 +102,15 @@ def setting_title(spec: RunSpec, without: Container[str] = ()) -> str:
     batch = f"global batch {spec.global_batch}" if spec.scaling == "strong" else f"batch {spec.local_batch} per worker"
     length = f"{spec.epochs} epochs" if spec.epochs else f"{spec.steps} steps"
     place = data_name(spec, with_copies="data" not in without)
-    parts = [
+    trained = [
         f"on {place}" if "model" in without else f"{spec.workload} on {place}",
         f"{spec.scaling} scaling" if "batch" in without else f"{spec.scaling} scaling, {batch}",
         length,
+    ]
+    # A script has data of its own, and is as long as it is; its batch is known where the user says it.
+    scripted = [spec.workload, *([batch] if spec.samples_per_step and "batch" not in without else [])]
+    parts = [
+        *(trained if spec.script is None else scripted),
         *([device_name(spec)] if spec.device != "cpu" else []),
         *([f"link {spec.link.text}"] if spec.link is not None and "link" not in without else []),
         *([f"machines {spec.machines}"] if spec.machines else []),
@@ -110,6 +128,8 @@ def group_by_setting(rows: Sequence["Row"], without: Container[str] = ()) -> dic
     varying = set(varying_fields(rows)) - _WORDED_IN_TITLES
     beyond = {title: varying - set(varying_fields(members)) for title, members in grouped.items()}
     marks = {title: setting_marks(members[0].spec, sorted(beyond[title])) for title, members in grouped.items()}
+    for title, members in grouped.items():
+        marks[title] += [STEPS_MARK] if any(row.counts_steps for row in members) else []
     return {" · ".join([title, *marks[title]]): members for title, members in grouped.items()}
 
 

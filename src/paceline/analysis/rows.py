@@ -14,7 +14,7 @@ from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.link import link_rank
-from paceline.record import Epoch, Record, Status
+from paceline.record import STEPS_COUNTED, Epoch, Record, Status
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy_of_stored
 
@@ -48,6 +48,8 @@ class Row:
     steady_step_seconds: float | None
     peak_memory_bytes: float | None
     oversubscribed: bool
+    # Whether its samples are steps: a script did not say how many samples they have.
+    counts_steps: bool = False
     parameters: int | None = None
     # Of its first good run, step by step; with one seed the others differ by rounding only.
     losses: tuple[float | None, ...] = ()
@@ -133,6 +135,7 @@ def _row(key: str, records: list[Record]) -> Row:
         steady_step_seconds=_median_of(good, lambda record: record.steady_step_seconds),
         peak_memory_bytes=_median_of(good, lambda record: max(rank.peak_memory_bytes for rank in record.ranks)),
         oversubscribed=any(finding.code == OVERSUBSCRIBED for record in good for finding in record.findings),
+        counts_steps=any(finding.code == STEPS_COUNTED for record in good for finding in record.findings),
         parameters=next((record.parameters for record in good if record.parameters), None),
         losses=good[0].losses if good else (),
         epochs=epoch_summaries(good),
@@ -224,7 +227,8 @@ def _fields_except(spec: RunSpec, *names: str) -> dict[str, Any]:
 
 def _order(row: Row) -> tuple[Any, ...]:
     spec = row.spec
-    return (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling, spec.global_batch or spec.local_batch,
+    return (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling,
+            spec.global_batch or spec.local_batch or 0,
             _single_first(spec.strategy), spec.strategy, str(_fields_except(spec, "workers", "link")), spec.workers,
             link_rank(spec.link))  # fmt: skip
 

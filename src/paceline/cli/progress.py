@@ -17,7 +17,7 @@ from paceline.cli.terminal import errors, output
 from paceline.estimate import MEASURED_STEPS, Estimate
 from paceline.execute import Listener
 from paceline.plan import Plan, PlannedRun
-from paceline.record import Record, Status
+from paceline.record import STEPS_COUNTED, Record, Status
 from paceline.runs.wire import EpochEvent, StepEvent
 from paceline.spec import RunSpec
 from paceline.units import format_bytes, format_count, format_rate, format_seconds
@@ -36,7 +36,7 @@ class Progress(Listener):
         self._task = self._bar.add_task("runs", total=0, now="")
         self._left = self._total = 0
         self._began = time.monotonic()
-        self._label = ""
+        self._label, self._counted = "", "samples"
         # Fields in which runs of the plan differ.
         self._varying: list[str] = []
 
@@ -74,12 +74,13 @@ class Progress(Listener):
     def started(self, run: PlannedRun, number: int) -> None:
         """Shows which run starts."""
         self._label = run_name(run.spec, self._varying)
+        self._counted = "samples" if run.spec.script is None or run.spec.samples_per_step else "samples or steps"
         self._bar.update(self._task, now=f"{escape(self._label)}, starting{self._time_left()}")
 
     def event(self, event: StepEvent | EpochEvent) -> None:
         """Shows the current epoch and its rate."""
         rate = format_rate(event.samples_per_second)
-        now = f"{escape(self._label)}, epoch {event.epoch + 1}, {rate} samples/s{self._time_left()}"
+        now = f"{escape(self._label)}, epoch {event.epoch + 1}, {rate} {self._counted}/s{self._time_left()}"
         self._bar.update(self._task, now=now)
 
     def ended(self, record: Record) -> None:
@@ -88,7 +89,8 @@ class Progress(Listener):
         self._bar.advance(self._task)
         colour, status = _COLOURS.get(record.status, "red"), str(record.status).replace("_", " ")
         steady = record.steady
-        result = f"{format_rate(steady.samples_per_second)} samples/s" if steady else escape(record.reason or "")
+        counted = "steps" if any(finding.code == STEPS_COUNTED for finding in record.findings) else "samples"
+        result = f"{format_rate(steady.samples_per_second)} {counted}/s" if steady else escape(record.reason or "")
         place = f"{self._total - self._left}/{self._total}"
         wall = format_seconds(record.wall_seconds)
         self._console.print(f"[dim]{place}[/] [{colour}]{status}[/] {escape(self._label)}: {result} [dim]({wall})[/]")
@@ -128,6 +130,7 @@ def print_plan(plan: Plan) -> None:
     varying = varying_settings(specs.values())
     for key, spec in sorted(specs.items(), key=_plan_order):
         batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
+        batch = batch if spec.samples_per_step else "the script's"
         table.add_row(
             escape(spec.workload),
             escape(data_name(spec)),

@@ -104,7 +104,9 @@ def _print_plan_and_estimate(study: Study, options: RunOptions, machines: Machin
     else:
         plan, stored = _plan(study, None, options, machines), []
     print_plan(plan)
-    if plan.to_run:
+    if any(run.spec.script is not None for run in plan.to_run):
+        output().print("how long a script trains is not known before it is run")
+    elif plan.to_run:
         with errors().status("measuring a few steps") as status:
             estimate = estimate_by_measuring(
                 plan, stored, lambda spec: status.update(f"measuring a few steps of {run_name(spec)}"), machines

@@ -14,9 +14,12 @@ from paceline.errors import UserError
 from paceline.plan import missing_defaults
 from paceline.runs.meters.energy import WATTS_VARIABLE, watts_per_core
 from paceline.scale import shrink
+from paceline.spec import ScriptFile
 from paceline.store import DEFAULT_PATH
+from paceline.strategies.unlisted.script import STRATEGY as SCRIPT
 from paceline.study import Study
 
+SCRIPT_SUFFIX = ".py"
 _WHAT, _HOW = "What to run", "How"
 
 
@@ -33,7 +36,11 @@ class TrainingOptions:
     """What to run, how, and what to do with results that are there already."""
 
     study: Annotated[
-        str | None, typer.Argument(help="A built-in study (see --list) or a TOML file.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="A built-in study (see --list) or a TOML file.",
+            show_default=False,
+        ),
     ] = None
     workload: Annotated[str | None, _what("Built-in model(s).", "NAME,...")] = None
     model: Annotated[str | None, _what("Your own model: a function in a file.", "FILE:FUNCTION")] = None
@@ -120,8 +127,45 @@ class TrainingOptions:
 class RunOptions(TrainingOptions):
     """The same, and where to run it."""
 
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A training script (train.py) may stand for the study; its arguments follow --.", metavar="-- ARGUMENT"
+        ),
+    ] = None
     on: On = None
     dry_run: Annotated[
         bool, flag("--dry-run", "Print the plan and how long it will take, from a few measured steps; store nothing.")
     ] = False
     list_studies: Annotated[bool, flag("--list", "List the built-in studies.")] = False
+
+    def described_study(self) -> Study:
+        """A study of a script where one is named; otherwise as the other options describe it."""
+        if self.study is not None and self.study.endswith(SCRIPT_SUFFIX):
+            return self._script_study(self.study)
+        if self.arguments:
+            raise UserError(
+                f"{' '.join(self.arguments)} stands where the arguments of a script do, and {self.study} is none; "
+                f"write such as paceline run train.py -- {' '.join(self.arguments)}"
+            )
+        return super().described_study()
+
+    def _script_study(self, path: str) -> Study:
+        """Runs of a script as it is: what it trains, and how, its own arguments decide."""
+        fields = study_fields(self)
+        for name in ("workload", "strategy", "dataset", "scale", "knob", "option", "optimizer"):
+            if getattr(self, name) is not None:
+                raise UserError(
+                    f"--{name} {_words(getattr(self, name))} was given, and {path} decides that itself; leave it out, "
+                    f"or hand the script an argument of its own behind --"
+                )
+        script = ScriptFile.from_text(path, self.arguments or ())
+        # The script is measured as it is: with glibc's allocator unless another is asked for.
+        study = Study(
+            name=script.path.name, fixed={"script": script, "strategy": SCRIPT.name, "allocator": "default"}
+        ).with_fields(fields)
+        return study if self.repeats is None else study.model_copy(update={"repeats": self.repeats})
+
+
+def _words(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else " ".join(value)

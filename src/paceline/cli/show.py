@@ -30,7 +30,9 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     db: Db = DEFAULT_PATH,
     as_json: Annotated[bool, flag("--json", "As JSON, with findings.")] = False,
     as_csv: Annotated[bool, flag("--csv", "As CSV, one line per configuration.")] = False,
-    logs: Annotated[bool, flag("--logs", "Also the end of the log of runs that did not end well.")] = False,
+    logs: Annotated[
+        bool, flag("--logs", "Also the end of the log of scripts, and of runs that did not end well.")
+    ] = False,
     breakdown: Annotated[bool, flag("--breakdown", "Where the time of a step goes, rank by rank.")] = False,
     energy: Annotated[bool, flag("--energy", "Joules and, with a price, money.")] = False,
     memory: Annotated[bool, flag("--memory", "What each process held in memory.")] = False,
@@ -110,7 +112,7 @@ def _table(rows: Sequence[Row]) -> Table:
     varying = varying_fields(rows)
     names = [name for name in varying if name != LINK]
     longest = max(len(series_name(row, names)) for row in rows if row.measured)
-    columns = _columns(linked=LINK in varying)
+    columns = _columns(LINK in varying, "steps" if any(row.counts_steps for row in rows) else "samples")
     table = plain_table("strategy", *(heading for heading, _ in columns), least_width=min(18, longest))
     for row in rows:
         if row.measured:
@@ -118,20 +120,20 @@ def _table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _columns(linked: bool) -> list[Column]:
+def _columns(linked: bool, counted: str) -> list[Column]:
     """The columns behind the name; where links differ, theirs stands in place of the first epoch's speed."""
 
     def number(value: Callable[[Row], float | None], form: Text) -> Callable[[Row], str]:
         return lambda row: "–" if (known := value(row)) is None else form(known)
 
     link: Column = (LINK, lambda row: row.spec.link.text if row.spec.link else "–")
-    first: Column = ("samples/s\nepoch 1", number(lambda row: row.first_epoch_samples_per_second, format_rate))
+    first: Column = (f"{counted}/s\nepoch 1", number(lambda row: row.first_epoch_samples_per_second, format_rate))
     return [
         ("wor-\nkers", lambda row: f"{row.spec.workers}{'[yellow]*[/]' if row.oversubscribed else ''}"),
         *([link] if linked else []),
         ("runs", lambda row: str(row.runs)),
         *([] if linked else [first]),
-        ("samples/s\nlast epoch", number(lambda row: row.samples_per_second, format_rate)),
+        (f"{counted}/s\nlast epoch", number(lambda row: row.samples_per_second, format_rate)),
         ("spread", number(lambda row: row.spread, format_percent)),
         ("speed-\nup", number(lambda row: row.speedup, lambda value: f"{value:.2f}x")),
         ("effi-\nciency", number(lambda row: row.efficiency, format_percent)),

@@ -14,7 +14,7 @@ from paceline.costs.footprint import Footprint, ModelFacts
 from paceline.spec import BASELINE, Device, Execution, Precision, RunSpec, Scalar
 from paceline.systems import System
 
-Family = Literal["single", "data", "model", "server", "hybrid", "fake"]
+Family = Literal["single", "data", "model", "server", "hybrid", "fake", "script"]
 
 
 @dataclass(frozen=True)

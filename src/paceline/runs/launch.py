@@ -81,7 +81,9 @@ def surroundings_of(
 
 
 def schedule(spec: RunSpec) -> tuple[tuple[int, int], ...]:
-    """The number of each epoch and of the steps in it; an instrumented run makes a few steps only."""
+    """The number of each epoch and of the steps in it; an instrumented run makes a few; of a script none is known."""
+    if spec.script is not None:
+        return ()
     samples = sample_count(spec, probe)
     order = BatchOrder(samples, spec.dataset_copies, spec.samples_per_step, spec.seed)
     if spec.instrumented:

@@ -25,6 +25,7 @@ from paceline.record import (
 )
 from paceline.runs.meters.energy import EnergyMeter, charge
 from paceline.runs.one_clock import clock_finding, on_one_clock
+from paceline.runs.script_outcome import epoch_samples, missing_steps, script_findings
 from paceline.runs.surroundings import Surroundings, machine_records
 from paceline.runs.wire import DATA_DIGEST, EpochResult, RankError, RankResult
 from paceline.spans import Span
@@ -71,13 +72,15 @@ def make_record(
     job_clock = strategy(run.spec.strategy).traits.keeps_own_clock
     ending = replace(ending, reports=on_one_clock(ending.reports, processes, clocks, job_clock))
     status, reason, culprit = classify(ending, processes)
+    if status is Status.OK and (unseen := missing_steps(run.spec, ending.results)) is not None:
+        status, reason = Status.FAILED, unseen
     measured = _measured_fields(run.spec, processes, ending.results, surroundings) if status is Status.OK else {}
     return Record(
         study=study, spec=run.spec, repeat=run.repeat, status=status, reason=reason,
         started_at=surroundings.started_at, wall_seconds=surroundings.wall_seconds,
         findings=(*surroundings.findings, *measured.pop("findings", ())), environment=surroundings.environment,
         gpus=surroundings.gpus, parameters=surroundings.parameters, machines=machine_records(surroundings.machines),
-        log_tail="" if status is Status.OK else ending.log_tails[culprit], **measured,
+        log_tail="" if status is Status.OK and run.spec.script is None else ending.log_tails[culprit], **measured,
     )  # fmt: skip
 
 
@@ -138,7 +141,7 @@ def _measured_fields(
     """The fields of the record of a run that went well."""
     trained = [result.measured.epochs for result in results if result.measured.epochs]
     # Of each epoch, the views of all ranks that train.
-    views = [list(ranks) for ranks in zip(*trained, strict=True)]
+    views = [list(ranks) for ranks in zip(*trained, strict=spec.script is None)]
     epochs = tuple(_epoch(ranks, spec, number) for number, ranks in enumerate(views, start=1))
     losses = [loss for ranks in views for loss in _mean_losses(ranks)]
     charged, energy = _charged(spec, epochs, views, results, surroundings.energy)
@@ -155,7 +158,7 @@ def _measured_fields(
         "step_seconds": steps,
         "findings": [
             *_loss_finding(losses), *_first_epoch_finding(epochs), *_slow_link_finding(spec, results),
-            *([apart] if apart is not None else []),
+            *([apart] if apart is not None else []), *script_findings(spec, results),
         ],
         **_settled([seconds for seconds in steps.values() if seconds]),
         **({} if apart is not None else _instrumented_fields(processes, results)),
@@ -247,7 +250,7 @@ def _epoch(views: list[EpochResult], spec: RunSpec, number: int) -> Epoch:
         number=number,
         seconds=seconds,
         steps=steps,
-        samples=steps * spec.samples_per_step,
+        samples=epoch_samples(spec, views, steps),
         cpu_seconds=sum(view.cpu_seconds for view in views),
         train_loss=_finite(sum(losses) / len(losses)) if losses else None,
         **evaluated([view.evaluation for view in views if view.evaluation]),

@@ -97,6 +97,8 @@ class EpochResult(Message):
     evaluation_seconds: float = 0.0
     # What saving took before `ended`, in nanoseconds; stamps leave it out.
     paused: int = 0
+    # Of this process alone, in a run of a script that says how many; otherwise they follow from the run's batch.
+    samples: int | None = None
 
 
 class Measurements(Message):

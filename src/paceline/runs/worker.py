@@ -28,8 +28,9 @@ from paceline.runs.elastic.training import train_open  # noqa: E402
 from paceline.runs.folder import RunFolder  # noqa: E402
 from paceline.runs.links.namespaces import enter  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
-from paceline.runs.meters.memory import resident, start_peak_anew  # noqa: E402
+from paceline.runs.meters.memory import Resident, resident, start_peak_anew  # noqa: E402
 from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
+from paceline.runs.script import run_script  # noqa: E402
 from paceline.runs.wire import (  # noqa: E402
     DATA_DIGEST,
     EpochEvent,
@@ -95,6 +96,14 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
     gc.freeze()
     start_peak_anew()
     baseline, imported = resident(), perf_counter_ns()
+    if orders.spec.script is not None:
+        queued = run_queue_seconds()
+        end = run_script(context, _reporter(start.events_fd, context.process))
+        waited = (run_queue_seconds() - queued) * 1e9 / max(1, perf_counter_ns() - imported)
+        return RankResult(
+            start=_process_start(start, imported, end.first_step_began, baseline),
+            measured=end.measured, run_queue_share=waited,
+        )  # fmt: skip
     job = chosen.open_job(context)
     start_peak_anew()
     opened = perf_counter_ns()
@@ -116,14 +125,18 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
     waited = (run_queue_seconds() - queued) * 1e9 / max(1, perf_counter_ns() - opened)
     job.close()
     return RankResult(
-        start=ProcessStart(
-            started=start.started, imported=imported, opened=opened,
-            shared_import_nanoseconds=start.shared_import_nanoseconds,
-            baseline_bytes=baseline.current_bytes if baseline else None,
-        ),
+        start=_process_start(start, imported, opened, baseline),
         measured=measured,
         notes=context.notes,
         run_queue_share=waited,
+    )  # fmt: skip
+
+
+def _process_start(start: WorkerStart, imported: int, opened: int, baseline: Resident | None) -> ProcessStart:
+    return ProcessStart(
+        started=start.started, imported=imported, opened=opened,
+        shared_import_nanoseconds=start.shared_import_nanoseconds,
+        baseline_bytes=baseline.current_bytes if baseline else None,
     )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from paceline.errors import SpecError
 from paceline.strategies.former import FORMER_NAMES
 
 FOLDERS = ("torch", "tensorflow", "jax")
+# Of what runs as a strategy does and is none to choose.
+UNLISTED = "unlisted"
 
 
 @cache
@@ -25,7 +27,7 @@ def strategy(name: str) -> Strategy:
     """One strategy by name; a former name is refused with what it is now."""
     if name in FORMER_NAMES:
         raise SpecError(f"{name} is a layout of {FORMER_NAMES[name].strategy} now; {FORMER_NAMES[name].advice}")
-    declared = load_named("paceline.strategies", "STRATEGY", Strategy, name, FOLDERS)
+    declared = load_named("paceline.strategies", "STRATEGY", Strategy, name, (*FOLDERS, UNLISTED))
     return declared or choose(name, strategies(), "strategy")
 
 

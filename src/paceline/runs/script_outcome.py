@@ -1,0 +1,77 @@
+"""What is particular to the record of a script: samples that it counts itself, steps that nobody saw, and pauses."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from paceline.record import STEPS_COUNTED, Finding
+from paceline.runs.script import OPTIMIZER_STEPS, SOURCE
+from paceline.runs.wire import EpochResult, RankResult
+from paceline.spec import RunSpec
+
+# A gap this many times as long as the usual step is no step; with a share of the time this large it is worth naming.
+PAUSE, PAUSED_SHARE = 10.0, 0.02
+_GUIDE = "(docs/scripts-you-have.md)"
+
+
+def missing_steps(spec: RunSpec, results: Sequence[RankResult]) -> str | None:
+    """Why a script that ended well is a failed run: none of its steps was seen; or None."""
+    if spec.script is None or any(result.measured.epochs for result in results):
+        return None
+    name = spec.script.path.name
+    if any(result.measured.details.get(OPTIMIZER_STEPS) for result in results):
+        return f"{name} made a single optimizer step, and the time of a step is that between two; have it make more"
+    return (
+        f"no step was seen in {name}: it calls no optimizer of PyTorch; put `with paceline.step(samples=...):` around "
+        f"each step, or `for batch in paceline.watch(loader):`, or a callback {_GUIDE}"
+    )
+
+
+def epoch_samples(spec: RunSpec, views: Sequence[EpochResult], steps: int) -> int:
+    """Samples of all workers in an epoch: as the script says, else by the run's batch, else its steps."""
+    counted = [view.samples for view in views if view.samples is not None]
+    return sum(counted) if counted else steps * (spec.samples_per_step or 1)
+
+
+def script_findings(spec: RunSpec, results: Sequence[RankResult]) -> list[Finding]:
+    """What a reader must know beside the numbers of a script."""
+    if spec.script is None:
+        return []
+    trained = [result for result in results if result.measured.epochs]
+    views = [view for result in trained for view in result.measured.epochs]
+    findings = []
+    if not spec.samples_per_step and all(view.samples is None for view in views):
+        findings.append(
+            Finding(
+                code=STEPS_COUNTED,
+                text=f"nothing says how many samples a step of {spec.script.path.name} has, so rates are of steps",
+                hint="give --global-batch N, or let the script say it: with paceline.step(samples=n)",
+            )
+        )
+    if len(trained) < len(results):
+        findings.append(
+            Finding(
+                code="steps_on_some_ranks",
+                text=f"steps were seen on {len(trained)} of {len(results)} processes; samples are those of the former",
+                hint="call paceline.step or paceline.watch on every rank, with the samples of that rank",
+            )
+        )
+    return findings + _pauses(trained)
+
+
+def _pauses(results: Sequence[RankResult]) -> list[Finding]:
+    """A finding where long gaps between observed steps, such as evaluations, are in the time of training."""
+    for result in results:
+        seconds = [(after - before) / 1e9 for view in result.measured.epochs for before, after in pairwise(view.stamps)]
+        longest = PAUSE * median(seconds)
+        paused = [duration for duration in seconds if duration > longest]
+        share = sum(paused) / sum(seconds)
+        if share > PAUSED_SHARE:
+            source = result.measured.details.get(SOURCE)
+            text = f"{len(paused)} of {len(seconds)} steps ({source}) were over {PAUSE:g} times as long as usual"
+            hint = (
+                f"they are {share:.0%} of the time; if the script evaluates or saves there, `for batch in "
+                f"paceline.watch(loader):` leaves it out"
+            )
+            return [Finding(code="pauses_between_steps", text=text, hint=hint)]
+    return []

@@ -1,0 +1,77 @@
+"""Steps of a script are noted by source, and the source that says most is taken."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from paceline.callbacks import steps
+from paceline.callbacks.optimizer import OptimizerSteps
+from paceline.callbacks.steps import StepLog, batch_length, start_log, step, watch
+
+
+@pytest.fixture(autouse=True)
+def forget_log() -> Iterator[None]:
+    yield
+    steps._log = None
+
+
+def test_without_paceline_the_calls_change_nothing() -> None:
+    with step(samples=3):
+        pass
+    assert list(watch([1, 2])) == [1, 2]
+    assert steps.current_log() is None
+
+
+def test_samples_of_steps_add_up() -> None:
+    log = start_log()
+    for samples in (3, 4):
+        with step(samples=samples):
+            pass
+    source, (epoch,) = log.best()
+    assert (source, epoch.steps, epoch.samples) == ("step", 2, 7)
+
+
+def test_each_pass_over_a_watched_loader_is_an_epoch_with_the_samples_of_its_batches() -> None:
+    log = start_log()
+    for _ in range(2):
+        assert len(list(watch([{"x": np.zeros((5, 2))}, {"x": np.zeros((1, 2))}]))) == 2
+    source, epochs = log.best()
+    assert (source, [epoch.samples for epoch in epochs], [epoch.steps for epoch in epochs]) == ("watch", [6, 6], [2, 2])
+
+
+def test_what_a_script_says_goes_before_what_is_observed() -> None:
+    log = start_log()
+    observed, optimizer = OptimizerSteps(log), object()
+    for _ in range(3):
+        with step():
+            observed.after_step(optimizer, (), {})
+    assert log.best()[0] == "step"
+    assert log.optimizer_steps == 3
+
+
+def test_a_turn_of_two_optimizers_is_one_step_and_a_new_optimizer_takes_the_lead() -> None:
+    log = StepLog()
+    observed, first, second = OptimizerSteps(log), object(), object()
+    for optimizer in (first, second) * 4:
+        observed.after_step(optimizer, (), {})
+    assert log.optimizer_steps == 4
+    for _ in range(3):
+        observed.after_step(second, (), {})
+    assert log.optimizer_steps == 7
+
+
+def test_time_before_a_step_resumes_is_in_no_step() -> None:
+    log = StepLog()
+    log.begin_epoch("callback")
+    log.end_step("callback", 1)
+    log.epochs["callback"][-1].stamps[-1] -= 10**12  # as if a thousand seconds went by
+    log.resume("callback")
+    log.end_step("callback", 1)
+    epoch = log.best()[1][0]
+    assert epoch.stamps[-1] - epoch.stamps[-2] < 10**11 and epoch.paused >= 10**12
+
+
+def test_the_length_of_a_batch_is_that_of_its_first_array() -> None:
+    assert batch_length((["a"], np.zeros((4, 1)), np.zeros(9))) == 4
+    assert batch_length(["text"]) is None
