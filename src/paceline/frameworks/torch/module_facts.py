@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.costs.footprint import FLOAT_BYTES
 from paceline.costs.layers import Arrays, LayerFacts, LayerKind
+from paceline.data.tree import Tree, call, leaves, length, map_tree
 from paceline.frameworks.torch.trace.build import without_numbers
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -62,16 +63,16 @@ class _Collector:
         return tensor
 
 
-def module_facts(module: nn.Module, inputs: Tensor) -> tuple[LayerFacts, ...]:
+def module_facts(module: nn.Module, inputs: Tree) -> tuple[LayerFacts, ...]:
     """Facts of the module's layers, in the order of a forward pass."""
     try:
-        return _run(without_numbers(copy.deepcopy(module)), inputs.to("meta"))
+        return _run(without_numbers(copy.deepcopy(module)), map_tree(lambda tensor: tensor.to("meta"), inputs))
     except Exception:  # what a model of the user's raises on tensors without numbers can be anything
         return _run(module, inputs)
 
 
-def _run(module: nn.Module, inputs: Tensor) -> tuple[LayerFacts, ...]:
-    collector, hooks = _Collector(len(inputs), [inputs, *module.parameters()]), []
+def _run(module: nn.Module, inputs: Tree) -> tuple[LayerFacts, ...]:
+    collector, hooks = _Collector(length(inputs), [*leaves(inputs), *module.parameters()]), []
     for name, child in module.named_modules():
         if not list(child.children()) or list(child.parameters(recurse=False)):
 
@@ -83,7 +84,7 @@ def _run(module: nn.Module, inputs: Tensor) -> tuple[LayerFacts, ...]:
             hooks.append(child.register_forward_hook(hook))
     try:
         with torch.autograd.graph.saved_tensors_hooks(collector.keep, lambda tensor: tensor), collector.counter:
-            module(inputs)
+            call(module, inputs)
     finally:
         for hook_handle in hooks:
             hook_handle.remove()

@@ -13,13 +13,12 @@ from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.layouts import MeshPlan
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint
+from paceline.frameworks.torch.evaluation import loss_function
 from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.tensor.job import group_by_mesh, parameters_by_mesh
 from paceline.frameworks.torch.training import (
     TorchJob,
-    evaluate,
     export_weights,
-    loss_function,
     optimizer_for,
     torch_device,
 )
@@ -118,9 +117,7 @@ class MeshJob(TorchJob):
 
     def evaluate(self) -> Evaluation | None:  # type: ignore[override]
         """The data rank's part of the test set, told by the first of the ranks that split its layers."""
-        evaluation = evaluate(
-            _Whole(self._stages, self._context), self._loss, self._data, self._replica, self._replicas
-        )
+        evaluation = self._evaluate(_Whole(self._stages, self._context))
         self._stages.reshard()
         first = self._stages.mesh["tensor"].get_local_rank() == self._stages.groups.stretch.index == 0
         tells = self._stages.gives_outputs and first
