@@ -11,6 +11,7 @@ from paceline.contract.context import Context, Process
 from paceline.contract.job import Job, Service
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.data.sources import SourceKind
 from paceline.spec import BASELINE, Device, Execution, Precision, RunSpec, Scalar
 from paceline.systems import System
 
@@ -90,6 +91,9 @@ class Needs:
     # `offload`,
     # `checkpoint_every`.
     heeds: frozenset[str] = frozenset()
+    # How data may come to it, and whether processes of its framework's loader can read batches ahead for it.
+    reads: frozenset[SourceKind] = frozenset({"arrays"})
+    loader_processes: bool = False
     # Packages that it imports beside its framework.
     packages: tuple[str, ...] = ()
     # The kind of own model that it trains, where it is not that of its framework.

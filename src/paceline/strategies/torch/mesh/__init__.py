@@ -109,6 +109,8 @@ STRATEGY = Strategy(
         declared.NEEDS_OF_PARTS,
         executions=("eager", "compiled"),
         heeds=declared.STEP_FIELDS | {"layout", "reduction", "offload"},
+        # A pass takes a part of the batch, which loader processes would have read whole.
+        loader_processes=False,
         check=check,
         cut_by=cut_by,
         can_be_instrumented=can_be_instrumented,

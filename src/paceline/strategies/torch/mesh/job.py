@@ -105,10 +105,9 @@ class MeshJob(TorchJob):
             self._optimizer.step()
 
     def _train_rows(self, rows: Tensor, last: bool) -> Tensor | None:
-        data = self._data
         stretch = self._stages.groups.stretch
-        inputs = stretch.of(data.batch(data.train, rows)[0]) if self._stages.takes_inputs else None
-        targets = stretch.of(data.train[1][rows]) if self._stages.gives_outputs else None
+        batch = self._part_of_batch(rows, self._stages.takes_inputs, self._stages.gives_outputs)
+        inputs, targets = (None if part is None else stretch.of(part) for part in batch)
         return self._train(inputs, targets, last)
 
     def losses(self) -> list[float] | None:  # type: ignore[override]  # `Job` allows None
