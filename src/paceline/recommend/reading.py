@@ -1,4 +1,4 @@
-"""What reading the data adds to a predicted step, from earlier runs of the model, and how many processes would hide it."""
+"""What reading data adds to a predicted step, from earlier runs of the model, and how many processes would hide it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
