@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.layouts import MeshPlan
+from paceline.data.tree import map_tree, take
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint
 from paceline.frameworks.torch.evaluation import loss_function
 from paceline.frameworks.torch.group import join_group
@@ -107,8 +108,8 @@ class MeshJob(TorchJob):
     def _train_rows(self, rows: Tensor, last: bool) -> Tensor | None:
         data = self._data
         stretch = self._stages.groups.stretch
-        inputs = stretch.of(data.batch(data.train, rows)[0]) if self._stages.takes_inputs else None
-        targets = stretch.of(data.train[1][rows]) if self._stages.gives_outputs else None
+        inputs = map_tree(stretch.of, data.batch(data.train, rows)[0]) if self._stages.takes_inputs else None
+        targets = map_tree(stretch.of, take(data.train[1], rows)) if self._stages.gives_outputs else None
         return self._train(inputs, targets, last)
 
     def losses(self) -> list[float] | None:  # type: ignore[override]  # `Job` allows None
@@ -174,10 +175,10 @@ class _Whole(nn.Module):
         super().__init__()
         self._stages, self._vocabulary = stages, context.data.classes or 0
 
-    def forward(self, inputs: Tensor) -> Tensor | None:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
         """Outputs where the last stage is."""
         stretch = self._stages.groups.stretch
-        outputs = self._stages(stretch.of(inputs))
+        outputs = self._stages(*map_tree(stretch.of, inputs), **map_tree(stretch.of, named))
         if outputs is None:
             return None
         return stretch.whole(whole_logits(outputs, self._stages.parts_of_logits, self._vocabulary))
