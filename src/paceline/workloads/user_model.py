@@ -132,6 +132,8 @@ def call_user_code(what: str, function: Callable[..., Any], *arguments: Any) -> 
     """What a function of the user's file returns; if it fails, a `ModelError` says what, how and in which line."""
     try:
         return function(*arguments)
+    except ModelError:
+        raise
     except (Exception, SystemExit) as error:
         place = _line_in_user_code(error)
         raise ModelError(f"{what} fails with {type(error).__name__}: {error}{place}; mend it and run again") from error
