@@ -32,7 +32,10 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def usual_loss(outputs: Any, targets: Tree) -> Tensor:
     """The loss that the model computed itself, or cross-entropy of its logits."""
     loss: Tensor | None = None if isinstance(outputs, Tensor) else loss_in(outputs)
-    return cross_entropy(logits_of(outputs), targets) if loss is None else loss
+    if loss is None:
+        return cross_entropy(logits_of(outputs), targets)
+    # `nn.DataParallel` gathers a loss of each device.
+    return loss.mean() if loss.ndim else loss
 
 
 def loss_function(context: Context) -> Loss:

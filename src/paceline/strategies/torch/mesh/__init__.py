@@ -78,6 +78,12 @@ def cut_by(spec: RunSpec) -> tuple[Cut, ...]:
     return (*(("stages",) if layout.pipeline > 1 else ()), *(("plan",) if layout.tensor > 1 else ()))
 
 
+def passes_one_tensor(spec: RunSpec) -> bool:
+    """Whether the layout cuts models or sequences; copies and shards take any batch."""
+    layout = plan_of(spec).layout
+    return max(layout.pipeline, layout.tensor, layout.context) > 1
+
+
 def user_functions(spec: RunSpec) -> set[str]:
     """Functions of the user's file; none where the model is built in."""
     return declared_functions(spec.model) if spec.model is not None else set()
@@ -113,6 +119,7 @@ STRATEGY = Strategy(
         loader_processes=False,
         check=check,
         cut_by=cut_by,
+        one_tensor=passes_one_tensor,
         can_be_instrumented=can_be_instrumented,
     ),
     traits=Traits(

@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.layouts import MeshPlan
+from paceline.data.tree import map_tree
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint
 from paceline.frameworks.torch.evaluation import loss_function
 from paceline.frameworks.torch.group import join_group
@@ -107,7 +108,7 @@ class MeshJob(TorchJob):
     def _train_rows(self, rows: Tensor, last: bool) -> Tensor | None:
         stretch = self._stages.groups.stretch
         batch = self._part_of_batch(rows, self._stages.takes_inputs, self._stages.gives_outputs)
-        inputs, targets = (None if part is None else stretch.of(part) for part in batch)
+        inputs, targets = (None if part is None else map_tree(stretch.of, part) for part in batch)
         return self._train(inputs, targets, last)
 
     def losses(self) -> list[float] | None:  # type: ignore[override]  # `Job` allows None
@@ -173,10 +174,10 @@ class _Whole(nn.Module):
         super().__init__()
         self._stages, self._vocabulary = stages, context.data.classes or 0
 
-    def forward(self, inputs: Tensor) -> Tensor | None:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
         """Outputs where the last stage is."""
         stretch = self._stages.groups.stretch
-        outputs = self._stages(stretch.of(inputs))
+        outputs = self._stages(*map_tree(stretch.of, inputs), **map_tree(stretch.of, named))
         if outputs is None:
             return None
         return stretch.whole(whole_logits(outputs, self._stages.parts_of_logits, self._vocabulary))
