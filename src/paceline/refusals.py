@@ -43,8 +43,8 @@ def unread(spec: RunSpec, chosen: Strategy, facts: UserModelFacts | None) -> str
                   and kind in other.needs.reads]  # fmt: skip
         instead = f"use {', '.join(others)}" if others else "return arrays"
         return f"{words}, which {chosen.name} cannot read; {instead}"
-    if kind != "arrays" and "graph" in spec.execution:
-        return f"{words}, and {spec.execution} replays steps over data that lie on the GPU; use eager or compiled"
+    if kind != "arrays" and (reason := chosen.needs.why_not_read(spec)) is not None:
+        return f"{words}, {reason}"
     return _unlike_loader(spec, chosen, facts) or (
         None if kind in INDEXED or facts is None else _unshared(spec, chosen, facts, words)
     )

@@ -99,6 +99,8 @@ class Needs:
     # How data may come to it, and whether processes of its framework's loader can read batches ahead for it.
     reads: frozenset[SourceKind] = frozenset({"arrays"})
     loader_processes: bool = False
+    # Why a run of it cannot read data while it trains, beyond their kind, in words, or None.
+    why_not_read: Callable[[RunSpec], str | None] = lambda _spec: None
     # Packages that it imports beside its framework.
     packages: tuple[str, ...] = ()
     # The kind of own model that it trains, where it is not that of its framework.
