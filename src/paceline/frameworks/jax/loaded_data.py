@@ -37,9 +37,8 @@ class LoadedBatches:
         sharding, count = self._layout.on(self._layout.batch_side), len(rows)
         places = sharding.addressable_devices_indices_map((count,)).values()
         began = perf_counter_ns()
-        parts = {
-            place: self._read(self._data.train, rows[slice(*place)]) for place in {_edges(p[0], count) for p in places}
-        }
+        stretches = dict.fromkeys(_edges(place[0], count) for place in places)
+        parts = {stretch: self._read(self._data.train, rows[slice(*stretch)]) for stretch in stretches}
         self.times.read = (self.times.read or 0) + perf_counter_ns() - began
 
         def put(*arrays: np.ndarray) -> Array:

@@ -236,12 +236,16 @@ class JaxJob:
     def step(self, first: int, count: int) -> None:
         """One call of the compiled function."""
         if self._loaded is not None:
-            self._state, loss = self._step(self._state, self._loaded.batch(first), None, None)
+            self._state, loss = self._step(self._state, self._read_batch(first), None, None)
             self._losses.append((loss, count))
             return
         numbers = (np.int32(first),) if self.stride == 1 else (np.int32(first), np.int32(count))
         self._state, loss = self._step(self._state, self._data, self._order, *numbers)
         self._losses.append((loss, count))
+
+    def _read_batch(self, number: int) -> tuple[Tree, Tree]:
+        assert self._loaded is not None
+        return self._loaded.batch(number)
 
     @property
     def input_times(self) -> InputTimes | None:
@@ -340,6 +344,8 @@ class JaxJob:
         return int(self._compiled().memory_analysis().temp_size_in_bytes)
 
     def _compiled(self) -> Any:
+        if self._loaded is not None:
+            return self._step.lower(self._state, self._loaded.batch(0), None, None).compile()
         numbers = (np.int32(0),) * (1 if self.stride == 1 else 2)
         return self._step.lower(self._state, self._data, self._order, *numbers).compile()
 
