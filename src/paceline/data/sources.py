@@ -115,6 +115,8 @@ class LoadedData:
     # Samples of an epoch where the run says how many.
     cut: int | None = None
     _trial: list[DataSet] = field(default_factory=list, repr=False, compare=False)
+    # Lengths of streams as what opens them tells, train and test; known once the model was tried.
+    _lengths: list[int | None] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def is_indexed(self) -> bool:
@@ -124,16 +126,20 @@ class LoadedData:
     @property
     def train_samples(self) -> int | None:
         """Samples of an epoch; None where nobody says."""
-        samples: int | None = self.train.samples
+        samples = self._samples(0)
         return samples if self.cut is None or (samples or self.cut) < self.cut else self.cut
 
     @property
     def test_samples(self) -> int | None:
         """Samples to test on, in proportion; None where nobody says."""
-        samples: int | None = self.test.samples
-        if samples is None or self.cut is None or self.train.samples is None:
-            return samples
-        return test_share(samples, self.train.samples, DataRequest(train_samples=self.cut))
+        train, test = self._samples(0), self._samples(1)
+        if test is None or self.cut is None or train is None:
+            return test
+        return test_share(test, train, DataRequest(train_samples=self.cut))
+
+    def _samples(self, part: int) -> int | None:
+        samples: int | None = (self.train, self.test)[part].samples
+        return self._lengths[part] if samples is None and self._lengths else samples
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -149,6 +155,7 @@ class LoadedData:
     def trial(self) -> DataSet:
         """A few samples in memory, to try a model on; read once."""
         if not self._trial:
+            self._lengths.clear()
             (inputs, targets), (test_inputs, test_targets) = (self._first(part) for part in (self.train, self.test))
             self._trial.append(DataSet(inputs, targets, test_inputs, test_targets, self.classes))
         return self._trial[0]
@@ -156,10 +163,13 @@ class LoadedData:
     def _first(self, source: Any) -> Batch:
         if isinstance(source, IndexedSource):
             rows = np.arange(min(TRIAL_SAMPLES, source.samples))
+            self._lengths.append(source.samples)
             return numbers_of(source.read(rows, stack_samples))
         place = {"rank": 0, "workers": 1, "epoch": 0, "seed": 0}
         loader = {"loader_workers": 0, "prefetch": None, "pin_memory": False}
-        for batch in map(as_batch, source.opened(TRIAL_SAMPLES, **place, **loader)):
+        opened = source.opened(TRIAL_SAMPLES, **place, **loader)
+        self._lengths.append(_length_of(opened, TRIAL_SAMPLES))
+        for batch in map(as_batch, opened):
             return numbers_of(take(batch, slice(TRIAL_SAMPLES)))
         raise ModelError(f"{source.label} gives no batch; give at least one")
 
@@ -180,6 +190,16 @@ class LoadedData:
     def first(self, train_samples: int | None) -> "LoadedData":
         """The data set with epochs of only so many training samples, and test samples in proportion."""
         return self if train_samples is None else replace(self, cut=train_samples)
+
+
+def _length_of(opened: Any, batch: int) -> int | None:
+    """Samples of what was opened for one worker: those of a loader's data set, or of all its batches; else None."""
+    for counted, each in ((getattr(opened, "dataset", None), 1), (opened, batch)):
+        try:
+            return len(counted) * each
+        except TypeError:
+            continue
+    return None
 
 
 def as_batch(value: Any) -> Batch:
