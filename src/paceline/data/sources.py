@@ -194,6 +194,7 @@ class LoadedData:
 
 def _length_of(opened: Any, batch: int) -> int | None:
     """Samples of what was opened for one worker: those of a loader's data set, or of all its batches; else None."""
+    counted: Any
     for counted, each in ((getattr(opened, "dataset", None), 1), (opened, batch)):
         try:
             return len(counted) * each
