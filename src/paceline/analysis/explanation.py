@@ -55,7 +55,7 @@ def _input(row: Row) -> list[str]:
     """That reading data, and not the strategy, sets the pace, and what would keep up with the training."""
     if row.loading is None or not row.loading.limits:
         return []
-    advice = keeping_up(row.loading)
+    advice = keeping_up(row.loading, row.spec)
     return [
         f"Reading data, not the strategy, sets the pace: {wait_text(row.loading)}. {advice[:1].upper()}{advice[1:]}."
     ]

@@ -15,7 +15,7 @@ from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.link import link_rank
-from paceline.record import STEPS_COUNTED, Epoch, Loading, Record, Status
+from paceline.record import OWN_ORDER, STEPS_COUNTED, Epoch, Loading, Record, Status
 from paceline.runs.loading import slowest_loading
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy_of_stored
@@ -64,6 +64,8 @@ class Row:
     convergence: Convergence = field(default_factory=Convergence)
     memory: tuple[RankMemory, ...] = ()
     checkpoint: CheckpointCost = field(default_factory=CheckpointCost)
+    # Whether its samples came in an order of their own, so that its losses compare with no other run's.
+    own_order: bool = False
     # Of runs that read their data while they trained: what that cost the rank that waited longest, in the middle run.
     loading: Loading | None = None
     # Of a run whose members changed.
@@ -148,6 +150,7 @@ def _row(key: str, records: list[Record]) -> Row:
         parameters=next((record.parameters for record in good if record.parameters), None),
         losses=good[0].losses if good else (),
         epochs=epoch_summaries(good),
+        own_order=any(finding.code == OWN_ORDER for record in good for finding in record.findings),
         loading=_middle_loading(good),
     )
 

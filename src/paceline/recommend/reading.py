@@ -39,7 +39,7 @@ def explain_reading(reading: Reading | None, prediction: Prediction) -> Iterator
     alone = Loading(processes=0, wait_seconds=seconds, step_seconds=step + seconds, read_seconds=seconds)
     source = f"from run {reading.record}; the prediction leaves reading out"
     if alone.limits and seconds > step:
-        yield f"Reading data, not the strategy, would set the pace: {keeping_up(alone)} ({source})."
+        yield f"Reading data, not the strategy, would set the pace: {keeping_up(alone, spec)} ({source})."
     elif alone.limits:
         yield (
             f"Reading a batch takes one process {format_seconds(seconds)}, which {processes_text(1)} for each worker "

@@ -6,6 +6,8 @@ from statistics import fmean
 from paceline.data.sources import INDEXED, SOURCE_WORDS, SourceKind
 from paceline.record import OWN_ORDER, Finding, Loading
 from paceline.runs.wire import RankResult
+from paceline.spec import RunSpec
+from paceline.strategies import strategy_of_stored
 from paceline.units import format_percent, format_seconds
 
 # The note of a process that says how its data came.
@@ -45,16 +47,20 @@ def wait_text(loading: Loading) -> str:
     return f"waiting for the batch takes {format_percent(loading.share)} of a step ({wait} of {step})"
 
 
-def keeping_up(loading: Loading) -> str:
+def keeping_up(loading: Loading, spec: RunSpec) -> str:
     """What would keep up with the training, in words."""
-    enough, read = loading.enough_processes, loading.read_seconds
-    why = "" if read is None else f"one process reads a batch in {format_seconds(read)}, so "
+    enough, chosen = loading.enough_processes, strategy_of_stored(spec.strategy)
+    seconds = loading.read_seconds
+    read = None if seconds is None else f"one process reads a batch in {format_seconds(seconds)}"
+    if chosen is not None and not chosen.needs.loader_processes:
+        unaided = f"nobody reads ahead for {chosen.name}: prepare samples beforehand, or have the source prefetch"
+        return unaided if read is None else f"{read}, and {unaided}"
     if enough <= loading.processes:
-        return (
-            f"{why}{processes_text(loading.processes)} would keep up if they had cores of their own; "
-            f"give --cores-per-worker more"
-        )
-    return f"{why}{processes_text(enough)} for each worker would keep up (--loader-workers {enough})"
+        more = f"{processes_text(loading.processes)} would keep up if they had cores of their own"
+        more += "; give --cores-per-worker more"
+    else:
+        more = f"{processes_text(enough)} for each worker would keep up (--loader-workers {enough})"
+    return more if read is None else f"{read}, so {more}"
 
 
 def processes_text(count: int) -> str:
@@ -62,7 +68,7 @@ def processes_text(count: int) -> str:
     return f"{count} loader process" + ("es" if count > 1 else "")
 
 
-def loading_findings(results: Sequence[RankResult], ranks: Sequence[Loading | None]) -> list[Finding]:
+def loading_findings(spec: RunSpec, results: Sequence[RankResult], ranks: Sequence[Loading | None]) -> list[Finding]:
     """What a reader must know beside the numbers of a run whose data were read while it trained."""
     findings = []
     kinds: list[SourceKind] = [result.notes[SOURCE] for result in results if SOURCE in result.notes]
@@ -81,7 +87,7 @@ def loading_findings(results: Sequence[RankResult], ranks: Sequence[Loading | No
             Finding(
                 code=INPUT_BOUND,
                 text=f"reading data, not the strategy, sets the pace: {wait_text(slowest)}",
-                hint=keeping_up(slowest),
+                hint=keeping_up(slowest, spec),
             )
         )
     return findings

@@ -168,7 +168,7 @@ def _measured_fields(
         "findings": [
             *_loss_finding(losses), *_first_epoch_finding(epochs), *_slow_link_finding(spec, results),
             *([apart] if apart is not None else []), *script_findings(spec, results),
-            *loading_findings(results, loading),
+            *loading_findings(spec, results, loading),
         ],
         **settled,
         **({} if apart is not None else _instrumented_fields(processes, results)),

@@ -114,7 +114,9 @@ def _tf_stream(source: Any, _collate: Collate | None, what: str) -> StreamSource
         even = share.rebatch(batch, drop_remainder=True) if batched else share.batch(batch, drop_remainder=True)
         return even.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()  # type: ignore[no-any-return]
 
-    samples = known if known >= 0 and not batched else None
+    # Of batches the last may be smaller.
+    size = len(tf.nest.flatten(next(iter(source)))[0]) if batched and known > 0 else 1
+    samples = None if known < 0 else max(1, known - 1) * size if batched else known
     return StreamSource(batches, what, frozenset({"rank", "workers", "batch"}), samples)
 
 

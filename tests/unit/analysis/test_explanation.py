@@ -65,7 +65,8 @@ def waiting(record, wait_seconds):
 
 
 def test_a_loader_that_sets_the_pace_is_named_also_of_one_worker(make_record):
-    rows = summarise([waiting(make_record(1000.0), 0.01), waiting(make_record(1500.0, workers=2), 0.01)])
+    alone, two = (make_record(1000.0 * workers, workers=workers, strategy="torch-ddp") for workers in (1, 2))
+    rows = summarise([waiting(alone, 0.01), waiting(two, 0.01)])
     words = (
         "Reading data, not the strategy, sets the pace: waiting for the batch takes 71 % of a step (10 ms of 14 ms). "
         "One process reads a batch in 10 ms, so 3 loader processes for each worker would keep up (--loader-workers 3)."

@@ -11,10 +11,12 @@ from paceline.runs.measure import train
 from paceline.runs.outcome import Ending, make_record
 from paceline.runs.surroundings import Surroundings
 from paceline.runs.wire import EpochInput, EpochResult, Measurements, ProcessStart, RankResult
+from paceline.spec import RunSpec
 from paceline.store import Store
 from unit.runs.test_measure import ScriptedJob
 
 MS = 1_000_000
+TORCH = RunSpec(strategy="torch-ddp", global_batch=8, steps=1)
 STEPS = 12
 
 
@@ -91,6 +93,10 @@ def test_a_run_that_waits_for_its_data_is_a_finding_with_the_processes_that_woul
         "reading data, not the strategy, sets the pace: waiting for the batch takes 80 % of a step (8 ms of 10 ms)"
     )
     assert finding.hint == (
+        "one process reads a batch in 8 ms, and nobody reads ahead for fake: prepare samples beforehand, or have the "
+        "source prefetch"
+    )
+    assert keeping_up(loading(wait_seconds=0.008, step_seconds=0.01, read_seconds=0.008), TORCH) == (
         "one process reads a batch in 8 ms, so 4 loader processes for each worker would keep up (--loader-workers 4)"
     )
 
@@ -116,12 +122,12 @@ def test_enough_processes_read_a_batch_in_the_rest_of_a_step():
 def test_where_reading_cannot_be_seen_the_processes_that_are_there_give_one_batch_a_step():
     limited = loading(processes=2, read_seconds=None, wait_seconds=0.007)
     assert limited.enough_processes == 4
-    assert keeping_up(limited) == "4 loader processes for each worker would keep up (--loader-workers 4)"
+    assert keeping_up(limited, TORCH) == "4 loader processes for each worker would keep up (--loader-workers 4)"
 
 
 def test_processes_that_should_be_enough_lack_cores():
     crowded = loading(processes=4)
-    assert keeping_up(crowded) == (
+    assert keeping_up(crowded, TORCH) == (
         "one process reads a batch in 10 ms, so 4 loader processes would keep up if they had cores of their own; "
         "give --cores-per-worker more"
     )
