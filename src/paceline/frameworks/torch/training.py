@@ -63,12 +63,12 @@ def build(context: Context, device: torch.device) -> nn.Module:
 def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
     """The user's optimizer, or the run's settings."""
     user_model, spec = context.model.user_model, context.spec
+    # What is frozen has no gradient and gets no state; ZeRO would deal it out and send it round all the same.
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if user_model is not None and user_model.optimizer is not None:
-        optimizer: torch.optim.Optimizer = user_model.optimizer(module.parameters())
+        optimizer: torch.optim.Optimizer = user_model.optimizer(trained)
         return optimizer
-    return make_optimizer(
-        spec.optimizer, module.parameters(), eager=spec.execution == "eager", graphed="graph" in spec.execution
-    )
+    return make_optimizer(spec.optimizer, trained, eager=spec.execution == "eager", graphed="graph" in spec.execution)
 
 
 class TorchJob:

@@ -52,6 +52,11 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             f"what {spec.model.label} costs with its layers split by torch-mesh is not known; "
             f"ask for a layout without tensor, or for torch-tensor"
         )
+    if model.unfrozen is not model:
+        raise SpecError(
+            f"what {spec.workload} costs on torch-mesh with parameters that are not trained is not known; "
+            f"ask for torch-fsdp or torch-ddp"
+        )
     return mesh_footprint(spec, plan_of(spec), model)
 
 
