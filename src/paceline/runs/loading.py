@@ -29,10 +29,10 @@ def loading_of(result: RankResult, step_seconds: Sequence[float], warm_up: int) 
     if not waits:
         return None
     read, batches = sum(each.read or 0 for each in inputs), sum(each.batches for each in inputs)
-    seen = batches and all(each.read is not None for each in inputs)
+    is_known = batches and all(each.read is not None for each in inputs)
     return Loading(
         processes=inputs[-1].processes, wait_seconds=fmean(waits), step_seconds=fmean(step_seconds[warm_up:]),
-        read_seconds=read / batches / 1e9 if seen else None,
+        read_seconds=read / batches / 1e9 if is_known else None,
     )  # fmt: skip
 
 
