@@ -1,0 +1,124 @@
+"""The verdict: whether runs of two sides differ, which of several is the fastest, and how sure that is.
+
+Everything that names a winner asks here: tables, reports, comparisons, pages and recommendations.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import comb
+from statistics import median
+
+from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.rows import Row
+from paceline.analysis.statistics import CONFIDENCE, rank_test
+
+# With fewer runs of a side, a difference says nothing of the next run.
+LEAST_RUNS = 3
+# Medians nearer to each other than this make no difference that matters, however often it is seen.
+LEAST_DIFFERENCE = 0.01
+# With so many runs of each side, chance puts all of one above all of the other in less than 5 % of cases.
+SURE_RUNS = next(runs for runs in range(LEAST_RUNS, 10) if 2 / comb(2 * runs, runs) <= 1 - CONFIDENCE)
+NAMES_LISTED = 4
+
+
+class Certainty(StrEnum):
+    """How sure it is that the runs of one side are faster than those of another, the weakest first."""
+
+    UNKNOWN = "too few runs"
+    TIE = "tie"
+    LIKELY = "likely"
+    SURE = "sure"
+
+
+_BY_STRENGTH = tuple(Certainty)
+
+
+def certainty(first: Sequence[float], second: Sequence[float]) -> Certainty:
+    """How sure it is that two sides differ, by the number of runs of each and a rank test."""
+    if min(len(first), len(second)) < LEAST_RUNS:
+        return Certainty.UNKNOWN
+    if abs(median(first) / median(second) - 1) < LEAST_DIFFERENCE:
+        return Certainty.TIE
+    separate = min(first) > max(second) or min(second) > max(first)
+    if (rank_test(first, second) or 0.0) <= 1 - CONFIDENCE:
+        return Certainty.SURE
+    return Certainty.LIKELY if separate else Certainty.TIE
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A configuration, and a number of each of its runs, of which more is better."""
+
+    name: str
+    workers: int
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The number that stands for all runs."""
+        return median(self.values)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The best of several, those that chance could make as good, the best of the rest, and how sure it is."""
+
+    best: Contender
+    equals: tuple[Contender, ...]
+    next: Contender | None
+    certainty: Certainty
+    # Runs of the configuration with the fewest.
+    fewest_runs: int
+
+    @property
+    def first(self) -> tuple[Contender, ...]:
+        """The best with its equals, the fastest first."""
+        return (self.best, *self.equals)
+
+    @property
+    def choice(self) -> Contender:
+        """Of those that are as good, the one with the fewest workers."""
+        return min(self.first, key=lambda contender: (contender.workers, -contender.median))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the best and its equals; of many, how many more there are."""
+        names = [contender.name for contender in self.first]
+        # `torch-ddp x2`, and then only `x4`.
+        before = ["", *(name.rpartition(" ")[0] for name in names)]
+        short = [name.removeprefix(f"{same} ") if same else name for same, name in zip(before, names, strict=False)]
+        hidden = len(names) - NAMES_LISTED
+        return short if hidden <= 0 else [*short[:NAMES_LISTED], f"{hidden} more"]
+
+    @property
+    def ahead(self) -> float:
+        """By which share the best is ahead of the next that is no equal; 0 where there is no such."""
+        return self.best.median / (self.next or self.best).median - 1
+
+
+def judge(contenders: Sequence[Contender]) -> Verdict:
+    """The verdict over at least one contender. The best is as sure as the weakest of its comparisons."""
+    order = sorted(contenders, key=lambda contender: -contender.median)
+    best, others = order[0], order[1:]
+    by_other = {contender: certainty(best.values, contender.values) for contender in others}
+    equals = tuple(contender for contender in others if by_other[contender] is Certainty.TIE)
+    weakest = min(by_other.values(), key=_BY_STRENGTH.index, default=Certainty.UNKNOWN)
+    return Verdict(
+        best,
+        equals,
+        next((contender for contender in others if contender not in equals), None),
+        weakest,
+        min(len(contender.values) for contender in contenders),
+    )
+
+
+def judge_rows(rows: Sequence[Row], unnamed: Container[str] = ()) -> tuple[Verdict, Row]:
+    """The verdict over the measured rows of a setting, and the row of the best; names leave out `unnamed` fields."""
+    varying = [name for name in varying_fields(rows) if name not in unnamed]
+    contenders = [
+        Contender(f"{series_name(row, varying)} x{row.spec.workers}", row.spec.workers, row.samples_per_second_of_runs)
+        for row in rows
+    ]
+    verdict = judge(contenders)
+    return verdict, rows[contenders.index(verdict.best)]
