@@ -22,7 +22,7 @@ from paceline.strategies.unlisted.script import STRATEGY as SCRIPT
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import Workload, workload
-from paceline.workloads.user_model import USER_DATA, declared_functions
+from paceline.workloads.user_model import ANY_NAME, USER_DATA, declared_functions
 
 DEFAULT_EPOCHS = 2
 
@@ -176,7 +176,7 @@ def _own_dataset(spec: RunSpec) -> str:
         return spec.dataset
     if spec.input_shape is not None and spec.classes is not None:
         return "synthetic"
-    if "data" in declared:
+    if {"data", ANY_NAME} & declared:
         return USER_DATA
     raise SpecError(
         f"{spec.model.label} says nothing about its data; add a function data() to {spec.model.path.name}, or give "

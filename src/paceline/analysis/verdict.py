@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def choice(self) -> Contender:
-        """Of those that are as good, the one with the fewest workers."""
+        """The one with the fewest workers among the best and its equals."""
         return min(self.first, key=lambda contender: (contender.workers, -contender.median))
 
     @property
