@@ -9,7 +9,7 @@ from paceline.analysis.factors import LINK, settings_by_size
 from paceline.analysis.labels import group_by_setting, series_name, shorten_titles, varying_fields
 from paceline.analysis.links import fastest_over_each, links_of, over_link, where_each_pays
 from paceline.analysis.rows import Row
-from paceline.analysis.verdict import LEAST_RUNS, SURE_RUNS, Certainty, Verdict, judge_rows
+from paceline.analysis.verdict import LEAST_RUNS, Certainty, Verdict, judge_rows
 from paceline.breakdown import mean_parts
 from paceline.units import format_count, format_percent, format_rate, format_seconds
 
@@ -45,7 +45,7 @@ def answer(rows: Sequence[Row]) -> Answer | None:
         sentences = (_over_links(members), where_each_pays(members), f"How sure: {_fewest_runs(members)}")
         return Answer(title, tuple(f"{sentence}." for sentence in sentences if sentence))
     verdict, best = judge_rows(members)
-    what, why, how_sure = _what(verdict, best, members), _why(best, members), _how_sure(verdict, best, members)
+    what, why, how_sure = _what(verdict, best, members), _why(best, members), _how_sure(verdict, best)
     return Answer(title, (f"{what}.", why, f"How sure: {how_sure}."))
 
 
@@ -58,7 +58,7 @@ def headline(rows: Sequence[Row]) -> str | None:
         sentences = (_over_links(measured), where_each_pays(measured))
         return " ".join(f"{sentence}." for sentence in sentences if sentence)
     verdict, best = judge_rows(measured)
-    return f"{_what(verdict, best, measured)}; {_how_sure(verdict, best, measured)}."
+    return f"{_what(verdict, best, measured)}; {_how_sure(verdict, best)}."
 
 
 def verdict_lines(rows: Sequence[Row]) -> tuple[SettingVerdict, ...]:
@@ -154,21 +154,9 @@ def _what(verdict: Verdict, best: Row, rows: Sequence[Row]) -> str:
     return f"Fastest here: {text}"
 
 
-def _how_sure(verdict: Verdict, best: Row, rows: Sequence[Row]) -> str:
-    """How far ahead the fastest is, whether chance could explain that, and whether cores were oversubscribed."""
-    runs = format_count(verdict.fewest_runs, "run")
-    if len(rows) == 1:
-        text = f"{runs}, and nothing to compare with"
-    elif verdict.certainty is Certainty.UNKNOWN:
-        text = f"not sure, {runs} of each cannot tell chance from effect"
-    elif verdict.certainty is Certainty.TIE:
-        text = f"{runs} of each do not tell them apart"
-    else:
-        assert verdict.next is not None
-        ahead = f"{format_percent(verdict.ahead)} ahead of {verdict.next.name}"
-        likely = f"likely, {ahead} in each of {runs} ({SURE_RUNS} would make it sure)"
-        text = f"sure, {ahead} in {runs}" if verdict.certainty is Certainty.SURE else likely
-    return f"{text}, but oversubscribed" if best.oversubscribed else text
+def _how_sure(verdict: Verdict, best: Row) -> str:
+    """Whether chance could explain it, and whether cores were oversubscribed."""
+    return f"{verdict.how_sure}, but oversubscribed" if best.oversubscribed else verdict.how_sure
 
 
 def _why(best: Row, rows: Sequence[Row]) -> str:

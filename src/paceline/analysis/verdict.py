@@ -12,6 +12,7 @@ from statistics import median
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import CONFIDENCE, rank_test
+from paceline.units import format_count, format_percent
 
 # With fewer runs of a side, a difference says nothing of the next run.
 LEAST_RUNS = 3
@@ -90,6 +91,21 @@ class Verdict:
         short = [name.removeprefix(f"{same} ") if same else name for same, name in zip(before, names, strict=False)]
         hidden = len(names) - NAMES_LISTED
         return short if hidden <= 0 else [*short[:NAMES_LISTED], f"{hidden} more"]
+
+    @property
+    def how_sure(self) -> str:
+        """How far ahead the best is, and whether chance could explain that, in words."""
+        runs = format_count(self.fewest_runs, "run")
+        if self.next is None and not self.equals:
+            return f"{runs}, and nothing to compare with"
+        if self.certainty is Certainty.UNKNOWN:
+            return f"not sure, {runs} of each cannot tell chance from effect"
+        if self.certainty is Certainty.TIE or self.next is None:
+            return f"{runs} of each do not tell them apart"
+        ahead = f"{format_percent(self.ahead)} ahead of {self.next.name}"
+        if self.certainty is Certainty.SURE:
+            return f"sure, {ahead} in {runs}"
+        return f"likely, {ahead} in each of {runs} ({SURE_RUNS} would make it sure)"
 
     @property
     def ahead(self) -> float:
