@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.cli.completion import objective_names
 from paceline.cli.options import QuestionOptions, command_with, make_option
 from paceline.cli.predict import prediction_values
 from paceline.cli.progress import Progress
@@ -50,7 +51,9 @@ class RecommendOptions(QuestionOptions):
     """What is asked, what is best, and how the answer is shown."""
 
     workers: Annotated[str, make_option("Worker counts to choose from.", "N,...")] = "1..8"
-    objective: Annotated[str, make_option(f"What is best: {', '.join(OBJECTIVES)}.", "NAME")] = "throughput"
+    objective: Annotated[
+        str, make_option(f"What is best: {', '.join(OBJECTIVES)}.", "NAME", complete=objective_names)
+    ] = "throughput"
     critical_batch: Annotated[
         float | None, make_option("For time-to-accuracy: the batch beyond which more samples are needed.", "N")
     ] = None
