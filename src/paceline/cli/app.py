@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.completion import command_to_complete
+from paceline.cli.shell.completion import command_to_complete
 from paceline.cli.terminal import errors
 from paceline.errors import UserError
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from paceline.analysis.comparison import Comparison
 from paceline.analysis.comparison import compare as compare_sides
 from paceline.analysis.selection import Selector
-from paceline.cli.completion import strategies_with_fields
+from paceline.cli.shell.completion import strategies_with_fields
 from paceline.cli.terminal import AsJson, Db, StudyName, output, print_json
 from paceline.errors import SpecError
 from paceline.record import Record

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from paceline.cli.completion import dataset_names, network_names, strategy_names, system_names, workload_names
+from paceline.cli.shell.completion import dataset_names, network_names, strategy_names, system_names, workload_names
 
 Options = TypeVar("Options")
 Complete = Callable[[str], list[str]]

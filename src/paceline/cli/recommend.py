@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli.completion import objective_names
 from paceline.cli.options import QuestionOptions, command_with, make_option
 from paceline.cli.predict import prediction_values
 from paceline.cli.progress import Progress
 from paceline.cli.question import make_question, print_warnings
+from paceline.cli.shell.completion import objective_names
 from paceline.cli.terminal import AsJson, Db, errors, flag, output, plain_table, print_json
 from paceline.errors import SpecError
 from paceline.plan import DEFAULT_EPOCHS

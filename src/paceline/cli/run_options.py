@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.completion import dataset_names, strategy_names, study_names, workload_names
 from paceline.cli.fields import parse_pairs, study_fields
 from paceline.cli.options import Complete, On, make_option
+from paceline.cli.shell.completion import dataset_names, strategy_names, study_names, workload_names
 from paceline.cli.terminal import Db, flag
 from paceline.errors import UserError
 from paceline.plan import missing_defaults

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.completion import strategy_names, workload_names
 from paceline.cli.fields import parse_pairs
 from paceline.cli.options import command_with, make_option
+from paceline.cli.shell.completion import strategy_names, workload_names
 from paceline.cli.terminal import errors
 from paceline.errors import SpecError, user_can_choose
 from paceline.plan import missing_defaults

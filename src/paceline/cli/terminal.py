@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli.completion import stored_study_names
+from paceline.cli.shell.completion import stored_study_names
 
 if TYPE_CHECKING:
     from rich.console import Console

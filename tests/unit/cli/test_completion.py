@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli import completion
-from paceline.cli.completion import (
+from paceline.cli.shell import completion
+from paceline.cli.shell.completion import (
     command_to_complete,
     dataset_names,
     network_names,
