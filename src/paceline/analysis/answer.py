@@ -9,7 +9,8 @@ from paceline.analysis.factors import LINK, settings_by_size
 from paceline.analysis.labels import group_by_setting, series_name, shorten_titles, varying_fields
 from paceline.analysis.links import fastest_over_each, links_of, over_link, where_each_pays
 from paceline.analysis.rows import Row
-from paceline.analysis.verdict import LEAST_RUNS, Certainty, Verdict, judge_rows
+from paceline.analysis.verdicts.certainty import LEAST_RUNS, Certainty
+from paceline.analysis.verdicts.judge import Verdict, judge_rows
 from paceline.breakdown import mean_parts
 from paceline.units import format_count, format_percent, format_rate, format_seconds
 

@@ -7,7 +7,7 @@ from statistics import median
 from paceline.analysis.labels import setting_title
 from paceline.analysis.selection import Selector
 from paceline.analysis.statistics import Interval, bootstrap_ratio, effect_size, rank_test
-from paceline.analysis.verdict import LEAST_RUNS, SURE_RUNS, Certainty, certainty
+from paceline.analysis.verdicts.certainty import LEAST_RUNS, SURE_RUNS, Certainty, certainty
 from paceline.record import Record
 from paceline.units import format_count
 

@@ -6,7 +6,8 @@ from paceline.analysis.factors import LINK
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.thresholds import LEAST_GAIN
-from paceline.analysis.verdict import Certainty, judge_rows
+from paceline.analysis.verdicts.certainty import Certainty
+from paceline.analysis.verdicts.judge import judge_rows
 from paceline.link import NetworkLink, link_rank
 from paceline.units import format_rate
 

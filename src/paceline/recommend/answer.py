@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from paceline.analysis.verdict import Certainty, certainty
+from paceline.analysis.verdicts.certainty import Certainty, certainty
 from paceline.predict.estimate import Estimate
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from paceline.analysis.verdict import Contender, judge
+from paceline.analysis.verdicts.judge import Contender, judge
 from paceline.costs.footprint import optimizer_bytes
 from paceline.costs.precision import parameter_width
 from paceline.predict.prediction import Prediction

@@ -5,7 +5,8 @@ import pytest
 from paceline.analysis.answer import answer, headline, verdict_lines
 from paceline.analysis.rows import summarise
 from paceline.analysis.statistics import rank_test
-from paceline.analysis.verdict import SURE_RUNS, Certainty, Contender, certainty, judge
+from paceline.analysis.verdicts.certainty import SURE_RUNS, Certainty, certainty
+from paceline.analysis.verdicts.judge import Contender, judge
 
 
 @pytest.mark.parametrize(
