@@ -15,7 +15,8 @@ import pytest
 Printed = Callable[..., str]
 STORED = Path(__file__).parent / "stored"
 FIELDS_ADDED_LATER = {"layout": None, "accumulation": 1, "recompute": "none", "clip": None, "transport": "auto",
-                      "reduction": None, "offload": False, "machines": "", "link": None}  # fmt: skip
+                      "reduction": None, "offload": False, "machines": "", "link": None,
+                      "batch_norm": "local", "dropout": "by-worker"}  # fmt: skip
 # Of data that are read while training goes on, which neither store has.
 LOADER_FIELDS = {"loader_workers": 0, "prefetch": None, "pin_memory": False}
 # Of runs with checkpoints and of runs whose members change, which neither store has.
@@ -69,6 +70,8 @@ def test_runs_under_former_names_show_as_they_did(printed: Printed, tmp_path: Pa
         added = {
             "machines": "",
             "link": None,
+            "batch_norm": "local",
+            "dropout": "by-worker",
             **LOADER_FIELDS,
             **COLUMNS_OF_CHECKPOINTS,
             **dict.fromkeys(COUNTED_BEFORE),

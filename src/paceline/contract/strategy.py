@@ -93,8 +93,7 @@ class Needs:
     precisions: tuple[Precision, ...] = ("fp32",)
     executions: tuple[Execution, ...] = ("eager",)
     # Fields of a run that it heeds and others refuse: `layout`, `accumulation`, `recompute`, `clip`, `reduction`,
-    # `offload`,
-    # `checkpoint_every`.
+    # `offload`, `batch_norm`, `dropout`, `checkpoint_every`.
     heeds: frozenset[str] = frozenset()
     # How data may come to it, and whether processes of its framework's loader can read batches ahead for it.
     reads: frozenset[SourceKind] = frozenset({"arrays"})

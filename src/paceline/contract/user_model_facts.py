@@ -34,6 +34,11 @@ class UserModelFacts:
     # How its data come, and what the function takes that opens a stream of them.
     source: SourceKind = "arrays"
     stream_takes: tuple[str, ...] = ()
+    # Layers that take statistics of the samples of a pass; whether it draws random numbers while it trains, and whether
+    # those can be drawn by sample.
+    batch_norms: tuple[str, ...] = ()
+    draws: bool = False
+    draws_by_sample: bool = False
 
     def why_not_cut(self, function: str) -> str | None:
         """Why a strategy that cuts models by this function cannot cut this one, or None."""
