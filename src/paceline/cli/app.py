@@ -4,20 +4,18 @@
 """
 
 import ast
-import os
-import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from paceline.cli.shell.completion import command_to_complete
-from paceline.cli.terminal import errors
+from paceline.cli.terminal import errors, outlive_readers
 from paceline.errors import UserError
+from paceline.runs.interrupts import hear_signals
 
 NAME = "paceline"
 EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 2, 130
@@ -88,7 +86,8 @@ def _options(
 
 def main() -> None:
     """The entry point."""
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    hear_signals()
+    outlive_readers()
     words = [command_to_complete(), *sys.argv[1:2]]
     try:
         app = build_app(next((word for word in words if word in (*COMMANDS, *ALIASES)), None))
@@ -103,17 +102,9 @@ def main() -> None:
             raise
         errors().print("[bold]interrupted[/]; every finished run is stored, the same command goes on from there")
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read the output has gone (paceline show | head); nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 def _complain(text: str) -> None:
     from rich.markup import escape
 
     errors().print(f"[bold red]paceline:[/] {escape(text)}", soft_wrap=True)
-
-
-def _as_interrupt(_signal: int, _frame: FrameType | None) -> Any:
-    raise KeyboardInterrupt

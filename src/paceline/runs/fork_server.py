@@ -22,7 +22,19 @@ from time import perf_counter_ns
 from typing import IO
 
 from paceline.runs.processes import CODE_FAILED, POLL_SECONDS, cpu_seconds, die_with, leave
-from paceline.runs.wire import MESSAGE_BYTES, SERVER_MESSAGE, ForkRequest, ProcessEnded, ProcessStarted, ServerReady
+
+if __name__ == "__main__":
+    # Before the imports, which take seconds on a busy machine: a tool that is killed meanwhile must leave nobody alive.
+    die_with(int(sys.argv[2]))
+
+from paceline.runs.wire import (
+    MESSAGE_BYTES,
+    SERVER_MESSAGE,
+    ForkRequest,
+    ProcessEnded,
+    ProcessStarted,
+    ServerReady,
+)
 
 MOST_FDS = 2
 
@@ -152,8 +164,8 @@ def _fork(channel: socket.socket, request: ForkRequest, fds: list[int]) -> int:
             os.setpgid(pid, pid)
         return pid
     try:
-        os.setpgid(0, 0)
         die_with(server_pid)
+        os.setpgid(0, 0)
         channel.close()
         os.environ |= request.environment
         log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -179,7 +191,6 @@ def _thread_count() -> int:
 
 
 if __name__ == "__main__":
-    die_with(int(sys.argv[2]))
     began = perf_counter_ns()
     for name in sys.argv[3:]:
         import_module(name)
