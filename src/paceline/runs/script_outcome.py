@@ -22,8 +22,9 @@ def missing_steps(spec: RunSpec, results: Sequence[RankResult]) -> str | None:
     if any(result.measured.details.get(OPTIMIZER_STEPS) for result in results):
         return f"{name} made a single optimizer step, and the time of a step is that between two; have it make more"
     return (
-        f"no step was seen in {name}: it calls no optimizer of PyTorch; put `with paceline.step(samples=...):` around "
-        f"each step, or `for batch in paceline.watch(loader):`, or a callback {_GUIDE}"
+        f"no step was seen in {name}: it calls no optimizer of PyTorch, or in processes that it started itself; put "
+        f"`with paceline.step(samples=...):` around each step, or `for batch in paceline.watch(loader):`, "
+        f"or a callback {_GUIDE}"
     )
 
 
