@@ -29,19 +29,19 @@ def copied(example: str, tool: Tool, *libraries: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("example", "libraries", "breakdown"),
+    ("example", "libraries", "words"),
     [
-        ("lightning", ("torch", "lightning"), True),
-        ("hf_trainer", ("torch", "transformers", "accelerate"), True),
-        ("accelerate", ("torch", "accelerate"), True),
-        ("keras_fit", ("tensorflow",), False),
+        ("lightning", ("torch", "lightning"), ("--workers", "1,2", "--breakdown")),
+        ("hf_trainer", ("torch", "transformers", "accelerate"), ("--workers", "1,2", "--breakdown")),
+        ("accelerate", ("torch", "accelerate"), ("--workers", "1,2", "--breakdown")),
+        ("keras_fit", ("tensorflow",), ()),
     ],
 )
 def test_samples_of_a_script_are_those_that_its_library_prints(
-    tool: Tool, example: str, libraries: tuple[str, ...], breakdown: bool
+    tool: Tool, example: str, libraries: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     script = copied(example, tool, *libraries) / "train.py"
-    ended = tool("run", script, "--workers", "1,2", *(("--breakdown",) if breakdown else ()))
+    ended = tool("run", script, *words)
     assert ended.code == 0, ended.said + "".join(record.log_tail for record in tool.records())
     for record in tool.records():
         if record.spec.instrumented:
