@@ -11,11 +11,11 @@ import time
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
-import keras  # noqa: E402 - after what they read when they are imported
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import keras
+import numpy as np
+import tensorflow as tf
 
-import paceline  # noqa: E402
+import paceline
 
 
 class Clock(keras.callbacks.Callback):
