@@ -1,6 +1,7 @@
 """What is told while runs are made: to people a bar with what is left, to programs one JSON object per line."""
 
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -18,7 +19,8 @@ from paceline.estimate import MEASURED_STEPS, Estimate
 from paceline.execute import Listener
 from paceline.plan import Plan, PlannedRun
 from paceline.record import STEPS_COUNTED, Record, Status
-from paceline.runs.wire import EpochEvent, StepEvent
+from paceline.runs.launch import schedule
+from paceline.runs.wire import EpochEvent, LogEvent, LossEvent, RunNews, StepEvent, UseEvent
 from paceline.spec import RunSpec
 from paceline.units import format_bytes, format_count, format_rate, format_seconds
 
@@ -77,8 +79,10 @@ class Progress(Listener):
         self._counted = "samples" if run.spec.script is None or run.spec.samples_per_step else "samples or steps"
         self._bar.update(self._task, now=f"{escape(self._label)}, starting{self._time_left()}")
 
-    def event(self, event: StepEvent | EpochEvent) -> None:
+    def event(self, event: RunNews) -> None:
         """Shows the current epoch and its rate."""
+        if not isinstance(event, StepEvent | EpochEvent):
+            return
         rate = format_rate(event.samples_per_second)
         now = f"{escape(self._label)}, epoch {event.epoch + 1}, {rate} {self._counted}/s{self._time_left()}"
         self._bar.update(self._task, now=now)
@@ -203,22 +207,35 @@ class EventLines(Listener):
         """Writes which run starts."""
         spec = run.spec
         fields = {"workload": spec.workload, "strategy": spec.strategy, "workers": spec.workers}
-        self._write("started", number=number, repeat=run.repeat, key=spec.key(), **fields)
+        # None where the run ends by itself, as a script does.
+        steps = sum(count for _, count in schedule(spec)) or None
+        self._write("started", number=number, repeat=run.repeat, key=spec.key(), steps=steps, **fields)
 
-    def event(self, event: StepEvent | EpochEvent) -> None:
-        """Writes how far the run is."""
-        self._write("progress", **event.model_dump())
+    def event(self, event: RunNews) -> None:
+        """Writes how far the run is, its losses, what it uses and what it prints."""
+        names = {LossEvent: "losses", UseEvent: "use", LogEvent: "log"}
+        self._write(names.get(type(event), "progress"), **event.model_dump())
 
     def ended(self, record: Record) -> None:
         """Writes how the run ended."""
         rate = record.steady.samples_per_second if record.steady else None
         fields = {"status": str(record.status), "reason": record.reason, "wall_seconds": record.wall_seconds}
-        self._write("ended", key=record.key, samples_per_second=rate, **fields)
+        log = {} if record.ok else {"log": record.log_tail}
+        self._write("ended", key=record.key, samples_per_second=rate, **fields, **log)
 
     def _write(self, event: str, **fields: Any) -> None:
         try:
-            sys.stderr.write(json.dumps({"event": event, **fields}) + "\n")
+            sys.stderr.write(json.dumps({"event": event, **_finite(fields)}, allow_nan=False) + "\n")
             sys.stderr.flush()
         except BrokenPipeError:
             # As if Ctrl-C had been pressed: the current run is ended whole and what is done is kept.
             raise KeyboardInterrupt from None
+
+
+def _finite(value: Any) -> Any:
+    """The value for JSON, which knows no infinity and no NaN: null stands for them."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,21 +1,23 @@
 """Times a job through the `Job` protocol: epochs by wall clock, every step raw, evaluation outside the timed region."""
 
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter, process_time
 from typing import Any
 
-from paceline.contract.job import Job, Service
+from paceline.contract.job import Job, LiveLoss, Service
 from paceline.runs.checkpoints import Saver
 from paceline.runs.meters.memory import resident
-from paceline.runs.wire import EpochEvent, EpochResult, Measurements, StepEvent
+from paceline.runs.wire import EpochEvent, EpochResult, LossEvent, Measurements, StepEvent, TrainingEvent
 from paceline.spans import Span, SpanRecorder
 
 # How often progress is reported; a step that ends sooner reports nothing and so costs nothing.
 REPORT_NANOSECONDS = 200_000_000
 KIBIBYTE = 1024
+# Losses of an epoch that are told while the run goes on; all are in its record.
+TOLD_LOSSES = 50
 
-Reporter = Callable[[StepEvent | EpochEvent], None]
+Reporter = Callable[[TrainingEvent], None]
 
 
 def train(
@@ -78,7 +80,10 @@ def _epoch(
     cpu_started, saving_cpu_seconds, paused = process_time(), saver.cpu_seconds if saver is not None else 0.0, 0
     stamps = [clock()]
     job.start_epoch(epoch)
-    next_report = stamps[0] + REPORT_NANOSECONDS
+    next_report, latest_loss = (
+        stamps[0] + REPORT_NANOSECONDS,
+        job.latest_loss if isinstance(job, LiveLoss) else _no_loss,
+    )
     for first in range(0, steps, stride):
         count = min(stride, steps - first)
         step(first, count)
@@ -86,7 +91,7 @@ def _epoch(
         stamps.append(now)
         if now >= next_report or (epoch == 0 and first == 0):
             rate = (first + count) * samples_per_step * 1e9 / max(1, now - stamps[0])
-            report(StepEvent(epoch=epoch, step=first + count, steps=steps, samples_per_second=rate))
+            report(StepEvent(epoch=epoch, step=first + count, steps=steps, samples_per_second=rate, loss=latest_loss()))
             next_report = now + REPORT_NANOSECONDS
         if saver is not None:
             paused += saver.after_steps(count)
@@ -102,5 +107,17 @@ def _epoch(
         resident=memory, evaluation_seconds=perf_counter() - evaluation_started, paused=paused,
     )  # fmt: skip
     rate = steps * samples_per_step * 1e9 / max(1, ended - stamps[0])
+    if losses:
+        report(LossEvent(epoch=epoch, steps=steps, losses=evenly_spaced(losses, TOLD_LOSSES)))
     report(EpochEvent(epoch=epoch, steps=steps, samples_per_second=rate))
     return result
+
+
+def _no_loss() -> None:
+    """For jobs whose losses are known at the end of an epoch."""
+
+
+def evenly_spaced(values: Sequence[float], most: int) -> tuple[float, ...]:
+    """At most so many of the values, the last one among them."""
+    count = min(most, len(values))
+    return tuple(values[(number + 1) * len(values) // count - 1] for number in range(count))

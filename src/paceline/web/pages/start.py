@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -100,7 +101,11 @@ async def plan(request: Request) -> Response:
 async def stop(request: Request) -> Response:
     """Stops a study as Ctrl-C would."""
     fields = await form_fields(request)
-    site_of(request).jobs.stop(int(request.path_params["number"]))
+    jobs = site_of(request).jobs
+    job = jobs.find(request.path_params["number"])
+    if job is None:
+        raise HTTPException(404)
+    jobs.stop(job)
     return Response(status_code=204) if "quiet" in fields else RedirectResponse("/", status_code=303)
 
 
@@ -110,7 +115,7 @@ def _routes() -> list[Route]:
         Route("/start", start, methods=["POST"]),
         Route("/start/command", same_command, methods=["POST"]),
         Route("/start/plan", plan, methods=["POST"]),
-        Route("/stop/{number:int}", stop, methods=["POST"]),
+        Route("/stop/{number}", stop, methods=["POST"]),
     ]
 
 

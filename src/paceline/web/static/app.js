@@ -19,29 +19,7 @@ function post(address, fields) {
   return fetch(address, { method: "POST", body });
 }
 
-/* Live studies */
-
-function drawJob(job) {
-  const stop = make("button", { type: "button", onclick: (event) => {
-    event.target.disabled = true;
-    post("/stop/" + job.number, { quiet: "1" });
-  } }, "Stop");
-  const known = job.study ? [make("a", { href: "/results" + job.query }, "Results"), make("a", { href: "/figures" + job.query }, "Figures")] : [];
-  const links = make("span", { class: "links" }, ...known, job.form ? make("a", { href: job.form }, "Change and start again") : null);
-  const count = job.total ? `${job.finished} of ${job.total} runs` : "";
-  const more = [count, job.stored ? `${job.stored} were stored already` : "", job.skipped ? `${job.skipped} skipped` : ""];
-  const ended = job.ended.slice().reverse().map((run) => make("li", {},
-    make("b", { class: run.status }, run.status), ` ${run.name}: ${run.result} `, make("span", { class: "soft" }, `(${run.took})`)));
-  return make("article", { class: "job " + job.state.replace(" ", "-"), "data-number": job.number },
-    make("p", { class: "line" }, make("strong", { class: "state" }, job.state), make("span", {}, job.study),
-      make("span", { class: "soft" }, more.filter(Boolean).join(" · ")),
-      job.open ? (job.state === "stopping" ? null : stop) : links),
-    make("p", { class: "command" }, make("code", {}, job.command)),
-    job.total ? make("progress", { max: job.total, value: job.finished, "aria-label": count }) : null,
-    job.now ? make("p", { class: "soft now" }, job.now) : null,
-    job.messages ? make("pre", {}, job.messages) : null,
-    ended.length ? make("ul", {}, ...ended) : null);
-}
+/* News */
 
 async function refresh(part) {
   const answer = await fetch(location.href);
@@ -70,7 +48,7 @@ function listen() {
   let source = null;
   const hear = (message) => {
     const state = JSON.parse(message.data);
-    if (jobs) jobs.replaceChildren(...state.jobs.slice().reverse().map(drawJob));
+    if (jobs) showJobs(jobs, state);
     if (part && part.dataset.version !== state.results) {
       if (part.id === "studies") refresh(part);
       else offerNews(part);
@@ -160,7 +138,9 @@ function prepareFigures(scope) {
       const picture = link.closest("figure").querySelector(".picture");
       const image = picture.querySelector("img");
       const height = Math.max(image.naturalHeight, 240);
-      picture.replaceChildren(make("iframe", { src: link.href, sandbox: "allow-scripts", height, title: image.alt }));
+      const narrow = picture.clientWidth < 600 ? (link.search ? "&" : "?") + "narrow=1" : "";
+      const frame = make("iframe", { src: link.href + narrow, sandbox: "allow-scripts", height, title: image.alt });
+      picture.replaceWith(make("div", { class: "picture" }, frame));
       link.remove();
     });
   }
