@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from paceline.analysis.labels import data_name, setting_marks, varying_settings
+from paceline.catalogue import choose
 from paceline.cli.terminal import errors, output
 from paceline.estimate import MEASURED_STEPS, Estimate
 from paceline.execute import Listener
@@ -124,35 +125,56 @@ def _plan_order(item: tuple[str, RunSpec]) -> tuple[str | int, ...]:
     return spec.workload, data, spec.strategy, spec.samples_per_step, spec.workers, *variant
 
 
+def _configurations(plan: Plan) -> list[dict[str, str | int]]:
+    """Every configuration that the plan still has to run, in words, with its number of runs."""
+    specs = {run.spec.key(): run.spec for run in plan.to_run}
+    counts = Counter(run.spec.key() for run in plan.to_run)
+    varying = varying_settings(specs.values())
+    configurations: list[dict[str, str | int]] = []
+    for key, spec in sorted(specs.items(), key=_plan_order):
+        batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
+        configurations.append(
+            {
+                "workload": spec.workload, "data": data_name(spec),
+                "strategy": " ".join([_with_layout(spec), *_marks(spec, varying)]), "workers": spec.workers,
+                "batch": batch if spec.samples_per_step else "the script's", "runs": counts[key],
+            }
+        )  # fmt: skip
+    return configurations
+
+
+def plan_values(plan: Plan, seconds: float | None) -> dict[str, Any]:
+    """The plan for programs: configurations, what is skipped and why, and how long it takes where that is known."""
+    return {
+        "study": plan.study, "runs": len(plan.to_run), "stored": plan.done, "seconds": seconds,
+        "configurations": _configurations(plan),
+        "skipped": [
+            {"strategy": name, "workers": workers, "reason": reason}
+            for (name, reason), workers in _skipped(plan).items()
+        ],
+        "notes": [*plan.notes, *_shrunk_texts(plan)],
+    }  # fmt: skip
+
+
 def print_plan(plan: Plan) -> None:
     """Prints every configuration, and what would be skipped and why, for `--dry-run`."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("workload", "data", "strategy", "workers", "batch", "runs"):
         table.add_column(name, overflow="fold")
-    specs = {run.spec.key(): run.spec for run in plan.to_run}
-    counts = Counter(run.spec.key() for run in plan.to_run)
-    varying = varying_settings(specs.values())
-    for key, spec in sorted(specs.items(), key=_plan_order):
-        batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
-        batch = batch if spec.samples_per_step else "the script's"
-        table.add_row(
-            escape(spec.workload),
-            escape(data_name(spec)),
-            escape(" ".join([_with_layout(spec), *_marks(spec, varying)])),
-            str(spec.workers),
-            batch,
-            str(counts[key]),
-        )
+    for configuration in _configurations(plan):
+        table.add_row(*(escape(str(value)) for value in configuration.values()))
     output().print(table)
     for (name, reason), workers in _skipped(plan).items():
         counts_text = ", ".join(f"x{count}" for count in workers)
         output().print(f"[yellow]skipped[/] {name} {counts_text}: {escape(reason)}")
-    for note in plan.notes:
+    for note in (*plan.notes, *_shrunk_texts(plan)):
         output().print(escape(note))
-    for text in dict.fromkeys(spec.shrunk.text for spec in specs.values() if spec.shrunk):
-        output().print(f"shrunk to {escape(text)}")
     stored = f", {plan.done} already stored" if plan.done else ""
     output().print(f"{format_count(len(plan.to_run), 'run')} to make{stored}")
+
+
+def _shrunk_texts(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(f"shrunk to {run.spec.shrunk.text}" for run in plan.to_run if run.spec.shrunk))
 
 
 def _with_layout(spec: RunSpec) -> str:
@@ -230,6 +252,12 @@ class EventLines(Listener):
         except BrokenPipeError:
             # As if Ctrl-C had been pressed: the current run is ended whole and what is done is kept.
             raise KeyboardInterrupt from None
+
+
+def progress_listener(form: str) -> Progress | EventLines:
+    """The listener that tells of progress in this form."""
+    forms: dict[str, type[Progress | EventLines]] = {"bar": Progress, "json": EventLines}
+    return choose(form, forms, "form of progress")()
 
 
 def _finite(value: Any) -> Any:

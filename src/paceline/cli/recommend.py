@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli.options import QuestionOptions, command_with, make_option
+from paceline.cli.options import ProgressForm, QuestionOptions, command_with, make_option
 from paceline.cli.predict import prediction_values
-from paceline.cli.progress import Progress
+from paceline.cli.progress import progress_listener
 from paceline.cli.question import make_question, print_warnings
 from paceline.cli.terminal import AsJson, Db, errors, output, plain_table, print_json
 from paceline.errors import SpecError
@@ -63,6 +63,7 @@ class RecommendOptions(QuestionOptions):
         str | None, make_option("For that: what a machine's disk writes in a second, such as 2GB.", "BYTES")
     ] = None
     measure: Annotated[int | None, make_option("Run the best K here and rank again.", "K")] = None
+    progress: ProgressForm = "bar"
     db: Db = DEFAULT_PATH
     as_json: AsJson = False
     emit: Annotated[
@@ -86,7 +87,7 @@ def recommend(options: RecommendOptions) -> None:
     records = _stored_records(options.db)
     answer = answer_to(question, options.objective, records, options.critical_batch)
     if options.measure is not None:
-        with Store.open(options.db) as store, Progress() as progress:
+        with Store.open(options.db) as store, progress_listener(options.progress) as progress:
             answer = try_best(answer, options.measure, store, progress)
     advice = advise_saving(answer, failures, records) if failures is not None else None
     if options.as_json:

@@ -63,4 +63,4 @@ def _narrow_title(title: dict[str, Any], width: int) -> dict[str, Any]:
 
 def in_dark(svg: str) -> str:
     """The picture in the colours that are read on a dark page."""
-    return _COLOURS.sub(lambda found: f'{found[1]}="{DARK.get(found[2], found[2])}"', svg)
+    return _COLOURS.sub(lambda colour: f'{colour[1]}="{DARK.get(colour[2], colour[2])}"', svg)

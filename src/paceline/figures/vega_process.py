@@ -1,7 +1,7 @@
 """The process that draws: takes one chart per line on standard input and answers with the length of a picture and it.
 
 Run by its path, so that it imports nothing of Paceline. Vega and the SVG library can end a process at once, without an
-exception, when they meet something that they did not expect; whoever asked only loses this process.
+exception, when they meet something that they did not expect; whoever request only loses this process.
 """
 
 import json
@@ -27,9 +27,9 @@ def draw(kind: str, chart: dict[str, Any]) -> bytes:
 def main() -> None:
     """Answers until nobody asks any more."""
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            picture, error = draw(asked["kind"], asked["chart"]), ""
+            picture, error = draw(request["kind"], request["chart"]), ""
         except Exception as problem:
             picture, error = b"", f"{type(problem).__name__}: {problem}"
         header = json.dumps({"bytes": len(picture), "error": error}).encode()

@@ -76,8 +76,8 @@ class RunCurves:
         self._known_losses = epoch
         start = self._before if epoch >= self._epoch else self._before - steps
         spacing = steps / len(losses)
-        told = [(start + (number + 1) * spacing, loss) for number, loss in enumerate(losses) if loss is not None]
-        self.loss.replace(start, told)
+        known = [(start + (number + 1) * spacing, loss) for number, loss in enumerate(losses) if loss is not None]
+        self.loss.replace(start, known)
 
     def use(self, event: dict[str, Any], seconds: float) -> None:
         """What the processes use; several machines are added up once each has told."""

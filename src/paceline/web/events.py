@@ -27,19 +27,19 @@ async def stream(request: Request) -> Response:
 
 
 async def _events(site: "Site", request: Request) -> AsyncIterator[str]:
-    seen, version = 0, None
+    sent, version = 0, None
     site.streams += 1
     try:
         yield "retry: 1000\n\n"
         while not site.closing and not await request.is_disconnected():
             revision, results = site.jobs.revision, site.results.version()
-            if (revision, results) == (seen, version):
+            if (revision, results) == (sent, version):
                 await site.jobs.changed(LOOK_SECONDS)
                 continue
             # At first all that is kept, then what changed since.
-            news = [job.snapshot() for job in site.jobs.all if version is None or job.revision > seen]
+            news = [job.snapshot() for job in site.jobs.all if version is None or job.revision > sent]
             values = {"jobs": news, "kept": [job.number for job in site.jobs.all], "results": results}
-            seen, version = revision, results
+            sent, version = revision, results
             yield f"data: {json.dumps(values, allow_nan=False)}\n\n"
             await asyncio.sleep(REST_SECONDS)
     finally:

@@ -21,8 +21,12 @@ from paceline.web.jobs import Jobs
 from paceline.web.results_cache import Filters, ResultsCache
 
 if TYPE_CHECKING:
+    import asyncio
+
     import jinja2
     from starlette.routing import BaseRoute
+
+    from paceline.web.commands import CommandResult
 
 HERE = Path(__file__).parent
 MOST_FORM_BYTES = 1 << 16
@@ -54,6 +58,8 @@ class Site:
     pages: tuple[Page, ...] = ()
     # Set when the server is to end, so that open streams end too.
     closing: bool = False
+    # The plan that the form of a new study asks for now.
+    planning: "asyncio.Task[CommandResult] | None" = None
     # Pages that follow what happens.
     streams: int = 0
     # Known only to pages that this application wrote.

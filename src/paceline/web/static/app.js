@@ -29,6 +29,7 @@ async function refresh(part) {
   if (!fresh) return;
   part.replaceChildren(...fresh.childNodes);
   part.dataset.version = fresh.dataset.version;
+  if (part.previousElementSibling?.classList.contains("news")) part.previousElementSibling.remove();
   prepare(part);
 }
 
@@ -120,12 +121,29 @@ function prepareCompare(scope) {
   const form = scope.querySelector("[data-compare]");
   if (!form) return;
   const [button, words] = [form.querySelector(".compare-bar button"), form.querySelector("[data-picked]")];
+  const tagging = form.querySelector("[data-tagging]");
+  const picked = () => [...form.querySelectorAll("input[name=run]:checked")].map((box) => box.value);
   const tell = () => {
-    const picked = form.querySelectorAll("input[name=run]:checked").length;
-    button.disabled = picked !== 2;
-    words.textContent = picked === 2 ? "" : `tick two configurations (${picked} now)`;
+    const count = picked().length;
+    button.disabled = count !== 2;
+    for (const other of tagging.querySelectorAll("button")) other.disabled = !count;
+    words.textContent = count === 2 ? "" : `${count} ticked; two can be compared, any number tagged`;
   };
   form.addEventListener("change", tell);
+  tagging.hidden = false;
+  // The word of a tag is no part of a comparison's address.
+  form.addEventListener("submit", () => { tagging.querySelector("input").disabled = true; });
+  tagging.addEventListener("click", async (event) => {
+    const how = event.target.dataset.tag;
+    if (!how) return;
+    const fields = new URLSearchParams(picked().map((key) => ["run", key]));
+    fields.append("tag", tagging.querySelector("input").value);
+    fields.append("quiet", "1");
+    if (how === "remove") fields.append("remove", "1");
+    const answer = await post("/tags", fields);
+    if (answer.ok) await refresh(form.closest("[data-part]"));
+    else words.textContent = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main p").textContent;
+  });
   tell();
 }
 
@@ -160,8 +178,8 @@ function prepareStart() {
   if (!form) return;
   const fields = () => new URLSearchParams(new FormData(form));
   const command = form.querySelector("[data-command]");
-  const planned = form.querySelector("[data-planned]");
-  let waiting = 0;
+  const [planned, timed] = [form.querySelector("[data-planned]"), form.querySelector("[data-timed]")];
+  let waiting = 0, planning = 0, newest = 0;
   const show = async () => {
     const chosen = form.querySelectorAll("input[name=strategy]:checked").length;
     const otherwise = form.elements.study.value ? "as the study says" : "none chosen";
@@ -169,23 +187,41 @@ function prepareStart() {
     const answer = await post("/start/command", fields());
     if (answer.ok) command.textContent = await answer.text();
   };
+  const showPlan = async () => {
+    const number = ++newest;
+    planned.classList.add("old");
+    const answer = await post("/start/plan", fields());
+    const text = await answer.text();
+    if (number !== newest) return;
+    planned.classList.remove("old");
+    if (answer.ok) planned.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
+    else planned.replaceChildren(make("p", { class: answer.status === 409 ? "soft" : "warn" }, text));
+  };
   form.addEventListener("input", () => {
     clearTimeout(waiting);
+    clearTimeout(planning);
     waiting = setTimeout(show, 150);
-    planned.hidden = true;
+    planning = setTimeout(showPlan, 700);
+    timed.hidden = true;
   });
-  form.addEventListener("pointerover", (event) => {
-    const about = event.target.closest?.("label[title]")?.title;
-    if (about) form.querySelector("[data-about]").textContent = about;
-  });
+  for (const list of form.querySelectorAll("[data-insert]")) {
+    list.hidden = false;
+    list.addEventListener("input", (event) => {
+      const text = form.elements[list.dataset.insert];
+      if (list.value) text.value = [...text.value.split("\n").filter(Boolean), list.value].join("\n");
+      list.value = "";
+    });
+  }
   const plan = form.querySelector("[data-plan]");
   plan.hidden = false;
   plan.addEventListener("click", async () => {
     plan.disabled = true;
-    planned.hidden = false;
-    planned.textContent = "looking at what there is to do; a few steps may be measured";
-    const answer = await post("/start/plan", fields());
-    planned.textContent = (await answer.text()).trim();
+    timed.hidden = false;
+    timed.textContent = "measuring a few steps of each kind of run";
+    const asked = fields();
+    asked.append("measure", "1");
+    const answer = await post("/start/plan", asked);
+    timed.textContent = (await answer.text()).trim();
     plan.disabled = false;
   });
   const copy = form.querySelector("[data-copy]");
@@ -195,6 +231,7 @@ function prepareStart() {
     copy.textContent = "Copied";
   });
   show();
+  showPlan();
 }
 
 for (const form of document.querySelectorAll("[data-busy]")) {
