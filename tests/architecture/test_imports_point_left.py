@@ -8,10 +8,10 @@ from architecture.conftest import PACKAGE, modules, parsed
 
 # From left to right: files and folders of the package.
 ORDER = (
-    "errors", "units", "printable", "catalogue",
+    "errors", "units", "catalogue",
     "spans", "breakdown", "warm_up", "layout", "link", "membership", "spec", "fleet", "study", "record",
     "costs", "data", "workloads", "systems", "contract", "frameworks", "strategies", "callbacks",
-    "refusals", "plan", "typical", "scale", "runs", "store", "annotations", "execute", "estimate",
+    "refusals", "plan", "typical", "scale", "runs", "store", "execute", "estimate",
     "analysis", "predict", "calibrate", "recommend", "figures", "report", "export", "api", "web", "cli",
     "__init__", "__main__",
 )  # fmt: skip

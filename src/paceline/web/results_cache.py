@@ -7,9 +7,9 @@ from threading import Lock
 from urllib.parse import urlencode
 
 from paceline.analysis.rows import Row, summarise
-from paceline.annotations import NOTHING_SAID, Annotation, read_annotations
 from paceline.record import Record
 from paceline.store import Store
+from paceline.web.annotations import NOTHING_SAID, Annotation, read_annotations
 
 # What results can be filtered by, in the order of the page.
 FILTER_NAMES = ("study", "workload", "strategy", "workers", "tag")

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from paceline.analysis.printable import printable
 from paceline.errors import UserError
 from paceline.figures import figures
 from paceline.figures.render import Renderer, vega_lite
-from paceline.printable import printable
 
 BAR: dict[str, Any] = {
     "$schema": "https://vega.github.io/schema/vega-lite/v6.json",

@@ -5,8 +5,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from paceline.annotations import add_tag, remove_tag, set_note
 from paceline.errors import UserError
+from paceline.web.annotations import add_tag, remove_tag, set_note
 from paceline.web.form import Fields
 from paceline.web.site import Page, form_fields, site_of
 

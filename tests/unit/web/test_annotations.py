@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.annotations import (
+from paceline.errors import StoreError, UserError
+from paceline.record import Record
+from paceline.store import Store
+from paceline.web.annotations import (
     LONGEST_NOTE,
     LONGEST_TAG,
     MOST_TAGS,
@@ -17,9 +20,6 @@ from paceline.annotations import (
     remove_tag,
     set_note,
 )  # fmt: skip
-from paceline.errors import StoreError, UserError
-from paceline.record import Record
-from paceline.store import Store
 
 
 @pytest.fixture
