@@ -206,6 +206,7 @@ def test_a_study_is_started_watched_and_found_among_the_results(tab: Tab) -> Non
     samples = {"desktop": "300", "phone": "400"}[tab.name]
     tab.visit("/start")
     tab.evaluate("document.querySelector('select[name=study]').value = ''")
+    tab.click(".family:has([value=fake]) summary")
     tab.click("input[name=strategy][value=fake]")
     tab.write("input[name=workers]", "1,2")
     tab.write("input[name=global_batch]", "100")

@@ -67,12 +67,12 @@ class Guard:
         if reason := wrong_place(request.method, request.headers, self._any_name):
             return PlainTextResponse(reason + "\n", status_code=403)
         name = cookie_name(request.scope)
-        if _equal(request.cookies.get(name, ""), self._token) or request.url.path == OPEN_PATH:
-            return None
         if request.method in SAFE_METHODS and _equal(request.query_params.get("token", ""), self._token):
             answer = _way_on(without_token(request.url.path, request.url.query), request.headers)
             answer.set_cookie(name, self._token, httponly=True, samesite="strict")
             return answer
+        if _equal(request.cookies.get(name, ""), self._token) or request.url.path == OPEN_PATH:
+            return None
         return PlainTextResponse(WITHOUT_TOKEN + "\n", status_code=403)
 
 

@@ -118,6 +118,7 @@ def test_the_token_of_the_address_becomes_a_cookie_that_other_sites_cannot_send(
     cookie = answer.headers["set-cookie"].lower()
     assert cookie.startswith(f"{COOKIE}_{PORT}={TOKEN};") and "httponly" in cookie and "samesite=strict" in cookie
     assert guarded.get("/results").status_code == 200
+    assert guarded.get(f"/?token={TOKEN}").status_code == 303, "the address is clean also for who has the cookie"
 
 
 def test_a_link_in_another_sites_page_leads_on_by_a_page_of_our_own(guarded: TestClient) -> None:

@@ -74,7 +74,7 @@ function prepareFilters(scope) {
   if (!form) return;
   form.addEventListener("change", async () => {
     const open = [...form.querySelectorAll("details")].findIndex((one) => one.open);
-    const query = new URLSearchParams(new FormData(form)).toString();
+    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value)).toString();
     history.replaceState(null, "", location.pathname + (query ? "?" + query : ""));
     const part = form.closest("[data-part]");
     await refresh(part);
