@@ -8,9 +8,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.analysis.answer import headline
+from paceline.analysis.cells import Column as QualityColumn
 from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import describe_unmeasured, group_by_setting, series_name, varying_fields
+from paceline.analysis.quality import quality_columns
 from paceline.analysis.rows import Row, SummaryOptions, summarise
 from paceline.cli.detail_tables import TABLES
 from paceline.cli.options import make_option
@@ -104,6 +106,9 @@ def _print_logs(records: Sequence[Record]) -> None:
             output().print(escape(record.log_tail), soft_wrap=True)
 
 
+LONGEST_HEADING = 6
+# Metrics that a narrow terminal has room for; --json has all of them.
+WIDE_COLUMNS, MOST_METRICS = 100, 2
 # A heading and what is below it for each row.
 Column = tuple[str, Callable[[Row], str]]
 
@@ -112,7 +117,11 @@ def _table(rows: Sequence[Row]) -> Table:
     varying = varying_fields(rows)
     names = [name for name in varying if name != LINK]
     longest = max(len(series_name(row, names)) for row in rows if row.measured)
-    columns = _columns(LINK in varying, "steps" if any(row.counts_steps for row in rows) else "samples")
+    quality = quality_columns([row for row in rows if row.measured])
+    room = len(quality) if output().width >= WIDE_COLUMNS else MOST_METRICS
+    counted = "steps" if any(row.counts_steps for row in rows) else "samples"
+    columns = _columns(LINK in varying, counted, short=len(quality) > 1 and output().width < WIDE_COLUMNS)
+    columns += [_quality(column) for column in quality[:room]]
     table = plain_table("strategy", *(heading for heading, _ in columns), least_width=min(18, longest))
     for row in rows:
         if row.measured:
@@ -120,8 +129,23 @@ def _table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _columns(linked: bool, counted: str) -> list[Column]:
-    """The columns behind the name; where links differ, theirs stands in place of the first epoch's speed."""
+def _quality(column: QualityColumn) -> Column:
+    return folded(column.heading), lambda row: column.cell(row).text or "–"
+
+
+def folded(heading: str) -> str:
+    """A heading of one word in two lines, where it is longer than the numbers below it."""
+    if len(heading) <= LONGEST_HEADING or " " in heading:
+        return heading.replace(" ", "\n", 1)
+    half = len(heading) // 2
+    return f"{heading[:half]}-\n{heading[half:]}"
+
+
+def _columns(linked: bool, counted: str, short: bool) -> list[Column]:
+    """The columns behind the name; where links differ, theirs stands in place of the first epoch's speed.
+
+    Where it has to be short, that is left out.
+    """
 
     def number(value: Callable[[Row], float | None], form: Text) -> Callable[[Row], str]:
         return lambda row: "–" if (known := value(row)) is None else form(known)
@@ -132,12 +156,11 @@ def _columns(linked: bool, counted: str) -> list[Column]:
         ("wor-\nkers", lambda row: f"{row.spec.workers}{'[yellow]*[/]' if row.oversubscribed else ''}"),
         *([link] if linked else []),
         ("runs", lambda row: str(row.runs)),
-        *([] if linked else [first]),
+        *([] if linked or short else [first]),
         (f"{counted}/s\nlast epoch", number(lambda row: row.samples_per_second, format_rate)),
         ("spread", number(lambda row: row.spread, format_percent)),
         ("speed-\nup", number(lambda row: row.speedup, lambda value: f"{value:.2f}x")),
         ("effi-\nciency", number(lambda row: row.efficiency, format_percent)),
-        ("accu-\nracy", number(lambda row: row.test_accuracy, lambda value: f"{value * 100:.1f} %")),
     ]
 
 

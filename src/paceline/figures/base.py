@@ -9,8 +9,8 @@ from typing import Any
 import altair
 
 from paceline.analysis.labels import shorten_titles
-from paceline.analysis.printable import printable
 from paceline.analysis.rows import Row
+from paceline.figures.printable import printable
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any kind of colour vision, and in print; without their
 # yellow, in which words on white paper cannot be read.

@@ -13,10 +13,10 @@ from pathlib import Path
 from threading import Lock, Timer
 from typing import Any, Literal
 
-from paceline.analysis.printable import printable
 from paceline.analysis.rows import Row
 from paceline.errors import UserError
 from paceline.figures.base import Figure
+from paceline.figures.printable import printable
 
 Kind = Literal["svg", "png", "script"]
 PROGRAM = Path(__file__).with_name("vega_process.py")

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from html import escape
 
 from paceline.analysis.answer import headline
-from paceline.analysis.cells import COLUMNS, cells, row_name, used_columns
+from paceline.analysis.cells import row_name
 from paceline.analysis.findings import gather_findings
 from paceline.analysis.labels import group_by_setting, varying_fields
+from paceline.analysis.quality import used_columns
 from paceline.analysis.rows import Row
 from paceline.record import Record
 
@@ -26,10 +27,10 @@ def results_html(records: Sequence[Record], rows: Sequence[Row]) -> str:
 def _setting_html(title: str, rows: Sequence[Row]) -> str:
     varying, measured = varying_fields(rows), [row for row in rows if row.measured]
     used, answer = used_columns(measured), headline(rows)
-    head = "".join(f"<th>{escape(COLUMNS[number].heading)}</th>" for number in used)
+    head = "".join(f"<th>{escape(column.heading)}</th>" for column in used)
     lines = []
     for row in measured:
-        texts = [cells(row)[number].text for number in used]
+        texts = [column.cell(row).text for column in used]
         star = " *" if row.oversubscribed else ""
         name = escape(row_name(row, varying)) + star
         lines.append(f"<tr><th>{name}</th>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from paceline.analysis.cells import Cell, Column
 from paceline.analysis.labels import data_name, group_by_setting, series_name, varying_fields
+from paceline.analysis.quality import quality_columns
 from paceline.analysis.rows import Row
 from paceline.link import link_rank
 from paceline.units import format_bytes, format_percent, format_rate, format_seconds
@@ -23,7 +24,6 @@ _NUMBERS = (
     Column("spread", lambda row: row.spread, format_percent, "largest minus smallest repeat over the median"),
     Column("speed-up", lambda row: row.speedup, "{:.2f}x".format, "times the same run on one worker"),
     Column("efficiency", lambda row: row.efficiency, format_percent, "speed-up over workers, where each had its cores"),
-    Column("accuracy", lambda row: row.test_accuracy, "{:.1%}".format, "of the test set after the last epoch"),
     Column("first epoch", lambda row: row.first_epoch_samples_per_second, format_rate, "samples/s of the first epoch"),
     Column("J/1,000", lambda row: row.expense.joules_per_1000_samples, format_rate, "joules per 1,000 samples"),
     Column("start-up", lambda row: row.startup_seconds, format_seconds, "until the end of the first step"),
@@ -40,6 +40,10 @@ _NUMBERS = (
     Column("checkpoint", lambda row: row.checkpoint.checkpoint_bytes, format_bytes, "bytes of all ranks together"),
     Column("runs", lambda row: float(row.runs), "{:.0f}".format, "good repeats"),
 )
+
+
+# Behind the efficiency.
+QUALITY_PLACE = 4
 
 
 def _batch(row: Row) -> str:
@@ -64,7 +68,8 @@ def ranking(rows: Sequence[Row]) -> Table:
     """The ranking by setting, the fastest first; fields in which settings differ have columns."""
     measured = [row for row in rows if row.measured]
     parts = [part for part in _SETTINGS if len({part[1](row) for row in measured}) > 1]
-    numbers = [column for column in _NUMBERS if any(column.value(row) is not None for row in measured)]
+    columns = (*_NUMBERS[:QUALITY_PLACE], *quality_columns(measured), *_NUMBERS[QUALITY_PLACE:])
+    numbers = [column for column in columns if any(column.value(row) is not None for row in measured)]
     headings = [("#", "place in its setting"), ("strategy", ""), ("workers", "")]
     headings += [(name, "") for name, *_ in parts] + [(column.heading, column.meaning) for column in numbers]
     lines = []

@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.analysis.printable import printable
 from paceline.errors import StoreError, UserError
+from paceline.figures.printable import printable
 from paceline.store import BUSY_SECONDS, Store
 
 TABLES = (

@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from paceline.analysis.printable import printable
 from paceline.errors import UserError
+from paceline.figures.printable import printable
 from paceline.store import DEFAULT_PATH
 from paceline.web.form import Option
 from paceline.web.jobs import Jobs

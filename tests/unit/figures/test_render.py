@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from paceline.analysis.printable import printable
 from paceline.errors import UserError
 from paceline.figures import figures
+from paceline.figures.printable import printable
 from paceline.figures.render import Renderer, vega_lite
 
 BAR: dict[str, Any] = {

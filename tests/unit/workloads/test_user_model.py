@@ -177,7 +177,9 @@ def test_a_file_without_data_is_refused_with_every_way_out(write):
 def test_data_that_are_not_four_arrays_are_refused_with_what_they_should_be(write, returned):
     user_model = load_user_model(write(ARRAYS.replace("{}", returned)))
     assert complaint(user_model.load_data, None) == (
-        "data() of net.py:build must return four arrays: train inputs, train targets, test inputs, test targets"
+        "data() of net.py:build must return four arrays: train inputs, train targets, test inputs, test targets; each "
+        "may be an array, a tuple or a dict of them, targets may be None, and two dicts are train and test inputs with "
+        "their labels inside"
     )
 
 
