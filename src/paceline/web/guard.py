@@ -22,8 +22,9 @@ WITHOUT_TOKEN = (
     "this needs the token of this server, and the browser has none or one of an earlier start: "
     "open the whole link that paceline serve printed in the terminal"
 )
-# The drawing library, which holds nothing of the user's and is fetched by a frame that has no cookies.
+# The drawing library, which is fetched by a frame that has no cookies, and the icon: nothing of the user's.
 OPEN_PATH = "/figures/vega.js"
+OPEN_PATHS = frozenset({OPEN_PATH, "/favicon.ico", "/static/icon.svg"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -71,7 +72,7 @@ class Guard:
             answer = _way_on(without_token(request.url.path, request.url.query), request.headers)
             answer.set_cookie(name, self._token, httponly=True, samesite="strict")
             return answer
-        if _equal(request.cookies.get(name, ""), self._token) or request.url.path == OPEN_PATH:
+        if _equal(request.cookies.get(name, ""), self._token) or request.url.path in OPEN_PATHS:
             return None
         return PlainTextResponse(WITHOUT_TOKEN + "\n", status_code=403)
 

@@ -97,8 +97,9 @@ async def plan(request: Request) -> Response:
     fields = await form_fields(request)
     site = site_of(request)
     if any(job.open for job in site.jobs.all):
-        message = "a study is running, and a plan would disturb its times; it is shown when the study is done"
-        return PlainTextResponse(message, status_code=409)
+        return _no_plan(
+            request, "a study is running, and a plan would disturb its times; it is shown when that is done"
+        )
     # Only the newest question matters: the form has changed since the one before.
     if site.planning is not None:
         site.planning.cancel()
@@ -108,10 +109,17 @@ async def plan(request: Request) -> Response:
     try:
         result = await site.planning
     except asyncio.CancelledError:
-        return PlainTextResponse("the form has changed since", status_code=409)
-    if measured or result.code != 0:
-        return PlainTextResponse((result.out + result.err).strip(), status_code=200 if result.code == 0 else 422)
+        return _no_plan(request, "the form has changed since")
+    if result.code != 0:
+        return _no_plan(request, result.err.strip() or "there is no plan; see the terminal of paceline serve", "warn")
+    if measured:
+        return PlainTextResponse((result.out + result.err).strip())
     return site.render(request, "plan.html.j2", _plan_values(result))
+
+
+def _no_plan(request: Request, reason: str, tone: str = "soft") -> Response:
+    """Why there is no plan. It is no error of a request: fields are wrong while they are being typed."""
+    return site_of(request).render(request, "plan.html.j2", {"reason": reason, "tone": tone})
 
 
 def _plan_values(result: CommandResult) -> dict[str, Any]:

@@ -194,8 +194,7 @@ function prepareStart() {
     const text = await answer.text();
     if (number !== newest) return;
     planned.classList.remove("old");
-    if (answer.ok) planned.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
-    else planned.replaceChildren(make("p", { class: answer.status === 409 ? "soft" : "warn" }, text));
+    planned.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
   };
   form.addEventListener("input", () => {
     clearTimeout(waiting);
@@ -221,7 +220,8 @@ function prepareStart() {
     const asked = fields();
     asked.append("measure", "1");
     const answer = await post("/start/plan", asked);
-    timed.textContent = (await answer.text()).trim();
+    // What was measured is plain text; why nothing was, a paragraph.
+    timed.textContent = new DOMParser().parseFromString(await answer.text(), "text/html").body.textContent.trim();
     plan.disabled = false;
   });
   const copy = form.querySelector("[data-copy]");
