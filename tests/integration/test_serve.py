@@ -176,7 +176,9 @@ def test_a_file_that_is_no_results_file_is_refused_at_once(tool: Tool) -> None:
 def test_progress_for_programs_is_one_object_per_line(tool: Tool) -> None:
     ended = tool("run", "--strategy", "fake", "--steps", "4", "--workers", "2", "--progress", "json")
     events = [json.loads(line) for line in ended.err.splitlines()]
-    assert [event["event"] for event in events if event["event"] != "progress"] == ["planned", "started", "ended"]
+    often = ("progress", "losses", "use", "log")
+    assert [event["event"] for event in events if event["event"] not in often] == ["planned", "started", "ended"]
+    assert next(event for event in events if event["event"] == "losses")["steps"] == 4
     assert events[-1]["status"] == "ok"
     wrong = tool("run", "--strategy", "fake", "--progress", "xml")
     assert wrong.code == 2

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 _FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scaling", "global_batch", "local_batch")
 
 # Fields of a row that are left out or become columns of their own.
-_NESTED = ("spec", "losses", "epochs", "breakdown", "expense", "convergence", "memory", "checkpoint", "membership",
-           "test_metrics")  # fmt: skip
+_NESTED = (
+    "spec", "samples_per_second_of_runs", "losses", "epochs", "breakdown", "expense", "convergence", "memory",
+    "checkpoint", "membership", "test_metrics",
+)  # fmt: skip
 # Columns that scripts of users may read under their first name.
 _COLUMNS = {"instrumentation_overhead": "watching"}
 

@@ -55,6 +55,8 @@ class Row:
     # Of the model's file, by name, after the last epoch.
     test_metrics: Mapping[str, float] = field(default_factory=dict)
     parameters: int | None = None
+    # Samples per second of each good run.
+    samples_per_second_of_runs: tuple[float, ...] = ()
     # Of its first good run, step by step; with one seed the others differ by rounding only.
     losses: tuple[float | None, ...] = ()
     epochs: tuple[EpochSummary, ...] = ()
@@ -143,6 +145,7 @@ def _row(key: str, records: list[Record]) -> Row:
         oversubscribed=any(finding.code == OVERSUBSCRIBED for record in good for finding in record.findings),
         counts_steps=any(finding.code == STEPS_COUNTED for record in good for finding in record.findings),
         parameters=next((record.parameters for record in good if record.parameters), None),
+        samples_per_second_of_runs=tuple(rates),
         losses=good[0].losses if good else (),
         epochs=epoch_summaries(good),
     )

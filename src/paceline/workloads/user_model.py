@@ -28,6 +28,8 @@ from paceline.workloads.user_data import data_set
 
 # Stored runs name the data of a user's file by this word.
 USER_DATA = "own"
+# Among the names of a file that imports all names of another.
+ANY_NAME = "*"
 
 
 @dataclass(frozen=True)
@@ -72,24 +74,25 @@ class UserModel:
 
 
 def declared_functions(file: ModelFile) -> set[str]:
-    """Names defined at the top of the file, without running it; a missing `build` or bad syntax is refused."""
+    """Names defined or imported by the file, without running it; a missing `build` or bad syntax is refused."""
     try:
         tree = ast.parse(file.path.read_text())
     except (SyntaxError, ValueError) as error:
         raise ModelError(f"model file {file.path} is not valid Python: {error}; mend it and run again") from None
     names = _names(tree)
-    imported = any(isinstance(node, ast.ImportFrom) for node in tree.body)
-    if file.function not in names and not imported:
+    if file.function not in names and ANY_NAME not in names:
         raise ModelError(f"model file {file.path} has no function {file.function!r}; {nearest(file.function, names)}")
     return names
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Functions, classes and variables of the module itself, also inside its `if` and `try`."""
+    """Functions, classes, variables and imports of the module itself, also inside its `if` and `try`."""
     names = set[str]()
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
             names.add(child.name)
+        elif isinstance(child, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in child.names}
         elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
             names.add(child.id)
         else:

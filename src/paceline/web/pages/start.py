@@ -97,9 +97,7 @@ async def plan(request: Request) -> Response:
     fields = await form_fields(request)
     site = site_of(request)
     if any(job.open for job in site.jobs.all):
-        return _no_plan(
-            request, "a study is running, and a plan would disturb its times; it is shown when that is done"
-        )
+        return _no_plan(request, "a study is running, and a plan would disturb its times; it is shown afterwards")
     # Only the newest question matters: the form has changed since the one before.
     if site.planning is not None:
         site.planning.cancel()

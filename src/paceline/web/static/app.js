@@ -221,7 +221,8 @@ function prepareStart() {
     asked.append("measure", "1");
     const answer = await post("/start/plan", asked);
     // What was measured is plain text; why nothing was, a paragraph.
-    timed.textContent = new DOMParser().parseFromString(await answer.text(), "text/html").body.textContent.trim();
+    const text = await answer.text(), isPage = answer.headers.get("content-type").startsWith("text/html");
+    timed.textContent = (isPage ? new DOMParser().parseFromString(text, "text/html").body.textContent : text).trim();
     plan.disabled = false;
   });
   const copy = form.querySelector("[data-copy]");
