@@ -47,8 +47,9 @@ def held_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        _Signals.held = False
-    _raise_arrived()
+        waiting, _Signals.held, _Signals.arrived = _Signals.arrived, False, []
+    if waiting:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -56,12 +57,8 @@ def heard_interrupts() -> Iterator[None]:
     """Raises an interrupt at once, also one that has been waiting."""
     before, _Signals.held = _Signals.held, False
     try:
-        _raise_arrived()
+        if _Signals.arrived:
+            raise KeyboardInterrupt
         yield
     finally:
         _Signals.held, _Signals.arrived = before, []
-
-
-def _raise_arrived() -> None:
-    if _Signals.arrived:
-        raise KeyboardInterrupt
