@@ -47,6 +47,8 @@ class Plan:
     keys: tuple[str, ...]
     # What is run otherwise than it was asked for, in words.
     notes: tuple[str, ...] = ()
+    # The newest record of the results file when the plan was made: what is newer, another tool made meanwhile.
+    newest_record: int | None = None
 
 
 Probe = Callable[[RunSpec], UserModelFacts]

@@ -45,6 +45,7 @@ SCRIPT_DECIDES = (
     "optimizer", "precision", "execution", "memory_format", "membership", *STRATEGY_FIELDS, "checkpoint_every",
 )  # fmt: skip
 # How long a run may take and wait is not part of what it measures.
+_KEPT_KEY = "_kept_key"
 _OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
 
 
@@ -318,6 +319,14 @@ class RunSpec(Frozen):
 
         Only fields that differ from their default count, so a field added later leaves old keys as they are.
         """
+        # Tables ask for it many times. A copy takes what is kept here along, and with it the mark of whose key it is.
+        owner, key = self.__dict__.get(_KEPT_KEY, (None, ""))
+        if owner != id(self):
+            key = self._computed_key()
+            self.__dict__[_KEPT_KEY] = id(self), key
+        return str(key)
+
+    def _computed_key(self) -> str:
         fields = self.model_dump(mode="json", exclude_defaults=True, exclude=_OUTSIDE_KEY)
         if "accumulation" in fields:
             # Where it was before it became a field: stored runs keep their identity.

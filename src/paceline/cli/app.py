@@ -7,7 +7,9 @@ import ast
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -16,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli.terminal import errors
-from paceline.errors import UserError
+from paceline.errors import DamagedRecords, UserError
 
 EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 2, 130
 # Each is a function of the same name in a file of the same name.
@@ -88,6 +90,7 @@ def _options(
 def main() -> None:
     """The entry point."""
     signal.signal(signal.SIGTERM, _as_interrupt)
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
         build_app(next((word for word in sys.argv[1:2] if word in (*COMMANDS, *ALIASES)), None))()
     except UserError as error:
@@ -109,6 +112,14 @@ def _complain(text: str) -> None:
     from rich.markup import escape
 
     errors().print(f"[bold red]paceline:[/] {escape(text)}", soft_wrap=True)
+
+
+def _show_warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """What is damaged in a results file is a sentence for people; other warnings stay as they are."""
+    if issubclass(category, DamagedRecords):
+        _complain(str(message))
+    else:
+        usual(message, category, *place)
 
 
 def _as_interrupt(_signal: int, _frame: FrameType | None) -> Any:

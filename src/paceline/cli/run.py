@@ -6,18 +6,16 @@ from contextlib import ExitStack, contextmanager
 import typer
 from rich.table import Table
 
-from paceline.analysis.rows import summarise
 from paceline.catalogue import choose
 from paceline.cli.options import command_with
 from paceline.cli.progress import EventLines, Progress, print_estimate, print_plan, run_name
 from paceline.cli.run_options import RunOptions, TrainingOptions
-from paceline.cli.show import print_results
+from paceline.cli.show import print_results, summarise_stored
 from paceline.cli.terminal import errors, output
 from paceline.estimate import estimate_by_measuring
 from paceline.execute import Outcome, execute, plan_study
 from paceline.fleet import LOCAL, Fleet, parse_fleet
 from paceline.plan import Plan
-from paceline.record import Record
 from paceline.runs.fleets import Machines, open_machines
 from paceline.scale import FULL
 from paceline.store import Store
@@ -52,7 +50,7 @@ def run_and_show(study: Study, options: TrainingOptions, machines: Machines) -> 
         with progress as listener:
             outcome = execute(plan, store, listener, machines)
         if not outcome.interrupted:
-            _show(plan, store.records(), options)
+            _show(plan, store, options)
     return outcome
 
 
@@ -73,15 +71,14 @@ def _plan(study: Study, store: Store | None, options: TrainingOptions, machines:
     return plan_study(study, store, fresh=fresh, retry=retry, breakdown=breakdown, machines=machines)
 
 
-def _show(plan: Plan, records: list[Record], options: TrainingOptions) -> None:
-    keys = set(plan.keys)
-    planned = [record for record in records if record.key in keys]
-    rows = summarise(planned)
+def _show(plan: Plan, store: Store, options: TrainingOptions) -> None:
+    summary, findings = summarise_stored(store.configurations(keys=plan.keys))
+    rows = summary.rows()
     wanted = {
         "breakdown": options.breakdown, "checkpoints": any(row.checkpoint.checkpoint_bytes for row in rows),
         "membership": any(row.membership for row in rows),
     }  # fmt: skip
-    print_results(planned, rows, [name for name, is_wanted in wanted.items() if is_wanted])
+    print_results(rows, findings.gather(rows), [name for name, is_wanted in wanted.items() if is_wanted])
 
 
 def exit_unless_all_well(outcome: Outcome) -> None:
