@@ -13,6 +13,7 @@ from paceline.errors import SpecError, nearest
 from paceline.layout import Layout
 from paceline.link import NO_LINK, NetworkLink
 from paceline.membership import Membership
+from paceline.source_files import identity
 
 Scalar = bool | int | float | str
 Device = Literal["cpu", "cuda", "cuda-slice"]
@@ -80,11 +81,17 @@ class Optimizer(Frozen):
 
 
 class ModelFile(Frozen):
-    """A user's own model: a function in a file. Its text, not its place on disk, is its identity."""
+    """A user's own model: a function in a file.
+
+    Its identity is the text of the file and of the user's modules that it imports, not their place on disk, and the
+    structure that the model had when it was looked at: it may depend on more than its files.
+    """
 
     path: Path
     function: str = "build"
     digest: str
+    # Of the names and shapes that the probe saw, of the model and of its data; empty where it was not looked at.
+    structure: str = ""
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -95,8 +102,7 @@ class ModelFile(Frozen):
             raise SpecError(
                 f"--model {text}: there is no file {path}; give the path of a Python file, such as my.py:build"
             )
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:KEY_LENGTH]
-        return cls(path=path, function=function or "build", digest=digest)
+        return cls(path=path, function=function or "build", digest=identity(path, KEY_LENGTH))
 
     @property
     def label(self) -> str:
@@ -105,7 +111,10 @@ class ModelFile(Frozen):
 
 
 class ScriptFile(Frozen):
-    """A user's own training script and what it is started with. Its text and arguments are its identity."""
+    """A user's own training script and what it is started with.
+
+    Its identity is its text, that of the user's modules that it imports, and its arguments.
+    """
 
     path: Path
     arguments: tuple[str, ...] = ()
@@ -117,8 +126,7 @@ class ScriptFile(Frozen):
         path = Path(text).expanduser().resolve()
         if not path.is_file():
             raise SpecError(f"there is no script {path}; give the path of a Python file, such as train.py")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:KEY_LENGTH]
-        return cls(path=path, arguments=tuple(arguments), digest=digest)
+        return cls(path=path, arguments=tuple(arguments), digest=identity(path, KEY_LENGTH))
 
     @property
     def label(self) -> str:
@@ -314,6 +322,12 @@ class RunSpec(Frozen):
         changed = {name: getattr(self, name) for name in STRATEGY_FIELDS if getattr(self, name) != usual[name].default}
         return {**self.knobs, **{name: value.text if name == "layout" else value for name, value in changed.items()}}
 
+    def without_structure(self) -> Self:
+        """The run as it is before its model was looked at."""
+        if self.model is None or not self.model.structure:
+            return self
+        return self.model_copy(update={"model": self.model.model_copy(update={"structure": ""})})
+
     def key(self) -> str:
         """The identity of this configuration.
 
@@ -332,7 +346,8 @@ class RunSpec(Frozen):
             # Where it was before it became a field: stored runs keep their identity.
             fields["knobs"] = {**fields.get("knobs", {}), "accumulation": fields.pop("accumulation")}
         if self.model is not None:
-            fields |= {"model": [self.model.function, self.model.digest], "workload": None}
+            structure = [self.model.structure] if self.model.structure else []
+            fields |= {"model": [self.model.function, self.model.digest, *structure], "workload": None}
         if self.script is not None:
             fields |= {"script": [self.script.digest, *self.script.arguments], "workload": None}
         text = json.dumps([KEY_VERSION, fields], sort_keys=True, separators=(",", ":"))

@@ -11,17 +11,16 @@ from paceline.record import Status
 
 STUDY = """
 name = "shared"
-repeats = 3
+repeats = 2
 [fixed]
 strategy = "fake"
 global_batch = 64
 steps = 2
 knobs = { fault = "none" }
 [factors]
-workers = [1, 2]
-seed = [0, 1]
+seed = [0, 1, 2]
 """
-RUNS = 12
+RUNS = 6
 # Sleeps through its steps for as long as a test may need.
 SLOW = ("run", "--strategy", "fake", "--knob", "real_time=true", "--knob", "step_ms=100", "--steps", "3000")
 
@@ -104,7 +103,7 @@ def test_a_results_file_in_memory_is_refused(tool: Tool) -> None:
     assert tool.listing() == []
 
 
-LONG_STUDY = STUDY.replace("repeats = 3", "repeats = 40")
+LONG_STUDY = STUDY.replace("repeats = 2", "repeats = 40")
 
 
 def deleted_in_the_middle(tool: Tool, delete: str) -> Started:
@@ -124,7 +123,7 @@ def deleted_in_the_middle(tool: Tool, delete: str) -> Started:
     return started
 
 
-@pytest.mark.parametrize("delete", ["file", "folder"])
+@pytest.mark.parametrize("delete", ["file", pytest.param("folder", marks=pytest.mark.soak)])
 def test_a_results_file_that_is_deleted_in_the_middle_is_written_anew_and_told(tool: Tool, delete: str) -> None:
     ended = deleted_in_the_middle(tool, delete).end()
     assert ended.code == 2, ended
@@ -135,11 +134,12 @@ def test_a_results_file_that_is_deleted_in_the_middle_is_written_anew_and_told(t
     # The one in which it was noticed is stored as well.
     assert len(records) in (done, done + 1)
     assert {record.status for record in records} == {Status.OK}
-    again = tool("run", "shared.toml", "--repeats", "3", "--db", "results/paceline.db")
+    again = tool("run", "shared.toml", "--repeats", "2", "--db", "results/paceline.db")
     assert again.code == 0, again
     assert len(tool.records("results/paceline.db")) >= RUNS
 
 
+@pytest.mark.soak
 def test_a_results_file_that_is_replaced_is_left_alone_and_saved_beside_it(tool: Tool) -> None:
     ended = deleted_in_the_middle(tool, "replaced").end()
     assert ended.code == 2, ended

@@ -44,7 +44,7 @@ def living():
 
 
 def owner_of(pid, **fields):
-    values = {**Owner.here().model_dump(), "pid": pid, "started": psutil.Process(pid).create_time(), "claim": "theirs"}
+    values = {**Owner.here().model_dump(), "pid": pid, "started": claims._started(pid), "claim": "theirs"}
     return Owner(**{**values, **fields})
 
 

@@ -1,5 +1,6 @@
 """Records ─► one row per configuration: medians over repeats, speed-up and efficiency against one worker."""
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy_of_stored
 
 OVERSUBSCRIBED = "oversubscribed"
+IDENTITY_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Summary:
     def rows(self, include_oversubscribed: bool = False, options: SummaryOptions | None = None) -> list[Row]:
         """One row per configuration, in the order of workload, strategy, batch, workers."""
         options = options or SummaryOptions()
-        configurations = sorted(self._configurations.values(), key=lambda configuration: configuration.place)
+        configurations = _in_order(self._configurations.values())
         targets, finals, baselines = self._targets(options), self._final_accuracies(), self._baselines()
         return [
             configuration.finished_row(
@@ -153,9 +155,9 @@ class Summary:
             settings.setdefault(configuration.setting, []).extend(configuration.outcomes)
         return {title: options.target_accuracy or default_target(runs) for title, runs in settings.items()}
 
-    def _final_accuracies(self) -> dict[str, FinalAccuracy]:
+    def _final_accuracies(self) -> dict[Hashable, FinalAccuracy]:
         """The final accuracy over the seeds of each series of configurations."""
-        series: dict[str, list[RunOutcome]] = {}
+        series: dict[Hashable, list[RunOutcome]] = {}
         for configuration in self._configurations.values():
             series.setdefault(configuration.any_seed, []).extend(configuration.outcomes)
         return {name: FinalAccuracy.of(runs) for name, runs in series.items()}
@@ -192,10 +194,9 @@ class _Configuration:
     row: Row
     outcomes: tuple[RunOutcome, ...]
     setting: str
-    any_seed: str
+    any_seed: Hashable
     # What its baseline is known by: the same strategy on one worker, or else its framework's single-device strategy.
     baselines: tuple[Hashable, Hashable]
-    place: tuple[Any, ...]
     # The row that was made last, and of what.
     _made: tuple[_Surroundings, Row] | None = None
 
@@ -209,12 +210,11 @@ class _Configuration:
             row,
             tuple(run_outcome(record) for record in good),
             setting_title(spec),
-            spec.model_copy(update={"seed": 0}).key() if spec.seed else key,
+            _any_seed(spec),
             (
                 ("same", _identity_except(spec, {"workers", "layout", "link"})),
                 ("alike", framework, _identity_except(spec, {*SPREADING_FIELDS, "link"})),
             ),
-            _order(row),
         )
 
     def finished_row(self, around: _Surroundings) -> Row:
@@ -311,15 +311,42 @@ def _identity_except(spec: RunSpec, names: Set[str]) -> Hashable:
     inner = tuple(
         None if name in names else tuple(sorted(getattr(spec, name).items())) for name in ("options", "knobs")
     )
-    return spec.model_dump_json(exclude={*names, "options", "knobs"}), inner
+    text = spec.model_dump_json(exclude={*names, "options", "knobs"})
+    # Of thousands of configurations only the digests are kept.
+    return hashlib.blake2b(text.encode(), digest_size=IDENTITY_BYTES).digest(), inner
 
 
-def _order(row: Row) -> tuple[Any, ...]:
-    spec = row.spec
-    return (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling,
-            spec.global_batch or spec.local_batch or 0,
-            _single_first(spec.strategy), spec.strategy, str(spec.model_dump(exclude={"workers", "link"})),
-            spec.workers, link_rank(spec.link))  # fmt: skip
+def _any_seed(spec: RunSpec) -> Hashable:
+    """A value that runs share which differ in nothing but their seed."""
+    if spec.model is not None or spec.script is not None:
+        return spec.model_copy(update={"seed": 0}).key()
+    return _identity_except(spec, {"seed", "timeout_seconds", "collective_timeout_seconds"})
+
+
+def _in_order(configurations: Iterable[_Configuration]) -> list[_Configuration]:
+    """By workload, data, batch, strategy, then all other fields, then workers and link."""
+    alike: dict[tuple[Any, ...], list[_Configuration]] = {}
+    for configuration in configurations:
+        spec = configuration.row.spec
+        place = (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling,
+                 spec.global_batch or spec.local_batch or 0, _single_first(spec.strategy), spec.strategy)  # fmt: skip
+        alike.setdefault(place, []).append(configuration)
+    return [configuration for place in sorted(alike) for configuration in _by_other_fields(alike[place])]
+
+
+def _by_other_fields(configurations: list[_Configuration]) -> list[_Configuration]:
+    """In the order of the text of those fields in which they differ: that of the others is the same in all."""
+    specs = [configuration.row.spec for configuration in configurations]
+    names = [name for name in RunSpec.model_fields if name not in ("workers", "link")]
+    unequal = {name for name in names if any(getattr(spec, name) != getattr(specs[0], name) for spec in specs)}
+
+    def place(configuration: _Configuration) -> tuple[Any, ...]:
+        spec = configuration.row.spec
+        values = spec.model_dump(include=unequal) if unequal else {}
+        # Every value has what follows it in the text of all fields: 1 comes before 10.
+        return "".join(f"{value!r}, " for value in values.values()), spec.workers, link_rank(spec.link)
+
+    return sorted(configurations, key=place)
 
 
 def _single_first(name: str) -> bool:

@@ -18,7 +18,7 @@ from paceline.fleet import LOCAL, Fleet, parse_fleet
 from paceline.plan import Plan
 from paceline.runs.fleets import Machines, open_machines
 from paceline.scale import FULL
-from paceline.store import Store
+from paceline.store import Store, refuse_memory
 from paceline.study import Study, built_in_studies
 
 EXIT_SOME_FAILED = 1
@@ -30,6 +30,7 @@ def run(options: RunOptions) -> None:
     if options.list_studies:
         _print_studies()
         return
+    refuse_memory(options.db)
     options.set_environment()
     study, fleet = options.described_study(), parse_fleet(options.on)
     with reached(fleet) as machines:

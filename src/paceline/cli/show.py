@@ -126,12 +126,12 @@ Column = tuple[str, Callable[[Row], str]]
 def _table(rows: Sequence[Row]) -> LongTable:
     varying = varying_fields(rows)
     names = [name for name in varying if name != LINK]
-    longest = max(len(series_name(row, names)) for row in rows if row.measured)
+    titles = [(series_name(row, names), row) for row in rows if row.measured]
+    longest = max(len(title) for title, _ in titles)
     columns = _columns(LINK in varying, "steps" if any(row.counts_steps for row in rows) else "samples")
     table = LongTable("strategy", [heading for heading, _ in columns], least_width=min(18, longest))
-    for row in rows:
-        if row.measured:
-            table.add_row(escape(series_name(row, names)), *(text(row) for _, text in columns))
+    for title, row in titles:
+        table.add_row(escape(title), *(text(row) for _, text in columns))
     return table
 
 

@@ -27,6 +27,8 @@ class UserModelFacts:
     # Its layers in the order of a forward pass, as counts; none where it could not be followed layer by layer.
     layers: tuple[LayerFacts, ...] = ()
     input_elements: int = 0
+    # A digest of its names, shapes and settings and of the shapes of its data, part of the identity of its runs.
+    structure: str = ""
 
     def why_not_cut(self, function: str) -> str | None:
         """Why a strategy that cuts models by this function cannot cut this one, or None."""

@@ -7,6 +7,8 @@ configuration and repeat is the one that counts.
 from paceline.store.claims import Owner, is_here
 from paceline.store.content import pack, unpack
 from paceline.store.results_file import DEFAULT_PATH, Store
-from paceline.store.schema import APPLICATION_ID, MIGRATIONS
+from paceline.store.schema import APPLICATION_ID, MIGRATIONS, refuse_memory
 
-__all__ = ["APPLICATION_ID", "DEFAULT_PATH", "MIGRATIONS", "Owner", "Store", "is_here", "pack", "unpack"]
+__all__ = [
+    "APPLICATION_ID", "DEFAULT_PATH", "MIGRATIONS", "Owner", "Store", "is_here", "pack", "refuse_memory", "unpack",
+]  # fmt: skip

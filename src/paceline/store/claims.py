@@ -19,8 +19,8 @@ from paceline.spec import Frozen
 
 # Beyond the time limit of a run: starting, ending and storing it.
 SLACK_SECONDS = 600.0
-# The start of a process is known to a hundredth of a second, and its distance from the clock of the day may be set anew.
-SAME_START_SECONDS = 1.0
+# Of what `proc(5)` says of /proc/PID/stat, counted from behind the name.
+START_FIELD = 19
 # Claims of this process that still hold.
 _held: set[str] = set()
 
@@ -39,9 +39,8 @@ class Owner(Frozen):
     @classmethod
     def here(cls) -> Self:
         """The process that asks, with a claim of its own."""
-        started = psutil.Process().create_time()
         names = {"host": platform.node(), "boot": _boot(), "namespace": _namespace()}
-        return cls(**names, pid=os.getpid(), started=started, claim=secrets.token_hex(8))
+        return cls(**names, pid=os.getpid(), started=_started(os.getpid()), claim=secrets.token_hex(8))
 
     def is_gone(self) -> bool:
         """Whether the process has certainly ended; where it cannot be seen from here, nobody knows."""
@@ -52,9 +51,7 @@ class Owner(Frozen):
         if self.pid == os.getpid():
             return self.claim not in _held
         try:
-            process = psutil.Process(self.pid)
-            is_another = abs(process.create_time() - self.started) > SAME_START_SECONDS
-            return bool(is_another or process.status() == psutil.STATUS_ZOMBIE)
+            return _started(self.pid) != self.started or psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
 
@@ -107,6 +104,16 @@ def _boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return f"{platform.node()} {psutil.boot_time():.0f}"
+
+
+def _started(pid: int) -> float:
+    """When a process started, in ticks since the machine did: the clock of the day may be set anew meanwhile."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return float(psutil.Process(pid).create_time())
+    # The name of the program, which may have spaces, is in brackets; the start is the twentieth field behind it.
+    return float(status.rpartition(b")")[2].split()[START_FIELD])
 
 
 def _namespace() -> str:

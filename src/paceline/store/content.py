@@ -10,13 +10,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.record import Record
-from paceline.spec import KEY_LENGTH
+from paceline.spec import KEY_LENGTH, Optimizer, RunSpec
 
 CHECKSUM_BYTES = 8
 # A rank's steps take eight bytes each: 33 million steps. What would expand beyond that is damage, or meant to harm.
 MOST_STEP_BYTES = 1 << 28
 # Fields of a record that are columns or tables of their own.
 OUTSIDE_BODY = {"id", "step_seconds", "environment"}
+
+
+_ALL_FIELDS = set(RunSpec.model_fields)
+_optimizers: dict[Optimizer, Optimizer] = {}
 
 
 class DamagedError(Exception):
@@ -64,11 +68,20 @@ def read_body(body: bytes) -> Record:
     except UnicodeDecodeError:
         raise DamagedError("its text is not UTF-8") from None
     try:
-        return Record.model_validate_json(body)
+        record = Record.model_validate_json(body)
     except ValidationError as error:
         if any(item["type"] == "json_invalid" for item in error.errors(include_url=False, include_context=False)):
             raise DamagedError("its text is not JSON") from None
         raise UnknownFieldsError("its fields are not those of a record that this Paceline knows") from None
+    _share_parts(record.spec)
+    return record
+
+
+def _share_parts(spec: RunSpec) -> None:
+    """Puts what most runs have in common in place of copies of it: half of the memory of many specs."""
+    spec.__dict__["optimizer"] = _optimizers.setdefault(spec.optimizer, spec.optimizer)
+    if len(spec.__pydantic_fields_set__) == len(_ALL_FIELDS):
+        object.__setattr__(spec, "__pydantic_fields_set__", _ALL_FIELDS)
 
 
 def pack(seconds: Iterable[float]) -> bytes:
