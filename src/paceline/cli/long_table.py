@@ -63,7 +63,9 @@ def _read(console: Console, cell: str) -> _Cell:
 
 
 def _width(cell: _Cell) -> int:
-    return cell_len(cell) if isinstance(cell, str) else cell.cell_len
+    if isinstance(cell, str):
+        return len(cell) if cell.isascii() else cell_len(cell)
+    return cell.cell_len
 
 
 def _levelled(headings: Sequence[Sequence[str]]) -> Iterable[tuple[str, ...]]:
