@@ -7,7 +7,7 @@ from paceline.analysis.frame import flat_rows, same_columns, to_frame
 from paceline.analysis.labels import flatten
 from paceline.analysis.rows import summarise
 from paceline.catalogue import choose
-from paceline.record import Record
+from paceline.record import Epoch, Record
 
 if TYPE_CHECKING:
     import polars
@@ -28,12 +28,17 @@ def runs(records: Sequence[Record]) -> list[Line]:
 
 def epochs(records: Sequence[Record]) -> list[Line]:
     """One line per epoch of every run."""
-    return [
-        {**_identity(record), "epoch": epoch.number, **epoch.model_dump(exclude={"number"}),
-         "samples_per_second": epoch.samples_per_second}
+    lines = [
+        {**_identity(record), "epoch": epoch.number, **epoch.model_dump(exclude={"number", "test_metrics"}),
+         "samples_per_second": epoch.samples_per_second, **_metrics(epoch)}
         for record in records
         for epoch in record.epochs
     ]  # fmt: skip
+    return same_columns(lines)
+
+
+def _metrics(epoch: Epoch) -> Line:
+    return {f"metric_{name}": value for name, value in epoch.test_metrics.items()}
 
 
 def steps(records: Sequence[Record]) -> list[Line]:
@@ -87,7 +92,9 @@ def _outcome(record: Record) -> Line:
         "samples_per_second": steady.samples_per_second if steady else None,
         "epoch_seconds": steady.seconds if steady else None,
         "train_loss": steady.train_loss if steady else None,
+        "test_loss": steady.test_loss if steady else None,
         "test_accuracy": steady.test_accuracy if steady else None,
+        **(_metrics(steady) if steady else {}),
         "steady_step_seconds": record.steady_step_seconds,
         "joules_per_epoch": steady.joules if steady else None,
         "energy_source": record.energy.source if record.energy else None,

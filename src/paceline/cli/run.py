@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from paceline.catalogue import choose
@@ -16,10 +17,12 @@ from paceline.estimate import estimate_by_measuring
 from paceline.execute import Outcome, execute, plan_study
 from paceline.fleet import LOCAL, Fleet, parse_fleet
 from paceline.plan import Plan
+from paceline.record import FINAL, Record
 from paceline.runs.fleets import Machines, open_machines
 from paceline.scale import FULL
 from paceline.store import Store, refuse_memory
 from paceline.study import Study, built_in_studies
+from paceline.units import format_count
 
 EXIT_SOME_FAILED = 1
 
@@ -51,8 +54,12 @@ def run_and_show(study: Study, options: TrainingOptions, machines: Machines) -> 
         with progress as listener:
             outcome = execute(plan, store, listener, machines)
         if not outcome.interrupted:
-            _show(plan, store, options)
+            _show(plan, study.repeats, store, options, outcome)
     return outcome
+
+
+def _failed(record: Record) -> bool:
+    return record.status in FINAL and not record.ok
 
 
 @contextmanager
@@ -72,8 +79,19 @@ def _plan(study: Study, store: Store | None, options: TrainingOptions, machines:
     return plan_study(study, store, fresh=fresh, retry=retry, breakdown=breakdown, machines=machines)
 
 
-def _show(plan: Plan, store: Store, options: TrainingOptions) -> None:
-    summary, findings = summarise_stored(store.configurations(keys=plan.keys))
+def _show(plan: Plan, repeats: int, store: Store, options: TrainingOptions, outcome: Outcome) -> None:
+    failures = goods = 0
+
+    def counted() -> Iterator[list[Record]]:
+        nonlocal failures, goods
+        for records in store.configurations(keys=plan.keys):
+            failures += sum(record.repeat < repeats and _failed(record) for record in records)
+            goods += sum(record.ok for record in records)
+            yield records
+
+    summary, findings = summarise_stored(counted())
+    outcome.stored_failures = failures - outcome.failures
+    outcome.has_results = not plan.keys or goods > 0
     rows = summary.rows()
     wanted = {
         "breakdown": options.breakdown, "checkpoints": any(row.checkpoint.checkpoint_bytes for row in rows),
@@ -83,10 +101,17 @@ def _show(plan: Plan, store: Store, options: TrainingOptions) -> None:
 
 
 def exit_unless_all_well(outcome: Outcome) -> None:
-    """The exit code says whether runs failed."""
+    """The exit code says whether runs failed, now or when they were stored, and whether there is any result."""
     if outcome.interrupted:
         raise KeyboardInterrupt
-    if outcome.failures:
+    if outcome.stored_failures > 0:
+        errors().print(
+            f"{format_count(outcome.stored_failures, 'stored run')} did not end well; --retry repeats "
+            f"{'it' if outcome.stored_failures == 1 else 'them'}"
+        )
+    if not outcome.has_results:
+        errors().print(f"no run of {escape(outcome.plan.study)} gave a result; the reasons are above")
+    if outcome.failures or outcome.stored_failures > 0 or not outcome.has_results:
         raise typer.Exit(EXIT_SOME_FAILED)
 
 

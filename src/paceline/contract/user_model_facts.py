@@ -27,6 +27,13 @@ class UserModelFacts:
     # Its layers in the order of a forward pass, as counts; none where it could not be followed layer by layer.
     layers: tuple[LayerFacts, ...] = ()
     input_elements: int = 0
+    # Where it does not take one tensor and return another: what it takes and returns, in words.
+    form: str | None = None
+    # Layers that take statistics of the samples of a pass; whether it draws random numbers while it trains, and whether
+    # those can be drawn by sample.
+    batch_norms: tuple[str, ...] = ()
+    draws: bool = False
+    draws_by_sample: bool = False
     # A digest of its names, shapes and settings and of the shapes of its data, part of the identity of its runs.
     structure: str = ""
 

@@ -258,12 +258,16 @@ def _epoch(views: list[EpochResult], spec: RunSpec, number: int) -> Epoch:
     )
 
 
-def evaluated(tests: Sequence[Evaluation]) -> dict[str, float | None]:
-    """Loss and accuracy over the parts of the test set that ranks looked at."""
+def evaluated(tests: Sequence[Evaluation]) -> dict[str, Any]:
+    """Loss, accuracy and metrics over the parts of the test set that ranks looked at."""
     samples, predictions = sum(test.samples for test in tests), sum(test.predictions or 0 for test in tests)
     return {
         "test_loss": _finite(sum(test.loss_sum for test in tests) / samples) if samples else None,
         "test_accuracy": sum(test.correct or 0 for test in tests) / predictions if predictions else None,
+        "test_metrics": {
+            name: _finite(sum(test.metric_sums.get(name, 0.0) for test in tests) / samples)
+            for name in dict.fromkeys(name for test in tests for name in test.metric_sums)
+        },
     }
 
 

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
+from paceline.data.tree import named_leaves
 from paceline.errors import ModelError, UserError
 from paceline.runs.answer_file import read_answer, write_answer
 from paceline.runs.processes import die_with
@@ -153,8 +154,9 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 def describe_data(context: Context) -> list[str]:
     """Shapes and types of what the model trains on; what is random in it is not the same twice."""
     data = context.data
-    arrays = (data.train_inputs, data.train_targets, data.test_inputs, data.test_targets)
-    return [f"{array.dtype} {array.shape}" for array in arrays]
+    trees = (data.train_inputs, data.train_targets, data.test_inputs, data.test_targets)
+    arrays = [(name, array) for tree in trees for name, array in named_leaves(tree)]
+    return [f"{name} {array.dtype} {array.shape}" for name, array in arrays]
 
 
 def _digest(parts: list[list[str]]) -> str:
