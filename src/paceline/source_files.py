@@ -78,7 +78,7 @@ def _modules(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
     for number, part in enumerate(parts):
         if number:
             places = spec.submodule_search_locations if spec is not None else None
-            spec = _found(part, tuple(places)) if places else None
+            spec = _find(part, tuple(places)) if places else None
         if spec is None or not _is_users(spec):
             return
         dotted = ".".join(parts[: number + 1])
@@ -88,7 +88,7 @@ def _modules(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _top_level(name: str, folder: str) -> ModuleSpec | None:
     """As a worker finds it: beside the program first, then where Python looks anyway."""
-    beside = _found(name, (folder,))
+    beside = _find(name, (folder,))
     # A folder without Python in it is a package by its name only, and hides nothing that is installed.
     if beside is not None and beside.has_location:
         return beside
@@ -98,7 +98,7 @@ def _top_level(name: str, folder: str) -> ModuleSpec | None:
         return beside
 
 
-def _found(name: str, places: tuple[str, ...]) -> ModuleSpec | None:
+def _find(name: str, places: tuple[str, ...]) -> ModuleSpec | None:
     try:
         return PathFinder.find_spec(name, list(places))
     except (ImportError, ValueError):

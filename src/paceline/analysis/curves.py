@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.analysis.convergence import is_synchronous
 from paceline.analysis.rows import Row
-from paceline.analysis.run_outcome import is_synchronous
 from paceline.spec import BASELINE
 
 # A picture shows no more than this many points of a line; longer curves are averaged over equal stretches.

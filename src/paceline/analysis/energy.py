@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.analysis.run_outcome import EpochOutcome, RunOutcome
+from paceline.analysis.convergence import EpochOutcome, RunOutcome
 from paceline.analysis.statistics import median_or_none
 
 SECONDS_PER_HOUR = 3600.0

@@ -7,13 +7,19 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from paceline.analysis.checkpoints import CheckpointCost, summarise_checkpoints
-from paceline.analysis.convergence import Convergence, FinalAccuracy, default_target, summarise_convergence
+from paceline.analysis.convergence import (
+    Convergence,
+    FinalAccuracy,
+    RunOutcome,
+    default_target,
+    run_outcome,
+    summarise_convergence,
+)
 from paceline.analysis.energy import Expense, summarise_expense
 from paceline.analysis.epochs import EpochSummary, epoch_summaries
 from paceline.analysis.labels import setting_title
 from paceline.analysis.membership import MembershipSummary, summarise_membership
 from paceline.analysis.memory import RankMemory, rank_memory
-from paceline.analysis.run_outcome import RunOutcome, run_outcome
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.link import link_rank
@@ -204,7 +210,7 @@ class _Configuration:
     # What its baseline is known by: the same strategy on one worker, or else its framework's single-device strategy.
     baselines: tuple[Hashable, Hashable]
     # The row that was made last, and of what.
-    _made: tuple[_Surroundings, Row] | None = None
+    _last: tuple[_Surroundings, Row] | None = None
 
     @classmethod
     def of(cls, key: str, records: Sequence[Record]) -> "_Configuration":
@@ -225,9 +231,9 @@ class _Configuration:
 
     def finished_row(self, around: _Surroundings) -> Row:
         """The row with what depends on others."""
-        if self._made is None or self._made[0] != around:
-            self._made = around, _finished(self.row, self.outcomes, around)
-        return self._made[1]
+        if self._last is None or self._last[0] != around:
+            self._last = around, _finished(self.row, self.outcomes, around)
+        return self._last[1]
 
 
 def _finished(row: Row, outcomes: Sequence[RunOutcome], around: _Surroundings) -> Row:

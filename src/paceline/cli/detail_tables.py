@@ -9,7 +9,7 @@ from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import median_or_none
 from paceline.breakdown import PARTS, RankBreakdown
-from paceline.cli.long_table import LongTable
+from paceline.cli.tables.long_table import LongTable
 from paceline.cli.terminal import output
 from paceline.units import format_money, format_percent, format_rate
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import altair
 
+from paceline.analysis.convergence import is_synchronous
 from paceline.analysis.curves import agreement, curve
 from paceline.analysis.factors import settings_by_size
 from paceline.analysis.labels import series_name, varying_within
 from paceline.analysis.rows import Row
-from paceline.analysis.run_outcome import is_synchronous
 from paceline.figures.base import (
     MOST_SETTINGS,
     PALETTE,

@@ -2,9 +2,8 @@
 
 import pytest
 
-from paceline.analysis.convergence import default_target
+from paceline.analysis.convergence import default_target, run_outcome, staleness
 from paceline.analysis.rows import SummaryOptions, summarise
-from paceline.analysis.run_outcome import run_outcome, staleness
 from paceline.record import Rank
 
 

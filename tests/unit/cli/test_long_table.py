@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from paceline.cli.long_table import LongTable
+from paceline.cli.tables.long_table import LongTable
 from paceline.cli.terminal import plain_table
 
 HEADINGS = ("wor-\nkers", "samples/s\nlast epoch", "spread", "accu-\nracy")
