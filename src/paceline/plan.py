@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.contract.context import data_request, spec_facts, spec_layers
+from paceline.contract.context import data_request, spec_facts, spec_layers, stream_length
 from paceline.contract.strategy import never
 from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
 from paceline.layout import Layout
-from paceline.refusals import process_count, unchanging, unheeded, unsupported
+from paceline.refusals import process_count, unchanging, unheeded, unread, unsupported
 from paceline.source_files import identity
 from paceline.spec import DEFAULT_GLOBAL_BATCH, KEY_LENGTH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
@@ -63,11 +63,9 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
     """
     pairs = [(spec, _with_structure(complete(spec), system, probe)) for spec in study.specs()]
     specs = {spec.key(): spec for _, spec in pairs}
-    instrumented = {}
-    if breakdown:
-        copies = [spec.model_copy(update={"instrumented": True}) for spec in specs.values()]
-        instrumented = {spec.key(): spec for spec in copies if refusal(spec, system, probe) is None}
     reasons = {key: reason for key, spec in specs.items() if (reason := refusal(spec, system, probe)) is not None}
+    timed = [spec for key, spec in specs.items() if key not in reasons]
+    instrumented, without_breakdown = _instrumented(timed, system, probe) if breakdown else ({}, [])
     to_run, finished = [], 0
     for repeat in range(study.repeats):
         round_keys = [key for key in specs if key not in reasons]
@@ -88,6 +86,7 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
             for before, after in pairs
             if before.link != after.link
         ]
+        + without_breakdown
     )
     return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented), tuple(notes))
 
@@ -100,6 +99,18 @@ def _with_structure(spec: RunSpec, system: System, probe: Probe) -> RunSpec:
         return spec
     model = spec.model.model_copy(update={"structure": probe(spec).structure})
     return spec.model_copy(update={"model": model})
+
+
+def _instrumented(specs: list[RunSpec], system: System, probe: Probe) -> tuple[dict[str, RunSpec], list[str]]:
+    """Instrumented copies of runs by their keys, and of which runs there can be none, in words."""
+    copies = [spec.model_copy(update={"instrumented": True}) for spec in specs]
+    reasons = {spec.key(): refusal(spec, system, probe) for spec in copies}
+    refused = [
+        f"no breakdown of {spec.spread_over}: {reasons[spec.key()]}"
+        for spec in copies
+        if reasons[spec.key()] is not None
+    ]
+    return {spec.key(): spec for spec in copies if reasons[spec.key()] is None}, refused
 
 
 def expand_strategies(names: list[str]) -> list[str]:
@@ -235,7 +246,13 @@ def _knob_value(chosen: Strategy, default: Scalar, choices: tuple[Scalar, ...], 
 def sample_count(spec: RunSpec, probe: Probe) -> int:
     """Training samples of one copy of the data set."""
     if spec.dataset == USER_DATA:
-        return probe(spec).train_samples
+        samples = probe(spec).train_samples
+        if samples is None and spec.steps is None:
+            raise SpecError(
+                f"data() of {spec.workload} gives a stream that does not say how many samples it has, and epochs "
+                f"{spec.epochs} were asked for; give --steps in place of --epochs, or --train-samples for an epoch"
+            )
+        return stream_length(spec) if samples is None else samples
     return data_source(str(spec.dataset)).count(data_request(spec))
 
 
@@ -270,6 +287,7 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         or _uncut(spec, chosen, probe)
         or unheeded(spec, chosen)
         or unchanging(spec, chosen)
+        or unread(spec, chosen, probe(spec) if spec.dataset == USER_DATA else None)
     )
     if reason is not None:
         return reason

@@ -23,7 +23,8 @@ from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.link import link_rank
-from paceline.record import STEPS_COUNTED, Epoch, Record, Status
+from paceline.record import OWN_ORDER, STEPS_COUNTED, Epoch, Loading, Record, Status
+from paceline.runs.loading import slowest_loading
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy_of_stored
 
@@ -74,6 +75,10 @@ class Row:
     convergence: Convergence = field(default_factory=Convergence)
     memory: tuple[RankMemory, ...] = ()
     checkpoint: CheckpointCost = field(default_factory=CheckpointCost)
+    # Whether its samples came in an order of their own, so that its losses compare with no other run's.
+    own_order: bool = False
+    # Of runs that read their data while they trained: what that cost the rank that waited longest, in the middle run.
+    loading: Loading | None = None
     # Of a run whose members changed.
     membership: MembershipSummary | None = None
     # From its instrumented run: where each rank's time went, and how much longer its steps were than timed ones.
@@ -283,7 +288,15 @@ def _row(key: str, records: Sequence[Record], good: Sequence[Record]) -> Row:
         memory=rank_memory(good),
         checkpoint=summarise_checkpoints(good, rate),
         membership=summarise_membership(records),
+        own_order=any(finding.code == OWN_ORDER for record in good for finding in record.findings),
+        loading=_middle_loading(good),
     )
+
+
+def _middle_loading(records: Sequence[Record]) -> Loading | None:
+    slowest = (slowest_loading([rank.loading for rank in record.ranks]) for record in records)
+    known = sorted((loading for loading in slowest if loading is not None), key=lambda each: each.wait_seconds)
+    return known[len(known) // 2] if known else None
 
 
 def _breakdown(row: Row, breakdown: tuple[RankBreakdown, ...]) -> dict[str, Any]:
@@ -291,8 +304,10 @@ def _breakdown(row: Row, breakdown: tuple[RankBreakdown, ...]) -> dict[str, Any]
     if not breakdown or not row.samples_per_second:
         return {}
     timed_step_seconds = row.spec.samples_per_step / row.samples_per_second
-    # One epoch has the warm-up in it; single steps do not, but those of a GPU are as the host launched them.
-    if len(row.epochs) == 1 and row.spec.device == "cpu" and row.steady_step_seconds:
+    # One epoch has the warm-up in it; single steps do not, but those of a GPU are as the host launched them. The batch
+    # of a script is its own.
+    by_step = row.spec.script is not None or (len(row.epochs) == 1 and row.spec.device == "cpu")
+    if by_step and row.steady_step_seconds:
         timed_step_seconds = row.steady_step_seconds
     instrumented_step_seconds = median_or_none([part.step for part in breakdown]) or 0.0
     overhead = instrumented_step_seconds / timed_step_seconds - 1

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
+from paceline.data.sources import StreamSource
 from paceline.data.tree import named_leaves
 from paceline.errors import ModelError, UserError
 from paceline.runs.answer_file import read_answer, write_answer
@@ -128,10 +129,20 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
             facts: UserModelFacts = inspect(context, built)
             assert facts.framework == framework
             describe = import_module(f"paceline.frameworks.{framework}.structure").describe
-            return replace(facts, structure=_digest([describe(built), describe_data(context)]))
+            structure = _digest([describe(built), describe_data(context)])
+            return replace(facts, train_samples=context.train_samples, structure=structure, **_source_facts(context))
     *others, last = MODEL_KINDS.values()
     kinds = f"{', '.join(others)} or {last}"
     raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; return the model itself")
+
+
+def _source_facts(context: Context) -> dict[str, Any]:
+    """How the data come that the model is trained on."""
+    loaded = context.loaded
+    if loaded is None:
+        return {}
+    takes = loaded.train.takes if isinstance(loaded.train, StreamSource) else ()
+    return {"source": loaded.kind, "stream_takes": tuple(sorted(takes))}
 
 
 def _is_instance_of(framework: str, name: str) -> Callable[[Any], bool]:

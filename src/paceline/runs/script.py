@@ -1,19 +1,25 @@
 """Runs a user's script as one process of a run, under the variables that torchrun sets, and notes its steps."""
 
+import atexit
 import os
 import runpy
 import socket
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from time import perf_counter_ns
 
 from paceline.callbacks.optimizer import observe_optimizers
-from paceline.callbacks.steps import ObservedEpoch, start_log
+from paceline.callbacks.steps import ObservedEpoch, StepLog, start_log
 from paceline.contract.context import Context
 from paceline.errors import UserError
-from paceline.runs.measure import REPORT_NANOSECONDS, Reporter, usage
+from paceline.runs.measure import Reporter, usage
 from paceline.runs.meters.memory import resident
-from paceline.runs.wire import EpochResult, Measurements, StepEvent
+from paceline.runs.script_steps import InstrumentedSteps, ReportedSteps
+from paceline.runs.wire import EpochResult, Measurements
 from paceline.spec import ScriptFile
 
 PORT = "script_port"
@@ -34,12 +40,21 @@ def run_script(context: Context, report: Reporter) -> ScriptEnd:
     """Runs the script to its end; an exit code other than 0 and every exception of it are raised."""
     script = context.spec.script
     assert script is not None
-    os.environ |= torchrun_variables(context)
-    began = perf_counter_ns()
-    log = start_log(_Progress(context, report))
-    observe_optimizers(log)
-    _run(script)
+    with _held_port(context) as port:
+        os.environ |= torchrun_variables(context, port)
+        _draw_anew()
+        began = perf_counter_ns()
+        reported, instrumented = ReportedSteps(context.spec, report), None
+        log = StepLog(on_step=reported)
+        if context.recorder is not None:
+            instrumented = InstrumentedSteps(context.recorder, reported)
+            log = StepLog(on_step=instrumented.on_step, on_batch=instrumented.on_batch)
+            _observe_parts(context)
+        start_log(log)
+        observe_optimizers(log)
+        _run(script)
     source, epochs = log.best()
+    spans = instrumented.spans(source, script.path.name) if instrumented is not None and source is not None else []
     memory = resident()
     details = {SOURCE: source, OPTIMIZER_STEPS: log.optimizer_steps, **_input_share(epochs)}
     results = [
@@ -50,33 +65,58 @@ def run_script(context: Context, report: Reporter) -> ScriptEnd:
         for number, epoch in enumerate(epochs)
     ]  # fmt: skip
     first = epochs[0].stamps[0] if epochs else began
-    return ScriptEnd(Measurements(epochs=results, resident=memory, details=details, **usage()), first)
+    return ScriptEnd(Measurements(epochs=results, resident=memory, details=details, spans=spans, **usage()), first)
 
 
-def torchrun_variables(context: Context) -> dict[str, str]:
-    """What torchrun tells each process, and so what scripts read."""
+def torchrun_variables(context: Context, port: int) -> dict[str, str]:
+    """What torchrun tells each process, and so what scripts and training libraries read."""
     process = context.process
     numbers = {
-        "RANK": process.rank, "LOCAL_RANK": process.rank, "WORLD_SIZE": process.world,
-        "LOCAL_WORLD_SIZE": process.world, "GROUP_RANK": 0, "MASTER_PORT": _meeting_port(context),
+        "RANK": process.rank, "LOCAL_RANK": process.rank, "ROLE_RANK": process.rank, "GROUP_RANK": 0,
+        "WORLD_SIZE": process.world, "LOCAL_WORLD_SIZE": process.world, "ROLE_WORLD_SIZE": process.world,
+        "GROUP_WORLD_SIZE": 1, "MASTER_PORT": port, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
     }  # fmt: skip
-    return {"MASTER_ADDR": context.rendezvous.host, **{name: str(number) for name, number in numbers.items()}}
+    texts = {
+        "MASTER_ADDR": context.rendezvous.host, "ROLE_NAME": "default", "TORCHELASTIC_RUN_ID": "paceline",
+        # There is no agent that keeps a store: rank 0 opens it.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }  # fmt: skip
+    return {**texts, **{name: str(number) for name, number in numbers.items()}}
 
 
-def _meeting_port(context: Context) -> int:
-    """A free port of rank 0 for the script; that of the launcher is open already, and a script opens one itself."""
+@contextmanager
+def _held_port(context: Context) -> Iterator[int]:
+    """A port of rank 0 that the script opens itself; that of the launcher is open already.
+
+    It stays bound, so that the system gives it to nobody else; who listens there must allow that (`SO_REUSEADDR`), as
+    PyTorch, gRPC and every other server of the kind does.
+    """
     rendezvous, process = context.rendezvous, context.process
-    if process.rank == 0:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind((rendezvous.host, 0))
-            port = int(probe.getsockname()[1])
+    if process.rank:
+        yield int(rendezvous.await_values(PORT, [0], PORT_PATIENCE_SECONDS)[0])
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((rendezvous.host, 0))
+        port = int(holder.getsockname()[1])
         rendezvous.publish(PORT, 0, str(port))
-        return port
-    return int(rendezvous.await_values(PORT, [0], PORT_PATIENCE_SECONDS)[0])
+        yield port
+
+
+def _draw_anew() -> None:
+    """Seeds NumPy's generator: forked processes have it as their server had, and would all draw the same numbers."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+
+
+def _observe_parts(context: Context) -> None:
+    """Wraps what the script will call of PyTorch."""
+    observing = import_module("paceline.frameworks.torch.instrumentation.scripts")
+    observing.observe_script(context.recorder, on_gpu=context.spec.device != "cpu")
 
 
 def _run(script: ScriptFile) -> None:
-    """As `python script.py arguments` would: with its folder first among those of modules."""
+    """As `python script.py arguments` would: with its folder first among those of modules, in the user's own folder."""
     sys.argv = [str(script.path), *script.arguments]
     sys.path.insert(0, str(script.path.parent))
     try:
@@ -85,26 +125,13 @@ def _run(script: ScriptFile) -> None:
         if end.code not in (None, 0):
             words = f"with exit code {end.code}" if isinstance(end.code, int) else f"and says: {end.code}"
             raise UserError(f"{script.path.name} ended {words}; paceline show --logs has what it printed") from end
+    # As the interpreter does at its end, which a worker leaves out.
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
 
 
 def _input_share(epochs: list[ObservedEpoch]) -> dict[str, float]:
     waited = sum(epoch.input_nanoseconds for epoch in epochs) / 1e9
     return {INPUT_SECONDS: waited} if waited else {}
-
-
-class _Progress:
-    """Reports steps as they come, at most a few each second."""
-
-    def __init__(self, context: Context, report: Reporter) -> None:
-        self._report, self._workers = report, context.spec.workers
-        self._samples_per_step = context.spec.samples_per_step
-        self._next = 0
-
-    def __call__(self, epoch: ObservedEpoch, number: int) -> None:
-        now = epoch.stamps[-1] + epoch.paused
-        if now < self._next:
-            return
-        self._next = now + REPORT_NANOSECONDS
-        samples = epoch.steps * self._samples_per_step if epoch.samples is None else epoch.samples * self._workers
-        rate = (samples or epoch.steps) * 1e9 / max(1, epoch.stamps[-1] - epoch.stamps[0])
-        self._report(StepEvent(epoch=number, step=epoch.steps, steps=0, samples_per_second=rate))
