@@ -86,11 +86,7 @@ class Optimizer(Frozen):
 
 
 class ModelFile(Frozen):
-    """A user's own model: a function in a file.
-
-    Its identity is the text of the file and of the user's modules that it imports, not their place on disk, and the
-    structure that the model had when it was looked at: it may depend on more than its files.
-    """
+    """A user's own model: a function in a file. Texts of its modules and what it was seen to be are its identity."""
 
     path: Path
     function: str = "build"
@@ -116,10 +112,7 @@ class ModelFile(Frozen):
 
 
 class ScriptFile(Frozen):
-    """A user's own training script and what it is started with.
-
-    Its identity is its text, that of the user's modules that it imports, and its arguments.
-    """
+    """A user's own training script and its arguments. They and the texts of its modules are its identity."""
 
     path: Path
     arguments: tuple[str, ...] = ()

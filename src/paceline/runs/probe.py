@@ -26,8 +26,7 @@ from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.data.sources import StreamSource
 from paceline.data.tree import named_leaves
 from paceline.errors import ModelError, UserError
-from paceline.runs.answer_file import read_answer, write_answer
-from paceline.runs.processes import die_with
+from paceline.runs.processes import die_with, read_answer, write_answer
 from paceline.runs.wire import ProbeReply
 from paceline.spec import KEY_LENGTH, RunSpec
 from paceline.workloads.user_model import build_user_model
@@ -128,7 +127,7 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
             inspect = getattr(import_module(f"paceline.frameworks.{module}"), function)
             facts: UserModelFacts = inspect(context, built)
             assert facts.framework == framework
-            describe = import_module(f"paceline.frameworks.{framework}.structure").describe
+            describe = import_module(f"paceline.frameworks.{module}").describe_structure
             structure = _digest([describe(built), describe_data(context)])
             return replace(facts, train_samples=context.train_samples, structure=structure, **_source_facts(context))
     *others, last = MODEL_KINDS.values()
