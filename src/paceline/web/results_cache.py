@@ -10,9 +10,10 @@ from urllib.parse import urlencode
 from paceline.analysis.rows import Row, Summary
 from paceline.record import Record
 from paceline.store import Store
+from paceline.web.annotations import NOTHING_SAID, Annotation, read_annotations
 
 # What results can be filtered by, in the order of the page.
-FILTER_NAMES = ("study", "workload", "strategy", "workers")
+FILTER_NAMES = ("study", "workload", "strategy", "workers", "tag")
 
 # Choices of filters whose rows are kept: a page and its figures, in a few tabs.
 MOST_QUERIES = 16
@@ -90,7 +91,11 @@ class Snapshot:
     version: str
     records: tuple[Record, ...] = ()
     members: Mapping[str, set[str]] = field(default_factory=dict)
+<<<<<<< HEAD
     _summaries: _Summaries = field(default_factory=_Summaries, repr=False, compare=False)
+=======
+    annotations: Mapping[str, Annotation] = field(default_factory=dict)
+>>>>>>> main
     # Rows by filters: a page and its figures ask for the same ones.
     _rows: OrderedDict[str, list[Row]] = field(default_factory=OrderedDict, repr=False, compare=False)
 
@@ -105,7 +110,12 @@ class Snapshot:
             and filters.matches("workload", record.spec.workload)
             and filters.matches("strategy", record.spec.strategy)
             and filters.matches("workers", str(record.spec.workers))
+            and ("tag" not in filters.values or set(self.said_of(record.key).tags) & set(filters.values["tag"]))
         ]
+
+    def said_of(self, key: str) -> Annotation:
+        """The tags and the note of a configuration."""
+        return self.annotations.get(key, NOTHING_SAID)
 
     def rows(self, filters: Filters) -> list[Row]:
         """The rows of the records that pass the filters, one per configuration."""
@@ -124,6 +134,7 @@ class Snapshot:
             "workload": sorted({spec.workload for spec in specs}),
             "strategy": sorted({spec.strategy for spec in specs}),
             "workers": [str(count) for count in sorted({spec.workers for spec in specs})],
+            "tag": sorted({tag for annotation in self.annotations.values() for tag in annotation.tags}),
         }
 
 
@@ -171,11 +182,15 @@ class ResultsCache:
         if file != self._file:
             self._records, self._summaries, self._file = {}, _Summaries(), file
         with Store.open_existing(self.db) as store:
+<<<<<<< HEAD
             numbers = [number for number, _ in store.numbers()]
             new = {record.id: record for record in store.read(n for n in numbers if n not in self._records)}
             known = self._records | new
             self._records = {number: known[number] for number in numbers if number in known}
             return Snapshot(version, tuple(self._records.values()), store.members(), self._summaries)
+=======
+            return Snapshot(version, tuple(store.records()), store.members(), read_annotations(self.db))
+>>>>>>> main
 
 
 def _stamp(path: Path) -> str:
