@@ -16,13 +16,8 @@ from paceline.runs.elastic.launch import launch_elastic
 from paceline.runs.fleets import Machines, open_machines
 from paceline.runs.launch import launch, skipped_record
 from paceline.runs.probe import probe
-<<<<<<< HEAD
-from paceline.runs.wire import EpochEvent, StepEvent
-from paceline.store import Owner, Store, is_here
-=======
 from paceline.runs.wire import RunNews
-from paceline.store import Store
->>>>>>> main
+from paceline.store import Owner, Store, is_here
 from paceline.study import Study
 from paceline.systems import local_system
 from paceline.workloads.user_model import USER_DATA

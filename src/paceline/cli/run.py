@@ -7,23 +7,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-<<<<<<< HEAD
-from paceline.catalogue import choose
-=======
-from paceline.analysis.rows import summarise
->>>>>>> main
 from paceline.cli.options import command_with
 from paceline.cli.progress import plan_values, print_estimate, print_plan, progress_listener, run_name
 from paceline.cli.run_options import RunOptions, TrainingOptions
-<<<<<<< HEAD
 from paceline.cli.show import print_results, summarise_stored
-from paceline.cli.terminal import errors, output
-=======
-from paceline.cli.show import print_results
 from paceline.cli.terminal import errors, output, print_json
 from paceline.errors import UserError
 from paceline.estimate import estimate as estimate_plan
->>>>>>> main
 from paceline.estimate import estimate_by_measuring
 from paceline.execute import Outcome, execute, plan_study
 from paceline.fleet import LOCAL, Fleet, parse_fleet
@@ -44,12 +34,9 @@ def run(options: RunOptions) -> None:
     if options.list_studies:
         _print_studies()
         return
-<<<<<<< HEAD
     refuse_memory(options.db)
-=======
     if options.as_json and not options.dry_run:
         raise UserError("--json prints a plan, and there is no --dry-run; for results as JSON, paceline show --json")
->>>>>>> main
     options.set_environment()
     study, fleet = options.described_study(), parse_fleet(options.on)
     with reached(fleet) as machines:

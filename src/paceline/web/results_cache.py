@@ -91,11 +91,8 @@ class Snapshot:
     version: str
     records: tuple[Record, ...] = ()
     members: Mapping[str, set[str]] = field(default_factory=dict)
-<<<<<<< HEAD
-    _summaries: _Summaries = field(default_factory=_Summaries, repr=False, compare=False)
-=======
     annotations: Mapping[str, Annotation] = field(default_factory=dict)
->>>>>>> main
+    _summaries: _Summaries = field(default_factory=_Summaries, repr=False, compare=False)
     # Rows by filters: a page and its figures ask for the same ones.
     _rows: OrderedDict[str, list[Row]] = field(default_factory=OrderedDict, repr=False, compare=False)
 
@@ -182,15 +179,13 @@ class ResultsCache:
         if file != self._file:
             self._records, self._summaries, self._file = {}, _Summaries(), file
         with Store.open_existing(self.db) as store:
-<<<<<<< HEAD
             numbers = [number for number, _ in store.numbers()]
             new = {record.id: record for record in store.read(n for n in numbers if n not in self._records)}
             known = self._records | new
             self._records = {number: known[number] for number in numbers if number in known}
-            return Snapshot(version, tuple(self._records.values()), store.members(), self._summaries)
-=======
-            return Snapshot(version, tuple(store.records()), store.members(), read_annotations(self.db))
->>>>>>> main
+            return Snapshot(
+                version, tuple(self._records.values()), store.members(), read_annotations(self.db), self._summaries
+            )
 
 
 def _stamp(path: Path) -> str:
