@@ -341,9 +341,8 @@ class RunSpec(Frozen):
 
     def without_structure(self) -> Self:
         """The run as it is before its model was looked at."""
-        if self.model is None or not self.model.structure:
-            return self
-        return self.model_copy(update={"model": self.model.model_copy(update={"structure": ""})})
+        model = self.model and self.model.model_copy(update={"structure": ""})
+        return self.model_copy(update={"model": model})
 
     def key(self) -> str:
         """The identity of this configuration.
@@ -363,8 +362,8 @@ class RunSpec(Frozen):
             # Where it was before it became a field: stored runs keep their identity.
             fields["knobs"] = {**fields.get("knobs", {}), "accumulation": fields.pop("accumulation")}
         if self.model is not None:
-            structure = [self.model.structure] if self.model.structure else []
-            fields |= {"model": [self.model.function, self.model.digest, *structure], "workload": None}
+            parts = (self.model.function, self.model.digest, self.model.structure)
+            fields |= {"model": [part for part in parts if part], "workload": None}
         if self.script is not None:
             fields |= {"script": [self.script.digest, *self.script.arguments], "workload": None}
         text = json.dumps([KEY_VERSION, fields], sort_keys=True, separators=(",", ":"))

@@ -7,8 +7,9 @@ configuration and repeat is the one that counts.
 from paceline.store.claims import Owner, is_here
 from paceline.store.content import pack, unpack
 from paceline.store.results_file import DEFAULT_PATH, Store
-from paceline.store.schema import APPLICATION_ID, MIGRATIONS, refuse_memory
+from paceline.store.schema import APPLICATION_ID, BUSY_SECONDS, MIGRATIONS, refuse_memory
 
 __all__ = [
-    "APPLICATION_ID", "DEFAULT_PATH", "MIGRATIONS", "Owner", "Store", "is_here", "pack", "refuse_memory", "unpack",
+    "APPLICATION_ID", "BUSY_SECONDS", "DEFAULT_PATH", "MIGRATIONS", "Owner", "Store", "is_here", "pack", "refuse_memory",
+    "unpack",
 ]  # fmt: skip
