@@ -5,7 +5,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,6 +13,7 @@ from paceline.errors import SpecError, nearest
 from paceline.layout import Layout
 from paceline.link import NO_LINK, NetworkLink
 from paceline.membership import Membership
+from paceline.recipe import Optimizer as Optimizer  # noqa: PLC0414 (it is named as a part of the spec)
 
 Scalar = bool | int | float | str
 Device = Literal["cpu", "cuda", "cuda-slice"]
@@ -60,22 +61,6 @@ class Frozen(BaseModel):
             return cls.model_validate(values)
         except ValidationError as error:
             raise SpecError(f"{where}: {describe_errors(error, cls)}") from None
-
-
-Decay = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Optimizer(Frozen):
-    """The optimizer and its settings; the default is Adam as the first study used it."""
-
-    name: Literal["adam", "sgd", "adagrad", "lbfgs"] = "adam"
-    lr: float = Field(default=0.001, gt=0)
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
-    eps: float = Field(default=1e-7, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    # Pairs of steps and gradient changes that L-BFGS remembers.
-    history: int = Field(default=10, ge=1)
 
 
 class ModelFile(Frozen):

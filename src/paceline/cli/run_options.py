@@ -62,7 +62,7 @@ class TrainingOptions:
     steps: Annotated[int | None, _what("Optimizer steps, instead of epochs.", "N")] = None
     repeats: Annotated[int | None, _what("Runs of each configuration.", "N")] = None
     seed: Annotated[str | None, _what("Seed(s) of weights and order.", "N,...")] = None
-    optimizer: Annotated[list[str] | None, _how("Such as name=sgd or lr=0.01.", "NAME=VALUE")] = None
+    optimizer: Annotated[list[str] | None, _how("Such as name=adamw, lr=0.01, schedule=cosine.", "NAME=VALUE")] = None
     accumulation: Annotated[str | None, _how("Passes of a step, over parts of its batch.", "N,...")] = None
     recompute: Annotated[str | None, _how("Activations computed again: none, selective, full.", "NAME,...")] = None
     clip: Annotated[float | None, _how("Scale gradients down to this global norm.", "NORM")] = None

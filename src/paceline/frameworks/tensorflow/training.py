@@ -26,6 +26,8 @@ class TfJob:
     """One process and its replicas, of which each has one of the devices."""
 
     clock = staticmethod(perf_counter_ns)
+    # Updates of a variable in a step: more than one where workers update on their own.
+    updates_per_step = 1
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class TfJob:
             raise RuntimeError(f"TensorFlow made {strategy.num_replicas_in_sync} replicas of {expected}")
         with strategy.scope():
             self._model = build_model(context)
-            self._optimizer = optimizer_for(context, self._model, KINDS)
+            self._optimizer = optimizer_for(context, self._model, KINDS, self.updates_per_step)
         recompute(context, self._model)
         if context.spec.clip is not None:
             clip_sums(self._optimizer, context.spec.clip)

@@ -19,7 +19,14 @@ STEP_FIELDS = frozenset({"accumulation", "recompute", "clip", "checkpoint_every"
 
 def check_step(spec: RunSpec, system: System) -> str | None:
     """Why `TorchJob` cannot make such a step, in words, or None."""
-    return check_graph(spec, system) or check_recompute(spec) or check_precision(spec)
+    return check_decay(spec) or check_graph(spec, system) or check_recompute(spec) or check_precision(spec)
+
+
+def check_decay(spec: RunSpec) -> str | None:
+    """Why such a run cannot decay its weights, in words, or None."""
+    if spec.optimizer.name == "lbfgs" and spec.optimizer.weight_decay:
+        return f"{spec.strategy} has no weight_decay with optimizer lbfgs; leave it out, or use adamw or sgd"
+    return None
 
 
 def check_recompute(spec: RunSpec) -> str | None:
@@ -61,8 +68,16 @@ def check_graph(spec: RunSpec, _system: System) -> str | None:
         return None
     if spec.device == "cpu":
         return f"execution {spec.execution} of {spec.strategy} records CUDA graphs on a GPU; use eager or compiled"
-    if spec.optimizer.name not in ("adam", "sgd"):
-        return f"execution {spec.execution} goes with adam and sgd; {spec.optimizer.name} asks the host in every step"
+    if spec.optimizer.name not in ("adam", "adamw", "sgd"):
+        return (
+            f"execution {spec.execution} goes with adam, adamw and sgd; {spec.optimizer.name} asks the host in every "
+            f"step"
+        )
+    if spec.optimizer.scheduled:
+        return (
+            f"execution {spec.execution} of {spec.strategy} records the learning rate with its step, and a schedule "
+            f"changes it; leave schedule and warmup_steps out, or use eager or compiled"
+        )
     if spec.clip is not None:
         return f"execution {spec.execution} was not tried with clipped gradients; leave clip out, or use eager"
     return None

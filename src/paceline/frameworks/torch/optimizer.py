@@ -25,11 +25,10 @@ def make_optimizer(
         hasattr(parameter, "to_local") or (parameter.itemsize == 2 and parameter.device.type == "cpu")
         for parameter in parameters
     )
+    adam = {"betas": settings.betas, "eps": settings.eps, "fused": True, "capturable": graphed}
     kinds: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
-        "adam": (
-            torch.optim.Adam,
-            {"betas": settings.betas, "eps": settings.eps, "fused": True, "capturable": graphed},
-        ),
+        "adam": (torch.optim.Adam, adam),
+        "adamw": (torch.optim.AdamW, adam),
         "sgd": (torch.optim.SGD, {"momentum": settings.momentum, "fused": fused}),
         "adagrad": (torch.optim.Adagrad, {"eps": settings.eps}),
     }
@@ -40,7 +39,18 @@ def make_optimizer(
         # One iteration per step and no line search: each step is one look at one global batch, as for the others.
         return torch.optim.LBFGS(parameters, lr=settings.lr, max_iter=1, history_size=settings.history)
     kind, options = kinds[settings.name]
-    return (lean(kind) if eager else kind)(parameters, lr=settings.lr, weight_decay=settings.weight_decay, **options)
+    groups = decay_groups(settings, parameters)
+    return (lean(kind) if eager else kind)(groups, lr=settings.lr, weight_decay=settings.weight_decay, **options)
+
+
+def decay_groups(settings: OptimizerSettings, parameters: list[torch.nn.Parameter]) -> list[Any]:
+    """The parameters, in two groups where some of them are not decayed."""
+    if settings.weight_decay_on == "all":
+        return parameters
+    apart = [parameter for parameter in parameters if not settings.decays(parameter.ndim)]
+    decayed = [parameter for parameter in parameters if settings.decays(parameter.ndim)]
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": apart, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def lean(kind: type[Optimizer]) -> type[Optimizer]:

@@ -25,6 +25,7 @@ from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.frameworks.torch.precision import HALVES, loss_scale, set_precision
+from paceline.frameworks.torch.schedule import user_optimizer, with_schedule
 from paceline.spans import SpanRecorder
 from paceline.workloads.base import Weights
 from paceline.workloads.user_model import build_user_model
@@ -110,14 +111,14 @@ def loss_function(context: Context) -> Loss:
 
 
 def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
-    """The user's optimizer, or the run's settings."""
+    """The user's optimizer, or the run's settings; its steps also step what changes its learning rate."""
     user_model, spec = context.model.user_model, context.spec
     if user_model is not None and user_model.optimizer is not None:
-        optimizer: torch.optim.Optimizer = user_model.optimizer(module.parameters())
-        return optimizer
-    return make_optimizer(
+        return user_optimizer(user_model.label, user_model.optimizer(module.parameters()))
+    optimizer = make_optimizer(
         spec.optimizer, module.parameters(), eager=spec.execution == "eager", graphed="graph" in spec.execution
     )
+    return with_schedule(context, optimizer)
 
 
 class TorchJob:

@@ -80,6 +80,10 @@ def optimizer_words(optimizer: Optimizer) -> Iterator[str]:
         yield f"momentum {optimizer.momentum:g}"
     if optimizer.weight_decay:
         yield f"weight decay {optimizer.weight_decay:g}"
+    if optimizer.schedule != "constant":
+        yield f"schedule {optimizer.schedule}"
+    if optimizer.warmup_steps:
+        yield f"{optimizer.warmup_steps} warm-up steps"
 
 
 def constants(source: Source, script: Script) -> Iterator[str]:
