@@ -4,7 +4,7 @@ build()                      returns the model: a `torch.nn.Module`, a Keras mod
                              init(key) -> parameters and apply(parameters, inputs) -> outputs
 data()                       optional: train inputs, train targets, test inputs, test targets, as arrays
 loss(outputs, targets)       optional: a scalar; cross-entropy if absent
-optimizer(parameters)        optional: the optimizer, in PyTorch also (optimizer, scheduler); the run's settings if absent
+optimizer(parameters)        optional: the optimizer, or in PyTorch (optimizer, scheduler); the run's settings if absent
 stages(model, count)         optional: the model cut into that many modules, for strategies that place layers
 plan(model)                  optional: {"layer name": "columns" or "rows"}, for strategies that split layers
 """

@@ -32,6 +32,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "mlp": {"workload": "mlp", "options": {"depth": 6}},
     "mlp-flat": {"workload": "mlp", "dataset": "synthetic", "input_shape": [40], "classes": 3},
     "transformer": {"workload": "transformer", "global_batch": 16},
+    "text": {"workload": "transformer", "dataset": "text", "global_batch": 16, "train_samples": 128},
     "deep": {"workload": "transformer", "options": {"depth": 24, "width": 64, "heads": 8}, "global_batch": 16},
     "sgd": {"optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0001}},
     "plain-sgd": {"optimizer": {"name": "sgd", "lr": 0.123456789}},
