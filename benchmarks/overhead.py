@@ -1,6 +1,6 @@
 """What Paceline costs: its steady samples/s against bare hand-written loops, and its start-up against bare imports.
 
-python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,tensorflow,jax,startup]
+python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,noise,tensorflow,jax,startup]
 
 Both sides of a ratio run in the same processes on the same cores with the same settings, epoch by epoch in turn
 (`alternating.py`), in several fresh sets of processes one after another.
@@ -61,6 +61,8 @@ class Loop:
     targets: tuple[tuple[str, float], ...]
     # How far the losses may be apart.
     tolerance: float = LOSS_TOLERANCE
+    accumulation: int = 1
+    noise_scale: bool = False
 
     @property
     def bare(self) -> list[str]:
@@ -74,7 +76,7 @@ class Loop:
 
     def spec(self) -> RunSpec:
         """The run that Paceline makes of it."""
-        fields = ("workload", "strategy", "workers", "train_samples", "epochs")
+        fields = ("workload", "strategy", "workers", "train_samples", "epochs", "accumulation", "noise_scale")
         return complete(RunSpec(global_batch=self.batch, **{name: getattr(self, name) for name in fields}))
 
 
@@ -86,6 +88,12 @@ LOOPS = {
     "ddp": (
         Loop("mnist-small", "torch-ddp", 2, 256, 768, 42, (("bare_ddp", 0.98),)),
         Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, (("bare_ddp", 0.98),)),
+    ),
+    "noise": (
+        Loop(
+            "mnist-large", "torch-single", 1, 64, 64, 22, (("without_noise", 0.99),), accumulation=2, noise_scale=True
+        ),
+        Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, (("without_noise", 0.99),), noise_scale=True),
     ),
     "tensorflow": (
         Loop("mnist-small", "tf-single", 1, 256, 2560, 14, (("bare_tf", 0.98), ("keras_fit", 1.0))),
@@ -306,7 +314,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="pairs of fresh processes for each figure (7, with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="few rounds of few epochs: that it works, not how fast")
     parser.add_argument(
-        "--only", default="single,ddp,tensorflow,jax,startup", help="parts, separated by commas: %(default)s"
+        "--only", default="single,ddp,noise,tensorflow,jax,startup", help="parts, separated by commas: %(default)s"
     )
     return parser.parse_args()
 

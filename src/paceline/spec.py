@@ -35,15 +35,16 @@ DEFAULT_GLOBAL_BATCH = 256
 # MPS takes whole percentages of the multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), and no GPU can be cut finer.
 MOST_SLICES = 100
 # What a run may set of how its strategy goes about it, beside knobs.
-STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip", "reduction", "offload")
+STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip", "reduction", "offload", "noise_scale")
 # Runs that differ in nothing else train the same on other numbers of workers, or in other ways.
 SPREADING_FIELDS = frozenset(
-    {"strategy", "workers", "knobs", "layout", "accumulation", "recompute", "reduction", "offload"}
+    {"strategy", "workers", "knobs", "layout", "accumulation", "recompute", "reduction", "offload", "noise_scale"}
 )
 # What a training script decides by itself.
 SCRIPT_DECIDES = (
     "model", "options", "dataset_copies", "train_samples", "input_shape", "classes", "knobs", "epochs", "steps", "seed",
     "optimizer", "precision", "execution", "memory_format", "membership", *STRATEGY_FIELDS, "checkpoint_every",
+    "target_accuracy", "target_loss",
 )  # fmt: skip
 # How long a run may take and wait is not part of what it measures.
 _OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
@@ -152,6 +153,11 @@ class RunSpec(Frozen):
     recompute: Recompute = "none"
     # The global norm that gradients are scaled down to where theirs is larger.
     clip: float | None = Field(default=None, gt=0)
+    # On the test set: looked for on the way, at the latest when the steps since the last look are a twentieth of all.
+    target_accuracy: float | None = Field(default=None, gt=0, le=1)
+    target_loss: float | None = Field(default=None, gt=0)
+    # Whether the noise of gradients is measured, from norms of those that are there anyway.
+    noise_scale: bool = False
     # bf16 and fp16 compute in two bytes from parameters of four; bf16-pure holds everything in two.
     precision: Precision = "fp32"
     # In which precision gradients are added up between workers, where not in the strategy's usual one.
@@ -265,6 +271,22 @@ class RunSpec(Frozen):
                 f"give steps of more than {self.membership.last_step} in place of epochs"
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if self.target_accuracy is not None and self.target_loss is not None:
+            raise ValueError("give at most one of target_accuracy and target_loss: what the test set is to come to")
+        if self.has_target and self.membership is not None:
+            raise ValueError(
+                f"a target is not looked for where workers come and go; leave membership {self.membership.text} or the "
+                f"target out"
+            )
+        return self
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the run looks for a target on its way."""
+        return self.target_accuracy is not None or self.target_loss is not None
 
     @property
     def scaling(self) -> Literal["strong", "weak"]:

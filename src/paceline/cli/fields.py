@@ -18,7 +18,7 @@ NUMBERS = (
     "dataset_copies", "train_samples", "workers", "seed", "global_batch", "local_batch", "cores_per_worker",
     "accumulation", "checkpoint_every",
 )  # fmt: skip
-SINGLE_NUMBERS = ("epochs", "steps", "classes", "slices", "clip")
+SINGLE_NUMBERS = ("epochs", "steps", "classes", "slices", "clip", "target_accuracy", "target_loss")
 
 
 def study_fields(options: "TrainingOptions") -> dict[str, Any]:
@@ -33,6 +33,8 @@ def study_fields(options: "TrainingOptions") -> dict[str, Any]:
         fields["strategy"] = expand_strategies(fields["strategy"])
     if options.offload is not None:
         fields["offload"] = [_scalar(word) for word in split_words(options.offload)]
+    if options.noise_scale:
+        fields["noise_scale"] = True
     if options.checkpoint_to is not None:
         fields["checkpoint_to"] = str(options.checkpoint_to.resolve())
     if options.membership is not None:

@@ -18,6 +18,19 @@ class Evaluation:
     correct: int | None
 
 
+@dataclass(frozen=True)
+class GradientSquares:
+    """Squared norms of gradients over a part of the batch and over all of it, of each step of an epoch.
+
+    Of several processes each has its own part, and all have the same whole.
+    """
+
+    small_batch: int
+    big_batch: int
+    small_squares: list[float]
+    big_squares: list[float]
+
+
 class Job(Protocol):
     """One process's part of a training run."""
 
@@ -56,6 +69,14 @@ class Job(Protocol):
 
     def close(self) -> None:
         """Releases everything: destroys groups and closes connections."""
+
+
+@runtime_checkable
+class NoiseJob(Protocol):
+    """A job that measures the noise of its gradients."""
+
+    def gradient_squares(self) -> GradientSquares:
+        """What it measured in the steps of the epoch."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def one_process_for_all_workers(spec: RunSpec) -> tuple[Role, ...]:
 def on_one_worker(strategy: str) -> Callable[[RunSpec], RunSpec]:
     """The reference run: the same run on one worker of the same framework."""
     alone = {"strategy": strategy, "workers": 1, "knobs": {}, "layout": None, "accumulation": 1, "recompute": "none",
-             "reduction": None, "offload": False}  # fmt: skip
+             "reduction": None, "offload": False, "noise_scale": False}  # fmt: skip
     return lambda spec: spec.model_copy(update=alone)
 
 
@@ -87,8 +87,7 @@ class Needs:
     precisions: tuple[Precision, ...] = ("fp32",)
     executions: tuple[Execution, ...] = ("eager",)
     # Fields of a run that it heeds and others refuse: `layout`, `accumulation`, `recompute`, `clip`, `reduction`,
-    # `offload`,
-    # `checkpoint_every`.
+    # `offload`, `noise_scale`, `checkpoint_every`.
     heeds: frozenset[str] = frozenset()
     # Packages that it imports beside its framework.
     packages: tuple[str, ...] = ()

@@ -1,12 +1,13 @@
 """Times a job through the `Job` protocol: epochs by wall clock, every step raw, evaluation outside the timed region."""
 
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, Protocol
 
-from paceline.contract.job import Job, Service
+from paceline.contract.job import Job, NoiseJob, Service
 from paceline.runs.checkpoints import Saver
+from paceline.runs.looks import Looker
 from paceline.runs.meters.memory import resident
 from paceline.runs.wire import EpochEvent, EpochResult, Measurements, StepEvent
 from paceline.spans import Span, SpanRecorder
@@ -18,15 +19,33 @@ KIBIBYTE = 1024
 Reporter = Callable[[StepEvent | EpochEvent], None]
 
 
+class Pause(Protocol):
+    """Something that is done between steps and is in no epoch's time."""
+
+    cpu_seconds: float
+    # Whether the run need not go on.
+    is_done: bool
+
+    def after_steps(self, count: int) -> int:
+        """Counts steps, does what is due after them, and gives the nanoseconds that this took."""
+
+
 def train(
-    job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter, saver: Saver | None = None
-) -> Measurements:
-    """The whole training of one process; the time of saving is in no epoch."""
-    epochs = [_epoch(job, epoch, steps, samples_per_step, report, saver) for epoch, steps in schedule]
+    job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter, saver: Saver | None = None,
+    looker: Looker | None = None,
+) -> Measurements:  # fmt: skip
+    """The whole training of one process, up to the target where it looks for one and trains alone."""
+    epochs: list[EpochResult] = []
+    pauses = [pause for pause in (saver, looker) if pause is not None]
+    for epoch, steps in schedule:
+        epochs.append(_epoch(job, epoch, steps, samples_per_step, report, pauses))
+        if looker is not None and looker.is_done:
+            break
     # What a process holds is told before anything is loaded.
     memory, details, used = resident(), job.details(), usage()
     checkpoint = saver.finish() if saver is not None else None
-    return Measurements(epochs=epochs, resident=memory, details=details, checkpoint=checkpoint, **used)
+    looks = looker.looks if looker is not None else []
+    return Measurements(epochs=epochs, resident=memory, details=details, checkpoint=checkpoint, looks=looks, **used)
 
 
 def serve(service: Service, recorder: SpanRecorder | None = None) -> Measurements:
@@ -71,11 +90,11 @@ def usage() -> dict[str, Any]:
 
 
 def _epoch(
-    job: Job, epoch: int, steps: int, samples_per_step: int, report: Reporter, saver: Saver | None
+    job: Job, epoch: int, steps: int, samples_per_step: int, report: Reporter, pauses: Sequence[Pause]
 ) -> EpochResult:
     clock, stride, step = job.clock, job.stride, job.step
     job.align()
-    cpu_started, saving_cpu_seconds, paused = process_time(), saver.cpu_seconds if saver is not None else 0.0, 0
+    cpu_started, paused_cpu_seconds, paused = process_time(), sum(pause.cpu_seconds for pause in pauses), 0
     stamps = [clock()]
     job.start_epoch(epoch)
     next_report = stamps[0] + REPORT_NANOSECONDS
@@ -88,19 +107,22 @@ def _epoch(
             rate = (first + count) * samples_per_step * 1e9 / max(1, now - stamps[0])
             report(StepEvent(epoch=epoch, step=first + count, steps=steps, samples_per_second=rate))
             next_report = now + REPORT_NANOSECONDS
-        if saver is not None:
-            paused += saver.after_steps(count)
+        for pause in pauses:
+            paused += pause.after_steps(count)
+        if any(pause.is_done for pause in pauses):
+            break
     job.wait()
     ended = clock() - paused
     cpu_seconds, memory = process_time() - cpu_started, resident()
-    if saver is not None:
-        cpu_seconds -= saver.cpu_seconds - saving_cpu_seconds
+    cpu_seconds -= sum(pause.cpu_seconds for pause in pauses) - paused_cpu_seconds
+    gradients = job.gradient_squares() if isinstance(job, NoiseJob) else None
     losses, evaluation_started = job.losses(), perf_counter()
     evaluation = job.evaluate()
     result = EpochResult(
         epoch=epoch, stamps=stamps, ended=ended, cpu_seconds=cpu_seconds, losses=losses, evaluation=evaluation,
-        resident=memory, evaluation_seconds=perf_counter() - evaluation_started, paused=paused,
+        gradients=gradients, resident=memory, evaluation_seconds=perf_counter() - evaluation_started, paused=paused,
     )  # fmt: skip
-    rate = steps * samples_per_step * 1e9 / max(1, ended - stamps[0])
-    report(EpochEvent(epoch=epoch, steps=steps, samples_per_second=rate))
+    made = min(steps, (len(stamps) - 1) * stride)
+    rate = made * samples_per_step * 1e9 / max(1, ended - stamps[0])
+    report(EpochEvent(epoch=epoch, steps=made, samples_per_second=rate))
     return result

@@ -27,6 +27,7 @@ from paceline.runs.elastic.progress import ProgressNotes, first_step  # noqa: E4
 from paceline.runs.elastic.training import train_open  # noqa: E402
 from paceline.runs.folder import RunFolder  # noqa: E402
 from paceline.runs.links.namespaces import enter  # noqa: E402
+from paceline.runs.looks import Looker  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
 from paceline.runs.meters.memory import Resident, resident, start_peak_anew  # noqa: E402
 from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
@@ -117,7 +118,7 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
         first = first_step(start.folder, start.rank)
         measured = train_open(job, orders.schedule, first, ProgressNotes(start.folder, start.rank))
     else:
-        measured = train(job, orders.schedule, samples, reporter, _saver(job, orders))
+        measured = train(job, orders.schedule, samples, reporter, _saver(job, orders), _looker(job, context))
         if orders.keep_weights:
             _keep_weights(context, job.weights(), start.folder)
     if orders.spec.several_machines and "data" in vars(context):
@@ -145,6 +146,11 @@ def _saver(job: Job, orders: WorkerOrders) -> Saver | None:
         return None
     assert orders.checkpoints is not None
     return Saver(job, orders.spec.checkpoint_every, orders.checkpoints)
+
+
+def _looker(job: Job, context: Context) -> Looker | None:
+    alone = context.process.world == 1
+    return Looker(job, context.spec, alone) if context.spec.has_target else None
 
 
 def _keep_weights(context: Context, weights: dict[str, Any], folder: RunFolder) -> None:

@@ -19,13 +19,35 @@ STEP_FIELDS = frozenset({"accumulation", "recompute", "clip", "checkpoint_every"
 
 def check_step(spec: RunSpec, system: System) -> str | None:
     """Why `TorchJob` cannot make such a step, in words, or None."""
-    return check_decay(spec) or check_graph(spec, system) or check_recompute(spec) or check_precision(spec)
+    return (
+        check_decay(spec)
+        or check_noise(spec)
+        or check_graph(spec, system)
+        or check_recompute(spec)
+        or check_precision(spec)
+    )
 
 
 def check_decay(spec: RunSpec) -> str | None:
     """Why such a run cannot decay its weights, in words, or None."""
     if spec.optimizer.name == "lbfgs" and spec.optimizer.weight_decay:
         return f"{spec.strategy} has no weight_decay with optimizer lbfgs; leave it out, or use adamw or sgd"
+    return None
+
+
+def check_noise(spec: RunSpec) -> str | None:
+    """Why such a run cannot measure the noise of its gradients, in words, or None."""
+    if not spec.noise_scale:
+        return None
+    if spec.workers == 1 and spec.accumulation == 1:
+        return (
+            f"noise_scale of {spec.strategy} on one worker compares the gradients of a part of the batch with those of "
+            f"all of it, and there is one pass; use accumulation 2 or more, or more workers"
+        )
+    if spec.execution != "eager" or spec.reduction is not None or spec.membership is not None:
+        others = {"execution": spec.execution, "reduction": spec.reduction, "membership": spec.membership}
+        named = next(name for name, value in others.items() if value not in (None, "eager"))
+        return f"noise_scale of {spec.strategy} was not tried with {named}; leave {named} out"
     return None
 
 

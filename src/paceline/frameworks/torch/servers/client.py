@@ -38,8 +38,9 @@ def value_tag(piece: int) -> int:
 
 def tells_dimensions(context: Context) -> bool:
     """Whether servers must know which elements belong to matrices: where not all parameters are decayed."""
-    own = context.user_model is not None and context.user_model.optimizer is not None
-    return context.spec.optimizer.weight_decay_on != "all" and not own
+    if context.user_model is not None and context.user_model.optimizer is not None:
+        return False
+    return context.spec.optimizer.weight_decay_on != "all"
 
 
 class ServerClient:
