@@ -68,7 +68,8 @@ def _check_levels(study: Study, scale: str, changes: dict[str, Any]) -> None:
     """Refuses levels that the study itself does not have."""
     for name in set(_LEVELS) & set(changes):
         there = study.factors.get(name, [study.fixed.get(name)])
-        more = [level for level in changes[name] if level not in there]
+        levels = changes[name] if isinstance(changes[name], list) else [changes[name]]
+        more = [level for level in levels if level not in there]
         if more:
             raise SpecError(
                 f"study {study.name}: scale {scale} has {name} {more[0]}, which the study itself has not; "

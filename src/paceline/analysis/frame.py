@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scaling", "global_batch", "local_batch")
 
 # Fields of a row that are left out or become columns of their own.
-_NESTED = ("spec", "losses", "epochs", "breakdown", "expense", "convergence", "memory", "checkpoint", "membership")
+_NESTED = ("spec", "losses", "epochs", "breakdown", "expense", "convergence", "memory", "checkpoint", "membership",
+           "noise")  # fmt: skip
 # Columns that scripts of users may read under their first name.
 _COLUMNS = {"instrumentation_overhead": "watching"}
 
@@ -35,6 +36,10 @@ def flat_row(row: Row) -> dict[str, Any]:
     if row.spec.script is None:
         # Only steps of a script may have an unknown number of samples; other results keep the columns they had.
         del values["counts_steps"]
+    for name, has_it in (("steps_to_target", row.spec.has_target), ("noise_scale", row.noise_scale is not None),
+                         ("progress_speedup", row.noise_scale is not None)):  # fmt: skip
+        if not has_it:
+            del values[name]
     values["status"] = str(row.status)
     values["shrunk"] = row.spec.shrunk.text if row.spec.shrunk else None
     values |= asdict(row.expense) | asdict(row.convergence) | asdict(row.checkpoint) | heaviest_columns(row.memory)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.record import Record
+from paceline.analysis.rows import Row
 
 # In the first regime, doubling a batch takes at least so many times fewer steps; in the last, at most so many times.
 PERFECT_GAIN, LITTLE_GAIN = 1.8, 1.1
@@ -20,7 +20,7 @@ PERFECT_GAIN, LITTLE_GAIN = 1.8, 1.1
 PERFECT_PART = (1 - PERFECT_GAIN / 2) / (PERFECT_GAIN - 1)
 LITTLE_PART = (1 - LITTLE_GAIN / 2) / (LITTLE_GAIN - 1)
 # A critical batch this far beyond what was tried cannot be told from any other.
-FARTHEST, GRID = 30.0, 600
+FARTHEST, GRID = 30.0, 1500
 LEAST_BATCHES = 3
 RESAMPLES, COVERED = 400, 0.9
 
@@ -63,9 +63,9 @@ class Regimes:
 
 def fit_regimes(points: Sequence[tuple[float, float]]) -> Regimes | None:
     """The curve through (batch, steps to target); None for fewer than three batches."""
-    batches, steps = (np.array(values, float) for values in zip(*points, strict=True)) if points else ([], [])
-    if len(set(map(float, batches))) < LEAST_BATCHES:
+    if len({batch for batch, _ in points}) < LEAST_BATCHES:
         return None
+    batches, steps = np.array(points, float).T
     limits = float(min(batches)) / FARTHEST, float(max(batches)) * FARTHEST
     grid = np.geomspace(*limits, GRID)
     shapes = np.log1p(grid[:, None] / batches)
@@ -103,7 +103,7 @@ class BatchOutcome:
 
     batch: int
     lr: float
-    steps: tuple[int, ...]
+    steps: tuple[float, ...]
     step_seconds: float | None
     # Learning rates that were tried, and those with which every seed came to the target.
     tried: tuple[float, ...]
@@ -117,60 +117,100 @@ class BatchOutcome:
 
 @dataclass(frozen=True)
 class BatchSearch:
-    """All runs of one setting that look for one target with different batches."""
+    """All configurations of one setting that look for one target with different batches."""
 
     target: str
     outcomes: tuple[BatchOutcome, ...]
     # Batches with which no learning rate came to the target within its budget.
     missed: tuple[int, ...]
     regimes: Regimes | None
-    records: tuple[Record, ...]
+    rows: tuple[Row, ...]
 
 
-def batch_searches(records: Iterable[Record]) -> list[BatchSearch]:
+def batch_searches(rows: Iterable[Row]) -> list[BatchSearch]:
     """Runs on one worker that look for a target, by what they share beside batch, learning rate, seed and length."""
-    by_setting: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        if record.ok and record.spec.has_target and record.spec.workers == 1 and record.spec.global_batch is not None:
-            by_setting[_setting(record)].append(record)
-    return [_search(runs) for runs in by_setting.values() if len({run.spec.global_batch for run in runs}) > 1]
+    by_setting: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.measured and row.spec.has_target and row.spec.workers == 1 and row.spec.global_batch is not None:
+            by_setting[_setting(row)].append(row)
+    return [_search(alike) for alike in by_setting.values() if len({row.spec.global_batch for row in alike}) > 1]
 
 
-def _setting(record: Record) -> str:
-    optimizer = record.spec.optimizer.model_copy(update={"lr": 1.0})
+def _setting(row: Row) -> str:
+    optimizer = row.spec.optimizer.model_copy(update={"lr": 1.0})
     alike: dict[str, Any] = {"global_batch": 1, "steps": 1, "epochs": None, "seed": 0, "optimizer": optimizer}
-    return record.spec.model_copy(update=alike).key()
+    return row.spec.model_copy(update=alike).key()
 
 
-def _search(runs: Sequence[Record]) -> BatchSearch:
-    by_batch: dict[int, dict[float, list[Record]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        by_batch[run.spec.samples_per_step][run.spec.optimizer.lr].append(run)
+def _search(rows: Sequence[Row]) -> BatchSearch:
+    by_batch: dict[int, dict[float, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        by_batch[row.spec.samples_per_step][row.spec.optimizer.lr].append(row)
     outcomes = [_outcome(batch, by_rate) for batch, by_rate in sorted(by_batch.items())]
-    found = tuple(outcome for outcome in outcomes if outcome is not None)
-    points = [(float(outcome.batch), float(steps)) for outcome in found for steps in outcome.steps]
-    missed = tuple(batch for batch in sorted(by_batch) if batch not in {outcome.batch for outcome in found})
-    return BatchSearch(target_text(runs[0]), found, missed, fit_regimes(points), tuple(runs))
+    reached = tuple(outcome for outcome in outcomes if outcome is not None)
+    points = [(float(outcome.batch), steps) for outcome in reached for steps in outcome.steps]
+    missed = tuple(batch for batch in sorted(by_batch) if batch not in {outcome.batch for outcome in reached})
+    return BatchSearch(target_text(rows[0]), reached, missed, fit_regimes(points), tuple(rows))
 
 
-def _outcome(batch: int, by_rate: dict[float, list[Record]]) -> BatchOutcome | None:
+def _outcome(batch: int, by_rate: dict[float, list[Row]]) -> BatchOutcome | None:
     """The learning rate with the fewest steps, by the median over seeds of which all came to the target."""
     reached = {
-        rate: [run.steps_to_target or 0 for run in runs]
-        for rate, runs in by_rate.items()
-        if all(run.steps_to_target is not None for run in runs)
+        rate: [row.steps_to_target or 0.0 for row in rows]
+        for rate, rows in by_rate.items()
+        if all(row.steps_to_target is not None for row in rows)
     }
     if not reached:
         return None
     best = min(reached, key=lambda rate: median(reached[rate]))
-    seconds = [run.steady_step_seconds for run in by_rate[best] if run.steady_step_seconds]
+    seconds = [row.steady_step_seconds for row in by_rate[best] if row.steady_step_seconds]
     return BatchOutcome(
         batch, best, tuple(sorted(reached[best])), median(seconds) if seconds else None, tuple(sorted(by_rate)),
         tuple(sorted(reached)),
     )  # fmt: skip
 
 
-def target_text(record: Record) -> str:
+def target_text(row: Row) -> str:
     """What the run looks for, in words."""
-    spec = record.spec
+    spec = row.spec
     return f"accuracy {spec.target_accuracy:g}" if spec.target_accuracy is not None else f"loss {spec.target_loss:g}"
+
+
+def describe_search(search: BatchSearch) -> list[str]:
+    """What was found, in sentences: the regimes with their intervals, and what the search leaves open."""
+    sentences = []
+    tried = [outcome.batch for outcome in search.outcomes]
+    if search.regimes is not None:
+        regimes, largest = search.regimes, max(tried)
+        sentences += [
+            f"To {search.target}, doubling the batch nearly halves the steps up to about "
+            f"{_samples(regimes.perfect_up_to, largest)}.",
+            f"From about {_samples(regimes.little_from, largest)} on it hardly saves any: at least "
+            f"{regimes.least_steps:,.0f} steps remain.",
+            f"Between them lies the critical batch, {_samples(regimes.critical_batch, largest)}: there it takes twice "
+            f"the least steps, and twice the least samples.",
+        ]
+    else:
+        sentences.append(
+            f"{len(tried)} of the batches came to {search.target}; at least {LEAST_BATCHES} must for their regimes."
+        )
+    if search.missed:
+        batches = ", ".join(f"{batch:,}" for batch in search.missed)
+        sentences.append(f"Batch {batches} never came to it within the budget of a run.")
+    edges = [outcome for outcome in search.outcomes if outcome.at_the_edge]
+    if edges:
+        batches = ", ".join(f"{outcome.batch:,} ({outcome.lr:g})" for outcome in edges)
+        sentences.append(
+            f"The best learning rate is at the edge of those tried for batch {batches}: a better one may lie beyond."
+        )
+    return sentences
+
+
+def _samples(found: Interval, largest: float) -> str:
+    """A batch with its interval; what lies beyond all batches that were tried is only bounded."""
+    low, high = (None if end is None else f"{end:,.0f}" for end in (found.low, found.high))
+    ends = (
+        f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else "unbounded"
+    )
+    beyond = f", beyond the largest tried, {largest:,}" if found.value > largest else ""
+    return f"{found.value:,.0f} samples (90 %: {ends}{beyond})"

@@ -13,8 +13,9 @@ from paceline.analysis.membership import MembershipSummary, summarise_membership
 from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
+from paceline.costs.noise_scale import statistical_efficiency
 from paceline.link import link_rank
-from paceline.record import STEPS_COUNTED, Epoch, Record, Status
+from paceline.record import STEPS_COUNTED, Epoch, GradientNoise, Record, Status
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy_of_stored
 
@@ -67,6 +68,14 @@ class Row:
     speedup: float | None = None
     efficiency: float | None = None
     baseline: str | None = None
+    # Steps until the run's target was reached; None where it has none, or not all runs reached it.
+    steps_to_target: float | None = None
+    # Of its first good run, epoch by epoch, where the noise of gradients was measured.
+    noise: tuple[GradientNoise, ...] = ()
+    # In samples: as measured here, or in a run of the same training with the nearest batch.
+    noise_scale: float | None = None
+    # The speed-up times what a sample is worth in this batch, beside one in the batch of one worker.
+    progress_speedup: float | None = None
 
     @property
     def speedup_range(self) -> tuple[float, float] | None:
@@ -103,7 +112,7 @@ def summarise(
             groups.setdefault(record.key, []).append(record)
     rows = [_with_breakdown(_row(key, group), instrumented.get(key)) for key, group in groups.items()]
     rows = [replace(row, membership=summarise_membership(groups[row.key])) for row in rows]
-    rows = _with_outcomes(rows, groups, options or SummaryOptions())
+    rows = with_noise_scales(_with_outcomes(rows, groups, options or SummaryOptions()))
     return sorted((_scaled(row, rows, include_oversubscribed) for row in rows), key=_order)
 
 
@@ -112,6 +121,7 @@ def _row(key: str, records: list[Record]) -> Row:
     newest_failure = next((record for record in reversed(records) if not record.ok), records[-1])
     rates = [epoch.samples_per_second for epoch in _steady(good)]
     interval = bootstrap(rates)
+    reached = [float(record.steps_to_target) for record in good if record.steps_to_target is not None]
     return Row(
         key=key,
         spec=records[0].spec,
@@ -139,6 +149,9 @@ def _row(key: str, records: list[Record]) -> Row:
         parameters=next((record.parameters for record in good if record.parameters), None),
         losses=good[0].losses if good else (),
         epochs=epoch_summaries(good),
+        steps_to_target=median_or_none(reached) if len(reached) == len(good) else None,
+        noise=tuple(epoch.noise for epoch in good[0].epochs if epoch.noise is not None) if good else (),
+        noise_scale=_median_of(good, lambda record: record.noise_scale),
     )
 
 
@@ -198,7 +211,26 @@ def _scaled(row: Row, rows: Sequence[Row], include_oversubscribed: bool) -> Row:
     speedup = row.samples_per_second / base.samples_per_second
     counts = include_oversubscribed or not (row.oversubscribed or base.oversubscribed)
     efficiency = speedup / row.spec.workers if counts else None
-    return replace(row, speedup=speedup, efficiency=efficiency, baseline=base.spec.strategy)
+    progress = None
+    if row.noise_scale is not None:
+        batches = row.spec.samples_per_step, base.spec.samples_per_step
+        progress = speedup * statistical_efficiency(row.noise_scale, *batches)
+    return replace(row, speedup=speedup, efficiency=efficiency, baseline=base.spec.strategy, progress_speedup=progress)
+
+
+def with_noise_scales(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with the noise scale of the nearest batch of the same training where they have none of their own."""
+    apart = (*SPREADING_FIELDS, "link", "global_batch", "local_batch", "epochs", "steps", "seed")
+    known = [(row, _fields_except(row.spec, *apart)) for row in rows if row.noise_scale is not None]
+
+    def nearest(row: Row) -> float | None:
+        fields, batch = _fields_except(row.spec, *apart), row.spec.samples_per_step
+        alike = [other for other, others_fields in known if others_fields == fields]
+        return min(alike, key=lambda other: abs(other.spec.samples_per_step - batch)).noise_scale if alike else None
+
+    if not known:
+        return list(rows)
+    return [row if row.noise_scale is not None else replace(row, noise_scale=nearest(row)) for row in rows]
 
 
 def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
@@ -206,10 +238,10 @@ def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
 
     A worker by itself crosses no link: what crosses one is never a baseline.
     """
-    fields = _fields_except(row.spec, "workers", "layout", "link")
+    fields = _fields_except(row.spec, "workers", "layout", "link", "noise_scale")
     same = [other for other in rows if other.spec.workers == 1 and other.measured and other.spec.link is None]
     for other in same:
-        if _fields_except(other.spec, "workers", "layout", "link") == fields:
+        if _fields_except(other.spec, "workers", "layout", "link", "noise_scale") == fields:
             return other
     fields = _fields_except(row.spec, *SPREADING_FIELDS, "link")
     chosen = strategy_of_stored(row.spec.strategy)

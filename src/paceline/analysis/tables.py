@@ -7,7 +7,7 @@ from paceline.analysis.frame import flat_rows, same_columns, to_frame
 from paceline.analysis.labels import flatten
 from paceline.analysis.rows import summarise
 from paceline.catalogue import choose
-from paceline.record import Record
+from paceline.record import Epoch, Record
 
 if TYPE_CHECKING:
     import polars
@@ -28,12 +28,13 @@ def runs(records: Sequence[Record]) -> list[Line]:
 
 def epochs(records: Sequence[Record]) -> list[Line]:
     """One line per epoch of every run."""
-    return [
-        {**_identity(record), "epoch": epoch.number, **epoch.model_dump(exclude={"number"}),
-         "samples_per_second": epoch.samples_per_second}
+    lines = [
+        {**_identity(record), "epoch": epoch.number, **epoch.model_dump(exclude={"number", "noise"}),
+         "samples_per_second": epoch.samples_per_second, **_noise(epoch)}
         for record in records
         for epoch in record.epochs
     ]  # fmt: skip
+    return same_columns(lines)
 
 
 def steps(records: Sequence[Record]) -> list[Line]:
@@ -63,6 +64,12 @@ def table_of(records: Sequence[Record], of: str = "configurations") -> list[Line
 def frame_of(records: Sequence[Record], of: str = "configurations") -> "polars.DataFrame":
     """The table with this name as a polars table."""
     return to_frame(table_of(records, of))
+
+
+def _noise(epoch: Epoch) -> Line:
+    """Columns of runs that measured the noise of their gradients."""
+    noise = epoch.noise
+    return {} if noise is None else {"noise_scale": noise.scale, "noise_low": noise.low, "noise_high": noise.high}
 
 
 def _identity(record: Record) -> Line:

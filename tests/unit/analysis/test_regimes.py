@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from paceline.analysis.regimes import batch_searches, fit_regimes
-from paceline.record import Look, Record, Status
+from paceline.analysis.regimes import batch_searches, describe_search, fit_regimes
+from paceline.analysis.rows import summarise
+from paceline.record import Epoch, Look, Rank, Record, Status
 from paceline.spec import RunSpec
 
 BATCHES = [2.0**power for power in range(3, 13)]
@@ -71,6 +72,8 @@ def record(batch: int, lr: float, seed: int, reached: int | None, steps: int = 5
     return Record(
         study="trial", spec=spec, repeat=0, status=Status.OK, started_at="", wall_seconds=1.0, looks=looks,
         steady_step_seconds=0.5,
+        ranks=(Rank(rank=0, role="worker", cores=(0,), cpu_seconds=1.0, peak_memory_bytes=1),),
+        epochs=(Epoch(number=1, seconds=1.0, steps=steps, samples=100, cpu_seconds=1.0, train_loss=1.0),),
     )  # fmt: skip
 
 
@@ -81,22 +84,23 @@ def test_each_batch_gets_the_rate_with_the_fewest_steps_over_seeds_that_all_came
         *(record(8, 0.01, seed, reached) for seed, reached in enumerate((200, 220))),
         record(16, 0.1, 0, 70), record(32, 0.3, 0, 40), record(64, 0.3, 0, None),
     ]  # fmt: skip
-    (search,) = batch_searches(runs)
+    (search,) = batch_searches(summarise(runs))
     small, middle, large = search.outcomes
     assert (small.lr, small.steps, small.at_the_edge) == (0.1, (100, 120), False)
     assert (middle.lr, middle.steps) == (0.1, (70,))
     assert (large.lr, large.steps) == (0.3, (40,))
     assert small.tried == (0.01, 0.1, 0.3)
+    assert small.reached == (0.01, 0.1)
     assert search.missed == (64,)
     assert search.target == "accuracy 0.9"
     assert search.regimes is not None
 
 
 def test_runs_without_a_target_or_with_one_batch_are_no_search() -> None:
-    assert batch_searches([record(8, 0.1, 0, 10)]) == []
+    assert batch_searches(summarise([record(8, 0.1, 0, 10)])) == []
     plain = record(8, 0.1, 0, 10)
     without = plain.model_copy(update={"spec": plain.spec.model_copy(update={"target_accuracy": None})})
-    assert batch_searches([without, record(16, 0.1, 0, 10)]) == []
+    assert batch_searches(summarise([without, record(16, 0.1, 0, 10)])) == []
 
 
 def test_runs_of_other_settings_are_other_searches() -> None:
@@ -104,4 +108,19 @@ def test_runs_of_other_settings_are_other_searches() -> None:
     others = [
         run.model_copy(update={"spec": run.spec.model_copy(update={"workload": "mnist-large"})}) for run in others
     ]
-    assert len(batch_searches([record(8, 0.1, 0, 10), record(16, 0.1, 0, 8), *others])) == 2
+    assert len(batch_searches(summarise([record(8, 0.1, 0, 10), record(16, 0.1, 0, 8), *others]))) == 2
+
+
+def test_what_was_found_is_said_with_what_the_search_leaves_open() -> None:
+    runs = [record(batch, 0.1, 0, round(50 * (1 + 100 / batch))) for batch in (8, 16, 32, 64, 128, 256, 512)]
+    (search,) = batch_searches(summarise([*runs, record(16, 0.3, 0, 500), record(1024, 0.1, 0, None)]))
+    said = " ".join(describe_search(search))
+    assert "To accuracy 0.9, doubling the batch nearly halves the steps up to about 1" in said
+    assert "From about 4" in said and ("at least 50 steps remain" in said or "at least 51 steps remain" in said)
+    assert "Batch 1,024 never came to it within the budget of a run" in said
+    assert "at the edge of those tried for batch 16 (0.1)" in said
+
+
+def test_too_few_batches_are_said_to_be_too_few() -> None:
+    (search,) = batch_searches(summarise([record(8, 0.1, 0, 10), record(16, 0.1, 0, 8)]))
+    assert describe_search(search) == ["2 of the batches came to accuracy 0.9; at least 3 must for their regimes."]
