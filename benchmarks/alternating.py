@@ -4,8 +4,8 @@ RANK=0 WORLD_SIZE=1 MASTER_PORT=... python benchmarks/alternating.py SPEC.json D
 
 What the machine does meanwhile falls on all of them alike. BARE names scripts of the folder `bare`; the first is set up
 twice, as `again`, and shows what the machine leaves untold. `without_noise` is no script but Paceline's loop of a run
-without the noise scale. Prints, for each way, seconds, CPU seconds and mean loss of every epoch. `overhead.py` starts it
-on the cores and with the environment that a run's processes get.
+without the noise scale. Prints, for each way, seconds, CPU seconds and mean loss of every epoch. `overhead.py` starts
+it on the cores and with the environment that a run's processes get.
 """
 
 import importlib

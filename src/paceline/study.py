@@ -40,6 +40,8 @@ class Study(Frozen):
     factors: dict[str, Any] = {}
     # In place of epochs and steps, where batches are compared; a run that reaches its target ends sooner.
     budget: Budget | None = None
+    # Further runs, each with the fixed fields but the target, and with fields of its own; lists are factors.
+    beside: tuple[dict[str, Any], ...] = ()
     # By name, fields that make the study smaller (`scale.py`).
     scales: dict[str, dict[str, Any]] = {}
 
@@ -120,7 +122,13 @@ class Study(Frozen):
                 fields["steps"] = self.budget.steps_of(batch or DEFAULT_GLOBAL_BATCH)
             spec = RunSpec.parse(fields, f"study {self.name}")
             specs.setdefault(spec.key(), spec)
+        for entry in self.beside:
+            specs |= {spec.key(): spec for spec in self._beside(entry).specs()}
         return _with_equal_slices(list(specs.values()))
+
+    def _beside(self, entry: dict[str, Any]) -> "Study":
+        fixed = {name: value for name, value in self.fixed.items() if not name.startswith("target_")}
+        return Study(name=self.name, fixed=fixed).with_fields(entry)
 
 
 def _with_all_layouts(

@@ -15,14 +15,15 @@ from paceline.strategies import Strategy, strategies
 from paceline.typical import machine_with_everything
 
 STEPS = 6
-ADAMW = {"name": "adamw", "lr": 0.01, "weight_decay": 0.5, "weight_decay_on": "matrices", "schedule": "cosine",
+ADAMW = {"name": "adamw", "lr": 0.03, "weight_decay": 2.0, "weight_decay_on": "matrices", "schedule": "cosine",
          "warmup_steps": 2, "final_lr": 0.1}  # fmt: skip
 SGD = {"name": "sgd", "lr": 0.2, "momentum": 0.9, "weight_decay": 0.05, "weight_decay_on": "matrices",
        "schedule": "step", "step_every": 2, "warmup_steps": 1}  # fmt: skip
-TOLERANCE, FELT = 1e-3, 1e-2
+# How far losses may stray across frameworks, and by how much the least of the fields must change them.
+TOLERANCE, FELT = 1e-3, 4e-3
 # An asynchronous strategy trains as one worker does where it has one; Downpour's servers have their own optimizer.
 ALONE: dict[str, dict[str, Any]] = {
-    "torch-downpour": {"server_optimizer": "adamw", "lr": 0.01, "warm_up_updates": 1},
+    "torch-downpour": {"server_optimizer": "adamw", "lr": 0.03, "warm_up_updates": 1},
     "tf-ps": {"ahead": 1},
 }
 # One for each way in which updates are made; `make soak` trains all.
@@ -75,8 +76,7 @@ def test_each_part_of_the_schedule_and_the_decay_is_felt(without: dict[str, Any]
         trained("transformer", strategy="torch-single", steps=STEPS, optimizer=optimizer)
         for optimizer in (ADAMW, {**ADAMW, **without})
     )
-    least = TOLERANCE if without == {"weight_decay_on": "all"} else FELT
-    assert abs(whole.losses / other.losses - 1).max() > least
+    assert abs(whole.losses / other.losses - 1).max() > FELT
 
 
 def reason_for(**fields: Any) -> str | None:

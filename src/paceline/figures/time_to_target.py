@@ -1,0 +1,68 @@
+"""Time to a target against workers: steps from the fitted curve, the time of a step as it was measured."""
+
+from collections.abc import Sequence
+
+import altair
+
+from paceline.analysis.regimes import BatchSearch, batch_searches
+from paceline.analysis.rows import Row
+from paceline.analysis.time_to_target import TargetTime, target_times
+from paceline.figures.base import PANEL_HEIGHT, PANEL_WIDTH, Drawing, Figure, Value, colours, compose_chart
+from paceline.units import format_seconds
+
+MEASURED, ASSUMED = "measured", "assumed"
+
+
+def applies(rows: Sequence[Row]) -> list[tuple[BatchSearch, list[TargetTime]]]:
+    """Searches with regimes, beside which the time of a step is known."""
+    found = [(search, target_times(search, rows)) for search in batch_searches(rows)]
+    return [(search, times) for search, times in found if times]
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """A panel per search, a line per local batch."""
+    found = applies(rows)
+    how = [
+        "Each worker has the local batch of its line, so more workers train on larger batches",
+        "Filled: the time of a step was measured with so many workers. Open: taken to be that of the most measured, as if "
+        "more workers sent for free, so that what remains is the batch that grows too large",
+    ]
+    shown = [row for search, _ in found for row in search.rows]
+    return compose_chart(
+        Drawing([_panel(search, times) for search, times in found]), shown, "Time to the target by workers", how
+    )
+
+
+def _panel(search: BatchSearch, times: Sequence[TargetTime]) -> altair.LayerChart:
+    values: list[Value] = [
+        {
+            "series": f"{time.local_batch:,} per worker", "workers": time.workers, "seconds": time.seconds,
+            "known": MEASURED if time.measured else ASSUMED, "time": format_seconds(time.seconds),
+            "batch": time.workers * time.local_batch,
+        }
+        for time in times
+    ]  # fmt: skip
+    names = list(dict.fromkeys(value["series"] for value in values))
+    base = altair.Chart(altair.Data(values=values)).encode(
+        x=altair.X("workers:O", title="workers", axis=altair.Axis(labelAngle=0)),
+        y=altair.Y("seconds:Q", title=f"seconds to {search.target}", scale=altair.Scale(type="log", nice=True)),
+        color=colours(names, legend=altair.Legend(orient="top")),
+    )
+    dots = base.mark_point(size=70, opacity=1, strokeWidth=1.6).encode(
+        fill=altair.condition(
+            f"datum.known == '{MEASURED}'",
+            altair.Fill("series:N", legend=None, scale=colours(names).scale),
+            altair.value("white"),
+        ),
+        tooltip=["series:N", "workers:O", "batch:Q", "time:N", "known:N"],
+    )
+    best = [min(members, key=lambda value: value["seconds"]) for members in [[v for v in values if v["series"] == name]
+            for name in names]]  # fmt: skip
+    labels = altair.Chart(altair.Data(values=best)).mark_text(dy=16, fontSize=11).encode(
+        x="workers:O", y=altair.Y("seconds:Q", scale=altair.Scale(type="log", nice=True)), text="time:N",
+        color=colours(names, legend=None),
+    )  # fmt: skip
+    return altair.layer(base.mark_line(strokeWidth=2), dots, labels).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
+
+
+FIGURE = Figure("time-to-target", "How many workers reach the target soonest?", applies, draw, place=5)
