@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.analysis.labels import data_name
 from paceline.analysis.rows import Row
 
 # In the first regime, doubling a batch takes at least so many times fewer steps; in the last, at most so many times.
@@ -126,6 +127,12 @@ class BatchSearch:
     regimes: Regimes | None
     rows: tuple[Row, ...]
 
+    @property
+    def title(self) -> str:
+        """What all its runs have in common."""
+        spec = self.rows[0].spec
+        return f"{spec.workload} on {data_name(spec)} · {spec.strategy}, {spec.optimizer.name}"
+
 
 def batch_searches(rows: Iterable[Row]) -> list[BatchSearch]:
     """Runs on one worker that look for a target, by what they share beside batch, learning rate, seed and length."""
@@ -181,13 +188,13 @@ def describe_search(search: BatchSearch) -> list[str]:
     sentences = []
     tried = [outcome.batch for outcome in search.outcomes]
     if search.regimes is not None:
-        regimes, largest = search.regimes, max(tried)
+        regimes, span = search.regimes, (min(tried), max(tried))
         sentences += [
             f"To {search.target}, doubling the batch nearly halves the steps up to about "
-            f"{_samples(regimes.perfect_up_to, largest)}.",
-            f"From about {_samples(regimes.little_from, largest)} on it hardly saves any: at least "
+            f"{_samples(regimes.perfect_up_to, span)}.",
+            f"From about {_samples(regimes.little_from, span)} on it hardly saves any: at least "
             f"{regimes.least_steps:,.0f} steps remain.",
-            f"Between them lies the critical batch, {_samples(regimes.critical_batch, largest)}: there it takes twice "
+            f"Between them lies the critical batch, {_samples(regimes.critical_batch, span)}: there it takes twice "
             f"the least steps, and twice the least samples.",
         ]
     else:
@@ -206,11 +213,10 @@ def describe_search(search: BatchSearch) -> list[str]:
     return sentences
 
 
-def _samples(found: Interval, largest: float) -> str:
-    """A batch with its interval; what lies beyond all batches that were tried is only bounded."""
+def _samples(found: Interval, tried: tuple[int, int]) -> str:
+    """A batch with its interval, and a word where it lies outside of the batches that were tried."""
     low, high = (None if end is None else f"{end:,.0f}" for end in (found.low, found.high))
-    ends = (
-        f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else "unbounded"
-    )
-    beyond = f", beyond the largest tried, {largest:,}" if found.value > largest else ""
-    return f"{found.value:,.0f} samples (90 %: {ends}{beyond})"
+    ends = f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else "any"
+    beyond = f"; more than the largest tried, {tried[1]:,}" if found.value > tried[1] else ""
+    below = f"; less than the smallest tried, {tried[0]:,}" if found.value < tried[0] else ""
+    return f"{found.value:,.0f} samples (90 %: {ends}{beyond}{below})"

@@ -36,7 +36,7 @@ class TargetTime:
 
 
 def target_times(search: BatchSearch, rows: Sequence[Row]) -> list[TargetTime]:
-    """The fitted steps of each global batch times the seconds of a step, beyond what was measured as with most workers."""
+    """The fitted steps of each global batch times the seconds of a step, measured or as with the most workers."""
     if search.regimes is None:
         return []
     seconds: dict[int, dict[int, float]] = {}

@@ -11,7 +11,9 @@ from paceline.analysis.answer import headline
 from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import describe_unmeasured, group_by_setting, series_name, varying_fields
+from paceline.analysis.regimes import batch_searches
 from paceline.analysis.rows import Row, SummaryOptions, summarise
+from paceline.cli.batch_tables import print_progress, print_search
 from paceline.cli.detail_tables import TABLES
 from paceline.cli.options import make_option
 from paceline.cli.terminal import Db, StudyName, flag, output, plain_table, print_json
@@ -83,7 +85,12 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
-    for title, group in group_by_setting(rows, without={"link"}).items():
+    searches = batch_searches(rows)
+    for search in searches:
+        print_search(search)
+    searched = {row.key for search in searches for row in search.rows}
+    others = [row for row in rows if row.key not in searched]
+    for title, group in group_by_setting(others, without={"link"}).items():
         console.print(f"\n[bold]{escape(title)}[/]")
         if any(row.measured for row in group):
             console.print(_table(group))
@@ -91,6 +98,7 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
             console.print(f"[yellow]{status}[/] {escape(name)}: {escape(reason)}")
         if sentence := headline(group):
             console.print(escape(sentence))
+        print_progress(group)
         for name in details:
             TABLES[name](group)
     _print_findings(gather_findings(records, rows))

@@ -8,6 +8,8 @@ from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.figures.base import PANEL_HEIGHT, PANEL_WIDTH, Drawing, Figure, Value, colours, compose_chart
 
+AXIS = "noise scale, samples"
+
 
 def applies(rows: Sequence[Row]) -> list[Row]:
     """Runs in which at least one epoch could tell the noise scale."""
@@ -33,9 +35,9 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
         x=altair.X("epoch:Q", title="epoch", axis=altair.Axis(format="d", tickMinStep=1)),
         color=colours(names, legend=altair.Legend(orient="top", columns=2)),
     )
-    y = altair.Y("noise:Q", title="noise scale, samples", scale=scale)
+    y = altair.Y("noise:Q", title=AXIS, scale=scale)
     panel = altair.layer(
-        base.mark_rule(strokeWidth=1.2, opacity=0.6).encode(y=altair.Y("low:Q", scale=scale), y2="high:Q"),
+        base.mark_rule(strokeWidth=1.2, opacity=0.6).encode(y=altair.Y("low:Q", title=AXIS, scale=scale), y2="high:Q"),
         base.mark_line(strokeWidth=2).encode(y=y),
         base.mark_point(size=50, filled=True, opacity=1).encode(
             y=y, tooltip=["series:N", "epoch:Q", altair.Tooltip("noise:Q", format=",.0f")]
@@ -48,4 +50,4 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     return compose_chart(Drawing([panel]), measured, "Gradient noise scale over training", how)
 
 
-FIGURE = Figure("noise-scale", "How large may the batch become as training goes on?", applies, draw, place=6)
+FIGURE = Figure("noise-scale", "How large may the batch become as training goes on?", applies, draw, place=13)

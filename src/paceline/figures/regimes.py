@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import altair
 import numpy as np
 
-from paceline.analysis.labels import setting_title
 from paceline.analysis.regimes import BatchSearch, Regimes, batch_searches, describe_search
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
@@ -24,6 +23,7 @@ from paceline.figures.base import (
 
 REGIMES = {"perfect scaling": PALETTE[2], "diminishing returns": PALETTE[4], "hardly any gain": PALETTE[1]}
 CURVE_POINTS = 60
+AXIS = "global batch, samples"
 # How far the axis goes beyond the batches that were tried.
 MARGIN = 1.3
 
@@ -52,15 +52,19 @@ def _panel(search: BatchSearch) -> altair.LayerChart:
         for outcome in search.outcomes
         for steps in outcome.steps
     ]
-    every = [value["steps"] for value in dots]
-    scale = {"x": altair.Scale(type="log", domain=list(span), nice=False), "y": altair.Scale(type="log", nice=True)}
-    x = altair.X("batch:Q", title="global batch, samples", scale=scale["x"],
+    every = [float(value["steps"]) for value in dots]
+    height = [min(every) / MARGIN, max(every) * MARGIN * MARGIN]
+    scale = {
+        "x": altair.Scale(type="log", domain=list(span), nice=False),
+        "y": altair.Scale(type="log", nice=False, domain=height),
+    }
+    x = altair.X("batch:Q", title=AXIS, scale=scale["x"],
                  axis=altair.Axis(values=batches, format="d", grid=False))  # fmt: skip
     y = altair.Y("steps:Q", title=f"steps to {search.target}", scale=scale["y"])
     layers = []
     if search.regimes is not None:
         layers += _bands(search.regimes, span, scale["x"])
-        layers += _curves(search.regimes, span, min(every), x, y)
+        layers += _curves(search.regimes, (min(batches), span[1]), height, x, y)
     base = altair.Chart(altair.Data(values=dots))
     layers.append(
         base.mark_point(size=70, filled=True, opacity=0.9, color=PALETTE[0]).encode(
@@ -68,9 +72,7 @@ def _panel(search: BatchSearch) -> altair.LayerChart:
         )
     )
     title = altair.TitleParams(
-        setting_title(
-            search.rows[0].spec.model_copy(update={"global_batch": None, "local_batch": None, "steps": None})
-        ),
+        search.title,
         subtitle=wrap_lines(" ".join(describe_search(search)), SUBTITLE_CHARACTERS),
     )
     return altair.layer(*layers).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=title)
@@ -88,20 +90,22 @@ def _bands(regimes: Regimes, span: tuple[float, float], scale: altair.Scale) -> 
     base = altair.Chart(altair.Data(values=stretches))
     colour = altair.Color("regime:N", legend=None, scale=altair.Scale(domain=list(REGIMES), range=[*REGIMES.values()]))
     return [
-        base.mark_rect(opacity=0.13).encode(x=altair.X("from:Q", scale=scale), x2="to:Q", color=colour),
+        base.mark_rect(opacity=0.13).encode(x=altair.X("from:Q", scale=scale, title=AXIS), x2="to:Q", color=colour),
         base.mark_text(fontSize=11, color=SOFT, dy=10, baseline="top").encode(
-            x=altair.X("middle:Q", scale=scale), y=altair.value(0), text="regime:N"
+            x=altair.X("middle:Q", scale=scale, title=AXIS), y=altair.value(0), text="regime:N"
         ),
     ]
 
 
-def _curves(regimes: Regimes, span: tuple[float, float], fewest: float, x: altair.X, y: altair.Y) -> list[altair.Chart]:
-    """The fitted curve, and the steps of the smallest batch halved with each doubling, down to the fewest."""
+def _curves(
+    regimes: Regimes, span: tuple[float, float], height: Sequence[float], x: altair.X, y: altair.Y
+) -> list[altair.Chart]:
+    """The fitted curve, and the steps of the smallest batch halved with each doubling."""
     places = np.geomspace(*span, CURVE_POINTS)
     fitted: list[Value] = [{"batch": float(batch), "steps": regimes.steps(float(batch))} for batch in places]
     start = regimes.steps(span[0]) * span[0]
     ideal: list[Value] = [
-        {"batch": float(batch), "steps": start / float(batch)} for batch in places if start / batch >= fewest / 2
+        {"batch": float(batch), "steps": start / float(batch)} for batch in places if start / batch >= height[0]
     ]
     return [
         altair.Chart(altair.Data(values=fitted)).mark_line(strokeWidth=2, color=PALETTE[0]).encode(x=x, y=y),
@@ -109,4 +113,4 @@ def _curves(regimes: Regimes, span: tuple[float, float], fewest: float, x: altai
     ]
 
 
-FIGURE = Figure("batch-regimes", "Up to which batch do larger ones pay?", applies, draw, place=4)
+FIGURE = Figure("batch-regimes", "Up to which batch do larger ones pay?", applies, draw, place=11)

@@ -11,6 +11,8 @@ from paceline.figures.base import PANEL_HEIGHT, PANEL_WIDTH, Drawing, Figure, Va
 from paceline.units import format_seconds
 
 MEASURED, ASSUMED = "measured", "assumed"
+# How far the axis of time goes beyond what is drawn.
+MARGIN = 1.4
 
 
 def applies(rows: Sequence[Row]) -> list[tuple[BatchSearch, list[TargetTime]]]:
@@ -24,8 +26,8 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     found = applies(rows)
     how = [
         "Each worker has the local batch of its line, so more workers train on larger batches",
-        "Filled: the time of a step was measured with so many workers. Open: taken to be that of the most measured, as if "
-        "more workers sent for free, so that what remains is the batch that grows too large",
+        "Filled: the time of a step was measured with so many workers. Open: taken to be that of the most measured, as "
+        "if more workers sent for free, so that what remains is the batch that grows too large",
     ]
     shown = [row for search, _ in found for row in search.rows]
     return compose_chart(
@@ -43,26 +45,26 @@ def _panel(search: BatchSearch, times: Sequence[TargetTime]) -> altair.LayerChar
         for time in times
     ]  # fmt: skip
     names = list(dict.fromkeys(value["series"] for value in values))
+    seconds = [float(value["seconds"]) for value in values]
+    scale = altair.Scale(type="log", nice=False, domain=[min(seconds) / MARGIN, max(seconds) * MARGIN])
+    y = altair.Y("seconds:Q", title=f"seconds to {search.target}", scale=scale)
     base = altair.Chart(altair.Data(values=values)).encode(
         x=altair.X("workers:O", title="workers", axis=altair.Axis(labelAngle=0)),
-        y=altair.Y("seconds:Q", title=f"seconds to {search.target}", scale=altair.Scale(type="log", nice=True)),
+        y=y,
         color=colours(names, legend=altair.Legend(orient="top")),
     )
-    dots = base.mark_point(size=70, opacity=1, strokeWidth=1.6).encode(
-        fill=altair.condition(
-            f"datum.known == '{MEASURED}'",
-            altair.Fill("series:N", legend=None, scale=colours(names).scale),
-            altair.value("white"),
-        ),
-        tooltip=["series:N", "workers:O", "batch:Q", "time:N", "known:N"],
-    )
-    best = [min(members, key=lambda value: value["seconds"]) for members in [[v for v in values if v["series"] == name]
-            for name in names]]  # fmt: skip
-    labels = altair.Chart(altair.Data(values=best)).mark_text(dy=16, fontSize=11).encode(
-        x="workers:O", y=altair.Y("seconds:Q", scale=altair.Scale(type="log", nice=True)), text="time:N",
-        color=colours(names, legend=None),
+    tooltip = ["series:N", "workers:O", "batch:Q", "time:N", "known:N"]
+    dots = [
+        base.transform_filter(altair.FieldEqualPredicate(field="known", equal=known))
+        .mark_point(size=70, filled=known == MEASURED, opacity=1, strokeWidth=1.6)
+        .encode(tooltip=tooltip)
+        for known in (MEASURED, ASSUMED)
+    ]
+    soonest = min(values, key=lambda value: float(value["seconds"]))
+    label = altair.Chart(altair.Data(values=[soonest])).mark_text(dy=16, fontSize=11).encode(
+        x="workers:O", y=y, text="time:N", color=colours(names, legend=None)
     )  # fmt: skip
-    return altair.layer(base.mark_line(strokeWidth=2), dots, labels).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
+    return altair.layer(base.mark_line(strokeWidth=2), *dots, label).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
 
 
-FIGURE = Figure("time-to-target", "How many workers reach the target soonest?", applies, draw, place=5)
+FIGURE = Figure("time-to-target", "How many workers reach the target soonest?", applies, draw, place=12)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.answer import answer, headline
+from paceline.analysis.explanation import progress
 from paceline.analysis.findings import gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import describe_unmeasured, group_by_setting
+from paceline.analysis.regimes import batch_searches, describe_search
 from paceline.analysis.reproduction import recipes
 from paceline.analysis.rows import Row, summarise
 from paceline.errors import user_can_choose
@@ -55,6 +57,8 @@ def render(records: Sequence[Record]) -> str:
         script=(folder / "page.js").read_text(),
         library=library() if drawn else "",
         answer=answer(rows),
+        batches=[(search.title, describe_search(search)) for search in batch_searches(rows)],
+        progress=[sentence for row in rows for sentence in progress(row)],
         settings=[
             {"title": title, "headline": headline(group)}
             for title, group in group_by_setting(rows, without={"link"}).items()

@@ -28,6 +28,7 @@ WHAT_APPLIES = {
     "data-size": ALWAYS | {"data-seconds", "data-size"},
     "quick": ALWAYS | {"breakdown"},
     "links": ALWAYS | {"links"},
+    "batch-regimes": ALWAYS | BY_BATCH | {"batch-regimes", "time-to-target", "noise-scale", "learning"},
     # All its runs have as many workers.
     "elastic": {"ranking", "energy", "memory", "losses", "membership"},
 }
