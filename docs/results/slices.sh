@@ -16,3 +16,9 @@ llama --strategy torch-fsdp --workers 4 --recompute none,full
 llama --strategy torch-mesh --layout shard=2,tensor=2 --layout tensor=4 --layout shard=2,pipeline=2 --recompute full
 gpt --strategy torch-ddp,torch-fsdp --slices 8 --workers 8
 resnet --strategy torch-ddp,torch-fsdp --slices 8 --workers 8
+gpt --slices 8 --strategy torch-mesh --layout shard=4,tensor=2 --layout shard=4,pipeline=2
+gpt --slices 2 --strategy torch-ddp --workers 1,2
+gpt --slices 2 --strategy torch-fsdp --workers 2
+gpt --slices 2 --strategy torch-mesh --layout tensor=2 --layout pipeline=2
+resnet --slices 2 --strategy torch-ddp,torch-fsdp,torch-pipeline --workers 2
+resnet --slices 8 --strategy torch-pipeline --workers 8

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.contract.context import data_request, spec_facts, spec_layers
+from paceline.contract.strategy import never
 from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
@@ -22,7 +23,7 @@ from paceline.strategies.unlisted.script import STRATEGY as SCRIPT
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import Workload, workload
-from paceline.workloads.user_model import USER_DATA, declared_functions
+from paceline.workloads.user_model import ANY_NAME, USER_DATA, declared_functions
 
 DEFAULT_EPOCHS = 2
 
@@ -176,7 +177,7 @@ def _own_dataset(spec: RunSpec) -> str:
         return spec.dataset
     if spec.input_shape is not None and spec.classes is not None:
         return "synthetic"
-    if "data" in declared:
+    if {"data", ANY_NAME} & declared:
         return USER_DATA
     raise SpecError(
         f"{spec.model.label} says nothing about its data; add a function data() to {spec.model.path.name}, or give "
@@ -248,9 +249,14 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         raise SpecError(_wrong_framework(spec, chosen, probe(spec).framework))
     if spec.model is None and (unfit := _unfit(spec, chosen)) is not None:
         return unfit
-    uncut = _uncut(spec, chosen, probe) or unheeded(spec, chosen) or unchanging(spec, chosen)
-    if uncut is not None:
-        return uncut
+    reason = (
+        _too_many_tensors(spec, chosen, probe)
+        or _uncut(spec, chosen, probe)
+        or unheeded(spec, chosen)
+        or unchanging(spec, chosen)
+    )
+    if reason is not None:
+        return reason
     # The strategy's own words come first: they say why, where the general ones only say that.
     return chosen.needs.check(spec, system) or unsupported(spec, chosen, system)
 
@@ -267,6 +273,24 @@ def _uncut(spec: RunSpec, chosen: Strategy, probe: Probe) -> str | None:
                 f"add a function {function} to {spec.model.path.name} (docs/workloads.md)"
             )
     return None
+
+
+def _too_many_tensors(spec: RunSpec, chosen: Strategy, probe: Probe) -> str | None:
+    """Why a strategy that passes one tensor cannot train a user's model with several, in words, or None."""
+    if spec.model is None or not chosen.needs.one_tensor(spec) or (form := probe(spec).form) is None:
+        return None
+    others = [
+        other.name
+        for other in strategies().values()
+        if other.trains == chosen.trains
+        and other.family == "data"
+        and other.needs.one_tensor is never
+        and spec.device in other.needs.devices
+    ]
+    return (
+        f"{chosen.name} passes one tensor through the model, and {spec.model.label} {form}; "
+        f"use a strategy that takes such batches ({', '.join(others[:3])})"
+    )
 
 
 def _wrong_framework(spec: RunSpec, chosen: Strategy, framework: str) -> str:

@@ -77,6 +77,8 @@ class Epoch(Frozen):
     train_loss: float | None
     test_loss: float | None = None
     test_accuracy: float | None = None
+    # Of the model's file, by name; None where it is not a finite number.
+    test_metrics: dict[str, float | None] = {}
     # After the timed region, of the slowest rank.
     evaluation_seconds: float | None = None
     # By the run's energy source, with what the machine draws when idle.

@@ -11,7 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_iter  # noqa: E402
 
 from paceline.contract.context import Context, Process, Rendezvous, spec_facts  # noqa: E402
-from paceline.frameworks.torch.training import ResidentData, build, cross_entropy, optimizer_for  # noqa: E402
+from paceline.frameworks.torch.evaluation import cross_entropy  # noqa: E402
+from paceline.frameworks.torch.resident_data import ResidentData  # noqa: E402
+from paceline.frameworks.torch.training import build, optimizer_for  # noqa: E402
 from paceline.plan import complete  # noqa: E402
 from paceline.predict.memory import all_kept, beyond_kept  # noqa: E402
 from paceline.spec import RunSpec  # noqa: E402

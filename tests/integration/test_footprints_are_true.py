@@ -136,8 +136,10 @@ def test_bytes_sent_between_processes_are_what_the_link_carried(chosen: Strategy
 @pytest.mark.parametrize("workload", ["mnist-small", "mnist-large", "mlp", "transformer"])
 def test_bytes_of_activations_are_those_that_autograd_keeps(workload: str, precision: Precision) -> None:
     torch = pytest.importorskip("torch")
+    from paceline.frameworks.torch.evaluation import cross_entropy
     from paceline.frameworks.torch.precision import compute_in_half, set_precision
-    from paceline.frameworks.torch.training import ResidentData, build, cross_entropy
+    from paceline.frameworks.torch.resident_data import ResidentData
+    from paceline.frameworks.torch.training import build
 
     spec = complete(RunSpec(workload=workload, strategy="torch-single", global_batch=16, steps=1, precision=precision))
     context = Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("", 0))

@@ -78,6 +78,24 @@ WHEN_BUILT = {
     "more classes": (
         GOOD, ("--input-shape", "3x4x4", "--classes", "12"), "does not fit its targets"
     ),
+    "bytes where it takes floats": (
+        GOOD + "\nimport numpy\ndef data():\n    a, b = numpy.zeros((8, 3, 4, 4), 'uint8'), numpy.zeros(8, int)\n"
+        "    return a, b, a, b\n",
+        (),
+        "data() gives uint8, which reaches the model as it is: cast it in the model's forward, such as images.float()",
+    ),
+    "names that it does not take": (
+        GOOD + "\nimport numpy\ndef data():\n    a = {'pixels': numpy.zeros((8, 48), 'float32')}\n"
+        "    return a, numpy.zeros(8, int), a, numpy.zeros(8, int)\n",
+        (),
+        "mine.py:build does not take inputs of shape pixels 48 float32: TypeError: ",
+    ),
+    "a metric that fails": (
+        GOOD + "\ndef metric(outputs, targets):\n    return outputs.logits\n",
+        SHAPE,
+        "metric() of mine.py:build fails with AttributeError: 'Tensor' object has no attribute 'logits' "
+        "(mine.py, line 8)",
+    ),
     "data of wrong form": (
         GOOD + "\ndef data():\n    return 1, 2\n", (), "data() of mine.py:build must return four arrays"
     ),

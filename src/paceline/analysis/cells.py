@@ -38,7 +38,6 @@ COLUMNS = (
     Column("efficiency", lambda row: row.efficiency, format_percent),
     Column("spread", lambda row: row.spread, format_percent),
     Column("samples/s, epoch 1", lambda row: row.first_epoch_samples_per_second, format_rate),
-    Column("accuracy", lambda row: row.test_accuracy, lambda share: f"{share * 100:.1f} %"),
     Column("start-up", lambda row: row.startup_seconds, format_seconds),
     Column("peak memory", lambda row: row.peak_memory_bytes, format_bytes),
     Column("save", lambda row: row.checkpoint.checkpoint_save_seconds, format_seconds, "of a checkpoint"),
@@ -47,16 +46,6 @@ COLUMNS = (
 )
 
 
-def cells(row: Row) -> list[Cell]:
-    """The cells of a row, one for each of `COLUMNS`."""
-    return [column.cell(row) for column in COLUMNS]
-
-
 def row_name(row: Row, varying: Sequence[str]) -> str:
     """The series and the worker count; `varying` names the fields that tell it from its neighbours."""
     return f"{series_name(row, varying)} x{row.spec.workers}"
-
-
-def used_columns(rows: Sequence[Row]) -> list[int]:
-    """Numbers of the columns in which any row has a value."""
-    return [number for number, column in enumerate(COLUMNS) if any(column.value(row) is not None for row in rows)]

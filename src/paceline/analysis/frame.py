@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 _FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scaling", "global_batch", "local_batch")
 
 # Fields of a row that are left out or become columns of their own.
-_NESTED = ("spec", "losses", "epochs", "breakdown", "expense", "convergence", "memory", "checkpoint", "membership",
-           "noise")  # fmt: skip
+_NESTED = (
+    "spec", "samples_per_second_of_runs", "losses", "epochs", "breakdown", "expense", "convergence", "memory",
+    "checkpoint", "membership", "test_metrics", "noise",
+)  # fmt: skip
 # Columns that scripts of users may read under their first name.
 _COLUMNS = {"instrumentation_overhead": "watching"}
 
@@ -40,6 +42,7 @@ def flat_row(row: Row) -> dict[str, Any]:
                          ("progress_speedup", row.noise_scale is not None)):  # fmt: skip
         if not has_it:
             del values[name]
+    values |= {f"metric_{name}": value for name, value in row.test_metrics.items()}
     values["status"] = str(row.status)
     values["shrunk"] = row.spec.shrunk.text if row.spec.shrunk else None
     values |= asdict(row.expense) | asdict(row.convergence) | asdict(row.checkpoint) | heaviest_columns(row.memory)

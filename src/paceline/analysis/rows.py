@@ -1,7 +1,8 @@
 """Records ─► one row per configuration: medians over repeats, speed-up and efficiency against one worker."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from paceline.analysis.checkpoints import CheckpointCost, summarise_checkpoints
@@ -51,7 +52,12 @@ class Row:
     oversubscribed: bool
     # Whether its samples are steps: a script did not say how many samples they have.
     counts_steps: bool = False
+    test_loss: float | None = None
+    # Of the model's file, by name, after the last epoch.
+    test_metrics: Mapping[str, float] = field(default_factory=dict)
     parameters: int | None = None
+    # Samples per second of each good run.
+    samples_per_second_of_runs: tuple[float, ...] = ()
     # Of its first good run, step by step; with one seed the others differ by rounding only.
     losses: tuple[float | None, ...] = ()
     epochs: tuple[EpochSummary, ...] = ()
@@ -139,6 +145,8 @@ def _row(key: str, records: list[Record]) -> Row:
         epoch_seconds=median_or_none([epoch.seconds for epoch in _steady(good)]),
         train_loss=_median_of(good, lambda record: record.epochs[-1].train_loss),
         test_accuracy=_median_of(good, lambda record: record.epochs[-1].test_accuracy),
+        test_loss=_median_of(good, lambda record: record.epochs[-1].test_loss),
+        test_metrics=_metrics(good),
         startup_seconds=_median_of(good, lambda record: record.startup.total_seconds if record.startup else None),
         cpu_seconds_per_step=median_or_none([each.cpu_seconds / each.steps for each in _steady(good) if each.steps]),
         warm_up_steps=_median_of(good, lambda record: float(record.warm_up_steps)),
@@ -147,6 +155,7 @@ def _row(key: str, records: list[Record]) -> Row:
         oversubscribed=any(finding.code == OVERSUBSCRIBED for record in good for finding in record.findings),
         counts_steps=any(finding.code == STEPS_COUNTED for record in good for finding in record.findings),
         parameters=next((record.parameters for record in good if record.parameters), None),
+        samples_per_second_of_runs=tuple(rates),
         losses=good[0].losses if good else (),
         epochs=epoch_summaries(good),
         steps_to_target=median_or_none(reached) if len(reached) == len(good) else None,
@@ -198,6 +207,16 @@ def _any_seed(spec: RunSpec) -> str:
 
 def _steady(records: list[Record]) -> list[Epoch]:
     return [record.steady for record in records if record.steady is not None]
+
+
+def _metrics(records: list[Record]) -> dict[str, float]:
+    """The median of each metric over repeats; one that was never a finite number is left out."""
+    values: dict[str, list[float]] = {}
+    for record in records:
+        for name, value in record.epochs[-1].test_metrics.items():
+            if value is not None:
+                values.setdefault(name, []).append(value)
+    return {name: median(numbers) for name, numbers in values.items()}
 
 
 def _median_of(records: list[Record], value: Callable[[Record], float | None]) -> float | None:

@@ -29,12 +29,16 @@ def runs(records: Sequence[Record]) -> list[Line]:
 def epochs(records: Sequence[Record]) -> list[Line]:
     """One line per epoch of every run."""
     lines = [
-        {**_identity(record), "epoch": epoch.number, **epoch.model_dump(exclude={"number", "noise"}),
-         "samples_per_second": epoch.samples_per_second, **_noise(epoch)}
+        {**_identity(record), "epoch": epoch.number, **epoch.model_dump(exclude={"number", "noise", "test_metrics"}),
+         "samples_per_second": epoch.samples_per_second, **_noise(epoch), **_metrics(epoch)}
         for record in records
         for epoch in record.epochs
     ]  # fmt: skip
     return same_columns(lines)
+
+
+def _metrics(epoch: Epoch) -> Line:
+    return {f"metric_{name}": value for name, value in epoch.test_metrics.items()}
 
 
 def steps(records: Sequence[Record]) -> list[Line]:
@@ -94,7 +98,9 @@ def _outcome(record: Record) -> Line:
         "samples_per_second": steady.samples_per_second if steady else None,
         "epoch_seconds": steady.seconds if steady else None,
         "train_loss": steady.train_loss if steady else None,
+        "test_loss": steady.test_loss if steady else None,
         "test_accuracy": steady.test_accuracy if steady else None,
+        **(_metrics(steady) if steady else {}),
         "steady_step_seconds": record.steady_step_seconds,
         "joules_per_epoch": steady.joules if steady else None,
         "energy_source": record.energy.source if record.energy else None,

@@ -7,10 +7,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.analysis.answer import headline
+from paceline.analysis.answer import headline, verdict_lines
+from paceline.analysis.cells import Column as QualityColumn
 from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
-from paceline.analysis.labels import describe_unmeasured, group_by_setting, series_name, varying_fields
+from paceline.analysis.labels import group_by_setting, series_name, unmeasured_in_settings, varying_fields
+from paceline.analysis.quality import quality_columns
 from paceline.analysis.regimes import batch_searches
 from paceline.analysis.rows import Row, SummaryOptions, summarise
 from paceline.cli.batch_tables import print_progress, print_search
@@ -25,6 +27,8 @@ from paceline.units import format_percent, format_rate
 Text = Callable[[float], str]
 # A field that has a column of its own where it varies.
 LINK = "link"
+# Of fewer settings, the sentence below each table is enough.
+LEAST_LISTED = 3
 
 
 def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
@@ -89,19 +93,49 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
     for search in searches:
         print_search(search)
     searched = {row.key for search in searches for row in search.rows}
-    others = [row for row in rows if row.key not in searched]
-    for title, group in group_by_setting(others, without={"link"}).items():
+    rows = [row for row in rows if row.key not in searched]
+    without_result = unmeasured_in_settings(rows, without={"link"})
+    settings = group_by_setting(rows, without={"link"})
+    for title, group in settings.items():
+        of_setting = [entry for entry in without_result if entry[-1] in ("", title)]
+        if not of_setting and not any(row.measured for row in group):
+            continue
         console.print(f"\n[bold]{escape(title)}[/]")
         if any(row.measured for row in group):
             console.print(_table(group))
-        for name, status, reason in describe_unmeasured(group):
+        for name, status, reason, _ in of_setting:
             console.print(f"[yellow]{status}[/] {escape(name)}: {escape(reason)}")
         if sentence := headline(group):
             console.print(escape(sentence))
         print_progress(group)
         for name in details:
             TABLES[name](group)
+    titles = {"", *settings}
+    _print_unmeasured([entry for entry in without_result if entry[-1] not in titles])
+    _print_verdicts(rows)
     _print_findings(gather_findings(records, rows))
+
+
+def _print_unmeasured(entries: Sequence[tuple[str, str, str, str]]) -> None:
+    """What gave no result in several settings and why, once for all of them."""
+    if entries:
+        output().print()
+    for name, status, reason, where in entries:
+        output().print(f"[yellow]{status}[/] {escape(name)} {escape(where)}: {escape(reason)}")
+
+
+def _print_verdicts(rows: Sequence[Row]) -> None:
+    """The verdict on each setting in a line, where there are so many that no one keeps them all in mind."""
+    lines = verdict_lines(rows)
+    if len(lines) < LEAST_LISTED:
+        return
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    for heading in ("setting", "best", "by how much", "how sure"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "how sure")
+    for line in lines:
+        table.add_row(*map(escape, (line.setting, line.best, line.ahead, line.how_sure)))
+    output().print()
+    output().print(table)
 
 
 def _print_logs(records: Sequence[Record]) -> None:
@@ -112,6 +146,9 @@ def _print_logs(records: Sequence[Record]) -> None:
             output().print(escape(record.log_tail), soft_wrap=True)
 
 
+LONGEST_HEADING = 6
+# Metrics that a narrow terminal has room for; --json has all of them.
+WIDE_COLUMNS, MOST_METRICS = 100, 2
 # A heading and what is below it for each row.
 Column = tuple[str, Callable[[Row], str]]
 
@@ -120,7 +157,11 @@ def _table(rows: Sequence[Row]) -> Table:
     varying = varying_fields(rows)
     names = [name for name in varying if name != LINK]
     longest = max(len(series_name(row, names)) for row in rows if row.measured)
-    columns = _columns(LINK in varying, "steps" if any(row.counts_steps for row in rows) else "samples")
+    quality = quality_columns([row for row in rows if row.measured])
+    room = len(quality) if output().width >= WIDE_COLUMNS else MOST_METRICS
+    counted = "steps" if any(row.counts_steps for row in rows) else "samples"
+    columns = _columns(LINK in varying, counted, short=len(quality) > 1 and output().width < WIDE_COLUMNS)
+    columns += [_quality(column) for column in quality[:room]]
     table = plain_table("strategy", *(heading for heading, _ in columns), least_width=min(18, longest))
     for row in rows:
         if row.measured:
@@ -128,8 +169,23 @@ def _table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _columns(linked: bool, counted: str) -> list[Column]:
-    """The columns behind the name; where links differ, theirs stands in place of the first epoch's speed."""
+def _quality(column: QualityColumn) -> Column:
+    return folded(column.heading), lambda row: column.cell(row).text or "–"
+
+
+def folded(heading: str) -> str:
+    """A heading of one word in two lines, where it is longer than the numbers below it."""
+    if len(heading) <= LONGEST_HEADING or " " in heading:
+        return heading.replace(" ", "\n", 1)
+    half = len(heading) // 2
+    return f"{heading[:half]}-\n{heading[half:]}"
+
+
+def _columns(linked: bool, counted: str, short: bool) -> list[Column]:
+    """The columns behind the name; where links differ, theirs stands in place of the first epoch's speed.
+
+    Where it has to be short, that is left out.
+    """
 
     def number(value: Callable[[Row], float | None], form: Text) -> Callable[[Row], str]:
         return lambda row: "–" if (known := value(row)) is None else form(known)
@@ -140,12 +196,11 @@ def _columns(linked: bool, counted: str) -> list[Column]:
         ("wor-\nkers", lambda row: f"{row.spec.workers}{'[yellow]*[/]' if row.oversubscribed else ''}"),
         *([link] if linked else []),
         ("runs", lambda row: str(row.runs)),
-        *([] if linked else [first]),
+        *([] if linked or short else [first]),
         (f"{counted}/s\nlast epoch", number(lambda row: row.samples_per_second, format_rate)),
         ("spread", number(lambda row: row.spread, format_percent)),
         ("speed-\nup", number(lambda row: row.speedup, lambda value: f"{value:.2f}x")),
         ("effi-\nciency", number(lambda row: row.efficiency, format_percent)),
-        ("accu-\nracy", number(lambda row: row.test_accuracy, lambda value: f"{value * 100:.1f} %")),
     ]
 
 

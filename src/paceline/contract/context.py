@@ -139,7 +139,7 @@ class Context:
     def order(self) -> BatchOrder:
         """Which samples are in which batch."""
         spec = self.spec
-        return BatchOrder(len(self.data.train_inputs), spec.dataset_copies, spec.samples_per_step, spec.seed)
+        return BatchOrder(self.data.train_samples, spec.dataset_copies, spec.samples_per_step, spec.seed)
 
     @property
     def total_steps(self) -> int:

@@ -1,6 +1,6 @@
 """What a strategy makes of a process: a part of the training (`Job`), or a service to those who train."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from paceline.contract.checkpoint import Checkpoint
@@ -16,6 +16,8 @@ class Evaluation:
     # Predictions looked at and right: tokens for language models, None where accuracy has no meaning.
     predictions: int | None
     correct: int | None
+    # Metrics of the user's file by name, each times the samples that it was of.
+    metric_sums: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

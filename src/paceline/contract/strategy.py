@@ -71,6 +71,11 @@ def step_by_step(spec: RunSpec) -> bool:
     return "graph" not in spec.execution
 
 
+def never(_spec: RunSpec) -> bool:
+    """False for every run."""
+    return False
+
+
 Cut = Literal["stages", "plan"]
 
 
@@ -95,6 +100,9 @@ class Needs:
     user_models: str | None = None
     # For a model of the user's that is no plain sequence: the functions of its file that say how a run cuts it.
     cut_by: Callable[[RunSpec], tuple[Cut, ...]] = lambda _spec: ()
+    # Whether a run of it passes one tensor through the model, and so takes neither several inputs nor outputs that are
+    # no tensor.
+    one_tensor: Callable[[RunSpec], bool] = never
     # The only worker count it can have, where there is just one.
     fixed_workers: int | None = None
     # Whether its workers can share one GPU; otherwise device cuda wants a GPU for each.

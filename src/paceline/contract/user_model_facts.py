@@ -27,6 +27,8 @@ class UserModelFacts:
     # Its layers in the order of a forward pass, as counts; none where it could not be followed layer by layer.
     layers: tuple[LayerFacts, ...] = ()
     input_elements: int = 0
+    # Where it does not take one tensor and return another: what it takes and returns, in words.
+    form: str | None = None
 
     def why_not_cut(self, function: str) -> str | None:
         """Why a strategy that cuts models by this function cannot cut this one, or None."""

@@ -59,8 +59,33 @@ class ModelFacts:
 
     @cached_property
     def parameter_bytes(self) -> int:
-        """The model's size in single precision."""
+        """The size in single precision of what is trained, and so of its gradients."""
         return self.parameters * FLOAT_BYTES
+
+    @cached_property
+    def unfrozen(self) -> "ModelFacts":
+        """The model as if all its parameters were trained: what is held and gathered."""
+        if not any(layer.frozen_arrays for layer in self.layers):
+            return self
+        return ModelFacts(tuple(layer.unfrozen for layer in self.layers), self.input_elements)
+
+    @cached_property
+    def trained_share(self) -> float:
+        """The share of all parameters that is trained."""
+        return self.parameters / (self.unfrozen.parameters or 1)
+
+    @cached_property
+    def backward_flops(self) -> int:
+        """Floating-point operations of one sample's backward pass.
+
+        A layer that is frozen computes no gradients of its weights, and none at all before the first that is trained.
+        """
+        total, trained = 0, False
+        for layer in self.layers:
+            frozen = bool(layer.frozen_arrays) and not layer.parameters
+            total += layer.forward_flops * (int(trained) if frozen else BACKWARD_OVER_FORWARD)
+            trained = trained or layer.parameters > 0
+        return total
 
     @cached_property
     def forward_flops(self) -> int:
@@ -214,7 +239,7 @@ def in_groups(ranks: Iterable[RankFootprint], stages: Stages | None = None) -> F
 
 def training_flops(model: ModelFacts, samples: float) -> float:
     """Floating-point operations of the forward and backward pass of a batch."""
-    return model.forward_flops * (1 + BACKWARD_OVER_FORWARD) * samples
+    return (model.forward_flops + model.backward_flops) * samples
 
 
 def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int, width: int = FLOAT_BYTES) -> float:
@@ -263,7 +288,7 @@ def trainer(
     usual: dict[str, Any] = {
         "ranks": spec.workers,
         "flops": training_flops(model, samples),
-        "parameter_bytes": model.parameters * width,
+        "parameter_bytes": model.unfrozen.parameters * width,
         "gradient_bytes": model.parameters * width,
         "optimizer_bytes": optimizer_bytes(spec.optimizer, model.parameters, model.tensors, width),
         "activation_bytes": model.kept_bytes(numbers) * samples + autocast_copies(model.layers, numbers),

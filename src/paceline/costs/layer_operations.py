@@ -4,6 +4,7 @@ Layers whose arrays do not say what they are become one product of as many float
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -184,6 +185,18 @@ def _wide_loss(outputs: float, on: Pass, casts: bool, split: bool) -> LayerOpera
 @cache
 def layer_operations(layer: LayerFacts, on: Pass) -> LayerOperations:
     """The operations of one layer's forward and backward pass over a batch."""
+    if not layer.frozen_arrays:
+        return _trained(layer, on)
+    operations = _trained(layer.unfrozen, on)
+    if layer.parameters:
+        return operations
+    # What goes back to the layer before it, without gradients of its own weights.
+    of_weights = Counter(_trained(layer.unfrozen, replace(on, sends_back=False)).backward)
+    back = Counter(operations.backward) - of_weights if on.sends_back else Counter[Operation]()
+    return replace(operations, backward=tuple(back.elements()))
+
+
+def _trained(layer: LayerFacts, on: Pass) -> LayerOperations:
     shapes = dict(layer.arrays)
     kinds: list[tuple[bool, Callable[[LayerFacts, Pass], LayerOperations]]] = [
         ("norm1_scale" in shapes and layer.heads is not None, block_operations),

@@ -1,7 +1,9 @@
 """What is known of a layer without any framework: its sizes, its work, its kind, and how workers may split it."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 # A device's speed is calibrated for each of these; "shape" stands for layers without parameters.
@@ -36,6 +38,8 @@ class LayerFacts:
     tensors: int = 0
     # Their names and shapes in the neutral layout; empty where only the counts are known.
     arrays: Arrays = ()
+    # The same of parameters that are held and computed with but not trained, which `parameters` does not count.
+    frozen_arrays: Arrays = ()
     # Numbers of four bytes that stay for the backward pass; the output alone where nothing is said.
     kept_elements: int | None = None
     # Of attention: heads, each of which stays whole; those of keys and values, where queries share them.
@@ -73,7 +77,29 @@ class LayerFacts:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "LayerFacts":
         """A layer's facts as another process sent them in JSON, with lists turned back into tuples."""
-        return cls(**{**values, "arrays": tuple((name, tuple(shape)) for name, shape in values["arrays"])})
+        arrays = {
+            key: tuple((name, tuple(shape)) for name, shape in values.get(key, ()))
+            for key in ("arrays", "frozen_arrays")
+        }
+        return cls(**{**values, **arrays})
+
+    @cached_property
+    def frozen_parameters(self) -> int:
+        """How many numbers are held and not trained."""
+        return sum(math.prod(shape) for _, shape in self.frozen_arrays)
+
+    @property
+    def unfrozen(self) -> "LayerFacts":
+        """The layer as if all its parameters were trained."""
+        if not self.frozen_arrays:
+            return self
+        return replace(
+            self,
+            arrays=(*self.arrays, *self.frozen_arrays),
+            frozen_arrays=(),
+            parameters=self.parameters + self.frozen_parameters,
+            tensors=self.tensors + len(self.frozen_arrays),
+        )
 
     @property
     def kept(self) -> int:

@@ -37,11 +37,11 @@ def _whole_model_peak(spec: RunSpec, model: ModelFacts, group: RankFootprint, st
     share = group.activation_bytes / counted if counted else 1.0
     # Passes that wait for their way back keep what they need for it; one at a time makes more than that.
     share, waiting = min(1.0, share), max(0.0, share - 1) * step.kept_bytes
-    part = group.parameter_bytes / (model.parameters * parameter_width(spec) or 1.0)
+    part = group.parameter_bytes / (model.unfrozen.parameters * parameter_width(spec) or 1.0)
     static = group.parameter_bytes + group.optimizer_bytes + step.buffer_bytes + step.data_bytes + step.workspace_bytes
     gradients = step.gradient_bytes * part
     # Beside the gradients themselves: what a compression or a cast needs.
-    static += max(0.0, group.gradient_bytes - group.parameter_bytes)
+    static += max(0.0, group.gradient_bytes - group.parameter_bytes * model.trained_share)
     after = gradients + max(step.evaluation_bytes * share, step.update_bytes * part)
     if buckets:
         return static + max(buckets * gradients + step.passing_beside_gradients * share + waiting, after)
@@ -74,7 +74,7 @@ def mesh_peaks(
             layers = _layer_bytes(spec, plan, model, place, step)
             most = _most_in_passes(spec, plan, place, layers, gathers_layers)
             passing[number] = _Passing(_received_bytes(spec, plan, place, stages), most, max(layers.forward))
-        peaks.append(_peak(spec, plan, group, passing[number], step))
+        peaks.append(_peak(spec, plan, group, passing[number], step, model.trained_share))
         done += group.ranks
     return peaks
 
@@ -160,11 +160,13 @@ def _kept_shares(spec: RunSpec, plan: MeshPlan, place: Place) -> list[float]:
     return place.part.derive(("kept shares", spec.recompute, numbers, ways), shares)
 
 
-def _peak(spec: RunSpec, plan: MeshPlan, group: RankFootprint, passing: _Passing, step: StepMemory) -> float:
+def _peak(
+    spec: RunSpec, plan: MeshPlan, group: RankFootprint, passing: _Passing, step: StepMemory, trained_share: float
+) -> float:
     static = step.buffer_bytes + step.data_bytes + step.workspace_bytes
     if not spec.offload:
         static += group.parameter_bytes + group.optimizer_bytes
-    shards = 0.0 if spec.offload else group.parameter_bytes
+    shards = 0.0 if spec.offload else group.parameter_bytes * trained_share
     # An evaluation and an update find the shards of all gradients there; a stage makes a part of the evaluation.
     share = min(1.0, passing.forward / (max(step.columns[1]) or 1.0))
     evaluation = step.evaluation_bytes / plan.layout.tensor * share
@@ -177,8 +179,8 @@ def _most_in_passes(spec: RunSpec, plan: MeshPlan, place: Place, layers: _LayerB
     # Where gradients of several passes are added up whole, parameters stay gathered for all of a step.
     several = plan.adds_up_whole
     stay_gathered = several or not gathers_layers
-    shards = _shard_numbers(plan, place)
-    divided = shards != travelling
+    reduced, shards = _trained_numbers(plan, place)
+    divided = _shard_numbers(plan, place) != travelling
     # Gathered parameters may be the very ones that are held.
     copies = divided or compute_width(spec) != parameter_width(spec) or spec.offload
     width = compute_width(spec) if copies else 0
@@ -190,35 +192,40 @@ def _most_in_passes(spec: RunSpec, plan: MeshPlan, place: Place, layers: _LayerB
         # Gradients that are reduced may go to the host's memory.
         kept = [0.0] * len(shards) if spec.offload else shards
         earlier = kept if plan.reductions > 1 else [0.0] * len(shards)
-        passing = _most_with_gradients(spec, below, layers, _Units(travelling, kept, gathered, earlier))
+        passing = _most_with_gradients(spec, below, layers, _Units(reduced, kept, gathered, earlier))
     all_numbers = sum(travelling)
     # Gradients of several passes are in the numbers in which they are reduced.
-    sums = all_numbers * reduction_width(spec) if several else 0.0
+    sums = sum(reduced) * reduction_width(spec) if several else 0.0
     return passing + ((all_numbers * width if stay_gathered else 0.0) + sums)
 
 
 def _travelling_numbers(plan: MeshPlan, place: Place) -> list[float]:
     """Numbers of each layer's parameters as they are gathered; the loss has none."""
-    return _unit_numbers(plan, place)[0]
+    return _unit_numbers(plan, place, place.part.unfrozen)[0]
 
 
 def _shard_numbers(plan: MeshPlan, place: Place) -> list[float]:
     """Numbers of each layer's parameters in the shards that a rank keeps."""
-    return _unit_numbers(plan, place)[1]
+    return _unit_numbers(plan, place, place.part.unfrozen)[1]
 
 
-def _unit_numbers(plan: MeshPlan, place: Place) -> tuple[list[float], list[float]]:
-    layers = place.part.layers
+def _trained_numbers(plan: MeshPlan, place: Place) -> tuple[list[float], list[float]]:
+    """Numbers of each layer's gradients as they are reduced, and in the shards that a rank keeps."""
+    return _unit_numbers(plan, place, place.part)
+
+
+def _unit_numbers(plan: MeshPlan, place: Place, model: ModelFacts) -> tuple[list[float], list[float]]:
+    layers = model.layers
 
     def numbers() -> tuple[list[float], list[float]]:
         padded, kept = ({layer.name: 0.0 for layer in layers} for _ in range(2))
-        for unit in units_of(plan, place.part).values():
+        for unit in units_of(plan, model).values():
             padded[unit.layer] += unit.padded
             kept[unit.layer] += unit.padded / unit.holders
         loss = [0.0] if plan.stages - 1 in place.stages else []
         return [*(padded[layer.name] for layer in layers), *loss], [*(kept[layer.name] for layer in layers), *loss]
 
-    return place.part.derive(("numbers of units", plan.layout.holders, plan.layout.expert), numbers)
+    return model.derive(("numbers of units", plan.layout.holders, plan.layout.expert), numbers)
 
 
 def _most_beside_gradients(below: float, layers: _LayerBytes) -> float:
@@ -232,7 +239,7 @@ def _most_beside_gradients(below: float, layers: _LayerBytes) -> float:
 
 @dataclass(frozen=True)
 class _Units:
-    """Columns over layers: numbers that travel and those in shards, bytes gathered, gradients of earlier passes."""
+    """Columns over layers: numbers of gradients that travel and in shards, bytes gathered, those of earlier passes."""
 
     travelling: list[float]
     shards: list[float]

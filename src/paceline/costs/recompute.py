@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from paceline.costs.footprint import BACKWARD_OVER_FORWARD, ModelFacts
+from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
 from paceline.costs.precision import Numbers, autocast_copies, kept_bytes
 from paceline.spec import Recompute, RunSpec
@@ -64,7 +64,7 @@ def most_again(model: ModelFacts, recompute: Recompute, numbers: Numbers, ways: 
 def step_flops(model: ModelFacts, recompute: Recompute, samples: float) -> float:
     """Operations of both passes of a batch; with full recomputation, blocks run forward twice."""
     again = sum(layer.forward_flops * count for layer, count in model.runs if layer.heads) * (recompute == "full")
-    return (model.forward_flops * (1 + BACKWARD_OVER_FORWARD) + again) * samples
+    return (model.forward_flops + model.backward_flops + again) * samples
 
 
 def recomputes_around(spec: RunSpec, ways: int) -> bool:

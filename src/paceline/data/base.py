@@ -3,12 +3,13 @@
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from paceline.data.tree import Tree, leaves, length, named_leaves, sample_elements, take
 
 Array = npt.NDArray[Any]
 # Most samples, and numbers of all of them (half a gigabyte), that a model is evaluated on at once.
@@ -29,45 +30,56 @@ class DataRequest:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Samples as arrays: images channels-first in float32, tokens and class targets in int64."""
+    """Samples as trees of arrays. Those of named data sets are images channels-first in float32, classes in int64."""
 
-    train_inputs: Array
-    train_targets: Array
-    test_inputs: Array
-    test_targets: Array
+    train_inputs: Tree
+    train_targets: Tree
+    test_inputs: Tree
+    test_targets: Tree
     classes: int | None
 
     @property
+    def train_samples(self) -> int:
+        """How many samples there are to train on."""
+        return length(self.train_inputs)
+
+    @property
+    def test_samples(self) -> int:
+        """How many samples there are to test on."""
+        return length(self.test_inputs)
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.train_inputs.shape[1:])
+        """The shape of one sample; of several inputs, that of the first."""
+        return tuple(leaves(self.train_inputs)[0].shape[1:])
 
     @property
     def evaluation_batch(self) -> int:
         """Samples to look at together when a model is evaluated: fewer where each has many inputs or outputs."""
-        outputs = prod(self.train_targets.shape[1:]) * (self.classes or 1)
-        return max(1, min(EVALUATION_BATCH, MOST_EVALUATED_NUMBERS // max(outputs, prod(self.input_shape))))
+        outputs = sample_elements(self.train_targets) * (self.classes or 1)
+        return max(1, min(EVALUATION_BATCH, MOST_EVALUATED_NUMBERS // max(outputs, sample_elements(self.train_inputs))))
 
     def digest(self) -> str:
         """What tells this data from other data, in the order of its samples."""
         checksum = 0
-        for array in (self.train_inputs, self.train_targets, self.test_inputs, self.test_targets):
-            checksum = zlib.crc32(np.ascontiguousarray(array).data.cast("B"), checksum)
-            checksum = zlib.crc32(str((array.shape, array.dtype.str)).encode(), checksum)
+        for tree in (self.train_inputs, self.train_targets, self.test_inputs, self.test_targets):
+            for name, array in named_leaves(tree):
+                checksum = zlib.crc32(np.ascontiguousarray(array).data.cast("B"), checksum)
+                checksum = zlib.crc32(f"{name}{(array.shape, array.dtype.str)}".encode(), checksum)
         return f"{checksum:08x}"
 
     def first(self, train_samples: int | None) -> "DataSet":
         """The data set with only its first training samples, and test samples in proportion."""
-        have = len(self.train_inputs)
+        have = self.train_samples
         if train_samples is None or train_samples >= have:
             return self
-        test_samples = test_share(len(self.test_inputs), have, DataRequest(train_samples=train_samples))
+        test_samples = test_share(self.test_samples, have, DataRequest(train_samples=train_samples))
         return replace(
             self,
-            train_inputs=self.train_inputs[:train_samples],
-            train_targets=self.train_targets[:train_samples],
-            test_inputs=self.test_inputs[:test_samples],
-            test_targets=self.test_targets[:test_samples],
+            train_inputs=take(self.train_inputs, slice(train_samples)),
+            train_targets=take(self.train_targets, slice(train_samples)),
+            test_inputs=take(self.test_inputs, slice(test_samples)),
+            test_targets=take(self.test_targets, slice(test_samples)),
         )
 
 

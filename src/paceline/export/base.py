@@ -91,6 +91,7 @@ def points(record: Record) -> Iterator[Point]:
             "epoch/train_loss": epoch.train_loss,
             "epoch/test_loss": epoch.test_loss,
             "epoch/test_accuracy": epoch.test_accuracy,
+            **{f"epoch/test_{name}": value for name, value in epoch.test_metrics.items()},
             "epoch/joules": epoch.joules,
         }
         yield from (Point(name, epoch.number, v, moment) for name, v in values.items() if v is not None)

@@ -128,7 +128,7 @@ class StepInputs:
         """
         if self.offloads:
             return 0.0
-        held = group.parameter_bytes / FLOAT_BYTES
+        held = group.parameter_bytes / FLOAT_BYTES * self.model.trained_share
         if self.state_bytes_per_parameter:
             held = min(held, group.optimizer_bytes / self.state_bytes_per_parameter)
         return held * self.passes.update_per_parameter * self.crowding

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from paceline.analysis.cells import Cell, Column
 from paceline.analysis.labels import data_name, group_by_setting, series_name, varying_fields
+from paceline.analysis.quality import quality_columns
 from paceline.analysis.rows import Row
 from paceline.link import link_rank
 from paceline.units import format_bytes, format_percent, format_rate, format_seconds
@@ -16,6 +17,8 @@ class Table:
 
     headings: list[tuple[str, str]]
     lines: list[tuple[bool, list[Cell]]]
+    # Headings of columns whose words may be broken over lines.
+    words: frozenset[str] = frozenset()
 
 
 _NUMBERS = (
@@ -38,7 +41,6 @@ _NUMBERS = (
     Column(
         "to target", lambda row: row.steps_to_target, "{:,.0f}".format, "steps until the test set came to the target"
     ),
-    Column("accuracy", lambda row: row.test_accuracy, "{:.1%}".format, "of the test set after the last epoch"),
     Column("first epoch", lambda row: row.first_epoch_samples_per_second, format_rate, "samples/s of the first epoch"),
     Column("J/1,000", lambda row: row.expense.joules_per_1000_samples, format_rate, "joules per 1,000 samples"),
     Column("start-up", lambda row: row.startup_seconds, format_seconds, "until the end of the first step"),
@@ -55,6 +57,10 @@ _NUMBERS = (
     Column("checkpoint", lambda row: row.checkpoint.checkpoint_bytes, format_bytes, "bytes of all ranks together"),
     Column("runs", lambda row: float(row.runs), "{:.0f}".format, "good repeats"),
 )
+
+
+# Behind the efficiency.
+QUALITY_PLACE = 4
 
 
 def _batch(row: Row) -> str:
@@ -79,14 +85,16 @@ def ranking(rows: Sequence[Row]) -> Table:
     """The ranking by setting, the fastest first; fields in which settings differ have columns."""
     measured = [row for row in rows if row.measured]
     parts = [part for part in _SETTINGS if len({part[1](row) for row in measured}) > 1]
-    numbers = [column for column in _NUMBERS if any(column.value(row) is not None for row in measured)]
-    headings = [("#", "place in its setting"), ("strategy", ""), ("workers", "")]
+    columns = (*_NUMBERS[:QUALITY_PLACE], *quality_columns(measured), *_NUMBERS[QUALITY_PLACE:])
+    numbers = [column for column in columns if any(column.value(row) is not None for row in measured)]
+    crowded = "* oversubscribed: more processes than cores" if any(row.oversubscribed for row in measured) else ""
+    headings = [("#", "place in its setting"), ("strategy", ""), ("workers", crowded)]
     headings += [(name, "") for name, *_ in parts] + [(column.heading, column.meaning) for column in numbers]
     lines = []
     for group in group_by_setting(measured).values():
         varying = varying_fields(group)
         for place, row in enumerate(sorted(group, key=lambda row: -(row.samples_per_second or 0.0)), start=1):
-            note = " oversubscribed" if row.oversubscribed else ""
+            note = "*" if row.oversubscribed else ""
             cells = [
                 Cell(str(place), place),
                 Cell(series_name(row, varying), series_name(row, varying)),
@@ -95,7 +103,7 @@ def ranking(rows: Sequence[Row]) -> Table:
                 *(column.cell(row) for column in numbers),
             ]
             lines.append((place == 1, cells))
-    return Table(headings, lines)
+    return Table(headings, lines, frozenset(name for name, *_ in parts))
 
 
 def membership_changes(rows: Sequence[Row]) -> Table:

@@ -283,15 +283,23 @@ def _looks(results: list[RankResult]) -> tuple[Look, ...]:
     for result in results:
         for look in result.measured.looks:
             by_step.setdefault(look.step, []).extend([look.evaluation] if look.evaluation is not None else [])
-    return tuple(Look(step=step, **evaluated(found)) for step, found in sorted(by_step.items()) if found)
+    values = {step: evaluated(found) for step, found in sorted(by_step.items()) if found}
+    return tuple(
+        Look(step=step, test_loss=value["test_loss"], test_accuracy=value["test_accuracy"])
+        for step, value in values.items()
+    )
 
 
 def evaluated(tests: Sequence[Evaluation]) -> dict[str, Any]:
-    """Loss and accuracy over the parts of the test set that ranks looked at."""
+    """Loss, accuracy and metrics over the parts of the test set that ranks looked at."""
     samples, predictions = sum(test.samples for test in tests), sum(test.predictions or 0 for test in tests)
     return {
         "test_loss": _finite(sum(test.loss_sum for test in tests) / samples) if samples else None,
         "test_accuracy": sum(test.correct or 0 for test in tests) / predictions if predictions else None,
+        "test_metrics": {
+            name: _finite(sum(test.metric_sums.get(name, 0.0) for test in tests) / samples)
+            for name in dict.fromkeys(name for test in tests for name in test.metric_sums)
+        },
     }
 
 

@@ -2,8 +2,9 @@
 
 build()                      returns the model: a `torch.nn.Module`, a Keras model, or, for JAX, two functions
                              init(key) -> parameters and apply(parameters, inputs) -> outputs
-data()                       optional: train inputs, train targets, test inputs, test targets, as arrays
-loss(outputs, targets)       optional: a scalar; cross-entropy if absent
+data()                       optional: train inputs, train targets, test inputs, test targets, as trees of arrays
+loss(outputs, targets)       optional: a scalar; if absent, the loss in the model's outputs, or cross-entropy
+metric(outputs, targets)     optional: a number, or numbers by name in a dict, each the mean over the samples given
 optimizer(parameters)        optional: the optimizer, or in PyTorch (optimizer, scheduler); the run's settings if absent
 stages(model, count)         optional: the model cut into that many modules, for strategies that place layers
 plan(model)                  optional: {"layer name": "columns" or "rows"}, for strategies that split layers
@@ -12,7 +13,7 @@ plan(model)                  optional: {"layer name": "columns" or "rows"}, for 
 import ast
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,15 @@ from typing import Any
 import numpy as np
 
 from paceline.data.base import DataSet
+from paceline.data.tree import Tree, leaves, length
 from paceline.errors import ModelError, nearest
 from paceline.spec import ModelFile
+from paceline.workloads.user_data import data_set
 
 # Stored runs name the data of a user's file by this word.
 USER_DATA = "own"
-_ARRAYS = 4
+# Among the names of a file that imports all names of another.
+ANY_NAME = "*"
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,24 @@ class UserModel:
     # How to cut the model, for strategies that need it cut: `stages(model, count)` and `plan(model)`.
     stages: Callable[[Any, int], Any] | None = None
     plan: Callable[[Any], Any] | None = None
+    metric: Callable[[Any, Any], Any] | None = None
+
+    def metric_values(self, outputs: Any, targets: Any) -> dict[str, float]:
+        """The metrics of one batch by name, as the file's `metric` computes them; none where it has no such function.
+
+        A single number is called `metric`.
+        """
+        if self.metric is None:
+            return {}
+        values = self.metric(outputs, targets)
+        named = values if isinstance(values, Mapping) else {"metric": values}
+        try:
+            return {str(name): float(value) for name, value in named.items()}
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"metric() of {self.label} must return a number or a dict of numbers by name: {error}; "
+                f"return means over the samples that it is given"
+            ) from error
 
     def load_data(self, train_samples: int | None) -> DataSet:
         """What the file's `data` returns, checked."""
@@ -47,42 +69,30 @@ class UserModel:
             raise ModelError(
                 f"{self.label} has no function data; add one, or give --dataset, or --input-shape and --classes"
             )
-        arrays = call_user_code(f"data() of {self.label}", self.data)
-        if not isinstance(arrays, tuple | list) or len(arrays) != _ARRAYS:
-            raise ModelError(
-                f"data() of {self.label} must return four arrays: "
-                f"train inputs, train targets, test inputs, test targets"
-            )
-        train_x, train_y, test_x, test_y = (_as_array(array, self.label) for array in arrays)
-        for what, inputs, targets in (("train", train_x, train_y), ("test", test_x, test_y)):
-            if not len(inputs) or len(inputs) != len(targets):
-                raise ModelError(
-                    f"data() of {self.label} returns {len(inputs)} {what} inputs and {len(targets)} {what} targets; "
-                    f"return at least one of each and as many of one as of the other"
-                )
-        classes = int(train_y.max()) + 1 if train_y.dtype == np.int64 else None
-        return DataSet(train_x, train_y, test_x, test_y, classes).first(train_samples)
+        returned = call_user_code(f"data() of {self.label}", self.data)
+        return data_set(returned, self.label).first(train_samples)
 
 
 def declared_functions(file: ModelFile) -> set[str]:
-    """Names defined at the top of the file, without running it; a missing `build` or bad syntax is refused."""
+    """Names defined or imported by the file, without running it; a missing `build` or bad syntax is refused."""
     try:
         tree = ast.parse(file.path.read_text())
     except (SyntaxError, ValueError) as error:
         raise ModelError(f"model file {file.path} is not valid Python: {error}; mend it and run again") from None
     names = _names(tree)
-    imported = any(isinstance(node, ast.ImportFrom) for node in tree.body)
-    if file.function not in names and not imported:
+    if file.function not in names and ANY_NAME not in names:
         raise ModelError(f"model file {file.path} has no function {file.function!r}; {nearest(file.function, names)}")
     return names
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Functions, classes and variables of the module itself, also inside its `if` and `try`."""
+    """Functions, classes, variables and imports of the module itself, also inside its `if` and `try`."""
     names = set[str]()
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
             names.add(child.name)
+        elif isinstance(child, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in child.names}
         elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
             names.add(child.id)
         else:
@@ -104,7 +114,7 @@ def load_user_model(file: ModelFile) -> UserModel:
         raise ModelError(
             f"model file {file.path} has no function {file.function!r}; {nearest(file.function, vars(module))}"
         )
-    optional = {part: getattr(module, part, None) for part in ("data", "loss", "optimizer", "stages", "plan")}
+    optional = {part: getattr(module, part, None) for part in ("data", "loss", "optimizer", "stages", "plan", "metric")}
     return UserModel(
         file.label, build, **{part: value if callable(value) else None for part, value in optional.items()}
     )
@@ -115,15 +125,18 @@ def build_user_model(user_model: UserModel) -> Any:
     return call_user_code(user_model.label, user_model.build)
 
 
-def telling_samples(targets: np.ndarray) -> np.ndarray:
+def telling_samples(targets: Tree) -> np.ndarray:
     """The first sample and one of the highest class, which a model with too few outputs cannot take."""
-    return np.array([0, int(targets.reshape(len(targets), -1).max(axis=1).argmax())])
+    highest = int(leaves(targets)[0].reshape(length(targets), -1).max(axis=1).argmax())
+    return np.array([0, highest])
 
 
 def call_user_code(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function of the user's file returns; if it fails, a `ModelError` says what, how and in which line."""
     try:
         return function(*arguments)
+    except ModelError:
+        raise
     except (Exception, SystemExit) as error:
         place = _line_in_user_code(error)
         raise ModelError(f"{what} fails with {type(error).__name__}: {error}{place}; mend it and run again") from error
@@ -138,16 +151,3 @@ def _line_in_user_code(error: BaseException) -> str:
             place = f" ({Path(filename).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
     return place
-
-
-def _as_array(value: Any, label: str) -> Any:
-    """The value as an array: floats in single precision, whole numbers in int64; others are refused."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ModelError(
-            f"data() of {label} returns something that is no array: {error}; return NumPy arrays"
-        ) from None
-    if array.ndim == 0 or not (np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
-        raise ModelError(f"data() of {label} returns {array.dtype} of shape {array.shape}; return arrays of numbers")
-    return array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array.astype(np.int64)

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from paceline.frameworks.torch.evaluation import cross_entropy  # noqa: E402
 from paceline.frameworks.torch.loss_in_head import TILE_COLUMNS, LossInHead, head_of, padded_scores  # noqa: E402
-from paceline.frameworks.torch.training import cross_entropy  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

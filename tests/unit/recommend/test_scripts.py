@@ -251,7 +251,7 @@ def test_a_strategy_without_a_script_is_told_with_those_that_have_one() -> None:
 
 
 def test_a_misspelt_strategy_is_told_as_such() -> None:
-    assert refused(strategy="torch-dpp") == "there is no strategy 'torch-dpp'; did you mean 'torch-dp'?"
+    assert refused(strategy="torch-dpp") == "there is no strategy 'torch-dpp'; did you mean 'torch-dp' or 'torch-ddp'?"
 
 
 def test_a_knob_that_the_script_cannot_set_is_refused() -> None:

@@ -57,7 +57,15 @@ def test_a_missing_function_is_refused_with_the_nearest_name(write):
 
 
 def test_a_function_may_come_from_elsewhere(write):
-    assert declared_functions(write("from neighbour import build\n")) == set()
+    assert declared_functions(write("from neighbour import build, source as data\n")) == {"build", "data"}
+    assert declared_functions(write("from neighbour import *\n")) == {"*"}
+
+
+def test_imports_of_other_names_do_not_hide_that_the_function_is_missing(write):
+    file = write("import numpy as np\nfrom os.path import join\ndef build(): pass\ndef data(): pass\n", "bild")
+    assert (
+        complaint(declared_functions, file) == f"model file {file.path} has no function 'bild'; did you mean 'build'?"
+    )
 
 
 @pytest.mark.parametrize("text", ["def build(:\n", "build = (\n"])
@@ -177,7 +185,9 @@ def test_a_file_without_data_is_refused_with_every_way_out(write):
 def test_data_that_are_not_four_arrays_are_refused_with_what_they_should_be(write, returned):
     user_model = load_user_model(write(ARRAYS.replace("{}", returned)))
     assert complaint(user_model.load_data, None) == (
-        "data() of net.py:build must return four arrays: train inputs, train targets, test inputs, test targets"
+        "data() of net.py:build must return four arrays: train inputs, train targets, test inputs, test targets; each "
+        "may be an array, a tuple or a dict of them, targets may be None, and two dicts are train and test inputs with "
+        "their labels inside"
     )
 
 

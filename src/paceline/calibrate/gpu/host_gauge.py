@@ -11,9 +11,9 @@ from torch import nn
 from paceline.calibrate.gpu.messages import HostTiming
 from paceline.calibrate.gpu.operations_gauge import Measuring
 from paceline.calibrate.gpu.tiny import TINY_MODELS, TinyModel
+from paceline.frameworks.torch.evaluation import cross_entropy
 from paceline.frameworks.torch.model import build_module
 from paceline.frameworks.torch.optimizer import make_optimizer
-from paceline.frameworks.torch.training import cross_entropy
 from paceline.spec import Execution, Optimizer, Precision
 
 SETTLING_STEPS, STEPS, ROUNDS = 8, 20, 3

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.contract.context import Context
-from paceline.frameworks.torch.training import Loss
+from paceline.data.tree import Tree, call
+from paceline.frameworks.torch.evaluation import Loss
 
 # Columns of the logits are a multiple of this: the width of the tiles in which GPUs compute products, which contains
 # the 16 bytes that cuBLAS asks rows to begin at.
 TILE_COLUMNS = 128
 
 # Inputs and targets to their mean loss.
-LossOfInputs = Callable[[Tensor, Tensor], Tensor]
+LossOfInputs = Callable[[Tree, Tree], Tensor]
 
 
 def loss_of_inputs(context: Context, module: nn.Module, loss: Loss) -> LossOfInputs:
@@ -31,7 +32,7 @@ def loss_of_inputs(context: Context, module: nn.Module, loss: Loss) -> LossOfInp
 
 def loss_of_outputs(module: nn.Module, loss: Loss) -> LossOfInputs:
     """The loss as a function of what the module gives."""
-    return lambda inputs, targets: loss(module(inputs), targets)
+    return lambda inputs, targets: loss(call(module, inputs), targets)
 
 
 def head_of(module: nn.Module) -> nn.Linear | None:

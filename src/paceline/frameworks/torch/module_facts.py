@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.costs.footprint import FLOAT_BYTES
 from paceline.costs.layers import Arrays, LayerFacts, LayerKind
+from paceline.data.tree import Tree, call, leaves, length, map_tree
 from paceline.frameworks.torch.trace.build import without_numbers
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -36,7 +37,7 @@ class _Collector:
         """Adds a module that has just run. One that runs again costs again, and brings no further parameters."""
         flops = self.counter.get_total_flops()
         is_new = name not in self._layer_names
-        arrays = _arrays(module, self._counted) if is_new else ()
+        arrays, frozen = _arrays(module, self._counted) if is_new else ((), ())
         self._layer_names.add(name)
         self.layers.append(
             LayerFacts(
@@ -47,8 +48,9 @@ class _Collector:
                 output_elements=output.numel() // self._samples,
                 tensors=len(arrays),
                 arrays=arrays,
+                frozen_arrays=frozen,
                 kept_elements=self._kept_bytes // FLOAT_BYTES // self._samples,
-                kind=_kind(module) if is_new and _is_trained(module) else "shape",
+                kind=_kind(module) if is_new and next(module.parameters(recurse=False), None) is not None else "shape",
             )
         )
         self._flops, self._kept_bytes = flops, 0
@@ -62,16 +64,16 @@ class _Collector:
         return tensor
 
 
-def module_facts(module: nn.Module, inputs: Tensor) -> tuple[LayerFacts, ...]:
+def module_facts(module: nn.Module, inputs: Tree) -> tuple[LayerFacts, ...]:
     """Facts of the module's layers, in the order of a forward pass."""
     try:
-        return _run(without_numbers(copy.deepcopy(module)), inputs.to("meta"))
+        return _run(without_numbers(copy.deepcopy(module)), map_tree(lambda tensor: tensor.to("meta"), inputs))
     except Exception:  # what a model of the user's raises on tensors without numbers can be anything
         return _run(module, inputs)
 
 
-def _run(module: nn.Module, inputs: Tensor) -> tuple[LayerFacts, ...]:
-    collector, hooks = _Collector(len(inputs), [inputs, *module.parameters()]), []
+def _run(module: nn.Module, inputs: Tree) -> tuple[LayerFacts, ...]:
+    collector, hooks = _Collector(length(inputs), [*leaves(inputs), *module.parameters()]), []
     for name, child in module.named_modules():
         if not list(child.children()) or list(child.parameters(recurse=False)):
 
@@ -83,15 +85,11 @@ def _run(module: nn.Module, inputs: Tensor) -> tuple[LayerFacts, ...]:
             hooks.append(child.register_forward_hook(hook))
     try:
         with torch.autograd.graph.saved_tensors_hooks(collector.keep, lambda tensor: tensor), collector.counter:
-            module(inputs)
+            call(module, inputs)
     finally:
         for hook_handle in hooks:
             hook_handle.remove()
     return tuple(collector.layers)
-
-
-def _is_trained(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
 
 
 def _kind(module: nn.Module) -> LayerKind:
@@ -100,18 +98,22 @@ def _kind(module: nn.Module) -> LayerKind:
     return "convolution" if isinstance(module, nn.modules.conv._ConvNd) else "other"
 
 
-def _arrays(module: nn.Module, counted: set[int]) -> Arrays:
-    """Trainable arrays in the neutral layout: kernels of dense layers and convolutions have inputs before outputs."""
-    arrays: list[tuple[str, tuple[int, ...]]] = []
+def _arrays(module: nn.Module, counted: set[int]) -> tuple[Arrays, Arrays]:
+    """Arrays that are trained and those that are not, in the neutral layout.
+
+    Kernels of dense layers and convolutions have inputs before outputs there.
+    """
+    trained: list[tuple[str, tuple[int, ...]]] = []
+    frozen: list[tuple[str, tuple[int, ...]]] = []
     for name, parameter in module.named_parameters(recurse=False):
-        if not parameter.requires_grad or id(parameter) in counted:
+        if id(parameter) in counted:
             continue
         counted.add(id(parameter))
-        shape = tuple(parameter.shape)
+        arrays, shape = trained if parameter.requires_grad else frozen, tuple(parameter.shape)
         if name == "weight" and isinstance(module, nn.Linear):
             arrays.append(("kernel", (shape[1], shape[0])))
         elif name == "weight" and isinstance(module, CONVOLUTIONS):
             arrays.append(("kernel", (*shape[2:], shape[1], shape[0])))
         else:
             arrays.append((name, shape))
-    return tuple(arrays)
+    return tuple(trained), tuple(frozen)

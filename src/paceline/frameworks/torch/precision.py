@@ -63,8 +63,19 @@ def compute_in_half(spec: RunSpec, module: nn.Module) -> None:
     """As `hold_in_half`, for a whole model, which still takes and returns single precision."""
     hold_in_half(spec, module)
     if spec.precision == "bf16-pure":
-        module.register_forward_pre_hook(cast_inputs(torch.bfloat16))
-        module.register_forward_hook(lambda _module, _inputs, output: in_type(output, torch.float32))
+        module.register_forward_pre_hook(_cast_all_inputs, with_kwargs=True)
+        module.register_forward_hook(lambda _module, _inputs, output: all_in_type(output, torch.float32))
+
+
+def _cast_all_inputs(_module: nn.Module, inputs: Any, named: Any) -> Any:
+    return all_in_type(inputs, torch.bfloat16), all_in_type(named, torch.bfloat16)
+
+
+def all_in_type(values: Any, kind: torch.dtype) -> Any:
+    """The same for each tensor of several: in tuples, dicts and what PyTorch knows as such."""
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(Tensor, lambda tensor: in_type(tensor, kind), values)
 
 
 def cast_inputs(kind: torch.dtype) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:

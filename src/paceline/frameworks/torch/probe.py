@@ -1,17 +1,20 @@
 """What a user's PyTorch model is and takes, found by building it and sending two samples through."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from paceline.contract.context import Context
 from paceline.contract.user_model_facts import UserModelFacts
+from paceline.data.tree import Tree, call, describe, leaves, sample_elements
 from paceline.errors import ModelError
+from paceline.frameworks.torch.evaluation import loss_function
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
-from paceline.frameworks.torch.training import ResidentData, loss_function
-from paceline.workloads.user_model import telling_samples
+from paceline.frameworks.torch.resident_data import ResidentData
+from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
 
 SAMPLES = 2
 # With as many, what a cut or a split needs is looked for; a run looks again with its own number of workers.
@@ -30,20 +33,28 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
-    _pass_through(context, module, inputs, targets)
+    outputs = _pass_through(context, module, inputs, targets)
     functions = {"stages": user_model.stages, "plan": user_model.plan}
     cuts = tuple(name for name, function in functions.items() if function is not None)
     sequential, blocks = isinstance(module, nn.Sequential), find_blocks(module)
-    several = data.batch(data.train, slice(0, FOLLOWED_SAMPLES))[0]
-    reasons = dict.fromkeys(functions, "it has no list of like blocks")
-    if blocks is not None and not sequential:
+    several, form = data.batch(data.train, slice(0, FOLLOWED_SAMPLES))[0], form_of(inputs, outputs)
+    reasons = dict.fromkeys(functions, f"it {form}" if form is not None else "it has no list of like blocks")
+    if blocks is not None and not sequential and form is None:
         reasons = _why_not_automatic(module, several, cuts)
     return UserModelFacts(
-        "torch", parameters, len(context.data.train_inputs), sequential, cuts,
-        layers=module_facts(module, inputs), input_elements=inputs[0].numel(), blocks=blocks.text if blocks else None,
+        "torch", parameters, context.data.train_samples, sequential, cuts,
+        layers=module_facts(module, inputs), input_elements=sample_elements(inputs),
+        blocks=blocks.text if blocks else None,
         automatic_cuts=() if sequential else tuple(name for name in functions if name not in (*cuts, *reasons)),
-        no_automatic_cuts={} if sequential else reasons,
+        no_automatic_cuts={} if sequential else reasons, form=form,
     )  # fmt: skip
+
+
+def form_of(inputs: Tree, outputs: Any) -> str | None:
+    """What the model takes and returns, in words, where that is not one tensor and one tensor."""
+    if isinstance(inputs, torch.Tensor) and isinstance(outputs, torch.Tensor):
+        return None
+    return f"takes {describe(inputs)} and returns {_output_text(outputs)}"
 
 
 def _why_not_automatic(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str, ...]) -> dict[str, str]:
@@ -70,22 +81,48 @@ def _why_not_automatic(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str,
     return reasons
 
 
-def _pass_through(context: Context, module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tree) -> Any:
+    """Sends two samples forward and backward and through the file's metric; gives the model's outputs."""
     assert context.user_model is not None
-    label, shape = context.user_model.label, "x".join(map(str, context.data.input_shape))
+    label, form = context.user_model.label, describe(inputs)
     try:
-        outputs = module(inputs)
+        outputs = call(module, inputs)
     except Exception as error:
         raise ModelError(
-            f"{label} does not take inputs of shape {shape}: {type(error).__name__}: {error}; "
-            f"give the shape that it expects with --input-shape"
+            f"{label} does not take inputs of shape {form}: {type(error).__name__}: {error}; {_hint(context, inputs)}"
         ) from error
     try:
         loss_function(context)(outputs, targets).backward()
     except Exception as error:
-        output_shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
         raise ModelError(
-            f"the output of {label} ({output_shape} for {SAMPLES} samples) does not fit its targets: "
-            f"{type(error).__name__}: {error}; "
+            f"the output of {label} ({_output_text(outputs)} for {SAMPLES} samples) does not fit its targets "
+            f"({describe(targets)}): {type(error).__name__}: {error}; "
             f"give its class count with --classes, or a function loss(outputs, targets) in the file"
         ) from error
+    with torch.no_grad():
+        call_user_code(f"metric() of {label}", context.user_model.metric_values, outputs, targets)
+    return outputs
+
+
+def _hint(context: Context, inputs: Tree) -> str:
+    if context.spec.dataset != USER_DATA:
+        return "give the shape that it expects with --input-shape"
+    kinds = dict.fromkeys(str(leaf.dtype).removeprefix("torch.") for leaf in leaves(inputs) if is_cast_by_models(leaf))
+    if kinds:
+        return (
+            f"data() gives {' and '.join(kinds)}, which reaches the model as it is: cast it in the model's forward, "
+            f"such as images.float() / 255, or return another type"
+        )
+    return "return what it expects from data()"
+
+
+def is_cast_by_models(tensor: torch.Tensor) -> bool:
+    """Whether few layers take numbers of that type, so that a model has to cast them: bytes, booleans and the like."""
+    return not tensor.is_floating_point() and tensor.dtype not in (torch.int64, torch.int32)
+
+
+def _output_text(outputs: Any) -> str:
+    if isinstance(outputs, torch.Tensor):
+        return str(tuple(outputs.shape))
+    parts = f" of {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
+    return f"a {type(outputs).__name__}{parts}"

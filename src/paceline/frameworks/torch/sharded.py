@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
+from paceline.data.tree import Tree
 from paceline.errors import ModelError
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint, is_first_replica
 from paceline.frameworks.torch.compression import DataParallelJob, make_contiguous
@@ -137,7 +138,7 @@ class ShardedJob(TorchJob):
         self._reduces_each = reduces_each
         self._whole_pass = loss_of_inputs(context, self._module, self._loss)
 
-    def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _loss_of(self, inputs: Tree, targets: Tree) -> Tensor:
         return self._whole_pass(inputs, targets)
 
     @contextmanager

@@ -1,70 +1,31 @@
 """The pieces of a PyTorch run that strategies put together: module, resident data, loss, and the step itself."""
 
 import gc
-import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional
 
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
-from paceline.data.base import EVALUATION_BATCH, DataSet
+from paceline.data.tree import Tree, call, chunks
 from paceline.errors import ModelError
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint
+from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.frameworks.torch.precision import HALVES, loss_scale, set_precision
+from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.frameworks.torch.schedule import user_optimizer, with_schedule
 from paceline.spans import SpanRecorder
 from paceline.workloads.base import Weights
 from paceline.workloads.user_model import build_user_model
-
-IMAGE_DIMENSIONS = 4
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class ResidentData:
-    """The data set on the device; images are stored with channels fastest when the memory format asks for it."""
-
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
-    permuted: bool
-    evaluation_batch: int = EVALUATION_BATCH
-
-    @classmethod
-    def load(cls, data: DataSet, device: torch.device, channels_last: bool) -> "ResidentData":
-        """Moves the arrays to the device once."""
-        permuted = channels_last and data.train_inputs.ndim == IMAGE_DIMENSIONS
-
-        def put(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-        def images(array: np.ndarray) -> Tensor:
-            return put(array.transpose(0, 2, 3, 1)) if permuted else put(array)
-
-        return cls(
-            (images(data.train_inputs), put(data.train_targets)),
-            (images(data.test_inputs), put(data.test_targets)),
-            permuted,
-            data.evaluation_batch,
-        )
-
-    def batch(self, part: tuple[Tensor, Tensor], index: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some samples, in the logical order (n, c, h, w)."""
-        inputs = part[0][index]
-        return (inputs.permute(0, 3, 1, 2) if self.permuted else inputs), part[1][index]
 
 
 def torch_device(context: Context) -> torch.device:
@@ -99,24 +60,15 @@ def build(context: Context, device: torch.device) -> nn.Module:
     return module.to(device, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy over samples, and over positions for sequences."""
-    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
-
-
-def loss_function(context: Context) -> Loss:
-    """The user's loss, or cross-entropy."""
-    user_model = context.model.user_model
-    return user_model.loss if user_model is not None and user_model.loss is not None else cross_entropy
-
-
 def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
     """The user's optimizer, or the run's settings; its steps also step what changes its learning rate."""
     user_model, spec = context.model.user_model, context.spec
+    # What is frozen has no gradient and gets no state; ZeRO would deal it out and send it round all the same.
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if user_model is not None and user_model.optimizer is not None:
-        return user_optimizer(user_model.label, user_model.optimizer(module.parameters()))
+        return user_optimizer(user_model.label, user_model.optimizer(trained))
     optimizer = make_optimizer(
-        spec.optimizer, module.parameters(), eager=spec.execution == "eager", graphed="graph" in spec.execution
+        spec.optimizer, trained, eager=spec.execution == "eager", graphed="graph" in spec.execution
     )
     return with_schedule(context, optimizer)
 
@@ -235,18 +187,18 @@ class TorchJob:
                 for tensor in _kept(held):
                     tensor.zero_()
 
-    def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _backward(self, inputs: Tree, targets: Tree) -> Tensor:
         """Leaves the gradients of the mean loss in the parameters and gives that loss."""
         passes = self._context.spec.accumulation
         if passes == 1:
             return self._pass(inputs, targets, 1)
         shares = []
-        for number, (part, aims) in enumerate(zip(inputs.chunk(passes), targets.chunk(passes), strict=True), 1):
+        for number, (part, aims) in enumerate(zip(chunks(inputs, passes), chunks(targets, passes), strict=True), 1):
             with self._sending(last=number == passes):
                 shares.append(self._pass(part, aims, passes))
         return torch.stack(shares).sum()
 
-    def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
+    def _pass(self, inputs: Tree, targets: Tree, passes: int) -> Tensor:
         """Adds the gradients of one of several equal parts of the batch, and gives its share of the mean loss."""
         with self._precision():
             loss = self._loss_of(inputs, targets)
@@ -255,8 +207,8 @@ class TorchJob:
         (loss if self._scale is None else loss * self._scale.factor).backward()
         return loss.detach()
 
-    def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self._loss(self._model(inputs), targets)
+    def _loss_of(self, inputs: Tree, targets: Tree) -> Tensor:
+        return self._loss(call(self._model, inputs), targets)
 
     def _sending(self, last: bool) -> AbstractContextManager[Any]:
         """Around a pass of several; gradients are sent in the last of them."""
@@ -287,7 +239,11 @@ class TorchJob:
 
     def evaluate(self) -> Evaluation:
         """The part of the test set that falls to this process."""
-        return evaluate(self._bare_module(), self._loss, self._data, self._replica, self._replicas)
+        return self._evaluate(self._bare_module())
+
+    def _evaluate(self, model: nn.Module) -> Evaluation:
+        test = TestPart(self._data, self._replica, self._replicas)
+        return evaluate(model, self._loss, self._context.model.user_model, test)
 
     def weights(self) -> Weights:
         """All weights in the neutral layout."""
@@ -353,28 +309,6 @@ def _kept(held: dict[str, Any]) -> Iterator[Tensor]:
 def _bytes(tensor: Tensor) -> int:
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return int(local.numel() * local.element_size())
-
-
-def evaluate(model: nn.Module, loss: Loss, data: ResidentData, part: int, parts: int) -> Evaluation:
-    """Loss and accuracy over one of `parts` stretches of the test set, in as many batches as every other part."""
-    total, loss_sum, predictions, correct, counted = len(data.test[1]), 0.0, 0, 0, 0
-    begin, end = part * total // parts, (part + 1) * total // parts
-    rounds = max(1, math.ceil(math.ceil(total / parts) / data.evaluation_batch))
-    edges = [begin + (end - begin) * number // rounds for number in range(rounds + 1)]
-    model.eval()
-    with torch.no_grad():
-        for start, stop in pairwise(edges):
-            inputs, targets = data.batch(data.test, slice(start, stop))
-            outputs = model(inputs)
-            if outputs is None:  # a stage of the model that is not its last
-                continue
-            loss_sum += float(loss(outputs, targets)) * len(targets) if len(targets) else 0.0
-            counted += len(targets)
-            if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
-                correct += int((outputs.argmax(-1) == targets).sum())
-                predictions += targets.numel()
-    model.train()
-    return Evaluation(counted, loss_sum, predictions or None, correct if predictions else None)
 
 
 def export_weights(context: Context, state: dict[str, Tensor]) -> Weights:

@@ -4,7 +4,6 @@ import hashlib
 import os
 import platform
 import socket
-from importlib import metadata
 
 import psutil
 
@@ -15,6 +14,7 @@ from paceline.runs.agent.messages import MachineFacts, Welcome
 from paceline.runs.meters.environment import environment
 from paceline.runs.meters.machine import boot_id
 from paceline.systems import local_system
+from paceline.systems.local import framework_version
 
 # Set by sshd: the client's address and port, then this machine's own, as the client reached it (ssh(1)).
 SSH_CONNECTION = "SSH_CONNECTION"
@@ -26,7 +26,7 @@ def machine_facts(welcome: Welcome) -> MachineFacts:
     address, interface = find_address(welcome)
     return MachineFacts(
         pid=os.getpid(), host=platform.node(), boot_id=boot_id(), address=address, interface=interface,
-        paceline=metadata.version("paceline"), python=platform.python_version(), frameworks=system.frameworks,
+        paceline=str(framework_version("paceline")), python=platform.python_version(), frameworks=system.frameworks,
         cpu=system.cpu, cores=system.cores, memory_bytes=system.memory_bytes, gpus=system.gpus,
         environment=environment(), data=data_digests(),
     )  # fmt: skip

@@ -4,7 +4,8 @@ Zhao et al., "PyTorch FSDP", VLDB 2023. Gathered once for each pass it is ZeRO s
 (Rajbhandari et al., SC 2020). With replicas it is HSDP: divided within groups, gradients averaged across them.
 """
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import cast
 
 from paceline.contract.context import Context
@@ -48,9 +49,10 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     knobs, local = STRATEGY.knob_values(spec), spec.samples_per_step // spec.workers
     shards = spec.workers // int(knobs["hsdp_replicas"])
     units = units_of(model, by_layers=knobs["wrap"] == "layers")
-    arrays = [array for unit in units.values() for array in unit]
+    arrays, trained = arrays_of(model.unfrozen.layers), arrays_of(model.layers)
     width, gathered_width = parameter_width(spec), compute_width(spec)
-    whole = [sum(array.padded(shards) for array in unit) for unit in units.values()]
+    whole = [sum(array.padded(shards) for array in unit.arrays) for unit in units.values()]
+    reduced = [sum(array.padded(shards) for array in unit.trained) for unit in units.values()]
     # Between the passes of a step, parameters stay gathered and gradients whole, unless each pass reduces them.
     several = spec.accumulation > 1 and knobs["reduce"] == "last"
     # With one worker the parameters are where they are needed, unless they are cast.
@@ -66,14 +68,14 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             ranks=ranks,
             flops=step_flops(model, spec.recompute, local),
             parameter_bytes=held * width,
-            gradient_bytes=held * width + (sum(whole) if several else max(whole)) * reduction_width(spec),
-            optimizer_bytes=optimizer_bytes(spec.optimizer, held, len(arrays), width),
+            gradient_bytes=of_trained * width + (sum(reduced) if several else max(reduced)) * reduction_width(spec),
+            optimizer_bytes=optimizer_bytes(spec.optimizer, of_trained, len(trained), width),
             # Gathered parameters come and go within a step as activations do.
             activation_bytes=kept + gathered * gathered_width,
             work=RankWork(model, local / spec.accumulation, recompute=spec.recompute, gathers=shards > 1),
         )
         for _ in range(int(knobs["hsdp_replicas"]))
-        for ranks, held in shard_runs(arrays, shards)
+        for ranks, held, of_trained in shard_runs_of(arrays, trained, shards)
     )
 
 
@@ -88,19 +90,39 @@ def peaks(spec: RunSpec, model: ModelFacts, footprint: Footprint, step: StepMemo
     return mesh_peaks(spec, plan, model, footprint, step, gathers_layers=by_layers)
 
 
-def units_of(model: ModelFacts, by_layers: bool) -> dict[str, list[Array]]:
+@dataclass(frozen=True)
+class Unit:
+    """Parameters that are gathered together, and those of them whose gradients are reduced."""
+
+    arrays: list[Array]
+    trained: list[Array]
+
+
+def units_of(model: ModelFacts, by_layers: bool) -> dict[str, Unit]:
     """The parameters that are gathered together, by name."""
     if not by_layers:
-        return {"model": arrays_of(model.layers)}
-    return {layer.name: arrays_of([layer]) for layer in model.layers if layer.parameters}
+        return {"model": Unit(arrays_of(model.unfrozen.layers), arrays_of(model.layers))}
+    return {
+        layer.name: Unit(arrays_of([layer.unfrozen]), arrays_of([layer]) if layer.parameters else [])
+        for layer in model.layers
+        if layer.unfrozen.parameters
+    }
 
 
-def unit_messages(spec: RunSpec, name: str, unit: list[Array], shards: int) -> tuple[Message, ...]:
+def shard_runs_of(arrays: list[Array], trained: list[Array], shards: int) -> Iterator[tuple[int, int, int]]:
+    """Ranks in order that hold as much: how many, numbers in the shard of each, and those of them that are trained."""
+    first = 0
+    for ranks, held in shard_runs(arrays, shards):
+        yield ranks, held, sum(array.shard(shards, first) for array in trained)
+        first += ranks
+
+
+def unit_messages(spec: RunSpec, name: str, unit: Unit, shards: int) -> tuple[Message, ...]:
     """Parameters gathered once or twice, gradients scattered, and averaged over the replicas."""
     knobs, all_passes = STRATEGY.knob_values(spec), {"count": spec.accumulation, "passes": spec.accumulation}
     reduced_in = all_passes if knobs["reduce"] == "each" else {}
-    numbers = sum(array.padded(shards) for array in unit)
-    reduced = numbers * reduction_width(spec)
+    numbers = sum(array.padded(shards) for array in unit.arrays)
+    reduced = sum(array.padded(shards) for array in unit.trained) * reduction_width(spec)
     scattered = scattered_reduction(spec, f"gradients of {name}", reduced, shards)
     gathered = all_gather(f"parameters of {name}", numbers * compute_width(spec), shards)
     replicas = all_reduce(f"gradient shards of {name}", reduced / shards, int(knobs["hsdp_replicas"]))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from paceline.contract.context import Context, spec_facts
 from paceline.contract.job import Job
 from paceline.contract.strategy import Knob, Strategy, always_cut_by
-from paceline.contract.traits import MICROBATCHES_AND_SCHEDULE, Traits, one_replica
+from paceline.contract.traits import MICROBATCHES_AND_SCHEDULE, Traits, always, one_replica
 from paceline.costs.cuts import Pipeline, pipeline_footprint, why_not_cut
 from paceline.costs.precision import autocast_numbers, compute_width
 from paceline.frameworks.torch import declared
@@ -44,6 +44,7 @@ STRATEGY: Strategy = Strategy(
     ),
     needs=replace(
         declared.NEEDS_OF_PARTS,
+        one_tensor=always,
         cut_by=always_cut_by("stages"),
         check=lambda spec, _system: why_not_cut(spec, STRATEGY.knob_values(spec), spec_facts),
     ),

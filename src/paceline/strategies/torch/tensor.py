@@ -41,6 +41,7 @@ STRATEGY: Strategy = Strategy(
     ),
     needs=replace(
         declared.NEEDS_OF_PARTS,
+        one_tensor=always,
         cut_by=always_cut_by("plan"),
         check=lambda spec, _system: why_not_split(spec, STRATEGY.knob_values(spec), spec_facts),
     ),

@@ -6,9 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from paceline.analysis.cells import COLUMNS, Column, row_name
+from paceline.analysis.cells import Column, row_name
 from paceline.analysis.comparison import compare_runs
 from paceline.analysis.labels import flatten, setting_title, varying_fields
+from paceline.analysis.quality import all_columns
 from paceline.analysis.rows import Row
 from paceline.errors import UserError
 from paceline.record import Record
@@ -50,7 +51,7 @@ def _pair(pair: Sequence[Row], records: Sequence[Record]) -> dict[str, object]:
         "rows": pair,
         "differing": [(name, settings[0].get(name, "–"), settings[1].get(name, "–")) for name in differing],
         "alike": [(name, value) for name, value in settings[0].items() if name not in differing],
-        "numbers": [_numbers(column, pair) for column in COLUMNS],
+        "numbers": [_numbers(column, pair) for column in all_columns(pair)],
         "verdicts": compare_runs("", (first, second), sides),
         "figures": applicable_figures(pair),
         "comparable": setting_title(pair[0].spec) == setting_title(pair[1].spec),

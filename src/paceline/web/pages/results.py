@@ -11,9 +11,10 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from paceline.analysis.answer import headline
-from paceline.analysis.cells import COLUMNS, cells, row_name, used_columns
+from paceline.analysis.cells import row_name
 from paceline.analysis.findings import gather_findings
 from paceline.analysis.labels import group_by_setting, series_name, varying_fields
+from paceline.analysis.quality import used_columns
 from paceline.analysis.rows import Row
 from paceline.api import Results
 from paceline.export import exporters
@@ -30,7 +31,7 @@ def table_of(title: str, rows: Sequence[Row]) -> dict[str, Any]:
     used = used_columns(measured)
     lines = [
         {"key": row.key, "name": series_name(row, varying), "workers": row.spec.workers,
-         "oversubscribed": row.oversubscribed, "cells": [cells(row)[number] for number in used]}
+         "oversubscribed": row.oversubscribed, "cells": [column.cell(row) for column in used]}
         for row in measured
     ]  # fmt: skip
     unmeasured = [
@@ -38,7 +39,7 @@ def table_of(title: str, rows: Sequence[Row]) -> dict[str, Any]:
         for row in rows
         if not row.measured
     ]
-    headings = [COLUMNS[number].heading for number in used]
+    headings = [column.heading for column in used]
     return {
         "title": title, "answer": headline(rows), "headings": headings, "lines": lines, "unmeasured": unmeasured,
     }  # fmt: skip

@@ -18,8 +18,9 @@ from paceline.frameworks.torch.found_blocks import HoldsBlocks
 from paceline.frameworks.torch.pipeline.follow import CannotCutError
 from paceline.frameworks.torch.pipeline.found import FOLLOWED_SAMPLES, chain_of, found_stages
 from paceline.frameworks.torch.precision import half_of, hold_in_half, in_type, set_precision
+from paceline.frameworks.torch.resident_data import IMAGE_DIMENSIONS, ResidentData
 from paceline.frameworks.torch.segments import TIMED_SAMPLES, TRIAL_SAMPLES, Segment, costs_of, segments_of
-from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData, build
+from paceline.frameworks.torch.training import build
 from paceline.spec import RunSpec
 from paceline.workloads.user_model import UserModel, call_user_code
 

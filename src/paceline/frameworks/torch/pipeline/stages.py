@@ -13,14 +13,14 @@ from paceline.contract.job import Evaluation
 from paceline.costs.cuts import Pipeline
 from paceline.errors import ModelError
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint
+from paceline.frameworks.torch.evaluation import loss_function
 from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, cut_model, in_half
 from paceline.frameworks.torch.precision import LossScale, loss_scale, shared_casts
+from paceline.frameworks.torch.resident_data import IMAGE_DIMENSIONS
 from paceline.frameworks.torch.training import (
-    IMAGE_DIMENSIONS,
     TorchJob,
     export_weights,
-    loss_function,
     optimizer_for,
     torch_device,
 )

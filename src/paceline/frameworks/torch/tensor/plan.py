@@ -15,12 +15,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from paceline.contract.context import Context
 from paceline.errors import ModelError
 from paceline.frameworks.torch.pipeline.cut import CLOSE
+from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.frameworks.torch.segments import TRIAL_SAMPLES, flattened_sequence
 from paceline.frameworks.torch.tensor.dense import STYLES, split_dense
 from paceline.frameworks.torch.tensor.guess import CannotGuessError, guess_plan
 from paceline.frameworks.torch.tensor.pairs import SplitPair, split_pairs
 from paceline.frameworks.torch.tensor.split import Arrangement, send_in_half
-from paceline.frameworks.torch.training import ResidentData
 from paceline.workloads.user_model import call_user_code
 
 # How far a gradient may be from that of the whole, of its own norm and of the norm of all gradients.

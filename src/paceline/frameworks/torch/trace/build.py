@@ -10,7 +10,7 @@ from paceline.contract.context import Context, data_request, spec_layers
 from paceline.data import DataSet, data_source
 from paceline.errors import ModelError
 from paceline.frameworks.torch.model import build_module
-from paceline.frameworks.torch.training import IMAGE_DIMENSIONS, ResidentData
+from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.workloads.base import Layers
 from paceline.workloads.layers import Shape
 from paceline.workloads.user_model import USER_DATA, build_user_model
@@ -69,23 +69,23 @@ def resident_on_meta(context: Context, shape: Shape) -> ResidentData:
     spec = context.spec
     if spec.dataset == USER_DATA:
         data = context.data
-        counts = len(data.train_inputs), len(data.test_inputs)
     else:
-        source = data_source(str(spec.dataset))
-        request = data_request(spec)
-        data = _one_sample(context, shape)
-        counts = source.count(request), source.test_count(request)
-    permuted = spec.memory_format == "channels_last" and data.train_inputs.ndim == IMAGE_DIMENSIONS
+        source, request, sample = data_source(str(spec.dataset)), data_request(spec), _one_sample(context, shape)
+        train, test = source.count(request), source.test_count(request)
+        data = DataSet(
+            _repeated(sample.train_inputs, train), _repeated(sample.train_targets, train),
+            _repeated(sample.test_inputs, test), _repeated(sample.test_targets, test), sample.classes,
+        )  # fmt: skip
 
-    def put(array: np.ndarray, count: int) -> Tensor:
-        kind = torch.from_numpy(array[:1]).dtype
-        return torch.empty((count, *array.shape[1:]), dtype=kind, device=META)
+    def put(array: np.ndarray, _device: torch.device) -> Tensor:
+        return torch.empty(array.shape, dtype=torch.from_numpy(np.array(array[:1])).dtype, device=META)
 
-    def images(array: np.ndarray, count: int) -> Tensor:
-        return put(array.transpose(0, 2, 3, 1) if permuted else array, count)
+    return ResidentData.load(data, META, spec.memory_format == "channels_last", put)
 
-    train, test = ((images(data.train_inputs, count), put(data.train_targets, count)) for count in counts)
-    return ResidentData(train, test, permuted, data.evaluation_batch)
+
+def _repeated(array: np.ndarray, count: int) -> np.ndarray:
+    """The first sample that often, in the memory of one."""
+    return np.broadcast_to(array[:1], (count, *array.shape[1:]))
 
 
 def _one_sample(context: Context, shape: Shape) -> DataSet:

@@ -13,13 +13,15 @@ from paceline.contract.context import Context, Model, Process, Rendezvous
 from paceline.contract.trace import Trace
 from paceline.costs.operations import LayerOperations, StepOperations
 from paceline.costs.step_memory import LayerMemory, StepMemory
+from paceline.data.tree import Tree, leaves, take
 from paceline.frameworks.torch.precision import compute_in_half
 from paceline.frameworks.torch.recompute import recompute
+from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.frameworks.torch.trace.build import META, build_on_meta, layers_of, resident_on_meta
 from paceline.frameworks.torch.trace.cuda_on_meta import cuda_on_meta, next_node_number
 from paceline.frameworks.torch.trace.recorder import BLOCK_BYTES, Moment, Phase, Recorder
 from paceline.frameworks.torch.trace.scratch import Scratch
-from paceline.frameworks.torch.training import ResidentData, TorchJob, optimizer_for
+from paceline.frameworks.torch.training import TorchJob, optimizer_for
 from paceline.spec import RunSpec
 from paceline.systems.gpu_memory import GpuMemory
 from paceline.workloads.base import Layers, named_layers
@@ -43,17 +45,16 @@ class TracedJob(TorchJob):
     @property
     def evaluation_samples(self) -> tuple[int, int]:
         """Samples in the largest batch of the evaluation, and in all of them."""
-        total = len(self._meta_data.test[1])
+        total = self._meta_data.test_samples
         return math.ceil(total / math.ceil(total / self._meta_data.evaluation_batch)), total
 
     def evaluate_once(self) -> None:
         """One of those batches."""
         most, _ = self.evaluation_samples
-        inputs, targets = self._meta_data.test
-        self._data = replace(self._meta_data, test=(inputs[:most], targets[:most]))
+        self._data = replace(self._meta_data, test=take(self._meta_data.test, slice(most)))
         self.evaluate()
 
-    def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
+    def _pass(self, inputs: Tree, targets: Tree, passes: int) -> Tensor:
         with self._recorder.during("forward"):
             return super()._pass(inputs, targets, passes)
 
@@ -134,7 +135,8 @@ class _Tracing:
     def trace(self, spec: RunSpec, gpu: GpuMemory, data: ResidentData) -> Trace:
         """The second of two steps, and an evaluation."""
         recorder, job = self._recorder, self._job
-        resident = [*data.train, *data.test]
+        # Labels may be inputs and targets, and are there once.
+        resident = list({id(tensor): tensor for tensor in leaves((data.train, data.test))}.values())
         for tensor in (*self._module.parameters(), *self._module.buffers(), *resident):
             recorder.add(tensor)
         rows = torch.empty(spec.samples_per_step, dtype=torch.int64, device=META)

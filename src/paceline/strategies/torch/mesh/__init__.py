@@ -52,6 +52,11 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             f"what {spec.model.label} costs with its layers split by torch-mesh is not known; "
             f"ask for a layout without tensor, or for torch-tensor"
         )
+    if model.unfrozen is not model:
+        raise SpecError(
+            f"what {spec.workload} costs on torch-mesh with parameters that are not trained is not known; "
+            f"ask for torch-fsdp or torch-ddp"
+        )
     return mesh_footprint(spec, plan_of(spec), model)
 
 
@@ -76,6 +81,12 @@ def cut_by(spec: RunSpec) -> tuple[Cut, ...]:
     """A user's model is cut for a pipeline, and split for tensor parallelism."""
     layout = plan_of(spec).layout
     return (*(("stages",) if layout.pipeline > 1 else ()), *(("plan",) if layout.tensor > 1 else ()))
+
+
+def passes_one_tensor(spec: RunSpec) -> bool:
+    """Whether the layout cuts models or sequences; copies and shards take any batch."""
+    layout = plan_of(spec).layout
+    return max(layout.pipeline, layout.tensor, layout.context) > 1
 
 
 def user_functions(spec: RunSpec) -> set[str]:
@@ -111,6 +122,7 @@ STRATEGY = Strategy(
         heeds=declared.STEP_FIELDS | {"layout", "reduction", "offload"},
         check=check,
         cut_by=cut_by,
+        one_tensor=passes_one_tensor,
         can_be_instrumented=can_be_instrumented,
     ),
     traits=Traits(

@@ -12,14 +12,14 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.layouts import MeshPlan
+from paceline.data.tree import map_tree, take
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint
+from paceline.frameworks.torch.evaluation import loss_function
 from paceline.frameworks.torch.group import join_group
 from paceline.frameworks.torch.tensor.job import group_by_mesh, parameters_by_mesh
 from paceline.frameworks.torch.training import (
     TorchJob,
-    evaluate,
     export_weights,
-    loss_function,
     optimizer_for,
     torch_device,
 )
@@ -108,8 +108,8 @@ class MeshJob(TorchJob):
     def _train_rows(self, rows: Tensor, last: bool) -> Tensor | None:
         data = self._data
         stretch = self._stages.groups.stretch
-        inputs = stretch.of(data.batch(data.train, rows)[0]) if self._stages.takes_inputs else None
-        targets = stretch.of(data.train[1][rows]) if self._stages.gives_outputs else None
+        inputs = map_tree(stretch.of, data.batch(data.train, rows)[0]) if self._stages.takes_inputs else None
+        targets = map_tree(stretch.of, take(data.train[1], rows)) if self._stages.gives_outputs else None
         return self._train(inputs, targets, last)
 
     def losses(self) -> list[float] | None:  # type: ignore[override]  # `Job` allows None
@@ -118,9 +118,7 @@ class MeshJob(TorchJob):
 
     def evaluate(self) -> Evaluation | None:  # type: ignore[override]
         """The data rank's part of the test set, told by the first of the ranks that split its layers."""
-        evaluation = evaluate(
-            _Whole(self._stages, self._context), self._loss, self._data, self._replica, self._replicas
-        )
+        evaluation = self._evaluate(_Whole(self._stages, self._context))
         self._stages.reshard()
         first = self._stages.mesh["tensor"].get_local_rank() == self._stages.groups.stretch.index == 0
         tells = self._stages.gives_outputs and first
@@ -177,10 +175,10 @@ class _Whole(nn.Module):
         super().__init__()
         self._stages, self._vocabulary = stages, context.data.classes or 0
 
-    def forward(self, inputs: Tensor) -> Tensor | None:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
         """Outputs where the last stage is."""
         stretch = self._stages.groups.stretch
-        outputs = self._stages(stretch.of(inputs))
+        outputs = self._stages(*map_tree(stretch.of, inputs), **map_tree(stretch.of, named))
         if outputs is None:
             return None
         return stretch.whole(whole_logits(outputs, self._stages.parts_of_logits, self._vocabulary))

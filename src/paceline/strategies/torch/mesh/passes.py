@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from paceline.contract.context import Context
+from paceline.frameworks.torch.evaluation import Loss
 from paceline.frameworks.torch.loss_in_head import loss_of_inputs, loss_of_outputs
 from paceline.frameworks.torch.pipeline.stages import room_for
 from paceline.frameworks.torch.sharded import send_with_last_pass
-from paceline.frameworks.torch.training import Loss
 from paceline.strategies.torch.mesh.stages import MeshStage, RankStages
 
 # Trains on one pass: inputs where the first stage is, targets where the last is, which alone knows the loss.

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -82,12 +83,15 @@ class RankStages(nn.Module):
         """The stages, for an instrumented run: each of their passes is recorded."""
         return self.held
 
-    def forward(self, inputs: Tensor) -> Tensor | None:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
         """The outputs of the whole model where its last stage is, else nothing."""
-        activations: Tensor = inputs
+        if self.plan.stages == 1:
+            return self.held[0].module(*inputs, **named)
+        (samples,) = inputs
+        activations: Tensor = samples
         for stage in self.held:
             if stage.index:
-                activations = self._received(stage, activations, len(inputs))
+                activations = self._received(stage, activations, len(samples))
             activations = stage.module(activations)
             if stage.index + 1 < self.plan.stages and self._holder(stage.index + 1) != self.place and len(activations):
                 dist.send(activations.contiguous(), group=self._group, group_dst=self._holder(stage.index + 1))

@@ -22,8 +22,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from paceline.frameworks.torch.evaluation import Loss
 from paceline.frameworks.torch.layers import BlockModule, EmbedModule
-from paceline.frameworks.torch.training import Loss
 from paceline.frameworks.torch.transformer_layers import LlamaModule, MoeModule, TokenEmbedModule
 
 # Dimensions of activations; the first are the samples.
