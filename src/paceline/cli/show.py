@@ -8,15 +8,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.analysis.answer import headline, verdict_lines
+from paceline.analysis.batches.regimes import batch_searches
 from paceline.analysis.cells import Column as QualityColumn
 from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import group_by_setting, series_name, unmeasured_in_settings, varying_fields
 from paceline.analysis.quality import quality_columns
-from paceline.analysis.regimes import batch_searches
 from paceline.analysis.rows import Row, SummaryOptions, summarise
-from paceline.cli.batch_tables import print_progress, print_search
-from paceline.cli.detail_tables import TABLES
+from paceline.cli.detail_tables import TABLES, print_progress, print_search
 from paceline.cli.options import make_option
 from paceline.cli.terminal import Db, StudyName, flag, output, plain_table, print_json
 from paceline.errors import UserError

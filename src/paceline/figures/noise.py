@@ -32,7 +32,9 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     names = list(dict.fromkeys(value["series"] for value in values))
     scale = altair.Scale(type="log", nice=True)
     base = altair.Chart(altair.Data(values=values)).encode(
-        x=altair.X("epoch:Q", title="epoch", axis=altair.Axis(format="d", tickMinStep=1)),
+        x=altair.X(
+            "epoch:Q", title="epoch", scale=altair.Scale(zero=False), axis=altair.Axis(format="d", tickMinStep=1)
+        ),
         color=colours(names, legend=altair.Legend(orient="top", columns=2)),
     )
     y = altair.Y("noise:Q", title=AXIS, scale=scale)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import altair
 import numpy as np
 
-from paceline.analysis.regimes import BatchSearch, Regimes, batch_searches, describe_search
+from paceline.analysis.batches.regimes import BatchSearch, Regimes, batch_searches, describe_search
 from paceline.analysis.rows import Row
 from paceline.figures.base import (
     INK,

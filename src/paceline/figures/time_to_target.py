@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.regimes import BatchSearch, batch_searches
+from paceline.analysis.batches.regimes import BatchSearch, batch_searches
+from paceline.analysis.batches.time_to_target import TargetTime, target_times
 from paceline.analysis.rows import Row
-from paceline.analysis.time_to_target import TargetTime, target_times
 from paceline.figures.base import PANEL_HEIGHT, PANEL_WIDTH, Drawing, Figure, Value, colours, compose_chart
 from paceline.units import format_seconds
 
@@ -17,21 +17,21 @@ MARGIN = 1.4
 
 def applies(rows: Sequence[Row]) -> list[tuple[BatchSearch, list[TargetTime]]]:
     """Searches with regimes, beside which the time of a step is known."""
-    found = [(search, target_times(search, rows)) for search in batch_searches(rows)]
-    return [(search, times) for search, times in found if times]
+    searches = [(search, target_times(search, rows)) for search in batch_searches(rows)]
+    return [(search, times) for search, times in searches if times]
 
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A panel per search, a line per local batch."""
-    found = applies(rows)
+    searches = applies(rows)
     how = [
         "Each worker has the local batch of its line, so more workers train on larger batches",
         "Filled: the time of a step was measured with so many workers. Open: taken to be that of the most measured, as "
         "if more workers sent for free, so that what remains is the batch that grows too large",
     ]
-    shown = [row for search, _ in found for row in search.rows]
+    shown = [row for search, _ in searches for row in search.rows]
     return compose_chart(
-        Drawing([_panel(search, times) for search, times in found]), shown, "Time to the target by workers", how
+        Drawing([_panel(search, times) for search, times in searches]), shown, "Time to the target by workers", how
     )
 
 

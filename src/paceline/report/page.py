@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.answer import answer
+from paceline.analysis.batches.regimes import batch_searches, describe_search
 from paceline.analysis.explanation import progress
 from paceline.analysis.findings import gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import unmeasured_in_settings
-from paceline.analysis.regimes import batch_searches, describe_search
 from paceline.analysis.reproduction import recipes
 from paceline.analysis.rows import Row, summarise
 from paceline.errors import user_can_choose

@@ -44,10 +44,11 @@ class Looker:
         self.cpu_seconds += process_time() - cpu_began
         return self.job.clock() - began
 
-    def _reached(self, found: Evaluation) -> bool:
+    def _reached(self, evaluation: Evaluation) -> bool:
         if self.spec.target_accuracy is not None:
             return (
-                bool(found.predictions) and (found.correct or 0) / (found.predictions or 1) >= self.spec.target_accuracy
+                bool(evaluation.predictions)
+                and (evaluation.correct or 0) / (evaluation.predictions or 1) >= self.spec.target_accuracy
             )
         assert self.spec.target_loss is not None
-        return found.loss_sum / found.samples <= self.spec.target_loss
+        return evaluation.loss_sum / evaluation.samples <= self.spec.target_loss

@@ -122,7 +122,7 @@ def _epoch(
         epoch=epoch, stamps=stamps, ended=ended, cpu_seconds=cpu_seconds, losses=losses, evaluation=evaluation,
         gradients=gradients, resident=memory, evaluation_seconds=perf_counter() - evaluation_started, paused=paused,
     )  # fmt: skip
-    made = min(steps, (len(stamps) - 1) * stride)
-    rate = made * samples_per_step * 1e9 / max(1, ended - stamps[0])
-    report(EpochEvent(epoch=epoch, steps=made, samples_per_second=rate))
+    steps_made = min(steps, (len(stamps) - 1) * stride)
+    rate = steps_made * samples_per_step * 1e9 / max(1, ended - stamps[0])
+    report(EpochEvent(epoch=epoch, steps=steps_made, samples_per_second=rate))
     return result

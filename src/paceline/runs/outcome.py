@@ -283,7 +283,7 @@ def _looks(results: list[RankResult]) -> tuple[Look, ...]:
     for result in results:
         for look in result.measured.looks:
             by_step.setdefault(look.step, []).extend([look.evaluation] if look.evaluation is not None else [])
-    values = {step: evaluated(found) for step, found in sorted(by_step.items()) if found}
+    values = {step: evaluated(tests) for step, tests in sorted(by_step.items()) if tests}
     return tuple(
         Look(step=step, test_loss=value["test_loss"], test_accuracy=value["test_accuracy"])
         for step, value in values.items()

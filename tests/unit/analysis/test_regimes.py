@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.analysis.regimes import batch_searches, describe_search, fit_regimes
+from paceline.analysis.batches.regimes import batch_searches, describe_search, fit_regimes
 from paceline.analysis.rows import summarise
 from paceline.record import Epoch, Look, Rank, Record, Status
 from paceline.spec import RunSpec
@@ -89,8 +89,8 @@ def test_each_batch_gets_the_rate_with_the_fewest_steps_over_seeds_that_all_came
     assert (small.lr, small.steps, small.at_the_edge) == (0.1, (100, 120), False)
     assert (middle.lr, middle.steps) == (0.1, (70,))
     assert (large.lr, large.steps) == (0.3, (40,))
-    assert small.tried == (0.01, 0.1, 0.3)
-    assert small.reached == (0.01, 0.1)
+    assert small.rates == (0.01, 0.1, 0.3)
+    assert small.reaching_rates == (0.01, 0.1)
     assert search.missed == (64,)
     assert search.target == "accuracy 0.9"
     assert search.regimes is not None

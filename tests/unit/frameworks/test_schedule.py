@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from paceline.errors import ModelError
-from paceline.frameworks.torch.optimizer import make_optimizer
-from paceline.frameworks.torch.schedule import RunSchedule, follow, scheduler_of, user_optimizer
+from paceline.frameworks.torch.optimizer import RunSchedule, follow, make_optimizer, scheduler_of, user_optimizer
 from paceline.spec import Optimizer
 
 pytestmark = pytest.mark.torch

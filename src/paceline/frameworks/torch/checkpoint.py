@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from paceline.frameworks.durable_files import forget, write_durably
-from paceline.frameworks.torch.schedule import scheduler_of
+from paceline.frameworks.torch.optimizer import scheduler_of
 
 # Numbers beside the tensors: the object that has one, and the attribute.
 Numbers = list[tuple[Any, str]]

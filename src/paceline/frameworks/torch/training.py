@@ -19,10 +19,9 @@ from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_functi
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
-from paceline.frameworks.torch.optimizer import make_optimizer
+from paceline.frameworks.torch.optimizer import make_optimizer, user_optimizer, with_schedule
 from paceline.frameworks.torch.precision import HALVES, loss_scale, set_precision
 from paceline.frameworks.torch.resident_data import ResidentData
-from paceline.frameworks.torch.schedule import user_optimizer, with_schedule
 from paceline.spans import SpanRecorder
 from paceline.workloads.base import Weights
 from paceline.workloads.user_model import build_user_model

@@ -15,9 +15,8 @@ from paceline.contract.context import Context
 from paceline.costs.servers import Cut, Stretch, within
 from paceline.errors import ModelError
 from paceline.frameworks.torch.group import leave_group
-from paceline.frameworks.torch.optimizer import make_optimizer
+from paceline.frameworks.torch.optimizer import make_optimizer, user_optimizer, with_schedule
 from paceline.frameworks.torch.precision import parameter_type
-from paceline.frameworks.torch.schedule import user_optimizer, with_schedule
 from paceline.frameworks.torch.servers.client import DONE, WORD_TAG, gradient_tag, tells_dimensions, value_tag
 from paceline.frameworks.torch.servers.links import GroupLink, Link
 from paceline.frameworks.torch.training import held_bytes

@@ -107,13 +107,13 @@ class BatchOutcome:
     steps: tuple[float, ...]
     step_seconds: float | None
     # Learning rates that were tried, and those with which every seed came to the target.
-    tried: tuple[float, ...]
-    reached: tuple[float, ...]
+    rates: tuple[float, ...]
+    reaching_rates: tuple[float, ...]
 
     @property
     def at_the_edge(self) -> bool:
         """Whether the best rate is the smallest or the largest that was tried, so that a better one may lie beyond."""
-        return len(self.tried) > 1 and self.lr in (min(self.tried), max(self.tried))
+        return len(self.rates) > 1 and self.lr in (min(self.rates), max(self.rates))
 
 
 @dataclass(frozen=True)
@@ -186,9 +186,9 @@ def target_text(row: Row) -> str:
 def describe_search(search: BatchSearch) -> list[str]:
     """What was found, in sentences: the regimes with their intervals, and what the search leaves open."""
     sentences = []
-    tried = [outcome.batch for outcome in search.outcomes]
+    batches = [outcome.batch for outcome in search.outcomes]
     if search.regimes is not None:
-        regimes, span = search.regimes, (min(tried), max(tried))
+        regimes, span = search.regimes, (min(batches), max(batches))
         sentences += [
             f"To {search.target}, doubling the batch nearly halves the steps up to about "
             f"{_samples(regimes.perfect_up_to, span)}.",
@@ -199,24 +199,24 @@ def describe_search(search: BatchSearch) -> list[str]:
         ]
     else:
         sentences.append(
-            f"{len(tried)} of the batches came to {search.target}; at least {LEAST_BATCHES} must for their regimes."
+            f"{len(batches)} of the batches came to {search.target}; at least {LEAST_BATCHES} must for their regimes."
         )
     if search.missed:
-        batches = ", ".join(f"{batch:,}" for batch in search.missed)
-        sentences.append(f"Batch {batches} never came to it within the budget of a run.")
+        missed = ", ".join(f"{batch:,}" for batch in search.missed)
+        sentences.append(f"Batch {missed} never came to it within the budget of a run.")
     edges = [outcome for outcome in search.outcomes if outcome.at_the_edge]
     if edges:
-        batches = ", ".join(f"{outcome.batch:,} ({outcome.lr:g})" for outcome in edges)
+        at_edges = ", ".join(f"{outcome.batch:,} ({outcome.lr:g})" for outcome in edges)
         sentences.append(
-            f"The best learning rate is at the edge of those tried for batch {batches}: a better one may lie beyond."
+            f"The best learning rate is at the edge of those tried for batch {at_edges}: a better one may lie beyond."
         )
     return sentences
 
 
-def _samples(found: Interval, tried: tuple[int, int]) -> str:
+def _samples(fitted: Interval, span: tuple[int, int]) -> str:
     """A batch with its interval, and a word where it lies outside of the batches that were tried."""
-    low, high = (None if end is None else f"{end:,.0f}" for end in (found.low, found.high))
+    low, high = (None if end is None else f"{end:,.0f}" for end in (fitted.low, fitted.high))
     ends = f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else "any"
-    beyond = f"; more than the largest tried, {tried[1]:,}" if found.value > tried[1] else ""
-    below = f"; less than the smallest tried, {tried[0]:,}" if found.value < tried[0] else ""
-    return f"{found.value:,.0f} samples (90 %: {ends}{beyond}{below})"
+    beyond = f"; more than the largest tried, {span[1]:,}" if fitted.value > span[1] else ""
+    below = f"; less than the smallest tried, {span[0]:,}" if fitted.value < span[0] else ""
+    return f"{fitted.value:,.0f} samples (90 %: {ends}{beyond}{below})"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.analysis.regimes import BatchSearch
+from paceline.analysis.batches.regimes import BatchSearch
 from paceline.analysis.rows import Row
 
 # Worker counts that no run had go on to where a batch is this many times the one from which on doubling hardly helps.
