@@ -53,11 +53,15 @@ def _scale_fields(study: Study, scale: str) -> dict[str, Any]:
         raise SpecError(f"study {study.name} has no scale {scale!r}; {nearest(scale, [*study.scales, FULL])}")
     for name in study.scales[scale]:
         if name not in _SHRINKABLE:
-            raise SpecError(
-                f"study {study.name}: scale {scale} changes {name}, and a scale may only make a study smaller; "
-                f"use {', '.join(_SHRINKABLE)}"
-            )
+            raise SpecError(_not_smaller(study, scale, name))
     return dict(study.scales[scale])
+
+
+def _not_smaller(study: Study, scale: str, name: str) -> str:
+    return (
+        f"study {study.name}: scale {scale} changes {name}, and a scale may only make a study smaller; "
+        f"use {', '.join(_SHRINKABLE)}"
+    )
 
 
 def _smaller_budget(study: Study, budget: dict[str, int] | None) -> Budget | None:
@@ -67,7 +71,9 @@ def _smaller_budget(study: Study, budget: dict[str, int] | None) -> Budget | Non
 def _check_levels(study: Study, scale: str, changes: dict[str, Any]) -> None:
     """Refuses levels that the study itself does not have."""
     for name in set(_LEVELS) & set(changes):
-        there = study.factors.get(name, [study.fixed.get(name)])
+        if name not in study.factors:
+            raise SpecError(_not_smaller(study, scale, name))
+        there = study.factors[name]
         levels = changes[name] if isinstance(changes[name], list) else [changes[name]]
         more = [level for level in levels if level not in there]
         if more:

@@ -92,9 +92,9 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
     for search in searches:
         print_search(search)
     searched = {row.key for search in searches for row in search.rows}
-    rows = [row for row in rows if row.key not in searched]
-    without_result = unmeasured_in_settings(rows, without={"link"})
-    settings = group_by_setting(rows, without={"link"})
+    others = [row for row in rows if row.key not in searched]
+    without_result = unmeasured_in_settings(others, without={"link"})
+    settings = group_by_setting(others, without={"link"})
     for title, group in settings.items():
         of_setting = [entry for entry in without_result if entry[-1] in ("", title)]
         if not of_setting and not any(row.measured for row in group):
@@ -111,7 +111,7 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
             TABLES[name](group)
     titles = {"", *settings}
     _print_unmeasured([entry for entry in without_result if entry[-1] not in titles])
-    _print_verdicts(rows)
+    _print_verdicts(others)
     _print_findings(gather_findings(records, rows))
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.analysis.batches.regimes import batch_searches, describe_search, fit_regimes
+from paceline.analysis.batches.time_to_target import target_times
 from paceline.analysis.rows import summarise
 from paceline.record import Epoch, Look, Rank, Record, Status
 from paceline.spec import RunSpec
@@ -124,3 +125,22 @@ def test_what_was_found_is_said_with_what_the_search_leaves_open() -> None:
 def test_too_few_batches_are_said_to_be_too_few() -> None:
     (search,) = batch_searches(summarise([record(8, 0.1, 0, 10), record(16, 0.1, 0, 8)]))
     assert describe_search(search) == ["2 of the batches came to accuracy 0.9; at least 3 must for their regimes."]
+
+
+def test_time_to_the_target_goes_on_beyond_what_was_measured_until_workers_hardly_help() -> None:
+    runs = [record(batch, 0.1, 0, round(50 * (1 + 100 / batch))) for batch in (8, 16, 32, 64, 128, 256)]
+    beside = [
+        record(8, 0.1, 0, None).model_copy(
+            update={"spec": RunSpec(strategy="torch-ddp", workers=workers, local_batch=16, steps=500),
+                    "steady_step_seconds": seconds, "looks": ()}
+        )
+        for workers, seconds in ((1, 0.1), (2, 0.12))
+    ]  # fmt: skip
+    rows = summarise([*runs, *beside])
+    (search,) = batch_searches(rows)
+    times = target_times(search, rows)
+    assert [(time.workers, time.measured) for time in times[:3]] == [(1, True), (2, True), (4, False)]
+    assert times[0].seconds == pytest.approx(50 * (1 + 100 / 16) * 0.1, rel=0.05)
+    assert times[2].seconds == pytest.approx(50 * (1 + 100 / 64) * 0.12, rel=0.05)
+    assert {time.local_batch for time in times} == {16}
+    assert max(time.workers for time in times) * 16 <= 2 * 450 * 1.1
