@@ -78,6 +78,8 @@ class TrainingOptions:
         bool,
         typer.Option("--noise-scale", help="Measure how noisy gradients are: which batch pays.", rich_help_panel=_HOW),
     ] = False
+    batch_norm: Annotated[str | None, _how("Statistics of batch norms: local, synchronised.", "NAME,...")] = None
+    dropout: Annotated[str | None, _how("Dropout drawn by-worker, by-sample.", "NAME,...")] = None
     precision: Annotated[str | None, _how("fp32, tf32, bf16, fp16, bf16-pure.", "NAME,...")] = None
     reduction: Annotated[str | None, _how("Gradients added up in fp32 or bf16.", "NAME,...")] = None
     offload: Annotated[str | None, _how("Keep shards in the host's memory: true, false.", "BOOL,...")] = None
@@ -89,6 +91,9 @@ class TrainingOptions:
     link: Annotated[str | None, _how("Between workers, such as 1gbit or 100mbit:5ms.", "RATE[:DELAY],...")] = None
     cores_per_worker: Annotated[str | None, _how("CPU cores of each worker.", "N,...")] = None
     allocator: Annotated[str | None, _how("tuned, default.", "NAME,...")] = None
+    loader_workers: Annotated[str | None, _how("Processes that read batches for each worker.", "N,...")] = None
+    prefetch: Annotated[str | None, _how("Batches that each of them reads ahead.", "N,...")] = None
+    pin_memory: Annotated[str | None, _how("Read batches where a GPU copies from: true, false.", "BOOL,...")] = None
     checkpoint_every: Annotated[
         str | None, _how("Save model and optimizer every so many steps; timed apart.", "N,...")
     ] = None

@@ -17,6 +17,20 @@ GRAPH_EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled", "graph", "compil
 STEP_FIELDS = frozenset({"accumulation", "recompute", "clip", "checkpoint_every"})
 
 
+# The same of strategies whose workers train in step, each on its share: with them, training is that of one worker.
+EQUAL_FIELDS = frozenset({"batch_norm", "dropout"})
+
+
+def check_equality(spec: RunSpec) -> str | None:
+    """Why such a run cannot draw dropout by sample, in words, or None."""
+    if spec.dropout == "by-worker" or (spec.execution == "eager" and spec.recompute == "none"):
+        return None
+    return (
+        f"dropout by-sample replaces dropout as it runs, which execution {spec.execution} with recompute "
+        f"{spec.recompute} would not see; use execution eager and recompute none"
+    )
+
+
 def check_step(spec: RunSpec, system: System) -> str | None:
     """Why `TorchJob` cannot make such a step, in words, or None."""
     return (
@@ -25,6 +39,7 @@ def check_step(spec: RunSpec, system: System) -> str | None:
         or check_graph(spec, system)
         or check_recompute(spec)
         or check_precision(spec)
+        or check_equality(spec)
     )
 
 
@@ -128,11 +143,27 @@ def is_out_of_memory(error: BaseException) -> bool:
     return type(error) is RuntimeError and "DefaultCPUAllocator" in str(error)
 
 
+def why_not_read(spec: RunSpec) -> str | None:
+    """Why such a run cannot read data while it trains, in words, or None."""
+    if "graph" not in spec.execution:
+        return None
+    return f"and execution {spec.execution} of {spec.strategy} replays steps over data on the GPU; use eager"
+
+
 # Of strategies whose parameters stay in single precision, and which cannot skip a step as fp16 needs it.
 WHOLE_PARAMETERS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
 PRECISIONS: tuple[Precision, ...] = (*WHOLE_PARAMETERS, "fp16", "bf16-pure")
-NEEDS = Needs(precisions=PRECISIONS, executions=("eager", "compiled"), is_out_of_memory=is_out_of_memory)
+NEEDS = Needs(
+    precisions=PRECISIONS,
+    executions=("eager", "compiled"),
+    reads=frozenset({"arrays", "memmap", "dataset", "stream"}),
+    loader_processes=True,
+    why_not_read=why_not_read,
+    is_out_of_memory=is_out_of_memory,
+)
 # Where servers have the optimizer's state, no worker could save it.
 SERVED_STEP_FIELDS = STEP_FIELDS - {"checkpoint_every"}
 # Of strategies that give each worker a part of the model.
-NEEDS_OF_PARTS = replace(NEEDS, executions=("eager",), heeds=frozenset({"checkpoint_every"}))
+NEEDS_OF_PARTS = replace(
+    NEEDS, executions=("eager",), heeds=frozenset({"checkpoint_every"}), reads=NEEDS.reads - {"stream"}
+)

@@ -211,7 +211,7 @@ STRATEGY: Strategy = Strategy(
     needs=replace(
         declared.NEEDS,
         executions=declared.GRAPH_EXECUTIONS,
-        heeds=declared.STEP_FIELDS | {"reduction", "noise_scale"},
+        heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS | {"reduction", "noise_scale"},
         check=check,
         membership="agents",
     ),

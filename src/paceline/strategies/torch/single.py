@@ -53,7 +53,7 @@ STRATEGY = Strategy(
     needs=replace(
         declared.NEEDS,
         executions=declared.GRAPH_EXECUTIONS,
-        heeds=declared.STEP_FIELDS | {"noise_scale"},
+        heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS | {"noise_scale"},
         fixed_workers=1,
         check=declared.check_step,
     ),
