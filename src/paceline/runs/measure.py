@@ -8,9 +8,9 @@ from time import perf_counter, process_time
 from typing import Any, Protocol
 
 from paceline.contract.job import InputTimes, Job, LoadingJob, NoiseJob, Service
-from paceline.runs.checkpoints import Saver
-from paceline.runs.looks import Looker
 from paceline.runs.meters.memory import resident
+from paceline.runs.pauses.checkpoints import Saver
+from paceline.runs.pauses.looks import Looker
 from paceline.runs.wire import EpochEvent, EpochInput, EpochResult, Measurements, StepEvent
 from paceline.spans import Span, SpanRecorder
 

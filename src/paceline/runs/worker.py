@@ -21,16 +21,16 @@ _STARTED = perf_counter_ns()
 from paceline.contract.context import FINISHED, Context, Process, Rendezvous  # noqa: E402
 from paceline.contract.job import Job, Service  # noqa: E402
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
-from paceline.runs.checkpoints import Saver  # noqa: E402
 from paceline.runs.devices import pin  # noqa: E402
 from paceline.runs.elastic.progress import ProgressNotes, first_step  # noqa: E402
 from paceline.runs.elastic.training import train_open  # noqa: E402
 from paceline.runs.folder import RunFolder  # noqa: E402
 from paceline.runs.links.namespaces import enter  # noqa: E402
 from paceline.runs.loading import SOURCE  # noqa: E402
-from paceline.runs.looks import Looker  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
 from paceline.runs.meters.memory import Resident, resident, start_peak_anew  # noqa: E402
+from paceline.runs.pauses.checkpoints import Saver  # noqa: E402
+from paceline.runs.pauses.looks import Looker  # noqa: E402
 from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
 from paceline.runs.script import run_script  # noqa: E402
 from paceline.runs.wire import (  # noqa: E402

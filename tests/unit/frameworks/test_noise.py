@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from paceline.frameworks.torch.noise import NoiseMeter, squared_norm
+from paceline.frameworks.torch.gradients.noise import NoiseMeter, squared_norm
 
 pytestmark = pytest.mark.torch
 

@@ -3,8 +3,8 @@
 import itertools
 
 from paceline.contract.context import Context, Process, Rendezvous
-from paceline.runs.looks import Looker
 from paceline.runs.measure import train
+from paceline.runs.pauses.looks import Looker
 from paceline.strategies.fake import FakeJob
 
 STEPS = 600

@@ -133,10 +133,10 @@ def open_job(context: Context) -> Job:
     """Wraps the module; the loop is the same as for one worker."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from paceline.frameworks.torch.compression import DataParallelJob, compress_gradients, make_contiguous
     from paceline.frameworks.torch.cuda_graph import GraphedJob, recording_stream
+    from paceline.frameworks.torch.gradients.compression import DataParallelJob, compress_gradients, make_contiguous
+    from paceline.frameworks.torch.gradients.noise import with_noise
     from paceline.frameworks.torch.group import join_group
-    from paceline.frameworks.torch.noise import with_noise
     from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.training import build, optimizer_for, torch_device

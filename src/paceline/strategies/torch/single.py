@@ -24,7 +24,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
 
 def open_job(context: Context) -> Job:
     """A plain training loop."""
-    from paceline.frameworks.torch.noise import with_noise
+    from paceline.frameworks.torch.gradients.noise import with_noise
     from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.training import TorchJob, build, optimizer_for, torch_device

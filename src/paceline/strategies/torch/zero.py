@@ -74,9 +74,9 @@ def open_job(context: Context) -> Job:
     """DDP with a divided optimizer."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from paceline.frameworks.torch.compression import make_contiguous
+    from paceline.frameworks.torch.gradients.compression import make_contiguous
+    from paceline.frameworks.torch.gradients.noise import with_noise
     from paceline.frameworks.torch.group import join_group
-    from paceline.frameworks.torch.noise import with_noise
     from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.sharded import DividedOptimizerJob, shard_state
