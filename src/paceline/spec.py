@@ -5,7 +5,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,6 +13,7 @@ from paceline.errors import SpecError, nearest
 from paceline.layout import Layout
 from paceline.link import NO_LINK, NetworkLink
 from paceline.membership import Membership
+from paceline.recipe import Optimizer as Optimizer  # noqa: PLC0414 (it is named as a part of the spec)
 from paceline.source_files import identity
 
 Scalar = bool | int | float | str
@@ -37,10 +38,10 @@ DEFAULT_GLOBAL_BATCH = 256
 # MPS takes whole percentages of the multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), and no GPU can be cut finer.
 MOST_SLICES = 100
 # What a run may set of how its strategy goes about it, beside knobs.
-STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip", "reduction", "offload")
+STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip", "reduction", "offload", "noise_scale")
 # Runs that differ in nothing else train the same on other numbers of workers, or in other ways.
 SPREADING_FIELDS = frozenset(
-    {"strategy", "workers", "knobs", "layout", "accumulation", "recompute", "reduction", "offload"}
+    {"strategy", "workers", "knobs", "layout", "accumulation", "recompute", "reduction", "offload", "noise_scale"}
 )
 # How batches are read while training goes on.
 LOADER_FIELDS = ("loader_workers", "prefetch", "pin_memory")
@@ -48,7 +49,7 @@ LOADER_FIELDS = ("loader_workers", "prefetch", "pin_memory")
 SCRIPT_DECIDES = (
     "model", "options", "dataset_copies", "train_samples", "input_shape", "classes", "knobs", "epochs", "steps", "seed",
     "optimizer", "precision", "execution", "memory_format", "membership", *STRATEGY_FIELDS, "checkpoint_every",
-    *LOADER_FIELDS, "batch_norm", "dropout",
+    "target_accuracy", "target_loss", *LOADER_FIELDS, "batch_norm", "dropout",
 )  # fmt: skip
 # Where a run keeps its key once it is computed.
 _KEPT_KEY = "_kept_key"
@@ -68,22 +69,6 @@ class Frozen(BaseModel):
             return cls.model_validate(values)
         except ValidationError as error:
             raise SpecError(f"{where}: {describe_errors(error, cls)}") from None
-
-
-Decay = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Optimizer(Frozen):
-    """The optimizer and its settings; the default is Adam as the first study used it."""
-
-    name: Literal["adam", "sgd", "adagrad", "lbfgs"] = "adam"
-    lr: float = Field(default=0.001, gt=0)
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
-    eps: float = Field(default=1e-7, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    # Pairs of steps and gradient changes that L-BFGS remembers.
-    history: int = Field(default=10, ge=1)
 
 
 class ModelFile(Frozen):
@@ -175,6 +160,11 @@ class RunSpec(Frozen):
     recompute: Recompute = "none"
     # The global norm that gradients are scaled down to where theirs is larger.
     clip: float | None = Field(default=None, gt=0)
+    # On the test set: looked for on the way, at the latest when the steps since the last look are a twentieth of all.
+    target_accuracy: float | None = Field(default=None, gt=0, le=1)
+    target_loss: float | None = Field(default=None, gt=0)
+    # Whether the noise of gradients is measured, from norms of those that are there anyway.
+    noise_scale: bool = False
     # Whose samples batch norms take their statistics of: those of each worker's pass, or of all workers together.
     batch_norm: BatchNorm = "local"
     # Whether each worker draws its own dropout, or draws it by the place of a sample in the global batch.
@@ -306,6 +296,22 @@ class RunSpec(Frozen):
                 f"give steps of more than {self.membership.last_step} in place of epochs"
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if self.target_accuracy is not None and self.target_loss is not None:
+            raise ValueError("give at most one of target_accuracy and target_loss: what the test set is to come to")
+        if self.has_target and self.membership is not None:
+            raise ValueError(
+                f"a target is not looked for where workers come and go; leave membership {self.membership.text} or the "
+                f"target out"
+            )
+        return self
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the run looks for a target on its way."""
+        return self.target_accuracy is not None or self.target_loss is not None
 
     @property
     def scaling(self) -> Literal["strong", "weak"]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Container, Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
+from paceline.recipe import SCHEDULE_FIELDS, Optimizer
 from paceline.record import Record, Status
 from paceline.spec import RunSpec
 from paceline.workloads.user_model import USER_DATA
@@ -38,6 +39,10 @@ _NOTHING_MORE = "nothing else set"
 STEPS_MARK = "steps in place of samples"
 # Fields with their default are not named.
 _DEFAULTS = {name: field.default for name, field in RunSpec.model_fields.items()}
+# Fields that came later, with their defaults: results without them keep the columns that they had.
+_LATER = {name: _DEFAULTS[name] for name in ("noise_scale", "target_accuracy", "target_loss")} | {
+    f"optimizer.{name}": Optimizer.model_fields[name].default for name in ("weight_decay_on", *SCHEDULE_FIELDS)
+}
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
 # Fields that may tell one run from another.
 _TELLING = tuple(name for name in RunSpec.model_fields if name not in _SHOWN | _SILENT)
@@ -75,7 +80,7 @@ def flatten(spec: RunSpec, only: Set[str] | None = None) -> dict[str, Any]:
             fields |= {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
         else:
             fields[name] = value
-    return fields
+    return {name: value for name, value in fields.items() if name not in _LATER or value != _LATER[name]}
 
 
 def configuration_name(spec: RunSpec) -> str:

@@ -22,8 +22,9 @@ from paceline.analysis.membership import MembershipSummary, summarise_membership
 from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
+from paceline.costs.noise_scale import statistical_efficiency
 from paceline.link import link_rank
-from paceline.record import OWN_ORDER, STEPS_COUNTED, Epoch, Loading, Record, Status
+from paceline.record import OWN_ORDER, STEPS_COUNTED, Epoch, GradientNoise, Loading, Record, Status
 from paceline.runs.loading import slowest_loading
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy_of_stored
@@ -87,6 +88,14 @@ class Row:
     speedup: float | None = None
     efficiency: float | None = None
     baseline: str | None = None
+    # Steps until the run's target was reached; None where it has none, or not all runs reached it.
+    steps_to_target: float | None = None
+    # Of its first good run, epoch by epoch, where the noise of gradients was measured.
+    noise: tuple[GradientNoise, ...] = ()
+    # In samples: as measured here, or in a run of the same training with the nearest batch.
+    noise_scale: float | None = None
+    # The speed-up times what a sample is worth in this batch, beside one in the batch of one worker.
+    progress_speedup: float | None = None
 
     @property
     def speedup_range(self) -> tuple[float, float] | None:
@@ -151,7 +160,7 @@ class Summary:
         options = options or SummaryOptions()
         configurations = _in_order(self._configurations.values())
         targets, finals, baselines = self._targets(options), self._final_accuracies(), self._baselines()
-        return [
+        rows = [
             configuration.finished_row(
                 _Surroundings(
                     target=targets[configuration.setting],
@@ -164,6 +173,7 @@ class Summary:
             )
             for configuration in configurations
         ]
+        return with_progress(rows)
 
     def _targets(self, options: SummaryOptions) -> dict[str, float | None]:
         """The target accuracy of each setting."""
@@ -229,7 +239,7 @@ class _Configuration:
             setting_title(spec),
             _any_seed(spec),
             (
-                ("same", _identity_except(spec, {"workers", "layout", "link"})),
+                ("same", _identity_except(spec, {"workers", "layout", "link", "noise_scale"})),
                 ("alike", framework, _identity_except(spec, {*SPREADING_FIELDS, "link"})),
             ),
         )
@@ -255,6 +265,7 @@ def _row(key: str, records: Sequence[Record], good: Sequence[Record]) -> Row:
     newest_failure = next((record for record in reversed(records) if not record.ok), records[-1])
     rates = [epoch.samples_per_second for epoch in _steady(good)]
     interval, rate = bootstrap(rates), median_or_none(rates)
+    reached = [float(record.steps_to_target) for record in good if record.steps_to_target is not None]
     return Row(
         key=key,
         spec=records[0].spec,
@@ -285,6 +296,9 @@ def _row(key: str, records: Sequence[Record], good: Sequence[Record]) -> Row:
         samples_per_second_of_runs=tuple(rates),
         losses=good[0].losses if good else (),
         epochs=epoch_summaries(good),
+        steps_to_target=median_or_none(reached) if len(reached) == len(good) else None,
+        noise=tuple(epoch.noise for epoch in good[0].epochs if epoch.noise is not None) if good else (),
+        noise_scale=_median_of(good, lambda record: record.noise_scale),
         memory=rank_memory(good),
         checkpoint=summarise_checkpoints(good, rate),
         membership=summarise_membership(records),
@@ -354,6 +368,30 @@ def _identity_except(spec: RunSpec, names: Set[str]) -> Hashable:
     text = spec.model_dump_json(exclude={*names, "options", "knobs"})
     # Of thousands of configurations only the digests are kept.
     return hashlib.blake2b(text.encode(), digest_size=IDENTITY_BYTES).digest(), inner
+
+
+def with_progress(rows: Sequence[Row]) -> list[Row]:
+    """The rows with how much of their speed-up is progress, where the noise scale of the same training is known.
+
+    One that has none of its own takes that of the nearest batch. One worker had the same batch, or the same local one.
+    """
+    apart = {*SPREADING_FIELDS, "link", "global_batch", "local_batch", "epochs", "steps", "seed"}
+    known: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        if row.noise_scale is not None:
+            known.setdefault(_identity_except(row.spec, apart), []).append(row)
+    return [_in_progress(row, known.get(_identity_except(row.spec, apart), [])) for row in rows] if known else [*rows]
+
+
+def _in_progress(row: Row, alike: Sequence[Row]) -> Row:
+    batch = row.spec.samples_per_step
+    noise = row.noise_scale
+    if noise is None and alike:
+        noise = min(alike, key=lambda other: abs(other.spec.samples_per_step - batch)).noise_scale
+    if noise is None or row.speedup is None:
+        return replace(row, noise_scale=noise)
+    alone = batch if row.spec.scaling == "strong" else batch // row.spec.workers
+    return replace(row, noise_scale=noise, progress_speedup=row.speedup * statistical_efficiency(noise, batch, alone))
 
 
 def _any_seed(spec: RunSpec) -> Hashable:

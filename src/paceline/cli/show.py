@@ -9,13 +9,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.analysis.answer import headline, verdict_lines
+from paceline.analysis.batches.regimes import batch_searches
 from paceline.analysis.cells import Column as QualityColumn
 from paceline.analysis.findings import GatheredFinding, RunFindings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import group_by_setting, series_name, unmeasured_in_settings, varying_fields
 from paceline.analysis.quality import quality_columns
 from paceline.analysis.rows import Row, Summary, SummaryOptions
-from paceline.cli.detail_tables import TABLES
+from paceline.cli.detail_tables import TABLES, print_progress, print_search
 from paceline.cli.options import make_option
 from paceline.cli.tables.long_table import LongTable
 from paceline.cli.terminal import Db, StudyName, flag, output, print_json
@@ -103,8 +104,13 @@ def print_results(rows: Sequence[Row], findings: Sequence[GatheredFinding], deta
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
-    without_result = unmeasured_in_settings(rows, without={"link"})
-    settings = group_by_setting(rows, without={"link"})
+    searches = batch_searches(rows)
+    for search in searches:
+        print_search(search)
+    searched = {row.key for search in searches for row in search.rows}
+    others = [row for row in rows if row.key not in searched]
+    without_result = unmeasured_in_settings(others, without={"link"})
+    settings = group_by_setting(others, without={"link"})
     for title, group in settings.items():
         of_setting = [entry for entry in without_result if entry[-1] in ("", title)]
         if not of_setting and not any(row.measured for row in group):
@@ -116,11 +122,12 @@ def print_results(rows: Sequence[Row], findings: Sequence[GatheredFinding], deta
             console.print(f"[yellow]{status}[/] {escape(name)}: {escape(reason)}")
         if sentence := headline(group):
             console.print(escape(sentence))
+        print_progress(group)
         for name in details:
             TABLES[name](group)
     titles = {"", *settings}
     _print_unmeasured([entry for entry in without_result if entry[-1] not in titles])
-    _print_verdicts(rows)
+    _print_verdicts(others)
     _print_findings(findings)
 
 

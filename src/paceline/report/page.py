@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.answer import answer
+from paceline.analysis.batches.regimes import batch_searches, describe_search
+from paceline.analysis.explanation import progress
 from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import unmeasured_in_settings
@@ -55,6 +57,8 @@ def render(records: Sequence[Record]) -> str:
         script=(folder / "page.js").read_text(),
         library=library() if drawn else "",
         answer=answer(rows),
+        batches=[(search.title, describe_search(search)) for search in batch_searches(rows)],
+        progress=[sentence for row in rows for sentence in progress(row)],
         without_result=unmeasured_in_settings(rows),
         table=ranking(rows),
         changes=membership_changes(rows),
