@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from paceline.contract.context import Context
 from paceline.contract.job import InputTimes
 from paceline.data.order import Indices
-from paceline.data.sources import Batch, IndexedSource, LoadedData, StreamSource
+from paceline.data.sources import Batch, IndexedSource, LoadedData, StreamSource, as_batch
 from paceline.data.tree import Tree, map_tree
 from paceline.frameworks.torch.resident_data import IMAGE_DIMENSIONS
 from paceline.spec import RunSpec
@@ -106,9 +106,9 @@ class LoadedBatches:
         place = {"rank": part, "workers": parts, "epoch": 0, "seed": spec.seed, **_loader_fields(spec)}
         opened = source.opened(self._local_batch, **place)
         stretch = None if source.samples is None else self._data.test_samples
-        batches = source.full_batches(opened, self._local_batch)
+        batches: Iterator[Batch] = map(as_batch, opened)
         if stretch is not None:
-            batches = islice(batches, max(1, stretch // parts // self._local_batch))
+            batches = islice(batches, max(1, -(-stretch // parts // self._local_batch)))
         while agree((batch := next(batches, None)) is not None):
             assert batch is not None
             yield self._move(*tensors_of(batch))
