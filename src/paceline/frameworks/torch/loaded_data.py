@@ -35,6 +35,7 @@ class LoadedBatches:
     def __init__(self, context: Context, data: LoadedData, device: torch.device, share: tuple[int, int]) -> None:
         spec = context.spec
         self._spec, self._data, self._device = spec, data, device
+        self._channels_last = spec.memory_format == "channels_last"
         self._replica, self._replicas = share
         self._local_batch = spec.samples_per_step // self._replicas
         self.evaluation_batch = min(data.evaluation_batch, self._local_batch)
@@ -72,10 +73,11 @@ class LoadedBatches:
 
     def _move(self, inputs: Tree, targets: Tree) -> Batch:
         """To the device, and there into single precision and with the channels of images where the run wants them."""
-        channels_last = self._spec.memory_format == "channels_last"
+        channels_last, moves = self._channels_last, self._device.type != "cpu"
 
         def put(tensor: Tensor) -> Tensor:
-            tensor = tensor.to(self._device, non_blocking=self._spec.pin_memory)
+            if moves:
+                tensor = tensor.to(self._device, non_blocking=self._spec.pin_memory)
             return tensor.float() if tensor.dtype == torch.float64 else tensor
 
         def put_input(tensor: Tensor) -> Tensor:
