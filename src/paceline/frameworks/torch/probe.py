@@ -14,9 +14,9 @@ from paceline.frameworks.torch.evaluation import loss_function
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.resident_data import ResidentData
+from paceline.frameworks.torch.trial_step import SAMPLES, try_evaluation, try_update
 from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
 
-SAMPLES = 2
 # With as many, what a cut or a split needs is looked for; a run looks again with its own number of workers.
 FOLLOWED_SAMPLES, FEWEST_PARTS = 3, 2
 
@@ -33,7 +33,9 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
-    outputs = _pass_through(context, module, inputs, targets)
+    outputs, loss = _pass_through(context, module, inputs, targets)
+    try_update(context, module, loss)
+    try_evaluation(context, module, data)
     functions = {"stages": user_model.stages, "plan": user_model.plan}
     cuts = tuple(name for name, function in functions.items() if function is not None)
     sequential, blocks = isinstance(module, nn.Sequential), find_blocks(module)
@@ -81,8 +83,8 @@ def _why_not_automatic(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str,
     return reasons
 
 
-def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tree) -> Any:
-    """Sends two samples forward and backward and through the file's metric; gives the model's outputs."""
+def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tree) -> tuple[Any, torch.Tensor]:
+    """Sends two samples forward and backward and through the file's metric; gives the model's outputs and the loss."""
     assert context.user_model is not None
     label, form = context.user_model.label, describe(inputs)
     try:
@@ -92,7 +94,8 @@ def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tr
             f"{label} does not take inputs of shape {form}: {type(error).__name__}: {error}; {_hint(context, inputs)}"
         ) from error
     try:
-        loss_function(context)(outputs, targets).backward()
+        loss = loss_function(context)(outputs, targets)
+        loss.backward()
     except Exception as error:
         raise ModelError(
             f"the output of {label} ({_output_text(outputs)} for {SAMPLES} samples) does not fit its targets "
@@ -101,7 +104,7 @@ def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tr
         ) from error
     with torch.no_grad():
         call_user_code(f"metric() of {label}", context.user_model.metric_values, outputs, targets)
-    return outputs
+    return outputs, loss.detach()
 
 
 def _hint(context: Context, inputs: Tree) -> str:
