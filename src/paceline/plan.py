@@ -250,7 +250,8 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
     if spec.model is None and (unfit := _unfit(spec, chosen)) is not None:
         return unfit
     reason = (
-        _too_many_tensors(spec, chosen, probe)
+        _undrawn(spec, probe)
+        or _too_many_tensors(spec, chosen, probe)
         or _uncut(spec, chosen, probe)
         or unheeded(spec, chosen)
         or unchanging(spec, chosen)
@@ -273,6 +274,19 @@ def _uncut(spec: RunSpec, chosen: Strategy, probe: Probe) -> str | None:
                 f"add a function {function} to {spec.model.path.name} (docs/workloads.md)"
             )
     return None
+
+
+def _undrawn(spec: RunSpec, probe: Probe) -> str | None:
+    """Why the dropout of a user's model cannot be drawn by sample, in words, or None."""
+    if spec.model is None or spec.dropout == "by-worker":
+        return None
+    facts = probe(spec)
+    if facts.draws_by_sample or not facts.draws:
+        return None
+    return (
+        f"{spec.model.label} draws random numbers in ways that do not tell its samples apart, and dropout by-sample "
+        f"was asked for; use dropout, or attention with dropout, of PyTorch with samples in the first dimension"
+    )
 
 
 def _too_many_tensors(spec: RunSpec, chosen: Strategy, probe: Probe) -> str | None:

@@ -23,6 +23,8 @@ MemoryFormat = Literal["contiguous", "channels_last"]
 Allocator = Literal["tuned", "default"]
 Recompute = Literal["none", "selective", "full"]
 Transport = Literal["auto", "socket"]
+BatchNorm = Literal["local", "synchronised"]
+Dropout = Literal["by-worker", "by-sample"]
 
 # The run that all others are compared with: plain PyTorch on one worker.
 BASELINE = "torch-single"
@@ -43,6 +45,7 @@ SPREADING_FIELDS = frozenset(
 SCRIPT_DECIDES = (
     "model", "options", "dataset_copies", "train_samples", "input_shape", "classes", "knobs", "epochs", "steps", "seed",
     "optimizer", "precision", "execution", "memory_format", "membership", *STRATEGY_FIELDS, "checkpoint_every",
+    "batch_norm", "dropout",
 )  # fmt: skip
 # How long a run may take and wait is not part of what it measures.
 _OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
@@ -167,6 +170,10 @@ class RunSpec(Frozen):
     recompute: Recompute = "none"
     # The global norm that gradients are scaled down to where theirs is larger.
     clip: float | None = Field(default=None, gt=0)
+    # Whose samples batch norms take their statistics of: those of each worker's pass, or of all workers together.
+    batch_norm: BatchNorm = "local"
+    # Whether each worker draws its own dropout, or draws it by the place of a sample in the global batch.
+    dropout: Dropout = "by-worker"
     # bf16 and fp16 compute in two bytes from parameters of four; bf16-pure holds everything in two.
     precision: Precision = "fp32"
     # In which precision gradients are added up between workers, where not in the strategy's usual one.

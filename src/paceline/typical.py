@@ -9,7 +9,17 @@ from typing import Any, get_args
 
 from paceline.contract.context import spec_facts
 from paceline.plan import complete, refusal
-from paceline.spec import DEFAULT_GLOBAL_BATCH, Device, Execution, Precision, Recompute, Reduction, RunSpec
+from paceline.spec import (
+    DEFAULT_GLOBAL_BATCH,
+    BatchNorm,
+    Device,
+    Dropout,
+    Execution,
+    Precision,
+    Recompute,
+    Reduction,
+    RunSpec,
+)
 from paceline.strategies import Strategy
 from paceline.systems import Gpu, System, local_system
 from paceline.systems.local import FRAMEWORKS
@@ -22,6 +32,8 @@ FIELD_VALUES: dict[str, tuple[Any, ...]] = {
     "accumulation": (2,),
     "recompute": get_args(Recompute)[1:],
     "clip": (1.0,),
+    "batch_norm": get_args(BatchNorm)[1:],
+    "dropout": get_args(Dropout)[1:],
     "precision": get_args(Precision)[1:],
     "reduction": get_args(Reduction),
     "offload": (True,),

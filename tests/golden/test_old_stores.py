@@ -15,7 +15,8 @@ import pytest
 Printed = Callable[..., str]
 STORED = Path(__file__).parent / "stored"
 FIELDS_ADDED_LATER = {"layout": None, "accumulation": 1, "recompute": "none", "clip": None, "transport": "auto",
-                      "reduction": None, "offload": False, "machines": "", "link": None}  # fmt: skip
+                      "reduction": None, "offload": False, "machines": "", "link": None,
+                      "batch_norm": "local", "dropout": "by-worker"}  # fmt: skip
 # Of runs with checkpoints and of runs whose members change, which neither store has.
 COLUMNS_OF_CHECKPOINTS = dict.fromkeys((
     "checkpoint_every", "checkpoint_to", "membership", "checkpoint_writers", "checkpoint_bytes",
@@ -62,7 +63,14 @@ def test_runs_under_former_names_show_as_they_did(printed: Printed, tmp_path: Pa
     before = json.loads((STORED / "hybrids.json").read_text())["rows"]
     assert len({row["strategy"] for row in before if row["speedup"]}) == 4
     for row, old in zip(rows, before, strict=True):
-        added = {"machines": "", "link": None, **COLUMNS_OF_CHECKPOINTS, **dict.fromkeys(COUNTED_BEFORE)}
+        added = {
+            "machines": "",
+            "link": None,
+            "batch_norm": "local",
+            "dropout": "by-worker",
+            **COLUMNS_OF_CHECKPOINTS,
+            **dict.fromkeys(COUNTED_BEFORE),
+        }
         assert {**shown_then(row), **dict.fromkeys(COUNTED_BEFORE)} == {**old, **added}
     assert "torch-ddp-tensor" in printed("compare", "torch-ddp-pipeline", "torch-ddp-tensor:tensor=2", "--db", store)
     printed("report", "--db", store, "--out", tmp_path / "report.html")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Options that take several names, several numbers, or one number, and have the name of the field they set.
 NAMES = ("workload", "dataset", "strategy", "precision", "execution", "memory_format", "device", "transport",
-         "allocator", "recompute", "reduction", "link")  # fmt: skip
+         "allocator", "recompute", "reduction", "link", "batch_norm", "dropout")  # fmt: skip
 NUMBERS = (
     "dataset_copies", "train_samples", "workers", "seed", "global_batch", "local_batch", "cores_per_worker",
     "accumulation", "checkpoint_every",

@@ -70,6 +70,8 @@ class TrainingOptions:
     accumulation: Annotated[str | None, _how("Passes of a step, over parts of its batch.", "N,...")] = None
     recompute: Annotated[str | None, _how("Activations computed again: none, selective, full.", "NAME,...")] = None
     clip: Annotated[float | None, _how("Scale gradients down to this global norm.", "NORM")] = None
+    batch_norm: Annotated[str | None, _how("Statistics of batch norms: local, synchronised.", "NAME,...")] = None
+    dropout: Annotated[str | None, _how("Dropout drawn by-worker, by-sample.", "NAME,...")] = None
     precision: Annotated[str | None, _how("fp32, tf32, bf16, fp16, bf16-pure.", "NAME,...")] = None
     reduction: Annotated[str | None, _how("Gradients added up in fp32 or bf16.", "NAME,...")] = None
     offload: Annotated[str | None, _how("Keep shards in the host's memory: true, false.", "BOOL,...")] = None

@@ -92,8 +92,7 @@ class Needs:
     precisions: tuple[Precision, ...] = ("fp32",)
     executions: tuple[Execution, ...] = ("eager",)
     # Fields of a run that it heeds and others refuse: `layout`, `accumulation`, `recompute`, `clip`, `reduction`,
-    # `offload`,
-    # `checkpoint_every`.
+    # `offload`, `batch_norm`, `dropout`, `checkpoint_every`.
     heeds: frozenset[str] = frozenset()
     # Packages that it imports beside its framework.
     packages: tuple[str, ...] = ()

@@ -100,6 +100,9 @@ class Traits:
 
     # Copies of the model that share a global batch.
     replicas: Callable[[RunSpec], int] = one_replica_per_worker
+    # Parts of a global batch that go through the model by themselves, so that each has batch statistics of its own: a
+    # replica's passes, unless it says otherwise.
+    batch_parts: Callable[[RunSpec], int] | None = None
     # Whether a worker holds a part of each layer, so that activations are put together within a step.
     splits_layers: Callable[[RunSpec], bool] = lambda _spec: False
     # In what numbers its passes keep their results, and so which operations they ask for.

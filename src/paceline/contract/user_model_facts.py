@@ -29,6 +29,11 @@ class UserModelFacts:
     input_elements: int = 0
     # Where it does not take one tensor and return another: what it takes and returns, in words.
     form: str | None = None
+    # Layers that take statistics of the samples of a pass; whether it draws random numbers while it trains, and whether
+    # those can be drawn by sample.
+    batch_norms: tuple[str, ...] = ()
+    draws: bool = False
+    draws_by_sample: bool = False
 
     def why_not_cut(self, function: str) -> str | None:
         """Why a strategy that cuts models by this function cannot cut this one, or None."""

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from paceline.data.order import BatchOrder
+from paceline.errors import UserError
 from paceline.plan import PlannedRun, parameter_count, sample_count
-from paceline.record import Record, Status
+from paceline.record import Finding, Record, Status
 from paceline.runs.devices import oversubscription
+from paceline.runs.equality import equality_findings
 from paceline.runs.launchers import Launcher, ProcessGroup
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.meters.environment import environment
@@ -72,12 +75,18 @@ def surroundings_of(
     return Surroundings(
         started_at, launched, (time.perf_counter_ns() - launched) / 1e9, joined_environment(machines),
         findings=[
-            *([crowded] if crowded is not None else []), *one_host_finding(fleet),
+            *([crowded] if crowded is not None else []), *one_host_finding(fleet), *_equality_findings(spec),
             *machine_findings(machines, ending.longest_run_queue_share, launcher_load),
         ],
         energy=joined_energy(machines), gpus=joined_gpus(machines), parameters=parameter_count(spec, probe),
         machines=fleet,
     )  # fmt: skip
+
+
+def _equality_findings(spec: RunSpec) -> list[Finding]:
+    with suppress(UserError):
+        return equality_findings(spec, probe(spec)) if spec.model is not None else []
+    return []
 
 
 def schedule(spec: RunSpec) -> tuple[tuple[int, int], ...]:

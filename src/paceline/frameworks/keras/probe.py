@@ -37,7 +37,12 @@ def inspect_keras(context: Context, model: keras.Model) -> UserModelFacts:
     cuts = tuple(
         name for name, function in (("stages", user_model.stages), ("plan", user_model.plan)) if function is not None
     )
-    return UserModelFacts("keras", parameters, len(data.train_inputs), isinstance(model, keras.Sequential), cuts)
+    layers = list(model._flatten_layers())
+    norms = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized]
+    return UserModelFacts(
+        "keras", parameters, data.train_samples, isinstance(model, keras.Sequential), cuts,
+        batch_norms=tuple(layer.name for layer in norms), draws=any(getattr(layer, "rate", 0) for layer in layers),
+    )  # fmt: skip
 
 
 def _pass_through(context: Context, model: keras.Model, inputs: np.ndarray, targets: np.ndarray) -> None:

@@ -17,9 +17,23 @@ GRAPH_EXECUTIONS: tuple[Execution, ...] = ("eager", "compiled", "graph", "compil
 STEP_FIELDS = frozenset({"accumulation", "recompute", "clip", "checkpoint_every"})
 
 
+# The same of strategies whose workers train in step, each on its share: with them, training is that of one worker.
+EQUAL_FIELDS = frozenset({"batch_norm", "dropout"})
+
+
+def check_equality(spec: RunSpec) -> str | None:
+    """Why such a run cannot draw dropout by sample, in words, or None."""
+    if spec.dropout == "by-worker" or (spec.execution == "eager" and spec.recompute == "none"):
+        return None
+    return (
+        f"dropout by-sample replaces dropout as it runs, which execution {spec.execution} with recompute "
+        f"{spec.recompute} would not see; use execution eager and recompute none"
+    )
+
+
 def check_step(spec: RunSpec, system: System) -> str | None:
     """Why `TorchJob` cannot make such a step, in words, or None."""
-    return check_graph(spec, system) or check_recompute(spec) or check_precision(spec)
+    return check_graph(spec, system) or check_recompute(spec) or check_precision(spec) or check_equality(spec)
 
 
 def check_recompute(spec: RunSpec) -> str | None:

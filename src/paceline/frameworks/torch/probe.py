@@ -10,6 +10,8 @@ from paceline.contract.context import Context
 from paceline.contract.user_model_facts import UserModelFacts
 from paceline.data.tree import Tree, call, describe, leaves, sample_elements
 from paceline.errors import ModelError
+from paceline.frameworks.torch.equality.batch_norm import batch_norms
+from paceline.frameworks.torch.equality.look import drawing_facts
 from paceline.frameworks.torch.evaluation import loss_function
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
@@ -49,6 +51,7 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
         blocks=blocks.text if blocks else None,
         automatic_cuts=() if sequential else tuple(name for name in functions if name not in (*cuts, *reasons)),
         no_automatic_cuts={} if sequential else reasons, form=form,
+        batch_norms=tuple(batch_norms(module)), **drawing_facts(module, inputs),
     )  # fmt: skip
 
 

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
-from paceline.data.tree import Tree, call, chunks
+from paceline.data.tree import Tree, call, chunks, length
 from paceline.errors import ModelError
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint
+from paceline.frameworks.torch.equality.batch_norm import synchronise
+from paceline.frameworks.torch.equality.dropout import Samples, sample_draws
 from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.group import leave_group
@@ -56,6 +58,8 @@ def build(context: Context, device: torch.device) -> nn.Module:
     else:
         module, weights = build_module(layers, context.data.input_shape, channels_last), context.starting_weights()
         module.load_state_dict(torch_state(layers, context.data.input_shape, weights, channels_last))
+    if context.spec.batch_norm == "synchronised" and dist.is_initialized():
+        module = synchronise(module, device)
     return module.to(device, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
@@ -109,6 +113,11 @@ class TorchJob:
         self._scale = loss_scale(spec, device, self.has_parts and in_group, self.group)
         self._data = self._resident_data()
         self._replica, self._replicas = share or (context.process.index, spec.workers)
+        self._draws = sample_draws(spec, device)
+        self._batches = 0
+        if self._replica:
+            # All have built the model from the run's seed; what they drop is to be as different as their samples.
+            torch.manual_seed(spec.seed + self._replica)
         self._needs_closure = isinstance(optimizer, torch.optim.LBFGS)
         if self._needs_closure and self._scale is not None:
             raise ModelError("precision fp16 may skip a step, which L-BFGS cannot take back; use bf16")
@@ -187,13 +196,23 @@ class TorchJob:
     def _backward(self, inputs: Tree, targets: Tree) -> Tensor:
         """Leaves the gradients of the mean loss in the parameters and gives that loss."""
         passes = self._context.spec.accumulation
+        self._batches += 1
         if passes == 1:
-            return self._pass(inputs, targets, 1)
+            with self._drawing(0, length(targets)):
+                return self._pass(inputs, targets, 1)
         shares = []
         for number, (part, aims) in enumerate(zip(chunks(inputs, passes), chunks(targets, passes), strict=True), 1):
-            with self._sending(last=number == passes):
+            with self._sending(last=number == passes), self._drawing(number - 1, length(aims)):
                 shares.append(self._pass(part, aims, passes))
         return torch.stack(shares).sum()
+
+    def _drawing(self, part: int, samples: int) -> AbstractContextManager[Any]:
+        """Around one of the passes over this worker's share of a batch: what its dropout draws."""
+        if self._draws is None:
+            return nullcontext()
+        local = samples * self._context.spec.accumulation
+        first = self._replica * local + part * samples
+        return self._draws.of(self._batches, Samples(first, samples, self._replicas * local))
 
     def _pass(self, inputs: Tree, targets: Tree, passes: int) -> Tensor:
         """Adds the gradients of one of several equal parts of the batch, and gives its share of the mean loss."""

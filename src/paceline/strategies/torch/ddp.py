@@ -208,7 +208,7 @@ STRATEGY: Strategy = Strategy(
     needs=replace(
         declared.NEEDS,
         executions=declared.GRAPH_EXECUTIONS,
-        heeds=declared.STEP_FIELDS | {"reduction"},
+        heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS | {"reduction"},
         check=check,
         membership="agents",
     ),

@@ -35,7 +35,8 @@ def check(spec: RunSpec, system: System) -> str | None:
         return f"hsdp_replicas {replicas} leave one worker in each group and nothing to divide; use fewer, or torch-ddp"
     if spec.optimizer.name == "lbfgs":
         return "torch-fsdp divides the optimizer by parameters and L-BFGS needs all of them at once; use another"
-    return declared.check_sharding(spec, system) or declared.check_recompute(spec) or declared.check_precision(spec)
+    passes = declared.check_recompute(spec) or declared.check_precision(spec) or declared.check_equality(spec)
+    return declared.check_sharding(spec, system) or passes
 
 
 def layout(spec: RunSpec) -> Layout:
@@ -178,7 +179,9 @@ STRATEGY: Strategy = Strategy(
         Knob("reduce", "last", REDUCE_ABOUT, REDUCTIONS),
         Knob("hsdp_replicas", 1, "groups of workers that each hold the whole model; 1 divides it over all workers"),
     ),
-    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS | {"reduction", "offload"}, check=check),
+    needs=replace(
+        declared.NEEDS, heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS | {"reduction", "offload"}, check=check
+    ),
     traits=Traits(
         saved_by="parts",
         peaks=Peaks(peaks, casts=True),

@@ -51,6 +51,7 @@ STRATEGY: Strategy = Strategy(
     traits=Traits(
         saved_by="parts",
         replicas=one_replica,
+        batch_parts=lambda spec: Pipeline.of(spec, STRATEGY.knob_values(spec)).microbatches,
         searched=(MICROBATCHES_AND_SCHEDULE,),
         timed_on=("mlp",),
         calibrated_like=("torch-tensor",),

@@ -51,7 +51,7 @@ STRATEGY = Strategy(
     needs=replace(
         declared.NEEDS,
         executions=declared.GRAPH_EXECUTIONS,
-        heeds=declared.STEP_FIELDS,
+        heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS,
         fixed_workers=1,
         check=declared.check_step,
     ),

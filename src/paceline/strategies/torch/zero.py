@@ -111,7 +111,7 @@ STRATEGY = Strategy(
         Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
         Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
     ),
-    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, check=check),
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS, check=check),
     traits=Traits(
         saved_by="optimizer_parts",
         peaks=Peaks(partial(whole_model_peaks, buckets=BUCKET_SETS)),

@@ -130,6 +130,8 @@ STRATEGY = Strategy(
         can_be_instrumented=on_cores,
     ),
     traits=Traits(
+        # One program over all devices, which sees the whole batch.
+        batch_parts=lambda spec: spec.accumulation,
         saved_by="parts",
         replicas=lambda spec: rows_of(spec).count,
         splits_layers=lambda spec: rows_of(spec).ways > 1,

@@ -56,7 +56,7 @@ def can_be_instrumented(spec: RunSpec) -> bool:
     return on_cores(spec) and one_pass and spec.clip is None
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="tf-layers",
     family="model",
     framework="tensorflow",
@@ -77,6 +77,11 @@ STRATEGY = Strategy(
         check=check,
         can_be_instrumented=can_be_instrumented,
     ),
-    traits=Traits(saved_by="parts", replicas=one_replica, searched=(Search("microbatches", batch_parts),)),
+    traits=Traits(
+        saved_by="parts",
+        replicas=one_replica,
+        batch_parts=lambda spec: int(STRATEGY.knob_values(spec)["microbatches"]) * spec.accumulation,
+        searched=(Search("microbatches", batch_parts),),
+    ),
     testing=Testing(reference=on_one_worker("tf-single")),
 )

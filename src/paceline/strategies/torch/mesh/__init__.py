@@ -89,6 +89,12 @@ def passes_one_tensor(spec: RunSpec) -> bool:
     return max(layout.pipeline, layout.tensor, layout.context) > 1
 
 
+def batch_parts(spec: RunSpec) -> int:
+    """Micro-batches of all data ranks in a step."""
+    plan = plan_of(spec)
+    return plan.layout.data_ranks * plan.accumulation * (plan.microbatches if plan.layout.pipeline > 1 else 1)
+
+
 def user_functions(spec: RunSpec) -> set[str]:
     """Functions of the user's file; none where the model is built in."""
     return declared_functions(spec.model) if spec.model is not None else set()
@@ -128,6 +134,7 @@ STRATEGY = Strategy(
     traits=Traits(
         saved_by="parts",
         replicas=lambda spec: plan_of(spec).layout.data_ranks,
+        batch_parts=batch_parts,
         splits_layers=lambda spec: plan_of(spec).layout.tensor > 1,
         peaks=Peaks(
             lambda spec, model, footprint, step: mesh_peaks(spec, plan_of(spec), model, footprint, step),
