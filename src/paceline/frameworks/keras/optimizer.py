@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from paceline.contract.context import Context
+from paceline.errors import ModelError
 from paceline.spec import Optimizer as OptimizerSettings
 
 
@@ -98,6 +99,11 @@ def optimizer_for(
     user_model = context.model.user_model
     variables = model.trainable_variables
     chosen = user_model.optimizer(variables) if user_model is not None and user_model.optimizer is not None else None
+    if user_model is not None and chosen is not None and not isinstance(chosen, keras.optimizers.Optimizer):
+        raise ModelError(
+            f"optimizer(variables) of {user_model.label} returned {type(chosen).__name__}, not a Keras optimizer; "
+            f"return the optimizer itself"
+        )
     optimizer = chosen if chosen is not None else kinds[context.spec.optimizer.name](context.spec.optimizer)
     optimizer.build(variables)
     return optimizer

@@ -76,11 +76,6 @@ def _try_update(context: Context, model: keras.Model, inputs: np.ndarray, target
     assert context.user_model is not None
     label = context.user_model.label
     optimizer = call_user_code(f"optimizer() of {label}", optimizer_for, context, model)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise ModelError(
-            f"optimizer(variables) of {label} returned {type(optimizer).__name__}, not a Keras optimizer; return the "
-            f"optimizer itself"
-        )
     variables = model.trainable_variables
 
     def update() -> None:
