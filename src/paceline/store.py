@@ -159,6 +159,12 @@ class Store:
         environments = self._environments()
         return [self._record(number, body, environments[digest], with_steps) for number, body, digest in rows]
 
+    def everything(self) -> Iterator[Record]:
+        """Every record with its steps, in the order they were stored, also those that a newer one replaces."""
+        environments = self._environments()
+        for number, body, digest in self._connection.execute("SELECT id, record, environment FROM runs ORDER BY id"):
+            yield self._record(number, body, environments[digest], with_steps=True)
+
     def add_to_study(self, study: str, keys: Iterable[str]) -> None:
         """Adds configurations to a study; a run that another study already made then belongs to both."""
         try:

@@ -11,7 +11,7 @@ ORDER = (
     "errors", "units", "catalogue",
     "spans", "breakdown", "warm_up", "layout", "link", "membership", "spec", "fleet", "study", "record",
     "costs", "data", "workloads", "systems", "contract", "frameworks", "strategies", "callbacks",
-    "refusals", "plan", "typical", "scale", "runs", "store", "execute", "estimate",
+    "refusals", "plan", "typical", "scale", "runs", "store", "merge", "execute", "estimate",
     "analysis", "predict", "calibrate", "recommend", "figures", "report", "export", "api", "web", "cli",
     "__init__", "__main__",
 )  # fmt: skip
