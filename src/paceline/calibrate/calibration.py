@@ -139,7 +139,7 @@ class Calibrator:
         return hardware.model_copy(update={"calibration": calibration})
 
     def _typical_seconds(self) -> list[float]:
-        """Of each phase in order, on two idle cores."""
+        """The seconds of each phase in order, on two idle cores."""
         several, with_torch = len(self.system.cores) > 1, "torch" in self.frameworks
         runs = len(LOCAL_BATCHES) + (self.effort.repeats - 1) * len(REPEATED)
         seconds = [OPERATIONS_SECONDS, *([OPERATIONS_SECONDS / 3] if several else []), COLLECTIVES_SECONDS]

@@ -12,13 +12,14 @@ from paceline.data.tree import Tree, call, describe, leaves, sample_elements
 from paceline.errors import ModelError
 from paceline.frameworks.torch.equality.batch_norm import batch_norms
 from paceline.frameworks.torch.equality.look import drawing_facts
-from paceline.frameworks.torch.evaluation import loss_function
+from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.resident_data import ResidentData
-from paceline.frameworks.torch.trial_step import SAMPLES, try_evaluation, try_update
+from paceline.frameworks.torch.training import optimizer_for
 from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
 
+SAMPLES = 2
 # With as many, what a cut or a split needs is looked for; a run looks again with its own number of workers.
 FOLLOWED_SAMPLES, FEWEST_PARTS = 3, 2
 
@@ -36,8 +37,8 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
     outputs, loss = _pass_through(context, module, inputs, targets)
-    try_update(context, module, loss)
-    try_evaluation(context, module, data)
+    _try_update(context, module, loss)
+    _try_evaluation(context, module, data)
     functions = {"stages": user_model.stages, "plan": user_model.plan}
     cuts = tuple(name for name, function in functions.items() if function is not None)
     sequential, blocks = isinstance(module, nn.Sequential), find_blocks(module)
@@ -132,3 +133,26 @@ def _output_text(outputs: Any) -> str:
         return str(tuple(outputs.shape))
     parts = f" of {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
     return f"a {type(outputs).__name__}{parts}"
+
+
+def _try_update(context: Context, module: nn.Module, loss: torch.Tensor) -> None:
+    """Makes the optimizer as a worker does and updates the weights once, by the gradients that are there."""
+    user_model = context.user_model
+    assert user_model is not None
+    optimizer = call_user_code(f"optimizer() of {user_model.label}", optimizer_for, context, module)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ModelError(
+            f"optimizer(parameters) of {user_model.label} returned {type(optimizer).__name__}, not a "
+            f"torch.optim.Optimizer; return the optimizer itself"
+        )
+    closure = (lambda: loss,) if isinstance(optimizer, torch.optim.LBFGS) else ()
+    call_user_code(f"the first update of {user_model.label}", optimizer.step, *closure)
+
+
+def _try_evaluation(context: Context, module: nn.Module, data: ResidentData) -> None:
+    """Evaluates the model on two test samples, with the loss and the metric of the run."""
+    user_model = context.user_model
+    assert user_model is not None
+    test = TestPart(data, 0, max(1, data.test_samples // SAMPLES))
+    what = f"evaluating {user_model.label} on its test data"
+    call_user_code(what, evaluate, module, loss_function(context), user_model, test)
