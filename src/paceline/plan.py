@@ -60,11 +60,9 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
     """
     pairs = [(spec, complete(spec)) for spec in study.specs()]
     specs = {spec.key(): spec for _, spec in pairs}
-    instrumented = {}
-    if breakdown:
-        copies = [spec.model_copy(update={"instrumented": True}) for spec in specs.values()]
-        instrumented = {spec.key(): spec for spec in copies if refusal(spec, system, probe) is None}
     reasons = {key: reason for key, spec in specs.items() if (reason := refusal(spec, system, probe)) is not None}
+    timed = [spec for key, spec in specs.items() if key not in reasons]
+    instrumented, without_breakdown = _instrumented(timed, system, probe) if breakdown else ({}, [])
     to_run, finished = [], 0
     for repeat in range(study.repeats):
         round_keys = [key for key in specs if key not in reasons]
@@ -85,8 +83,21 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
             for before, after in pairs
             if before.link != after.link
         ]
+        + without_breakdown
     )
     return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented), tuple(notes))
+
+
+def _instrumented(specs: list[RunSpec], system: System, probe: Probe) -> tuple[dict[str, RunSpec], list[str]]:
+    """Instrumented copies of runs by their keys, and of which runs there can be none, in words."""
+    copies = [spec.model_copy(update={"instrumented": True}) for spec in specs]
+    reasons = {spec.key(): refusal(spec, system, probe) for spec in copies}
+    refused = [
+        f"no breakdown of {spec.spread_over}: {reasons[spec.key()]}"
+        for spec in copies
+        if reasons[spec.key()] is not None
+    ]
+    return {spec.key(): spec for spec in copies if reasons[spec.key()] is None}, refused
 
 
 def expand_strategies(names: list[str]) -> list[str]:

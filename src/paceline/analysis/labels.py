@@ -4,8 +4,9 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.record import Status
+from paceline.record import Record, Status
 from paceline.spec import RunSpec
+from paceline.workloads.user_model import USER_DATA
 
 if TYPE_CHECKING:
     from paceline.analysis.rows import Row
@@ -63,6 +64,40 @@ def flatten(spec: RunSpec) -> dict[str, Any]:
         else:
             fields[name] = value
     return fields
+
+
+def configuration_name(spec: RunSpec) -> str:
+    """All that is not as usual about a run, in words that are the same wherever it is named."""
+    fields = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(_SHOWN | _SILENT | {"layout"}))
+    marks = []
+    for name, value in fields.items():
+        for inner, inner_value in value.items() if isinstance(value, dict) else ((name, value),):
+            marks.append(f"{inner}={inner_value}")
+    copies = spec.dataset_copies if spec.dataset_copies > 1 else None
+    sizes = {"batch": spec.global_batch, "batch per worker": spec.local_batch, "copies": copies}
+    words = [f"{name} {size}" for name, size in sizes.items() if size is not None]
+    shrunk = [spec.shrunk.scale] if spec.shrunk is not None else []
+    data = "" if spec.dataset is None or spec.dataset == USER_DATA else f" on {spec.dataset}"
+    return ", ".join([f"{spec.workload}{data} {spec.spread_over}", *words, *marks, *shrunk])
+
+
+def run_names(records: Sequence[Record]) -> list[str]:
+    """A name for each run that people can read. Runs of files that were changed in between are told apart by number."""
+    versions: dict[str, list[str]] = {}
+    for record in sorted(records, key=lambda record: record.started_at):
+        keys = versions.setdefault(_run_name(record), [])
+        if record.key not in keys:
+            keys.append(record.key)
+    names = []
+    for record in records:
+        version = versions[_run_name(record)].index(record.key) + 1
+        names.append(_run_name(record) + (f", version {version}" if version > 1 else ""))
+    return names
+
+
+def _run_name(record: Record) -> str:
+    instrumented = ", instrumented" if record.spec.instrumented else ""
+    return f"{configuration_name(record.spec)}{instrumented}, run {record.repeat + 1}"
 
 
 def series_name(row: "Row", varying: Sequence[str]) -> str:

@@ -168,8 +168,10 @@ def _with_breakdown(row: Row, instrumented: Record | None) -> Row:
     if instrumented is None or not instrumented.breakdown or not row.samples_per_second:
         return row
     timed_step_seconds = row.spec.samples_per_step / row.samples_per_second
-    # One epoch has the warm-up in it; single steps do not, but those of a GPU are as the host launched them.
-    if len(row.epochs) == 1 and row.spec.device == "cpu" and row.steady_step_seconds:
+    # One epoch has the warm-up in it; single steps do not, but those of a GPU are as the host launched them. The batch
+    # of a script is its own.
+    by_step = row.spec.script is not None or (len(row.epochs) == 1 and row.spec.device == "cpu")
+    if by_step and row.steady_step_seconds:
         timed_step_seconds = row.steady_step_seconds
     instrumented_step_seconds = median_or_none([part.step for part in instrumented.breakdown]) or 0.0
     overhead = instrumented_step_seconds / timed_step_seconds - 1

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from paceline.analysis.findings import finding_values
 from paceline.analysis.frame import flat_rows
+from paceline.analysis.labels import run_names
 from paceline.analysis.rows import summarise
 from paceline.export.base import Exporter, writing
 from paceline.record import Record
@@ -19,6 +20,7 @@ def write(records: Sequence[Record], out: str, of: str) -> str:
         "paceline": version("paceline"),
         "rows": flat_rows(rows),
         "findings": finding_values(records, rows),
+        "names": run_names(records),
         "records": [record.model_dump(mode="json", by_alias=True) for record in records],
     }
     text = json.dumps(values, indent=1, allow_nan=False)
