@@ -132,7 +132,17 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
             return replace(facts, train_samples=context.train_samples, structure=structure, **_source_facts(context))
     *others, last = MODEL_KINDS.values()
     kinds = f"{', '.join(others)} or {last}"
-    raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; return the model itself")
+    raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; {_what_to_return(built)}")
+
+
+def _what_to_return(built: Any) -> str:
+    """What to do about a model of no known kind; one of Flax is a model, and is taken as its functions."""
+    if any(kind.__module__.partition(".")[0] == "flax" for kind in type(built).__mro__):
+        return (
+            "a module of Flax is taken as its two functions: for Linen return (lambda key: module.init(key, sample), "
+            "module.apply), for NNX split it and merge it in apply (docs/workloads.md)"
+        )
+    return "return the model itself"
 
 
 def _source_facts(context: Context) -> dict[str, Any]:
