@@ -10,7 +10,8 @@ from paceline.cli.app import COMMANDS
 
 ODD = (
     "", "0", "-1", "1e999", "nan", "99999999999999999999", "x" * 300, "\x01", "ü", "..", "/", "/dev/null",
-    "~nouser/x.py", "a=b", "=", ",", "1,2", "1..3", "[bold]", ":x:", "fake", "torch-ddp", "mnist-small", "{}", "\x1b[31m", "--", "-",
+    "~nouser/x.py", "a=b", "=", ",", "1,2", "1..3", "[bold]", ":x:", "fake", "torch-ddp", "mnist-small", "{}",
+    "\x1b[31m", "--", "-",
 )  # fmt: skip
 # Commands that end by themselves and start nothing of their own.
 PLAIN = tuple(name for name in COMMANDS if name not in ("serve", "join", "calibrate", "validate"))

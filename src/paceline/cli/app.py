@@ -5,24 +5,26 @@
 
 import ast
 import sys
+import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from paceline.cli.shell.completion import command_to_complete
 from paceline.cli.terminal import errors, outlive_readers
-from paceline.errors import UserError
+from paceline.errors import DamagedRecords, UserError
 from paceline.runs.interrupts import hear_signals
 
 NAME = "paceline"
 EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 2, 130
 # Each is a function of the same name in a file of the same name.
 COMMANDS = (
-    "doctor", "strategies", "run", "join", "show", "explain", "compare", "timeline", "report", "export", "serve",
-    "calibrate", "predict", "recommend", "script", "validate",
+    "doctor", "strategies", "run", "join", "show", "explain", "compare", "timeline", "report", "export", "merge",
+    "serve", "calibrate", "predict", "recommend", "script", "validate",
 )  # fmt: skip
 # Former names that still work and that no help text lists.
 ALIASES = {"trace": "timeline"}
@@ -88,6 +90,7 @@ def main() -> None:
     """The entry point."""
     hear_signals()
     outlive_readers()
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     words = [command_to_complete(), *sys.argv[1:2]]
     try:
         app = build_app(next((word for word in words if word in (*COMMANDS, *ALIASES)), None))
@@ -108,3 +111,11 @@ def _complain(text: str) -> None:
     from rich.markup import escape
 
     errors().print(f"[bold red]paceline:[/] {escape(text)}", soft_wrap=True)
+
+
+def _show_warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """What is damaged in a results file is a sentence for people; other warnings stay as they are."""
+    if issubclass(category, DamagedRecords):
+        _complain(str(message))
+    else:
+        usual(message, category, *place)

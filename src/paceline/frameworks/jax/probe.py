@@ -10,8 +10,8 @@ from paceline.contract.context import Context
 from paceline.contract.user_model_facts import UserModelFacts
 from paceline.errors import ModelError
 from paceline.frameworks.jax.optimizer import Tree
-from paceline.frameworks.jax.training import arrays_of, cross_entropy, user_pair
-from paceline.workloads.user_model import telling_samples
+from paceline.frameworks.jax.training import arrays_of, cross_entropy, optimizer_for, user_pair
+from paceline.workloads.user_model import call_user_code, telling_samples
 
 SAMPLES = 2
 
@@ -63,6 +63,36 @@ def _pass_through(context: Context, pair: tuple[Tree, Any], inputs: jax.Array, t
     ):
         raise ModelError(f"{fits} of shape {tuple(targets.shape)} with classes up to {int(targets.max())}; {advice}")
     try:
-        jax.grad(lambda trained: (loss or cross_entropy)(apply(trained, inputs), targets))(params)
+        gradients = jax.grad(lambda trained: (loss or cross_entropy)(apply(trained, inputs), targets))(params)
     except Exception as error:
         raise ModelError(f"{fits}: {type(error).__name__}: {error}; {advice}") from error
+    _try_update(context, params, gradients)
+    test_inputs, test_targets = (jnp.asarray(array[:SAMPLES]) for array in arrays_of(context, train=False))
+    call_user_code(
+        f"evaluating {label} on its test data",
+        lambda: float((loss or cross_entropy)(apply(params, test_inputs), test_targets)),
+    )
+
+
+def _try_update(context: Context, params: Tree, gradients: Tree) -> None:
+    """Makes the optimizer as a worker does, and one update."""
+    assert context.user_model is not None
+    label = context.user_model.label
+    optimizer = call_user_code(f"optimizer() of {label}", optimizer_for, context, params)
+    if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
+        raise ModelError(
+            f"optimizer(parameters) of {label} returned {type(optimizer).__name__}, which has no functions init and "
+            f"update; return a transformation such as those of optax"
+        )
+    call_user_code(f"the first update of {label}", lambda: optimizer.update(gradients, optimizer.init(params), params))
+
+
+def describe_structure(pair: Any) -> list[str]:
+    """Names, shapes and types of its parameters, without making them."""
+    init, _ = pair
+    try:
+        parameters = jax.eval_shape(init, jax.random.key(0))
+    except Exception:  # what cannot be followed is made
+        parameters = init(jax.random.key(0))
+    leaves, structure = jax.tree.flatten(parameters)
+    return [str(structure), *(f"{leaf.shape} {leaf.dtype}" for leaf in leaves)]

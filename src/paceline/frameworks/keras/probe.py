@@ -1,5 +1,6 @@
 """What a user's Keras model is and takes, found by sending two samples through, on whichever backend Keras has here."""
 
+import json
 import math
 import re
 from typing import Any
@@ -12,7 +13,8 @@ from paceline.contract.context import Context
 from paceline.contract.user_model_facts import UserModelFacts
 from paceline.errors import ModelError
 from paceline.frameworks.keras.model import keras_inputs, loss_function, make_variables
-from paceline.workloads.user_model import telling_samples
+from paceline.frameworks.keras.optimizer import optimizer_for
+from paceline.workloads.user_model import call_user_code, telling_samples
 
 SAMPLES = 2
 # Keras puts what went wrong in bold, between where and a list of all arguments.
@@ -28,6 +30,11 @@ def inspect_keras(context: Context, model: keras.Model) -> UserModelFacts:
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     if not parameters:
         raise ModelError(f"{user_model.label} returned a model without trainable weights; there is nothing to train")
+    _try_update(context, model, keras_inputs(context, data.train_inputs[chosen]), data.train_targets[chosen])
+    call_user_code(
+        f"evaluating {user_model.label} on its test data",
+        lambda: _loss(context, model, keras_inputs(context, data.test_inputs[:SAMPLES]), data.test_targets[:SAMPLES]),
+    )
     cuts = tuple(
         name for name, function in (("stages", user_model.stages), ("plan", user_model.plan)) if function is not None
     )
@@ -61,6 +68,35 @@ def _pass_through(context: Context, model: keras.Model, inputs: np.ndarray, targ
         ) from error
 
 
+def _loss(context: Context, model: keras.Model, inputs: np.ndarray, targets: np.ndarray, training: bool = False) -> Any:
+    return loss_function(context, model)(model(inputs, training=training), ops.convert_to_tensor(targets))
+
+
+def _try_update(context: Context, model: keras.Model, inputs: np.ndarray, targets: np.ndarray) -> None:
+    """Makes the optimizer as a worker does, one backward pass and one update."""
+    assert context.user_model is not None
+    label = context.user_model.label
+    optimizer = call_user_code(f"optimizer() of {label}", optimizer_for, context, model)
+    variables = model.trainable_variables
+
+    def update() -> None:
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            with tf.GradientTape() as tape:
+                loss = _loss(context, model, inputs, targets, training=True)
+            gradients = [
+                ops.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
+                for gradient, variable in zip(tape.gradient(loss, variables), variables, strict=True)
+            ]
+        else:
+            # JAX follows functions, which a worker makes of the model; here the update is tried alone.
+            gradients = [ops.zeros_like(variable) for variable in variables]
+        optimizer.apply(gradients, variables)
+
+    call_user_code(f"the first update of {label}", update)
+
+
 def _check_shape(model: keras.Model, shape: tuple[int, ...]) -> None:
     """Keras would answer with all numbers of the inputs."""
     shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
@@ -85,3 +121,18 @@ def _fit_together(context: Context, model: keras.Model, outputs: Any, targets: n
     loss = loss_function(context, model)(outputs, ops.convert_to_tensor(targets))
     if math.prod(ops.shape(loss)) != 1:
         raise ValueError(f"the loss has shape {tuple(ops.shape(loss))} and must be one number")
+
+
+def describe_structure(model: Any) -> list[str]:
+    """Kinds and shapes of its layers and weights; names are numbered by Keras as models are made."""
+    layers = [f"{type(layer).__name__} {_settings(layer)}" for layer in model.layers]
+    return [*layers, *(f"{tuple(weight.shape)} {weight.dtype} {weight.trainable}" for weight in model.weights)]
+
+
+def _settings(layer: Any) -> str:
+    """The settings of a layer, where it can say them; a layer of the user's own often cannot."""
+    try:
+        settings = {name: value for name, value in layer.get_config().items() if name != "name"}
+        return json.dumps(settings, sort_keys=True, default=lambda value: type(value).__name__)
+    except (NotImplementedError, TypeError, ValueError):
+        return ""
