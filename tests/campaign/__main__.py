@@ -58,6 +58,7 @@ def try_case(
     except LostError as reason:
         tally.lost.append(f"{part} {number}: {reason}")
     finally:
+        case.close()
         tally.seconds += time.monotonic() - began
 
 

@@ -53,6 +53,7 @@ class Case:
     # A part that has one takes less time for it.
     short: bool = False
     chance: random.Random = field(init=False)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(f"{self.seed} {self.part} {self.number}")
@@ -71,11 +72,20 @@ class Case:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Starts a command whose messages can be read as they come."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*TOOL, *words], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Ends what a case that was lost has left running."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
 
     def run(self, *words: str) -> Ended:
         """Runs a command to its end, which must be one of those that are promised."""

@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
-from campaign.case import Case, LostError, SkippedError, watch
+from campaign.case import TOOL, Case, LostError, SkippedError, watch
 
 RUNS = 6
 STUDY = """
@@ -31,8 +31,9 @@ def full_disk(case: Case) -> None:
     """A disk that fills up in the middle of a study, and has space again."""
     (case.folder / "study.toml").write_text(STUDY.format(longest=case.chance.choice((50, 5000, 20000))))
     shell = SMALL_DISK.format(size=case.chance.randint(24, 300))
+    # A tool that is forked elsewhere would not see the disk.
     ended = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", shell, "sh", *case.tool], cwd=case.folder, env=case.environment,
+        ["unshare", "--mount", "sh", "-c", shell, "sh", *TOOL], cwd=case.folder, env=case.environment,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     codes = [int(line.removeprefix("code ")) for line in ended.stdout.splitlines() if line.startswith("code ")]
