@@ -64,8 +64,8 @@ WHEN_BUILT = {
     "returns no module": (
         "def build():\n    return [1, 2]\n",
         SHAPE,
-        "mine.py:build returned list, not a torch.nn.Module, a Keras model or a pair of functions (init, apply); "
-        "return the model itself",
+        "mine.py:build returned list, not a torch.nn.Module, a Keras model or a Flax module or a pair of functions "
+        "(init, apply); return the model itself",
     ),
     "has nothing to train": (
         "from torch import nn\ndef build():\n    return nn.Flatten()\n",

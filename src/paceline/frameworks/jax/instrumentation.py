@@ -18,7 +18,7 @@ from paceline.frameworks.jax.declared import steps_per_call
 from paceline.frameworks.jax.layout import Layout
 from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.passes import mean_of_passes
-from paceline.frameworks.jax.training import JaxJob, Network, held_bytes
+from paceline.frameworks.jax.training import Batch, JaxJob, Network, held_bytes, taken
 
 
 def jax_job(
@@ -80,9 +80,8 @@ class SeparateCallsJob(JaxJob):
             self._state = params, buffers, optimizer_state
             self._losses.append((loss, 1))
 
-    def _batch(self, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Array, ...]:
-        rows = lax.dynamic_index_in_dim(order, number, keepdims=False)
-        return tuple(array.at[rows].get(mode="promise_in_bounds") for array in data)
+    def _batch(self, data: Batch, order: Array, number: Any) -> Batch:
+        return taken(data, lax.dynamic_index_in_dim(order, number, keepdims=False))
 
     def _on_each_device(self, function: Any) -> Any:
         """Compiled; where batches are divided, for each device by itself, with results in a row."""
