@@ -45,6 +45,10 @@ class Outcome:
 
     plan: Plan
     counts: dict[Status, int] = field(default_factory=dict)
+    # Runs of the plan that were stored before and had not ended well.
+    stored_failures: int = 0
+    # Whether any run of the plan has a result, made now or before.
+    has_results: bool = True
 
     @property
     def interrupted(self) -> bool:

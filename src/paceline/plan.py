@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.contract.context import data_request, spec_facts, spec_layers
+from paceline.contract.context import data_request, spec_facts, spec_layers, stream_length
 from paceline.contract.strategy import never
 from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
 from paceline.layout import Layout
-from paceline.refusals import process_count, unchanging, unheeded, unsupported
+from paceline.refusals import process_count, unchanging, unheeded, unread, unsupported
 from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.strategies.former import FORMER_KNOBS, by_present_name
@@ -23,7 +23,7 @@ from paceline.strategies.unlisted.script import STRATEGY as SCRIPT
 from paceline.study import Study
 from paceline.systems import System
 from paceline.workloads import Workload, workload
-from paceline.workloads.user_model import USER_DATA, declared_functions
+from paceline.workloads.user_model import ANY_NAME, USER_DATA, declared_functions
 
 DEFAULT_EPOCHS = 2
 
@@ -177,7 +177,7 @@ def _own_dataset(spec: RunSpec) -> str:
         return spec.dataset
     if spec.input_shape is not None and spec.classes is not None:
         return "synthetic"
-    if "data" in declared:
+    if {"data", ANY_NAME} & declared:
         return USER_DATA
     raise SpecError(
         f"{spec.model.label} says nothing about its data; add a function data() to {spec.model.path.name}, or give "
@@ -220,7 +220,13 @@ def _knob_value(chosen: Strategy, default: Scalar, choices: tuple[Scalar, ...], 
 def sample_count(spec: RunSpec, probe: Probe) -> int:
     """Training samples of one copy of the data set."""
     if spec.dataset == USER_DATA:
-        return probe(spec).train_samples
+        samples = probe(spec).train_samples
+        if samples is None and spec.steps is None:
+            raise SpecError(
+                f"data() of {spec.workload} gives a stream that does not say how many samples it has, and epochs "
+                f"{spec.epochs} were asked for; give --steps in place of --epochs, or --train-samples for an epoch"
+            )
+        return stream_length(spec) if samples is None else samples
     return data_source(str(spec.dataset)).count(data_request(spec))
 
 
@@ -255,6 +261,7 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         or _uncut(spec, chosen, probe)
         or unheeded(spec, chosen)
         or unchanging(spec, chosen)
+        or unread(spec, chosen, probe(spec) if spec.dataset == USER_DATA else None)
     )
     if reason is not None:
         return reason

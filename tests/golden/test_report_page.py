@@ -125,14 +125,28 @@ def test_the_page_has_its_sections_in_order_and_a_way_to_each(page: Element) -> 
     assert {way.removeprefix("#") for way in ways} == named
 
 
-def test_the_answer_comes_first_and_says_what_why_and_how_sure(page: Element) -> None:
+def test_the_answer_comes_first_with_a_line_for_each_setting(page: Element) -> None:
     first = next(part for part in page.all("main")[0].inside if isinstance(part, Element))
     assert first.attributes["class"] == "answer"
+    assert first.text == "fake alone was measured, in 2 settings; 1 of 2 have too few runs to be sure."
+    (table,) = page.all("table", **{"class": "verdicts"})
+    assert [heading.text for heading in table.all("th")] == ["setting", "best", "by how much", "how sure"]
+    lines = [[cell.text for cell in line.all("td")] for line in table.all("tbody")[0].all("tr")]
+    assert [line[1:] for line in lines] == [
+        ["fake x1", "–", "nothing else (1 run)"],
+        ["fake x4", "71 % over fake x2", "likely (3 runs)"],
+    ]
+
+
+def test_a_page_of_one_setting_says_what_why_and_how_sure(records: list[Record]) -> None:
+    alone = read(render([record for record in records if record.spec.global_batch == 256]))
+    (first,) = alone.all("section", **{"class": "answer"})
     what, why, sure, setting = (paragraph.text for paragraph in first.all("p"))
-    assert "use fake with 4 workers: 67,949 samples/s" in what
+    assert what.startswith("Fastest here: fake with 4 workers, 67,949 samples/s")
     assert why.startswith("Why: ")
-    assert sure.startswith("How sure: 3 repeats")
+    assert sure.startswith("How sure: likely, 71 % ahead of fake x2 in each of 3 runs (4 would make it sure)")
     assert "global batch 256" in setting
+    assert not alone.all("table", **{"class": "verdicts"})
 
 
 def test_the_ranking_has_a_row_for_each_configuration_and_values_to_sort_by(page: Element) -> None:
@@ -142,7 +156,7 @@ def test_the_ranking_has_a_row_for_each_configuration_and_values_to_sort_by(page
     rows = table.all("tbody")[0].all("tr")
     cells = [dict(zip(headings, row.all("td"), strict=True)) for row in rows]
     assert [(row["strategy"].text, row["workers"].text) for row in cells] == [
-        ("fake", "4 oversubscribed"), ("fake", "2"), ("fake", "1"), ("fake", "1"),
+        ("fake", "4*"), ("fake", "2"), ("fake", "1"), ("fake", "1"),
     ]  # fmt: skip
     assert [row.attributes.get("class") for row in rows] == ["best", None, None, "best"]
     for row in cells:

@@ -16,6 +16,15 @@ def test_the_best_candidates_are_run_and_ranked_again(tool: Tool) -> None:
     assert all(one["records"] for one in told["ranked"])
 
 
+def test_the_advice_is_said_before_anything_is_run(tool: Tool) -> None:
+    ended = tool("recommend", "--strategy", "fake", "--workers", "1,2", "--measure", "2", "--quick")
+    assert ended.code == 0, ended.err
+    before, after = ended.out.split("Use fake on 2 workers")[1:]
+    assert "samples/s predicted" in before and "samples/s measured" in after
+    assert "running the best 2 here (Ctrl-C keeps what is done)" in ended.err
+    assert "How sure: not sure, 1 run of each cannot tell chance from effect." in after
+
+
 def test_predictions_as_json_have_intervals_and_parts(tool: Tool) -> None:
     ended = tool("predict", "--system", "8xh100-nvlink", "--workers", "8", "--json")
     assert ended.code == 0, ended.err

@@ -88,3 +88,18 @@ def test_a_loss_that_is_not_a_number_is_a_finding_and_the_run_is_kept(tool: Tool
     assert record.epochs[0].steps == 4
     assert len(record.losses) == 4
     assert record.losses[1] is None
+
+
+def test_a_stored_failure_is_one_when_its_study_is_run_again(tool: Tool) -> None:
+    command = ("run", "--strategy", "fake", "--steps", "2", "--knob", "fault=fail")
+    assert tool(*command).code == 1
+    again = tool(*command)
+    assert again.code == 1
+    assert "nothing to do" in again.err
+    assert "1 stored run did not end well; --retry repeats it" in again.err
+
+
+def test_a_study_of_which_nothing_could_be_run_does_not_end_well(tool: Tool) -> None:
+    ended = tool("run", "--strategy", "fake", "--steps", "2", "--device", "cuda")
+    assert ended.code == 1
+    assert "no run of command-line gave a result; the reasons are above" in ended.err

@@ -14,8 +14,19 @@ def test_a_near_miss_gets_the_name_that_was_meant():
     assert nearest("wrokers", ["workers", "epochs", "seed"]) == "did you mean 'workers'?"
 
 
-def test_only_the_closest_of_several_names_is_offered():
-    assert nearest("torch-dpp", ["torch-single", "torch-ddp", "fake"]) == "did you mean 'torch-ddp'?"
+def test_names_that_are_nearly_as_close_are_offered_too():
+    names = ["torch-single", "torch-ddp", "torch-dp", "fake"]
+    assert nearest("torch-dpp", names) == "did you mean 'torch-dp' or 'torch-ddp'?"
+    assert nearest("torch-singel", names) == "did you mean 'torch-single'?"
+
+
+def test_the_beginning_of_a_name_stands_for_the_names_that_begin_so():
+    assert nearest("h100", ["h100-nvlink", "h100-pcie", "h200"]) == "did you mean 'h100-pcie' or 'h100-nvlink'?"
+    assert nearest("so", ["some-name", "so-on"]).startswith("did you mean 'so-on'")
+
+
+def test_of_many_names_that_begin_so_some_are_offered():
+    assert nearest("torch", [f"torch-{letter}" for letter in "abcdef"]).count("torch-") == 4
 
 
 def test_a_name_like_nothing_known_gets_all_choices_in_order():

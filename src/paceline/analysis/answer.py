@@ -1,65 +1,116 @@
-"""The answer: of a setting in one sentence, of a report in three (what to use, why it is fast, how certain that is)."""
+"""Verdicts in words: of a setting in a sentence, of a report in three, or in a short table for several settings."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from paceline.analysis.explanation import serial_fraction
-from paceline.analysis.factors import setting_size
+from paceline.analysis.factors import LINK, settings_by_size
 from paceline.analysis.labels import group_by_setting, series_name, shorten_titles, varying_fields
-from paceline.analysis.links import fastest_over_each, links_of, where_each_pays
+from paceline.analysis.links import fastest_over_each, links_of, over_link, where_each_pays
 from paceline.analysis.rows import Row
+from paceline.analysis.verdicts.certainty import LEAST_RUNS, Certainty
+from paceline.analysis.verdicts.judge import Verdict, judge_rows
 from paceline.breakdown import mean_parts
 from paceline.units import format_count, format_percent, format_rate, format_seconds
 
-FEW_REPEATS = 3
+
+@dataclass(frozen=True)
+class SettingVerdict:
+    """One line of the table of settings."""
+
+    setting: str
+    best: str
+    ahead: str
+    how_sure: str
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Three sentences about one setting, and which setting that is."""
+    """Sentences about the only setting, with its title, or one about all of several, and then a line for each."""
 
     setting: str
     sentences: tuple[str, ...]
+    lines: tuple[SettingVerdict, ...] = ()
 
 
 def answer(rows: Sequence[Row]) -> Answer | None:
-    """The answer over all settings, with details of the setting with the largest model, data and batch.
-
-    None when nothing was measured.
-    """
-    settings = group_by_setting(rows, without={"shrunk", "link"})
-    measured = {title: [row for row in members if row.measured] for title, members in settings.items()}
-    measured = {title: members for title, members in measured.items() if members}
-    if not measured:
+    """The answer over all settings; None when nothing was measured."""
+    settings = group_by_setting([row for row in rows if row.measured], without={"shrunk", "link"})
+    if not settings:
         return None
-    title = max(measured, key=lambda name: setting_size(measured[name][0]))
-    members = measured[title]
-    best = max(members, key=_rate)
+    if len(settings) > 1:
+        return Answer("", (_over_settings(rows),), verdict_lines(rows))
+    ((title, members),) = settings.items()
     if len(links_of(members)) > 1:
-        sentences = (_over_links(members), where_each_pays(members), _repeats(members))
+        sentences = (_over_links(members), where_each_pays(members), f"How sure: {_fewest_runs(members)}")
         return Answer(title, tuple(f"{sentence}." for sentence in sentences if sentence))
-    return Answer(title, (_what(best, members, measured, title), _why(best, members), _how_sure(best, members)))
+    verdict, best = judge_rows(members)
+    what, why, how_sure = _what(verdict, best, members), _why(best, members), _how_sure(verdict, best)
+    return Answer(title, (f"{what}.", why, f"How sure: {how_sure}."))
 
 
 def headline(rows: Sequence[Row]) -> str | None:
-    """The fastest configuration of a setting in a sentence, with those that chance could make as fast; None if none."""
+    """The verdict on a setting in a sentence: what is fastest, or ties, and how sure that is; None if none."""
     measured = [row for row in rows if row.measured]
     if not measured:
         return None
     if len(links_of(measured)) > 1:
         sentences = (_over_links(measured), where_each_pays(measured))
         return " ".join(f"{sentence}." for sentence in sentences if sentence)
-    varying, best = varying_fields(measured), max(measured, key=_rate)
-    workers = format_count(best.spec.workers, "worker")
-    text = f"Fastest here: {series_name(best, varying)} with {workers}, {format_rate(_rate(best))} samples/s"
-    if best.spec.workers == 1 and any(row.spec.workers > 1 for row in measured):
-        text += "; more workers do not pay here"
-    text += _gain(best)
-    if rivals := _as_fast(best, measured):
-        others = ", ".join(f"{series_name(row, varying)} x{row.spec.workers}" for row in rivals)
-        text += f"; its repeats overlap with those of {others}, so take them as equal"
-    return text + "."
+    verdict, best = judge_rows(measured)
+    return f"{_what(verdict, best, measured)}; {_how_sure(verdict, best)}."
+
+
+def verdict_lines(rows: Sequence[Row]) -> tuple[SettingVerdict, ...]:
+    """The verdict on each setting in a line, the smallest first; empty where there is one setting alone."""
+    groups = list(_settings(rows))
+    titles, _ = shorten_titles([title for title, _ in groups])
+    return (
+        tuple(_line(title, members) for title, (_, members) in zip(titles, groups, strict=True)) if groups[1:] else ()
+    )
+
+
+def _settings(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Settings with what was measured in them; one worker, which crosses no link, is compared over each of them."""
+    settings = settings_by_size([row for row in rows if row.measured], without={"shrunk", "link"})
+    for title, members in settings.items():
+        links = links_of(members)
+        for link in links:
+            yield f"{title} · link {link.text}", over_link(members, link)
+        if not links:
+            yield title, members
+
+
+def _line(title: str, rows: Sequence[Row]) -> SettingVerdict:
+    verdict, _ = judge_rows(rows, LINK.fields)
+    ahead = "–" if verdict.next is None else f"{format_percent(verdict.ahead)} over {verdict.next.name}"
+    runs = format_count(verdict.fewest_runs, "run")
+    sure = "not sure" if verdict.certainty is Certainty.UNKNOWN else str(verdict.certainty)
+    sure = f"{sure if len(rows) > 1 else 'nothing else'} ({runs})"
+    return SettingVerdict(title, " = ".join(verdict.names), ahead, sure)
+
+
+def _over_settings(rows: Sequence[Row]) -> str:
+    """Which strategy is the fastest in how many settings, and in how many that is open."""
+    judged = [judge_rows(members, LINK.fields) for _, members in _settings(rows)]
+    count = len(judged)
+    # Worker counts of one strategy may tie, and the strategy is still the fastest.
+    winners = [{contender.name.partition(" ")[0] for contender in verdict.first} for verdict, _ in judged]
+    wins = Counter(name for names in winners for name in names if len(names) == 1)
+    ties = sum(len(names) > 1 for names in winners)
+    unknown = sum(verdict.certainty is Certainty.UNKNOWN for verdict, _ in judged)
+    parts = []
+    if len({row.spec.strategy for row in rows if row.measured}) == 1:
+        parts.append(f"{judged[0][1].spec.strategy} alone was measured, in {count} settings")
+    elif wins:
+        name, times = wins.most_common(1)[0]
+        parts.append(f"{name} is the fastest in {times} of {count} settings")
+    if ties:
+        parts.append(f"All {count} settings are ties" if ties == count else f"{ties} of {count} are ties")
+    if unknown:
+        parts.append(f"{'all' if unknown == count else f'{unknown} of {count}'} have too few runs to be sure")
+    return f"{'; '.join(parts)}."
 
 
 def _over_links(rows: Sequence[Row]) -> str:
@@ -67,10 +118,10 @@ def _over_links(rows: Sequence[Row]) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _repeats(rows: Sequence[Row]) -> str:
+def _fewest_runs(rows: Sequence[Row]) -> str:
     fewest = min(row.runs for row in rows)
-    few = f", too few to tell chance from effect (--repeats {FEW_REPEATS})" if fewest < FEW_REPEATS else ""
-    return f"How sure: {format_count(fewest, 'repeat')} of each{few}"
+    few = ", too few to tell chance from effect" if fewest < LEAST_RUNS else ""
+    return f"{format_count(fewest, 'run')} of each{few}"
 
 
 def _rate(row: Row) -> float:
@@ -85,30 +136,28 @@ def _gain(best: Row) -> str:
     return f", {best.speedup:.2f} times one worker{ideal}"
 
 
-def _as_fast(best: Row, rows: Sequence[Row]) -> list[Row]:
-    """Rows with a repeat that is no slower than the slowest of the best."""
-    low = best.samples_per_second_low or 0.0
-    return [row for row in rows if row is not best and (row.samples_per_second_high or 0.0) >= low]
-
-
-def _what(best: Row, rows: Sequence[Row], measured: dict[str, list[Row]], title: str) -> str:
-    """Says what to use, and what it gains over one worker."""
+def _what(verdict: Verdict, best: Row, rows: Sequence[Row]) -> str:
+    """What is the fastest and what it gains over one worker, or which are as fast as each other."""
+    counted = "steps/s" if best.counts_steps else "samples/s"
     name, workers = series_name(best, varying_fields(rows)), format_count(best.spec.workers, "worker")
-    gain = f"{format_rate(_rate(best))} samples/s{_gain(best)}"
+    if verdict.certainty is Certainty.TIE:
+        rates = [format_rate(contender.median) for contender in (verdict.best, verdict.first[-1])]
+        *others, last = verdict.names
+        text = f"A tie: {', '.join(others)} and {last}, {' to '.join(dict.fromkeys(rates))} {counted}"
+        fewer = verdict.choice.workers < max(contender.workers for contender in verdict.first)
+        return f"{text}; {verdict.choice.name} needs the fewest workers" if fewer else text
+    text = f"{name} with {workers}, {format_rate(_rate(best))} {counted}{_gain(best)}"
+    if len(rows) == 1:
+        return f"Measured here: {text}"
     if best.spec.workers == 1 and any(row.spec.workers > 1 for row in rows):
-        several = max((row for row in rows if row.spec.workers > 1), key=_rate)
-        gain += f"; more workers do not pay here (at most {format_rate(_rate(several))} samples/s with several)"
-    if len(measured) == 1:
-        return f"Use {name} with {workers}: {gain}."
-    short = dict(zip(measured, shorten_titles(list(measured))[0], strict=True))[title]
-    if len({row.spec.strategy for members in measured.values() for row in members}) == 1:
-        return f"In the largest of {len(measured)} settings, {short}, use {name} with {workers}: {gain}."
-    wins = Counter(max(members, key=_rate).spec.strategy for members in measured.values())
-    most, count = wins.most_common(1)[0]
-    return (
-        f"{most} is the fastest in {count} of {len(measured)} settings; in the largest, {short}, use {name} with "
-        f"{workers}: {gain}."
-    )
+        several = max(_rate(row) for row in rows if row.spec.workers > 1)
+        text += f"; more workers were no faster (at most {format_rate(several)} {counted})"
+    return f"Fastest here: {text}"
+
+
+def _how_sure(verdict: Verdict, best: Row) -> str:
+    """Whether chance could explain it, and whether cores were oversubscribed."""
+    return f"{verdict.how_sure}, but oversubscribed" if best.oversubscribed else verdict.how_sure
 
 
 def _why(best: Row, rows: Sequence[Row]) -> str:
@@ -139,24 +188,3 @@ def _why(best: Row, rows: Sequence[Row]) -> str:
 
 
 _LOSSES = (("exposed", "exposed communication"), ("waiting", "waiting for slower ranks"))
-
-
-def _how_sure(best: Row, rows: Sequence[Row]) -> str:
-    """Says how many repeats there are, which rivals chance could explain, and whether cores were oversubscribed."""
-    varying = varying_fields(rows)
-    remarks = [
-        f"{format_count(best.runs, 'repeat')}" + (f" within {format_percent(best.spread)}" if best.spread else "")
-    ]
-    equal = _as_fast(best, rows)
-    if best.runs < FEW_REPEATS:
-        remarks.append(f"too few to tell chance from effect (--repeats {FEW_REPEATS})")
-    elif equal:
-        names = ", ".join(f"{series_name(row, varying)} x{row.spec.workers}" for row in equal[:FEW_REPEATS])
-        remarks.append(f"which overlap with those of {names}, so take them as equal")
-    else:
-        remarks.append("which no other configuration reaches")
-    if best.oversubscribed:
-        remarks.append(
-            "oversubscribed (more processes than cores), so it says little about a machine with enough cores"
-        )
-    return f"How sure: {', '.join(remarks)}."

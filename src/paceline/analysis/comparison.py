@@ -7,11 +7,9 @@ from statistics import median
 from paceline.analysis.labels import setting_title
 from paceline.analysis.selection import Selector
 from paceline.analysis.statistics import Interval, bootstrap_ratio, effect_size, rank_test
+from paceline.analysis.verdicts.certainty import LEAST_RUNS, SURE_RUNS, Certainty, certainty
 from paceline.record import Record
 from paceline.units import format_count
-
-# Cliff's delta from which an effect is called small, medium and large (Romano et al., 2006).
-EFFECTS = ((0.147, "negligible"), (0.33, "small"), (0.474, "medium"), (float("inf"), "large"))
 
 
 @dataclass(frozen=True)
@@ -39,22 +37,25 @@ class Comparison:
     effect: float | None
 
     @property
+    def certainty(self) -> Certainty:
+        """How sure it is that the sides differ."""
+        return certainty(self.first_values, self.second_values)
+
+    @property
     def verdict(self) -> str:
-        """The result in a sentence, which names no winner where chance could explain the difference."""
-        if self.interval is None:
-            fewest = min(len(self.first_values), len(self.second_values))
-            return f"{fewest} run of a side tells nothing of the next; repeat at least 3 times"
-        if self.interval.spans(1.0):
+        """The result in a sentence, as strong as the runs are many: no winner where chance could explain it."""
+        if self.certainty is Certainty.UNKNOWN:
+            runs = " and ".join(format_count(len(values), "run") for values in (self.first_values, self.second_values))
+            return f"too few runs to tell ({runs}); repeat at least {LEAST_RUNS} times"
+        if self.certainty is Certainty.TIE:
             return "no clear difference"
         faster, slower, times = (
             (self.first, self.second, self.ratio) if self.ratio > 1 else (self.second, self.first, 1 / self.ratio)
         )
-        return f"{faster} is {times:.2f} times {slower} ({self.effect_word} effect)"
-
-    @property
-    def effect_word(self) -> str:
-        """The size of the effect in a word."""
-        return next(word for limit, word in EFFECTS if abs(self.effect or 0.0) < limit)
+        text = f"{faster} is {times:.2f} times {slower}"
+        if self.certainty is Certainty.SURE:
+            return f"{text} (p = {self.p_value:.2g})"
+        return f"{text}, likely (p = {self.p_value:.2g}); {SURE_RUNS} runs of each would make it sure"
 
 
 def _rate(record: Record) -> float | None:

@@ -1,6 +1,6 @@
 """Groups of rows in which only one factor, the strategy and the worker count differ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +36,9 @@ def setting_size(row: Row) -> tuple[float, ...]:
     return parameters(row), row.spec.dataset_copies, row.spec.train_samples or 0, row.spec.samples_per_step
 
 
-def settings_by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def settings_by_size(rows: Sequence[Row], without: Container[str] = frozenset({"shrunk"})) -> dict[str, list[Row]]:
     """Rows by the title of their setting, the largest setting last; titles leave out what was shrunk."""
-    return _by_size(group_by_setting(rows, without={"shrunk"}))
+    return _by_size(group_by_setting(rows, without=without))
 
 
 def settings_where(

@@ -174,3 +174,16 @@ def describe_unmeasured(rows: Sequence["Row"]) -> list[tuple[str, str, str]]:
         (f"{name} {', '.join(f'x{count}' for count in dict.fromkeys(counts))}", status, reason)
         for (name, status, reason), counts in worker_counts.items()
     ]
+
+
+def unmeasured_in_settings(rows: Sequence["Row"], without: Container[str] = ()) -> list[tuple[str, str, str, str]]:
+    """Name, status, reason and setting of what was not measured; what is equal in several settings is given once."""
+    titles_of: dict[tuple[str, str, str], list[str]] = {}
+    titled = group_by_setting(rows, without)
+    for title, group in titled.items():
+        for description in describe_unmeasured(group):
+            titles_of.setdefault(description, []).append(title)
+    return [
+        (*description, "" if len(titled) == 1 else titles[0] if len(titles) == 1 else f"in {len(titles)} settings")
+        for description, titles in titles_of.items()
+    ]

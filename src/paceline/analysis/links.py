@@ -6,6 +6,8 @@ from paceline.analysis.factors import LINK
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.thresholds import LEAST_GAIN
+from paceline.analysis.verdicts.certainty import Certainty
+from paceline.analysis.verdicts.judge import judge_rows
 from paceline.link import NetworkLink, link_rank
 from paceline.units import format_rate
 
@@ -21,15 +23,19 @@ def name_without_link(row: Row, varying: Sequence[str]) -> str:
     return series_name(row, [name for name in varying if name not in LINK.fields])
 
 
+def over_link(rows: Sequence[Row], link: NetworkLink) -> list[Row]:
+    """What was measured over a link, and one worker, which crosses none."""
+    measured = [row for row in rows if row.measured]
+    return [row for row in measured if row.spec.link == link or (row.spec.link is None and row.spec.workers == 1)]
+
+
 def fastest_over_each(rows: Sequence[Row]) -> str:
     """A sentence that says what to use over each link; links in a row with the same answer are named together."""
-    varying = varying_fields(rows)
-    alone = max((row for row in rows if row.measured and row.spec.workers == 1), key=_rate, default=None)
     choices: list[tuple[str, list[tuple[str, Row]]]] = []
     for link in links_of(rows):
-        crossing = [row for row in rows if row.measured and row.spec.link == link and row.spec.workers > 1]
-        best = max([*crossing, *([alone] if alone is not None else [])], key=_rate)
-        name = f"{name_without_link(best, varying)} x{best.spec.workers}" if best.spec.link else "one worker"
+        verdict, best = judge_rows(over_link(rows, link), LINK.fields)
+        name = " or ".join(verdict.names) if best.spec.link or verdict.equals else "one worker"
+        name += " (a tie)" if verdict.certainty is Certainty.TIE else ""
         if not choices or choices[-1][0] != name:
             choices.append((name, []))
         choices[-1][1].append((link.text, best))

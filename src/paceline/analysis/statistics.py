@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 from statistics import fmean, median, stdev
 
 import numpy as np
@@ -98,6 +99,9 @@ def rank_test(first: Sequence[float], second: Sequence[float]) -> float | None:
     """The chance to see sides as far apart as these if both were alike (Mann and Whitney, 1947); exact for few."""
     if len(first) < 2 or len(second) < 2:
         return None
+    if min(first) > max(second) or min(second) > max(first):
+        # As far apart as they can be: of all orders of the values, two are such.
+        return 2 / comb(len(first) + len(second), len(first))
     from scipy.stats import mannwhitneyu
 
     return float(mannwhitneyu(first, second, alternative="two-sided").pvalue)

@@ -15,9 +15,11 @@ from typing import Annotated, Any
 
 import typer
 
+from paceline.cli.shell.completion import command_to_complete
 from paceline.cli.terminal import errors
 from paceline.errors import UserError
 
+NAME = "paceline"
 EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 2, 130
 # Each is a function of the same name in a file of the same name.
 COMMANDS = (
@@ -31,11 +33,10 @@ ALIASES = {"trace": "timeline"}
 def build_app(command: str | None = None) -> typer.Typer:
     """The application with the wanted command loaded; of the others only the summary is read, to start fast."""
     app = typer.Typer(
-        name="paceline",
+        name=NAME,
         help="Tells you how to train your model in parallel: runs distribution strategies on your model and machine, "
         "fairly, and shows what pays.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         # Panels help where there are many options; the list of commands answers faster without them.
         rich_markup_mode="rich" if command else None,
@@ -88,8 +89,11 @@ def _options(
 def main() -> None:
     """The entry point."""
     signal.signal(signal.SIGTERM, _as_interrupt)
+    words = [command_to_complete(), *sys.argv[1:2]]
     try:
-        build_app(next((word for word in sys.argv[1:2] if word in (*COMMANDS, *ALIASES)), None))()
+        app = build_app(next((word for word in words if word in (*COMMANDS, *ALIASES)), None))
+        # The name by which shells know what to complete, also if it is started as `python -m paceline`.
+        app(prog_name=NAME)
     except UserError as error:
         _complain(str(error))
         sys.exit(EXIT_WRONG_INPUT)

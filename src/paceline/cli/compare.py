@@ -12,13 +12,20 @@ from rich.table import Table
 from paceline.analysis.comparison import Comparison
 from paceline.analysis.comparison import compare as compare_sides
 from paceline.analysis.selection import Selector
+from paceline.cli.shell.completion import strategies_with_fields
 from paceline.cli.terminal import AsJson, Db, StudyName, output, print_json
 from paceline.errors import SpecError
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
 from paceline.units import format_rate
 
-Side = Annotated[str, typer.Argument(help="A strategy, or one with fields: torch-ddp:workers=2,workload=mnist-small.")]
+Side = Annotated[
+    str,
+    typer.Argument(
+        help="A strategy, or one with fields: torch-ddp:workers=2,workload=mnist-small.",
+        autocompletion=strategies_with_fields,
+    ),
+]
 
 
 def compare(first: Side, second: Side, study: StudyName = None, db: Db = DEFAULT_PATH, as_json: AsJson = False) -> None:

@@ -11,7 +11,10 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from paceline.cli.shell.completion import dataset_names, network_names, strategy_names, system_names, workload_names
+
 Options = TypeVar("Options")
+Complete = Callable[[str], list[str]]
 
 
 def command_with(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
@@ -38,9 +41,14 @@ def command_with(options: type[Options]) -> Callable[[Callable[[Options], None]]
     return decorate
 
 
-def make_option(help_text: str, metavar: str, *names: str, panel: str | None = None) -> Any:
-    """One option: its help, what stands for its value, its names where they are not those of the field, its panel."""
-    return typer.Option(*names, help=help_text, metavar=metavar, rich_help_panel=panel)
+def make_option(
+    help_text: str, metavar: str, *names: str, panel: str | None = None, complete: Complete | None = None
+) -> Any:
+    """One option: its help, what stands for its value, its names where they are not those of the field, its panel.
+
+    `complete` gives the values that begin with what is typed, for a shell that completes.
+    """
+    return typer.Option(*names, help=help_text, metavar=metavar, rich_help_panel=panel, autocompletion=complete)
 
 
 On = Annotated[
@@ -50,19 +58,30 @@ On = Annotated[
 MODEL_PANEL, SYSTEM_PANEL = "The model", "The system"
 System = Annotated[
     str | None,
-    make_option("Such as 8xh100-nvlink, or a system file; this machine as calibrated.", "NAME", panel=SYSTEM_PANEL),
+    make_option(
+        "Such as 8xh100-nvlink, or a system file; this machine as calibrated.",
+        "NAME",
+        panel=SYSTEM_PANEL,
+        complete=system_names,
+    ),
 ]
 Strategies = Annotated[
-    str | None, make_option("Only these strategies, patterns allowed.", "NAME,...", panel=MODEL_PANEL)
+    str | None,
+    make_option("Only these strategies, patterns allowed.", "NAME,...", panel=MODEL_PANEL, complete=strategy_names),
 ]
-Network = Annotated[str | None, make_option("Between nodes: 1g, 10g, 25g, 100g, 400g.", "NAME", panel=SYSTEM_PANEL)]
+Network = Annotated[
+    str | None,
+    make_option("Between nodes: 1g, 10g, 25g, 100g, 400g.", "NAME", panel=SYSTEM_PANEL, complete=network_names),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """Which model is trained, and on what data."""
 
-    workload: Annotated[str | None, make_option("Built-in model.", "NAME", panel=MODEL_PANEL)] = None
+    workload: Annotated[
+        str | None, make_option("Built-in model.", "NAME", panel=MODEL_PANEL, complete=workload_names)
+    ] = None
     model: Annotated[
         str | None, make_option("Your own model: a function in a file.", "FILE:FUNCTION", panel=MODEL_PANEL)
     ] = None
@@ -71,7 +90,7 @@ class ModelOptions:
     ] = None
     depth: Annotated[int | None, make_option("Short for --option depth=N.", "N", panel=MODEL_PANEL)] = None
     width: Annotated[int | None, make_option("Short for --option width=N.", "N", panel=MODEL_PANEL)] = None
-    dataset: Annotated[str | None, make_option("Data set.", "NAME", panel=MODEL_PANEL)] = None
+    dataset: Annotated[str | None, make_option("Data set.", "NAME", panel=MODEL_PANEL, complete=dataset_names)] = None
     input_shape: Annotated[
         str | None,
         make_option("Shape of a sample, channels first; for tokens their number.", "CxHxW", panel=MODEL_PANEL),

@@ -14,7 +14,8 @@ from paceline.cli.options import QuestionOptions, command_with, make_option
 from paceline.cli.predict import prediction_values
 from paceline.cli.progress import Progress
 from paceline.cli.question import make_question, print_warnings
-from paceline.cli.terminal import AsJson, Db, errors, output, plain_table, print_json
+from paceline.cli.shell.completion import objective_names
+from paceline.cli.terminal import AsJson, Db, errors, flag, output, plain_table, print_json
 from paceline.errors import SpecError
 from paceline.plan import DEFAULT_EPOCHS
 from paceline.predict.question import Question
@@ -27,7 +28,8 @@ from paceline.recommend.objectives import objective as known_objective
 from paceline.recommend.reasons import explain
 from paceline.recommend.scripts import emit as write_script
 from paceline.recommend.scripts import scripts
-from paceline.recommend.trials import try_best
+from paceline.recommend.trials import QUICK, THOROUGH, check_measurable, try_best
+from paceline.recommend.unexpected import explain_unexpected, was_unexpected
 from paceline.record import Record
 from paceline.spec import RunSpec
 from paceline.store import DEFAULT_PATH, Store
@@ -49,7 +51,9 @@ class RecommendOptions(QuestionOptions):
     """What is asked, what is best, and how the answer is shown."""
 
     workers: Annotated[str, make_option("Worker counts to choose from.", "N,...")] = "1..8"
-    objective: Annotated[str, make_option(f"What is best: {', '.join(OBJECTIVES)}.", "NAME")] = "throughput"
+    objective: Annotated[
+        str, make_option(f"What is best: {', '.join(OBJECTIVES)}.", "NAME", complete=objective_names)
+    ] = "throughput"
     critical_batch: Annotated[
         float | None, make_option("For time-to-accuracy: the batch beyond which more samples are needed.", "N")
     ] = None
@@ -63,6 +67,8 @@ class RecommendOptions(QuestionOptions):
         str | None, make_option("For that: what a machine's disk writes in a second, such as 2GB.", "BYTES")
     ] = None
     measure: Annotated[int | None, make_option("Run the best K here and rank again.", "K")] = None
+    quick: Annotated[bool, flag("--quick", "For --measure: one short run of each, for a first look.")] = False
+    fresh: Annotated[bool, flag("--fresh", "For --measure: make runs again that it has stored.")] = False
     db: Db = DEFAULT_PATH
     as_json: AsJson = False
     emit: Annotated[
@@ -86,8 +92,7 @@ def recommend(options: RecommendOptions) -> None:
     records = _stored_records(options.db)
     answer = answer_to(question, options.objective, records, options.critical_batch)
     if options.measure is not None:
-        with Store.open(options.db) as store, Progress() as progress:
-            answer = try_best(answer, options.measure, store, progress)
+        answer = _measured(answer, options)
     advice = advise_saving(answer, failures, records) if failures is not None else None
     if options.as_json:
         print_json({**_values(answer), **({"saving": _saving_values(advice)} if advice is not None else {})})
@@ -95,6 +100,17 @@ def recommend(options: RecommendOptions) -> None:
     _print(answer, errors() if options.emit else output(), advice)
     if options.emit:
         typer.echo(_script(answer) if options.emit == SCRIPT else _config(answer, options.emit), nl=False)
+
+
+def _measured(answer: Answer, options: RecommendOptions) -> Answer:
+    """The answer after the best of it were run; what is predicted is said before that begins."""
+    assert options.measure is not None
+    check_measurable(answer)
+    if not options.as_json:
+        _print(answer, errors() if options.emit else output(), None)
+    errors().print(f"\n[bold]running the best {options.measure} here[/] (Ctrl-C keeps what is done)")
+    with Store.open(options.db) as store, Progress() as progress:
+        return try_best(answer, options.measure, store, progress, QUICK if options.quick else THOROUGH, options.fresh)
 
 
 def _check(options: RecommendOptions, question: Question) -> None:
@@ -106,6 +122,9 @@ def _check(options: RecommendOptions, question: Question) -> None:
         raise SpecError(f"--emit {emit} cannot be done; write one of {kinds}, without --json")
     if measure is not None and (measure < 1 or question.hardware.kind != "cpu"):
         raise SpecError(f"--measure {measure} runs here, on cores; give a number of at least 1 and no other --system")
+    for name in ("quick", "fresh"):
+        if measure is None and getattr(options, name):
+            raise SpecError(f"--{name} is about runs that are measured; add --measure K, or leave it out")
 
 
 def _config(answer: Answer, kind: str) -> str:
@@ -173,7 +192,9 @@ def _values(answer: Answer) -> dict[str, Any]:
         "reasons": explain(answer),
         "ranked": [
             {**prediction_values(candidate.prediction), "behind": candidate.behind, "tied": candidate.tied,
-             "measured": candidate.measured, "records": list(candidate.records), "caveat": candidate.caveat}
+             "measured": candidate.measured, "measured_values": list(candidate.measured_values),
+             "unexpected": explain_unexpected(answer, candidate), "records": list(candidate.records),
+             "caveat": candidate.caveat}
             for candidate in answer.ranked
         ],
         "excluded": answer.excluded,
@@ -236,6 +257,8 @@ def _legend(shown: Sequence[Candidate]) -> Iterator[str]:
         yield "behind: how much more it takes than the best"
     if any(candidate.measured is not None for candidate in shown):
         yield "* measured"
+    if any(map(was_unexpected, shown)):
+        yield "! far from what was predicted"
     if any(candidate.caveat for candidate in shown):
         yield "† not synchronised in every step, or with an optimizer of its own: its steps do not compare"
 
@@ -262,12 +285,18 @@ def _table(answer: Answer) -> Table:
         table.add_row(
             escape(_name(candidate)), str(spec.workers),
             f"{spec.samples_per_step:,}",
-            _bare(goal.text(candidate.best_known)) + ("*" if candidate.measured is not None else ""),
+            _bare(goal.text(candidate.best_known)) + _mark(candidate),
             " – ".join(ends), behind,
             "–" if share is None else format_percent(share),
             *([format_bytes(candidate.prediction.memory_bytes.value)] if memory else []),
         )  # fmt: skip
     return table
+
+
+def _mark(candidate: Candidate) -> str:
+    if candidate.measured is None:
+        return ""
+    return "*!" if was_unexpected(candidate) else "*"
 
 
 def _name(candidate: Candidate) -> str:

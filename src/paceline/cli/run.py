@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from paceline.analysis.rows import summarise
@@ -17,11 +18,12 @@ from paceline.estimate import estimate_by_measuring
 from paceline.execute import Outcome, execute, plan_study
 from paceline.fleet import LOCAL, Fleet, parse_fleet
 from paceline.plan import Plan
-from paceline.record import Record
+from paceline.record import FINAL, Record
 from paceline.runs.fleets import Machines, open_machines
 from paceline.scale import FULL
 from paceline.store import Store
 from paceline.study import Study, built_in_studies
+from paceline.units import format_count
 
 EXIT_SOME_FAILED = 1
 
@@ -52,8 +54,17 @@ def run_and_show(study: Study, options: TrainingOptions, machines: Machines) -> 
         with progress as listener:
             outcome = execute(plan, store, listener, machines)
         if not outcome.interrupted:
-            _show(plan, store.records(), options)
+            keys = set(plan.keys)
+            planned = [record for record in store.records() if record.key in keys]
+            _show(planned, options)
+            unwell = [record for record in planned if record.repeat < study.repeats and _failed(record)]
+            outcome.stored_failures = len(unwell) - outcome.failures
+            outcome.has_results = not keys or any(record.ok for record in planned)
     return outcome
+
+
+def _failed(record: Record) -> bool:
+    return record.status in FINAL and not record.ok
 
 
 @contextmanager
@@ -73,9 +84,7 @@ def _plan(study: Study, store: Store | None, options: TrainingOptions, machines:
     return plan_study(study, store, fresh=fresh, retry=retry, breakdown=breakdown, machines=machines)
 
 
-def _show(plan: Plan, records: list[Record], options: TrainingOptions) -> None:
-    keys = set(plan.keys)
-    planned = [record for record in records if record.key in keys]
+def _show(planned: list[Record], options: TrainingOptions) -> None:
     rows = summarise(planned)
     wanted = {
         "breakdown": options.breakdown, "checkpoints": any(row.checkpoint.checkpoint_bytes for row in rows),
@@ -85,10 +94,17 @@ def _show(plan: Plan, records: list[Record], options: TrainingOptions) -> None:
 
 
 def exit_unless_all_well(outcome: Outcome) -> None:
-    """The exit code says whether runs failed."""
+    """The exit code says whether runs failed, now or when they were stored, and whether there is any result."""
     if outcome.interrupted:
         raise KeyboardInterrupt
-    if outcome.failures:
+    if outcome.stored_failures > 0:
+        errors().print(
+            f"{format_count(outcome.stored_failures, 'stored run')} did not end well; --retry repeats "
+            f"{'it' if outcome.stored_failures == 1 else 'them'}"
+        )
+    if not outcome.has_results:
+        errors().print(f"no run of {escape(outcome.plan.study)} gave a result; the reasons are above")
+    if outcome.failures or outcome.stored_failures > 0 or not outcome.has_results:
         raise typer.Exit(EXIT_SOME_FAILED)
 
 

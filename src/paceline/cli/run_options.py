@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli.fields import parse_pairs, study_fields
-from paceline.cli.options import On, make_option
+from paceline.cli.options import Complete, On, make_option
+from paceline.cli.shell.completion import dataset_names, strategy_names, study_names, workload_names
 from paceline.cli.terminal import Db, flag
 from paceline.errors import UserError
 from paceline.plan import missing_defaults
@@ -23,8 +24,8 @@ SCRIPT_SUFFIX = ".py"
 _WHAT, _HOW = "What to run", "How"
 
 
-def _what(help_text: str, metavar: str) -> Any:
-    return make_option(help_text, metavar, panel=_WHAT)
+def _what(help_text: str, metavar: str, complete: Complete | None = None) -> Any:
+    return make_option(help_text, metavar, panel=_WHAT, complete=complete)
 
 
 def _how(help_text: str, metavar: str, *names: str) -> Any:
@@ -40,17 +41,20 @@ class TrainingOptions:
         typer.Argument(
             help="A built-in study (see --list) or a TOML file.",
             show_default=False,
+            autocompletion=study_names,
         ),
     ] = None
-    workload: Annotated[str | None, _what("Built-in model(s).", "NAME,...")] = None
+    workload: Annotated[str | None, _what("Built-in model(s).", "NAME,...", workload_names)] = None
     model: Annotated[str | None, _what("Your own model: a function in a file.", "FILE:FUNCTION")] = None
     option: Annotated[list[str] | None, _what("Option of the workload, such as depth=8.", "NAME=VALUE")] = None
-    dataset: Annotated[str | None, _what("Data set(s).", "NAME,...")] = None
+    dataset: Annotated[str | None, _what("Data set(s).", "NAME,...", dataset_names)] = None
     dataset_copies: Annotated[str | None, _what("The data set this many times over.", "N,...")] = None
     train_samples: Annotated[str | None, _what("Only the first training samples.", "N,...")] = None
     input_shape: Annotated[str | None, _what("Shape of synthetic samples, channels first.", "CxHxW")] = None
     classes: Annotated[int | None, _what("Classes of synthetic samples.", "N")] = None
-    strategy: Annotated[str | None, _what("Strategies, patterns allowed ('torch-*').", "NAME,...")] = None
+    strategy: Annotated[str | None, _what("Strategies, patterns allowed ('torch-*').", "NAME,...", strategy_names)] = (
+        None
+    )
     knob: Annotated[list[str] | None, _what("Setting of a strategy, such as bucket_mb=1,25.", "NAME=VALUE,...")] = None
     workers: Annotated[str | None, _what("Worker counts, such as 1,2 or 1..4.", "N,...")] = None
     layout: Annotated[list[str] | None, _what("Layout such as shard=2,tensor=2, or all; repeatable.", "NAME=N,...")] = (
@@ -79,6 +83,9 @@ class TrainingOptions:
     link: Annotated[str | None, _how("Between workers, such as 1gbit or 100mbit:5ms.", "RATE[:DELAY],...")] = None
     cores_per_worker: Annotated[str | None, _how("CPU cores of each worker.", "N,...")] = None
     allocator: Annotated[str | None, _how("tuned, default.", "NAME,...")] = None
+    loader_workers: Annotated[str | None, _how("Processes that read batches for each worker.", "N,...")] = None
+    prefetch: Annotated[str | None, _how("Batches that each of them reads ahead.", "N,...")] = None
+    pin_memory: Annotated[str | None, _how("Read batches where a GPU copies from: true, false.", "BOOL,...")] = None
     checkpoint_every: Annotated[
         str | None, _how("Save model and optimizer every so many steps; timed apart.", "N,...")
     ] = None

@@ -10,6 +10,7 @@ import typer
 
 from paceline.cli.fields import parse_pairs
 from paceline.cli.options import command_with, make_option
+from paceline.cli.shell.completion import strategy_names, workload_names
 from paceline.cli.terminal import errors
 from paceline.errors import SpecError, user_can_choose
 from paceline.plan import missing_defaults
@@ -22,10 +23,10 @@ from paceline.units import parse_shape
 class ScriptOptions:
     """The run that the script is for, and where it is written."""
 
-    strategy: Annotated[str, make_option("How to train.", "NAME")]
+    strategy: Annotated[str, make_option("How to train.", "NAME", complete=strategy_names)]
     workers: Annotated[int | None, make_option("On how many workers; one, or those of the layout.", "N")] = None
     layout: Annotated[str | None, make_option("Layout such as shard=2,tensor=2.", "NAME=N,...")] = None
-    workload: Annotated[str | None, make_option("Built-in model.", "NAME")] = None
+    workload: Annotated[str | None, make_option("Built-in model.", "NAME", complete=workload_names)] = None
     model: Annotated[str | None, make_option("Your own model: a function in a file.", "FILE:FUNCTION")] = None
     option: Annotated[list[str] | None, make_option("Option of the workload, such as depth=8.", "NAME=VALUE")] = None
     dataset: Annotated[str | None, make_option("Data set.", "NAME")] = None

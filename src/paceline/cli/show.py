@@ -7,11 +7,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.analysis.answer import headline
+from paceline.analysis.answer import headline, verdict_lines
 from paceline.analysis.cells import Column as QualityColumn
 from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
-from paceline.analysis.labels import describe_unmeasured, group_by_setting, series_name, varying_fields
+from paceline.analysis.labels import group_by_setting, series_name, unmeasured_in_settings, varying_fields
 from paceline.analysis.quality import quality_columns
 from paceline.analysis.rows import Row, SummaryOptions, summarise
 from paceline.cli.detail_tables import TABLES
@@ -25,6 +25,8 @@ from paceline.units import format_percent, format_rate
 Text = Callable[[float], str]
 # A field that has a column of its own where it varies.
 LINK = "link"
+# Of fewer settings, the sentence below each table is enough.
+LEAST_LISTED = 3
 
 
 def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
@@ -85,17 +87,47 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
-    for title, group in group_by_setting(rows, without={"link"}).items():
+    without_result = unmeasured_in_settings(rows, without={"link"})
+    settings = group_by_setting(rows, without={"link"})
+    for title, group in settings.items():
+        of_setting = [entry for entry in without_result if entry[-1] in ("", title)]
+        if not of_setting and not any(row.measured for row in group):
+            continue
         console.print(f"\n[bold]{escape(title)}[/]")
         if any(row.measured for row in group):
             console.print(_table(group))
-        for name, status, reason in describe_unmeasured(group):
+        for name, status, reason, _ in of_setting:
             console.print(f"[yellow]{status}[/] {escape(name)}: {escape(reason)}")
         if sentence := headline(group):
             console.print(escape(sentence))
         for name in details:
             TABLES[name](group)
+    titles = {"", *settings}
+    _print_unmeasured([entry for entry in without_result if entry[-1] not in titles])
+    _print_verdicts(rows)
     _print_findings(gather_findings(records, rows))
+
+
+def _print_unmeasured(entries: Sequence[tuple[str, str, str, str]]) -> None:
+    """What gave no result in several settings and why, once for all of them."""
+    if entries:
+        output().print()
+    for name, status, reason, where in entries:
+        output().print(f"[yellow]{status}[/] {escape(name)} {escape(where)}: {escape(reason)}")
+
+
+def _print_verdicts(rows: Sequence[Row]) -> None:
+    """The verdict on each setting in a line, where there are so many that no one keeps them all in mind."""
+    lines = verdict_lines(rows)
+    if len(lines) < LEAST_LISTED:
+        return
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    for heading in ("setting", "best", "by how much", "how sure"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "how sure")
+    for line in lines:
+        table.add_row(*map(escape, (line.setting, line.best, line.ahead, line.how_sure)))
+    output().print()
+    output().print(table)
 
 
 def _print_logs(records: Sequence[Record]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, get_args
 
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from paceline.cli.fields import parse_pairs
@@ -93,22 +94,23 @@ def _strategy_table(chosen: Strategy, system: System, width: int, header: bool, 
     """One strategy: a line of facts, then its description in the full width."""
     grid = Table.grid(padding=(0, 0))
     facts = Table(box=None, padding=(0, 1, 0, 0), show_header=header, header_style="dim")
-    for name, size in (("strategy", width), ("family", 6), ("sync", 4), ("holds", 6), ("sends", 12), ("here", 4)):
+    # Whether it runs here comes first: what is cut off on a narrow terminal is the end.
+    for name, size in (("strategy", width), ("here", 4), ("family", 6), ("sync", 4), ("holds", 6), ("sends", 12)):
         facts.add_column(name, min_width=size, no_wrap=True)
     facts.add_column("devices")
     reason, cost = why_not(chosen, system), typical_cost(chosen)
     facts.add_row(
-        f"[bold]{chosen.name}[/]", chosen.family, "yes" if chosen.synchronous else "no", cost.held, cost.sent,
-        "[yellow]no[/]" if reason else "[green]yes[/]", ", ".join(chosen.needs.devices),
+        f"[bold]{chosen.name}[/]", "[yellow]no[/]" if reason else "[green]yes[/]", chosen.family,
+        "yes" if chosen.synchronous else "no", cost.held, cost.sent, ", ".join(chosen.needs.devices),
     )  # fmt: skip
     grid.add_row(facts)
-    grid.add_row(f"  {escape(chosen.about)}")
-    grid.add_row(f"  [dim]use it when {escape(chosen.use_when)}[/]")
-    if reason:
-        grid.add_row(f"  [yellow]not here: {escape(reason)}[/]")
+    lines = [escape(chosen.about), f"[dim]use it when {escape(chosen.use_when)}[/]"]
+    lines += [f"[yellow]not here: {escape(reason)}[/]"] if reason else []
     for knob in chosen.knobs if knobs else ():
         choices = f" ({', '.join(map(str, knob.choices))})" if knob.choices else ""
-        grid.add_row(f"  --knob {knob.name}={knob.default}  [dim]{escape(knob.about + choices)}[/]")
+        lines.append(f"--knob {knob.name}={knob.default}  [dim]{escape(knob.about + choices)}[/]")
+    for line in lines:
+        grid.add_row(Padding(line, (0, 0, 0, 2)))
     return grid
 
 

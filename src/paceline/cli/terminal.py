@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli.shell.completion import stored_study_names
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -51,4 +53,7 @@ def flag(name: str, about: str) -> Any:
 
 AsJson = Annotated[bool, flag("--json", "As JSON.")]
 Db = Annotated[Path, typer.Option("--db", help="Results file.", metavar="FILE")]
-StudyName = Annotated[str | None, typer.Option("--study", help="Only runs of this study.", metavar="NAME")]
+StudyName = Annotated[
+    str | None,
+    typer.Option("--study", help="Only runs of this study.", metavar="NAME", autocompletion=stored_study_names),
+]

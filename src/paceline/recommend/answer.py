@@ -4,12 +4,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from paceline.analysis.verdicts.certainty import Certainty, certainty
 from paceline.predict.estimate import Estimate
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.candidates import pointless_on_one_worker, simplicity, variants, worker_counts
 from paceline.recommend.lighter import OFFLOAD, predict_fitting
 from paceline.recommend.objectives import PEAK_MEMORY, Objective, objective
+from paceline.recommend.reading import Reading, reading_of
 from paceline.recommend.search import search_layouts, searches_layouts
 from paceline.record import Record
 from paceline.spec import SPREADING_FIELDS, RunSpec
@@ -37,6 +39,9 @@ class Candidate:
     behind: float = 0.0
     tied: bool = False
     measured: float | None = None
+    # Of each run that `measured` is the best of, in the objective's unit; and whether other load disturbed them.
+    measured_values: tuple[float, ...] = ()
+    disturbed: bool = False
     records: tuple[int, ...] = ()
     # Samples per second of earlier runs of it, where there are any.
     earlier_samples_per_second: float | None = None
@@ -68,13 +73,17 @@ class Answer:
     pick: Candidate | None = None
     measured_runs: int = 0
     critical_batch: float | None = None
+    # What reading a sample took in earlier runs of the model, where its data are read while it trains.
+    reading: Reading | None = None
 
 
 def recommend(
     question: Question, goal: str = "throughput", records: Iterable[Record] = (), critical_batch: float | None = None
 ) -> Answer:
     """Predicts every candidate and ranks them; the best setting stands for its strategy and worker count."""
-    answer = _answer(question, goal, _evidence(records), critical_batch)
+    records = list(records)
+    reading = reading_of(question.base, records)
+    answer = replace(_answer(question, goal, _evidence(records), critical_batch), reading=reading)
     if answer.pick is not None or question.offload:
         return answer
     # Nothing fits: perhaps with shards in the host's memory, which is slower than all else.
@@ -85,7 +94,7 @@ def recommend(
     listed = {candidate.spec.strategy for candidate in offloaded.ranked}
     excluded = {name: why for name, why in {**answer.excluded, **offloaded.excluded}.items() if name not in listed}
     return replace(
-        answer if offloaded.pick is None else replace(offloaded, question=answer.question),
+        answer if offloaded.pick is None else replace(offloaded, question=answer.question, reading=answer.reading),
         excluded=excluded,
         considered=answer.considered + offloaded.considered,
         predictions=answer.predictions + offloaded.predictions,
@@ -229,11 +238,17 @@ def ranked(answer: Answer) -> Answer:
     candidates = []
     for candidate in order:
         behind = objective.worse_by(candidate.best_known, order[0].best_known)
-        candidates.append(replace(candidate, behind=behind, tied=behind <= tie))
+        tied = behind <= tie or not _told_apart(order[0], candidate)
+        candidates.append(replace(candidate, behind=behind, tied=tied))
     equals = [candidate for candidate in candidates if candidate.tied and candidate.caveat is None] or candidates[:1]
     pick = min(equals, key=_simplicity)
     others = (candidate for candidate in candidates if candidate is not pick)
     return replace(answer, ranked=(pick, *others), pick=pick)
+
+
+def _told_apart(best: Candidate, other: Candidate) -> bool:
+    """Whether the runs of both differ by more than chance; what was not run often enough is told by its numbers."""
+    return certainty(best.measured_values, other.measured_values) is not Certainty.TIE
 
 
 def tie_of(answer: Answer, best: Candidate) -> float:
@@ -277,16 +292,29 @@ def _evidence(records: Iterable[Record]) -> Evidence:
     return runs
 
 
-def with_measurements(answer: Answer, measured: Sequence[tuple[RunSpec, float, int]], runs: int) -> Answer:
+@dataclass(frozen=True)
+class Measurement:
+    """What runs of a candidate gave, in the objective's unit, the best of them, and the number of the last record."""
+
+    values: tuple[float, ...]
+    best: float
+    record: int
+    disturbed: bool
+
+
+def with_measurements(answer: Answer, measured: Sequence[tuple[RunSpec, Measurement]], runs: int) -> Answer:
     """The answer ranked again with the measured values of the best candidates."""
-    by_spec = {_identity(spec): (value, number) for spec, value, number in measured}
+    by_spec = {_identity(spec): measurement for spec, measurement in measured}
     run, predicted_only = [], []
     for candidate in answer.ranked:
-        value, number = by_spec.get(_identity(candidate.spec), (None, None))
-        if value is None or number is None:
+        measurement = by_spec.get(_identity(candidate.spec))
+        if measurement is None:
             predicted_only.append(replace(candidate, measured=None))
         else:
-            run.append(replace(candidate, measured=value, records=(*candidate.records, number)))
+            run.append(replace(
+                candidate, measured=measurement.best, measured_values=measurement.values,
+                disturbed=measurement.disturbed, records=(*candidate.records, measurement.record),
+            ))  # fmt: skip
     # What was run stands before what was only predicted.
     again = ranked(replace(answer, ranked=tuple(run), measured_runs=runs))
     return replace(again, ranked=(*again.ranked, *predicted_only))

@@ -7,6 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from paceline.analysis.verdicts.judge import Contender, judge
 from paceline.costs.footprint import optimizer_bytes
 from paceline.costs.precision import parameter_width
 from paceline.predict.prediction import Prediction
@@ -15,6 +16,8 @@ from paceline.recommend.answer import TIE, Answer, Candidate, tie_of
 from paceline.recommend.bottleneck import shares_of_step
 from paceline.recommend.dimensions import explain_layout
 from paceline.recommend.outlook import what_would_change, what_would_fit
+from paceline.recommend.reading import explain_reading
+from paceline.recommend.unexpected import explain_unexpected
 from paceline.strategies import strategy, usual_on_several_devices
 from paceline.units import (
     format_about,
@@ -63,11 +66,14 @@ def explain(answer: Answer) -> list[str]:
     if pick is None:
         return ["Nothing that was asked about can run: see the reasons below.", *what_would_fit(answer)]
     sentences = [_first(answer, pick)]
+    sentences += _how_sure(answer)
+    sentences += filter(None, [explain_unexpected(answer, pick)])
     sentences += _utilisation(pick.prediction)
     sentences += _training(answer, pick.prediction)
     sentences += _batch(answer.question, pick)
     sentences += _ties(answer, pick)
     sentences += _parts(answer.question, pick.prediction)
+    sentences += explain_reading(answer.reading, pick.prediction)
     sentences += _offloaded(answer.question, pick.prediction)
     sentences += explain_layout(answer.question, pick.prediction)
     sentences += what_would_change(answer)
@@ -102,6 +108,21 @@ def _first(answer: Answer, pick: Candidate) -> str:
         f"Use {label(pick)}, a global batch of {pick.spec.samples_per_step:,}: "
         f"{answer.objective.text(pick.best_known)} {basis}{interval}, {about}."
     )
+
+
+def _how_sure(answer: Answer) -> Iterator[str]:
+    """The verdict over the candidates that were run."""
+    run = [candidate for candidate in answer.ranked if candidate.measured_values]
+    higher = answer.objective.metric.better == "higher"
+    contenders = [
+        Contender(
+            _short_name(candidate), candidate.spec.workers,
+            tuple(value if higher else 1 / value for value in candidate.measured_values),
+        )
+        for candidate in run
+    ]  # fmt: skip
+    if len(contenders) > 1:
+        yield f"How sure: {judge(contenders).how_sure}."
 
 
 def _utilisation(prediction: Prediction) -> Iterator[str]:
@@ -165,7 +186,8 @@ def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         best = min(answer.ranked, key=lambda candidate: (candidate.caveat is not None, candidate.behind))
         near = format_percent(tie_of(answer, best))
-        yield f"It ties with {names}{more}: within {near}. Of those it is the simplest."
+        apart = f"within {near}" if pick.measured is None else f"within {near}, or by runs that overlap"
+        yield f"It ties with {names}{more}: {apart}. Of those it is the simplest."
         if answer.question.hardware.kind == "cpu" and not answer.measured_runs:
             yield f"--measure {min(MOST_TRIED, len(others) + 1)} would run them here and tell them apart."
 

@@ -1,54 +1,91 @@
 """Runs the best candidates for real (short, interleaved) and ranks them again by the measurements."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from paceline.errors import SpecError
 from paceline.execute import Listener, execute
 from paceline.plan import Plan, PlannedRun, complete
-from paceline.predict.measured import measured_step
-from paceline.recommend.answer import Answer, Candidate, with_measurements
+from paceline.predict.measured import MeasuredStep, measured_step
+from paceline.recommend.answer import Answer, Candidate, Measurement, with_measurements
+from paceline.record import Record
 from paceline.spec import RunSpec
 from paceline.store import Store
 
 STUDY = "recommend"
-REPEATS, EPOCHS = 2, 4
 STEPS_OF_AN_EPOCH = 8
 
 
-def try_best(answer: Answer, count: int, store: Store, listener: Listener) -> Answer:
-    """Runs the `count` best candidates here; the answer then uses the measured values."""
+@dataclass(frozen=True)
+class Effort:
+    """How often each candidate is run, and for how long."""
+
+    repeats: int
+    epochs: int
+
+
+# As many repeats as a verdict needs; or one look.
+THOROUGH, QUICK = Effort(3, 4), Effort(1, 2)
+
+
+def check_measurable(answer: Answer) -> None:
+    """Refuses an objective that a short run does not tell."""
     if answer.objective.name not in ("throughput", "time-to-accuracy"):
         raise SpecError(f"--measure ranks by time, and the objective is {answer.objective.name}; leave one of them out")
+
+
+def try_best(
+    answer: Answer, count: int, store: Store, listener: Listener, effort: Effort = THOROUGH, fresh: bool = False
+) -> Answer:
+    """Runs the `count` best candidates here; the answer then uses the measured values.
+
+    Runs that an earlier call made are not made again, unless `fresh` is set: after an interruption it goes on.
+    """
+    check_measurable(answer)
     comparable = [candidate for candidate in answer.ranked if candidate.caveat is None]
-    chosen = {_short(candidate.spec).key(): candidate for candidate in comparable[:count]}
-    runs = _interleaved([_short(candidate.spec) for candidate in chosen.values()])
-    outcome = execute(Plan(STUDY, runs, (), 0, tuple(chosen)), store, listener)
+    chosen = {_short(candidate.spec, effort).key(): candidate for candidate in comparable[:count]}
+    runs = _interleaved([_short(candidate.spec, effort) for candidate in chosen.values()], effort)
+    done = set() if fresh else store.done(only_ok=True)
+    to_run = tuple(run for run in runs if (run.spec.key(), run.repeat) not in done)
+    outcome = execute(Plan(STUDY, to_run, (), len(runs) - len(to_run), tuple(chosen)), store, listener)
     if outcome.interrupted:
         raise KeyboardInterrupt
-    records = [record for record in store.records(STUDY) if record.ok and record.repeat < REPEATS]
-    values = []
+    records = [record for record in store.records(STUDY) if record.ok and record.repeat < effort.repeats]
+    measured = []
     for key, candidate in chosen.items():
-        repeats = [record for record in records if record.key == key]
-        steps = [step.wall_seconds for record in repeats if (step := measured_step(record)) is not None]
-        if steps and repeats[-1].id is not None:
-            # Other load only ever makes a run longer.
-            values.append((candidate.spec, _value(candidate, answer, min(steps)), repeats[-1].id))
-    return with_measurements(answer, values, sum(outcome.counts.values()))
+        steps = _steps([record for record in records if record.key == key])
+        if steps:
+            measured.append((candidate.spec, _measurement(candidate, answer, steps)))
+    return with_measurements(answer, measured, len(runs))
 
 
-def _interleaved(specs: list[RunSpec]) -> tuple[PlannedRun, ...]:
+def _steps(records: Sequence[Record]) -> list[tuple[Record, MeasuredStep]]:
+    return [(record, step) for record in records if (step := measured_step(record)) is not None]
+
+
+def _measurement(candidate: Candidate, answer: Answer, steps: Sequence[tuple[Record, MeasuredStep]]) -> Measurement:
+    values = tuple(_value(candidate, answer, step.wall_seconds) for _, step in steps)
+    best = max(values) if answer.objective.metric.better == "higher" else min(values)
+    number = steps[-1][0].id
+    assert number is not None
+    # Other load only ever makes a run longer.
+    return Measurement(values, best, number, disturbed=all(step.disturbed for _, step in steps))
+
+
+def _interleaved(specs: list[RunSpec], effort: Effort) -> tuple[PlannedRun, ...]:
     """The runs in rounds of alternating direction, so that slow changes of the machine affect all alike."""
-    rounds = [[PlannedRun(spec, repeat) for spec in specs] for repeat in range(REPEATS)]
+    rounds = [[PlannedRun(spec, repeat) for spec in specs] for repeat in range(effort.repeats)]
     return tuple(run for repeat, runs in enumerate(rounds) for run in (reversed(runs) if repeat % 2 else runs))
 
 
-def _short(spec: RunSpec) -> RunSpec:
+def _short(spec: RunSpec, effort: Effort) -> RunSpec:
     """The run cut to a few steps."""
-    fields = {"epochs": EPOCHS, "steps": None, "train_samples": spec.samples_per_step * STEPS_OF_AN_EPOCH}
+    fields = {"epochs": effort.epochs, "steps": None, "train_samples": spec.samples_per_step * STEPS_OF_AN_EPOCH}
     return complete(spec.model_copy(update=fields))
 
 
 def _value(candidate: Candidate, answer: Answer, step_seconds: float) -> float:
-    """The measured value in the objective's unit."""
+    """The measured value in the objective's unit, with the samples that a larger batch needs more, as predicted."""
     parts = replace(candidate.prediction.parts, compute=step_seconds, exposed=0.0, bubble=0.0, waiting=0.0)
-    return answer.objective.of(replace(candidate.prediction, parts=parts)).value
+    more_samples = candidate.value.value / answer.objective.of(candidate.prediction).value
+    return answer.objective.of(replace(candidate.prediction, parts=parts)).value * more_samples

@@ -8,7 +8,7 @@ from html import escape
 from paceline.analysis.answer import headline
 from paceline.analysis.cells import row_name
 from paceline.analysis.findings import gather_findings
-from paceline.analysis.labels import group_by_setting, varying_fields
+from paceline.analysis.labels import group_by_setting, unmeasured_in_settings, varying_fields
 from paceline.analysis.quality import used_columns
 from paceline.analysis.rows import Row
 from paceline.record import Record
@@ -17,6 +17,9 @@ from paceline.record import Record
 def results_html(records: Sequence[Record], rows: Sequence[Row]) -> str:
     """A table per setting with its answer, what was not measured and why, and the findings."""
     parts = [_setting_html(title, group) for title, group in group_by_setting(rows).items()]
+    for name, status, reason, where in unmeasured_in_settings(rows):
+        place = f" ({escape(where)})" if where else ""
+        parts.append(f"<p>{escape(status)} {escape(name)}: {escape(reason)}{place}</p>")
     for item in gather_findings(records, rows):
         finding = item.finding
         code = escape(finding.code.replace("_", " "))
@@ -26,6 +29,8 @@ def results_html(records: Sequence[Record], rows: Sequence[Row]) -> str:
 
 def _setting_html(title: str, rows: Sequence[Row]) -> str:
     varying, measured = varying_fields(rows), [row for row in rows if row.measured]
+    if not measured:
+        return ""
     used, answer = used_columns(measured), headline(rows)
     head = "".join(f"<th>{escape(column.heading)}</th>" for column in used)
     lines = []
@@ -34,13 +39,9 @@ def _setting_html(title: str, rows: Sequence[Row]) -> str:
         star = " *" if row.oversubscribed else ""
         name = escape(row_name(row, varying)) + star
         lines.append(f"<tr><th>{name}</th>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>")
-    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>" if lines else ""
-    others = [(str(row.status).replace("_", " "), row_name(row, varying), row) for row in rows if not row.measured]
-    unmeasured = "".join(
-        f"<p>{escape(status)} {escape(name)}: {escape(row.reason or '')}</p>" for status, name, row in others
-    )
+    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     sentence = f"<p>{escape(answer)}</p>" if answer else ""
-    return f"<h4>{escape(title)}</h4>{sentence}{table}{unmeasured}"
+    return f"<h4>{escape(title)}</h4>{sentence}{table}"
 
 
 @dataclass(frozen=True)

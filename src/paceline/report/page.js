@@ -17,6 +17,17 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 
+// A table that is wider than its place says so, also where the browser hides the bar to scroll it by.
+for (const place of document.querySelectorAll(".scroll")) {
+  const hint = document.createElement("p");
+  hint.className = "hint";
+  hint.textContent = "More columns to the right: scroll the table.";
+  place.before(hint);
+  const look = () => { hint.hidden = place.scrollWidth <= place.clientWidth + 1; };
+  look();
+  addEventListener("resize", look);
+}
+
 // Panels one below the other, no wider than the screen, and words that fit.
 function narrowed(spec, width) {
   const room = Math.max(150, width - 175);

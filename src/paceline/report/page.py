@@ -6,10 +6,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from paceline.analysis.answer import answer, headline
+from paceline.analysis.answer import answer
 from paceline.analysis.findings import gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
-from paceline.analysis.labels import describe_unmeasured, group_by_setting
+from paceline.analysis.labels import unmeasured_in_settings
 from paceline.analysis.reproduction import recipes
 from paceline.analysis.rows import Row, summarise
 from paceline.errors import user_can_choose
@@ -55,11 +55,7 @@ def render(records: Sequence[Record]) -> str:
         script=(folder / "page.js").read_text(),
         library=library() if drawn else "",
         answer=answer(rows),
-        settings=[
-            {"title": title, "headline": headline(group)}
-            for title, group in group_by_setting(rows, without={"link"}).items()
-        ],
-        without_result=_without_result(rows),
+        without_result=unmeasured_in_settings(rows),
         table=ranking(rows),
         changes=membership_changes(rows),
         figures=drawn,
@@ -74,19 +70,6 @@ def render(records: Sequence[Record]) -> str:
         first=min(moments, default=""),
         last=max(moments, default=""),
     )
-
-
-def _without_result(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
-    """Name, status, reason and setting of what was not measured; equal ones of several settings are given once."""
-    titles_of: dict[tuple[str, str, str], list[str]] = {}
-    titled = group_by_setting(rows)
-    for title, group in titled.items():
-        for description in describe_unmeasured(group):
-            titles_of.setdefault(description, []).append(title)
-    return [
-        (*description, "" if len(titled) == 1 else titles[0] if len(titles) == 1 else f"in {len(titles)} settings")
-        for description, titles in titles_of.items()
-    ]
 
 
 def _downloads(records: Sequence[Record], rows: Sequence[Row]) -> list[tuple[str, str]]:

@@ -17,6 +17,8 @@ class Table:
 
     headings: list[tuple[str, str]]
     lines: list[tuple[bool, list[Cell]]]
+    # Headings of columns whose words may be broken over lines.
+    words: frozenset[str] = frozenset()
 
 
 _NUMBERS = (
@@ -70,13 +72,14 @@ def ranking(rows: Sequence[Row]) -> Table:
     parts = [part for part in _SETTINGS if len({part[1](row) for row in measured}) > 1]
     columns = (*_NUMBERS[:QUALITY_PLACE], *quality_columns(measured), *_NUMBERS[QUALITY_PLACE:])
     numbers = [column for column in columns if any(column.value(row) is not None for row in measured)]
-    headings = [("#", "place in its setting"), ("strategy", ""), ("workers", "")]
+    crowded = "* oversubscribed: more processes than cores" if any(row.oversubscribed for row in measured) else ""
+    headings = [("#", "place in its setting"), ("strategy", ""), ("workers", crowded)]
     headings += [(name, "") for name, *_ in parts] + [(column.heading, column.meaning) for column in numbers]
     lines = []
     for group in group_by_setting(measured).values():
         varying = varying_fields(group)
         for place, row in enumerate(sorted(group, key=lambda row: -(row.samples_per_second or 0.0)), start=1):
-            note = " oversubscribed" if row.oversubscribed else ""
+            note = "*" if row.oversubscribed else ""
             cells = [
                 Cell(str(place), place),
                 Cell(series_name(row, varying), series_name(row, varying)),
@@ -85,7 +88,7 @@ def ranking(rows: Sequence[Row]) -> Table:
                 *(column.cell(row) for column in numbers),
             ]
             lines.append((place == 1, cells))
-    return Table(headings, lines)
+    return Table(headings, lines, frozenset(name for name, *_ in parts))
 
 
 def membership_changes(rows: Sequence[Row]) -> Table:

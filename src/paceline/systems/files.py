@@ -63,7 +63,8 @@ def _by_name(name: str) -> Hardware:
     many = _MANY.match(name)
     count, base = (int(many[1]), many[2]) if many and name not in shipped_systems() else (None, name)
     if base not in shipped_systems():
-        raise SpecError(f"there is no system {name!r}; {nearest(base, (*shipped_systems(), LOCAL))}")
+        known = [*shipped_systems(), LOCAL] if count is None else [f"{count}x{system}" for system in shipped_systems()]
+        raise SpecError(f"there is no system {name!r}; {nearest(name, known)}")
     hardware = _read_text((_folder() / f"{base}.toml").read_text(), base)
     if count is None:
         return hardware

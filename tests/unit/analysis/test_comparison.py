@@ -20,7 +20,7 @@ def test_a_clear_winner_is_named_with_ratio_and_effect(make_record):
     by_wall = compare(records, DDP, SINGLE)[0]
     assert by_wall.ratio == pytest.approx(1505 / 1002.5)
     assert by_wall.p_value == pytest.approx(2 / 70)
-    assert by_wall.verdict == "torch-ddp is 1.50 times torch-single (large effect)"
+    assert by_wall.verdict == "torch-ddp is 1.50 times torch-single (p = 0.029)"
 
 
 def test_sides_that_overlap_have_no_clear_difference(make_record):
@@ -34,6 +34,20 @@ def test_sides_that_overlap_have_no_clear_difference(make_record):
 def test_one_run_of_a_side_is_no_basis_for_a_verdict(make_record):
     records = runs(make_record, "torch-ddp", (2000,)) + runs(make_record, "torch-single", (1000, 1001, 1002))
     assert "repeat at least 3 times" in compare(records, DDP, SINGLE)[0].verdict
+
+
+def test_two_runs_of_each_name_no_winner_however_far_apart(make_record):
+    records = runs(make_record, "torch-ddp", (1690, 1700)) + runs(make_record, "torch-single", (1000, 1010))
+    found = compare(records, DDP, SINGLE)[0]
+    assert found.p_value == pytest.approx(1 / 3)
+    assert found.verdict == "too few runs to tell (2 runs and 2 runs); repeat at least 3 times"
+
+
+def test_three_runs_of_each_make_a_difference_likely(make_record):
+    records = runs(make_record, "torch-ddp", (1000, 1010, 990)) + runs(make_record, "torch-single", (1500, 1520, 1510))
+    assert compare(records, DDP, SINGLE)[0].verdict == (
+        "torch-single is 1.51 times torch-ddp, likely (p = 0.1); 4 runs of each would make it sure"
+    )
 
 
 def test_only_like_settings_are_compared(make_record):

@@ -38,7 +38,7 @@ def test_the_answer_of_a_report_is_about_links_too(make_record):
     assert told.sentences == (
         "Over 10mbit to 100mbit use one worker (1,000 samples/s); over 1gbit use fake x2 (1,500 samples/s).",
         "More than one worker pays with fake x2 from 1gbit on.",
-        "How sure: 1 repeat of each, too few to tell chance from effect (--repeats 3).",
+        "How sure: 1 run of each, too few to tell chance from effect.",
     )
 
 

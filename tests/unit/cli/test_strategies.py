@@ -1,14 +1,20 @@
 """`paceline strategies --layouts` with options as users give them."""
 
+import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from paceline.cli import strategies as cli
 from paceline.cli.strategies import strategies
 from paceline.errors import SpecError
 from paceline.layout import all_layouts
 from paceline.predict.question import Question
+from paceline.strategies import strategies as catalogue
+from paceline.systems import System
 
 LARGE: dict[str, Any] = {
     "workload": "transformer", "depth": 32, "width": 4096, "option": ["heads=32"], "input_shape": "2048",
@@ -101,6 +107,22 @@ def test_the_table_of_strategies_is_complete_in_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "80")
     strategies()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["strategy", "family", "sync", "holds", "sends", "here", "devices"]
+    assert lines[0].split() == ["strategy", "here", "family", "sync", "holds", "sends", "devices"]
     assert "cpu, cuda, cuda-slice" in next(line for line in lines if line.startswith("torch-ddp"))
     assert not any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_whether_a_strategy_runs_here_is_said_at_any_width(
+    width: int, monkeypatch: pytest.MonkeyPatch, make_system: Callable[..., System]
+) -> None:
+    console = Console(width=width, file=io.StringIO())
+    monkeypatch.setattr(cli, "output", lambda: console)
+    monkeypatch.setattr(cli, "local_system", make_system)
+    strategies()
+    lines = console.file.getvalue().splitlines()
+    assert lines[0].split()[:2] == ["strategy", "here"]
+    here = {words[0]: words[1] for line in lines if (words := line.split()) and words[0] in catalogue()}
+    assert here.keys() == catalogue().keys()
+    assert here["torch-ddp"] == "yes" and here["tf-mirrored"] == "no"
+    assert all(len(line) <= width for line in lines)

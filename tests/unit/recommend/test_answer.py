@@ -9,7 +9,7 @@ import pytest
 from paceline.errors import SpecError
 from paceline.execute import Listener
 from paceline.predict.question import Question
-from paceline.recommend.answer import TIE, recommend, tie_of, with_measurements
+from paceline.recommend.answer import TIE, Measurement, recommend, tie_of, with_measurements
 from paceline.recommend.candidates import worker_counts
 from paceline.recommend.lighter import predict_fitting
 from paceline.recommend.objectives import OBJECTIVES, objective
@@ -112,7 +112,8 @@ def test_what_was_measured_is_ranked_by_what_it_did() -> None:
     answer = recommend(question(**LARGE, global_batches=(256,), strategies=("torch-single", "torch-ddp")))
     slowest = answer.ranked[-1]
     best = answer.ranked[0]
-    again = with_measurements(answer, [(slowest.spec, 1e9, 7), (best.spec, 1.0, 8)], runs=4)
+    measured = [(slowest.spec, Measurement((1e9,), 1e9, 7, False)), (best.spec, Measurement((1.0,), 1.0, 8, False))]
+    again = with_measurements(answer, measured, runs=4)
     assert again.pick is not None and again.pick.spec == slowest.spec
     assert again.pick.records[-1] == 7
     assert "measured" in explain(again)[0]

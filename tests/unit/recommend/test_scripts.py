@@ -245,7 +245,7 @@ def test_a_strategy_without_a_script_is_told_with_those_that_have_one() -> None:
 
 
 def test_a_misspelt_strategy_is_told_as_such() -> None:
-    assert refused(strategy="torch-dpp") == "there is no strategy 'torch-dpp'; did you mean 'torch-dp'?"
+    assert refused(strategy="torch-dpp") == "there is no strategy 'torch-dpp'; did you mean 'torch-dp' or 'torch-ddp'?"
 
 
 def test_a_knob_that_the_script_cannot_set_is_refused() -> None:
@@ -291,6 +291,19 @@ def test_stages_that_only_paceline_finds_are_refused(tmp_path: Path) -> None:
     assert said == (
         "a script cannot be written: only Paceline finds how to cut a model of data.py:build by itself; "
         "add a function stages to its file"
+    )
+
+
+def test_a_model_with_several_inputs_is_refused(tmp_path: Path) -> None:
+    said = refused(
+        probe=lambda _spec: UserModelFacts("torch", 10, 64, form="takes ids 8 int64, mask 8 bool and returns a dict"),
+        strategy="torch-ddp",
+        workers=2,
+        model=model_file(tmp_path, "data"),
+    )
+    assert said == (
+        "a script cannot be written: a model of data.py:build takes ids 8 int64, mask 8 bool and returns a dict, and "
+        "scripts pass one tensor; train it with paceline run"
     )
 
 

@@ -85,7 +85,7 @@ def test_a_figure_of_what_cannot_answer_it_is_not_there(client: TestClient) -> N
 def test_two_configurations_stand_side_by_side_with_a_verdict(client: TestClient, site: Site) -> None:
     keys = sorted({(record.spec.workers, record.key) for record in site.results.snapshot().records if record.ok})
     text = client.get(f"/compare?run={keys[1][1]}&run={keys[0][1]}").text
-    assert "By samples/s: fake x2 is 1.60 times fake x1 (large effect)" in text
+    assert "By samples/s: fake x2 is 1.60 times fake x1, likely (p = 0.1)" in text
     assert '<tr class="differs"><td>workers</td><td>2</td><td>1</td></tr>' in text
     assert f"/figures/scaling.svg?run={keys[1][1]}&amp;run={keys[0][1]}" in text
 

@@ -57,7 +57,15 @@ def test_a_missing_function_is_refused_with_the_nearest_name(write):
 
 
 def test_a_function_may_come_from_elsewhere(write):
-    assert declared_functions(write("from neighbour import build\n")) == set()
+    assert declared_functions(write("from neighbour import build, source as data\n")) == {"build", "data"}
+    assert declared_functions(write("from neighbour import *\n")) == {"*"}
+
+
+def test_imports_of_other_names_do_not_hide_that_the_function_is_missing(write):
+    file = write("import numpy as np\nfrom os.path import join\ndef build(): pass\ndef data(): pass\n", "bild")
+    assert (
+        complaint(declared_functions, file) == f"model file {file.path} has no function 'bild'; did you mean 'build'?"
+    )
 
 
 @pytest.mark.parametrize("text", ["def build(:\n", "build = (\n"])

@@ -16,9 +16,10 @@ from paceline.contract.context import Context
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.frameworks.jax.declared import steps_per_call
 from paceline.frameworks.jax.layout import Layout
+from paceline.frameworks.jax.network import Batch, Network, samples_at
 from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.passes import mean_of_passes
-from paceline.frameworks.jax.training import Batch, JaxJob, Network, held_bytes, taken
+from paceline.frameworks.jax.training import JaxJob, held_bytes
 
 
 def jax_job(
@@ -54,7 +55,7 @@ class SeparateCallsJob(JaxJob):
         self._update = jax.jit(self._updated, out_shardings=(placed, state_placed))
         self._divided_bytes = held_bytes([leaf for leaf in jax.tree.leaves(params) if not leaf.is_fully_replicated])
         self.start_epoch(0)
-        arguments = (self._gather(params), self._state[1], *self._take(self._data, self._order, np.int32(0)))
+        arguments = (self._gather(params), self._state[1], *self._read_or_take(0))
         self._share = forward_share(
             lambda: jax.block_until_ready(self._forward(*arguments)),
             lambda: jax.block_until_ready(self._both(*arguments)),
@@ -65,7 +66,7 @@ class SeparateCallsJob(JaxJob):
         for number in range(first, first + count):
             params, buffers, optimizer_state = self._state
             with self._recorder.span("input"):
-                batch = jax.block_until_ready(self._take(self._data, self._order, np.int32(number)))
+                batch = jax.block_until_ready(self._read_or_take(number))
             whole = params
             if self._spread and self._layout.gathers:
                 with self._transfers("parameters put together", self._divided_bytes):
@@ -80,8 +81,14 @@ class SeparateCallsJob(JaxJob):
             self._state = params, buffers, optimizer_state
             self._losses.append((loss, 1))
 
+    def _read_or_take(self, number: int) -> Any:
+        """The batch of a step: read, or taken from the data on the devices."""
+        if self._loaded is not None:
+            return self._loaded.batch(number)
+        return self._take(self._data, self._order, np.int32(number))
+
     def _batch(self, data: Batch, order: Array, number: Any) -> Batch:
-        return taken(data, lax.dynamic_index_in_dim(order, number, keepdims=False))
+        return samples_at(data, lax.dynamic_index_in_dim(order, number, keepdims=False))
 
     def _on_each_device(self, function: Any) -> Any:
         """Compiled; where batches are divided, for each device by itself, with results in a row."""

@@ -19,8 +19,8 @@ from paceline.costs.layers import ArraySplit
 from paceline.costs.splits import Split, split_layers
 from paceline.errors import ModelError
 from paceline.frameworks.jax.layout import Layout, path_name
+from paceline.frameworks.jax.network import arrays_of
 from paceline.frameworks.jax.passes import BatchSide
-from paceline.frameworks.jax.training import arrays_of
 from paceline.frameworks.jax.user_network import user_network
 from paceline.workloads.base import model_facts, named_layers
 from paceline.workloads.layers import QUERY_KEY_VALUE, Flatten

@@ -10,8 +10,8 @@ from paceline.contract.context import Context
 from paceline.contract.user_model_facts import UserModelFacts
 from paceline.data.tree import describe, map_tree, take
 from paceline.errors import ModelError
+from paceline.frameworks.jax.network import arrays_of, usual_loss
 from paceline.frameworks.jax.optimizer import Tree
-from paceline.frameworks.jax.training import arrays_of, usual_loss
 from paceline.frameworks.jax.user_network import UserNetwork, user_network
 from paceline.workloads.outputs import logits_of, loss_in
 from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
@@ -87,8 +87,8 @@ def _check_classes(context: Context, outputs: Any, targets: Any) -> None:
     logits = logits_of(outputs)
     is_array = isinstance(logits, jax.Array) and isinstance(targets, jax.Array)
     if not is_array or logits.shape[:-1] != targets.shape or int(targets.max()) >= logits.shape[-1]:
-        seen = f"of shape {tuple(targets.shape)} with classes up to {int(targets.max())}" if is_array else "of its kind"
-        raise ModelError(f"{_unfit(context.user_model.label, outputs)} {seen}; {ADVICE}")
+        text = f"of shape {tuple(targets.shape)} with classes up to {int(targets.max())}" if is_array else "of its kind"
+        raise ModelError(f"{_unfit(context.user_model.label, outputs)} {text}; {ADVICE}")
 
 
 def _unfit(label: str, outputs: Any) -> str:

@@ -5,8 +5,7 @@ Every strategy is the same step; from where arrays lie (`Layout`) XLA derives wh
 
 import os
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -15,84 +14,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import NamedSharding
 
 from paceline.contract.context import Context
-from paceline.contract.job import Evaluation
-from paceline.data.tree import Tree as DataTree
+from paceline.contract.job import Evaluation, InputTimes
 from paceline.data.tree import length, map_tree
 from paceline.frameworks.jax import group as jax_group
 from paceline.frameworks.jax.checkpoint import JaxCheckpoint
 from paceline.frameworks.jax.layout import Layout, path_name, put, state_shardings
-from paceline.frameworks.jax.model import build_apply
+from paceline.frameworks.jax.loaded_data import LoadedBatches
+from paceline.frameworks.jax.network import Batch, Network, arrays_of, network_of, samples_at
 from paceline.frameworks.jax.optimizer import Transformation, Tree, make_optimizer
 from paceline.frameworks.jax.passes import clipped, in_passes, mean_of_passes, mean_over_devices
-from paceline.frameworks.jax.user_network import Forward, user_network
 from paceline.frameworks.xla_spans import INPUT, UPDATE
 from paceline.spec import Precision
 from paceline.workloads.base import Weights, weight_shapes
 from paceline.workloads.outputs import logits_of, loss_in
-from paceline.workloads.user_model import USER_DATA, build_user_model
 
-IMAGE_DIMENSIONS = 4
 # What XLA makes of a product of two single-precision matrices on a GPU, where its own default is TF32.
 MATMUL_PRECISION: dict[Precision, str] = {"fp32": "float32", "tf32": "tensorfloat32", "bf16": "bfloat16"}
-Loss = Callable[[Any, Any], Any]
-# Inputs and targets, trees of arrays.
-Batch = tuple[DataTree, DataTree]
 # What an evaluation sums up beside the metrics of a file, under names that none of those has.
 LOSS, PREDICTIONS, RIGHT = " loss", " predictions", " right"
-
-
-@dataclass(frozen=True)
-class Network:
-    """What is trained: starting parameters, the forward pass, the loss."""
-
-    params: Tree
-    forward: Forward
-    loss: Loss
-    # Arrays that change and are not trained: running means, random states.
-    buffers: Tree = field(default_factory=dict)
-
-
-def network_of(context: Context, layout: Layout) -> Network:
-    """The run's model: neutral layers, or the user's pair of functions or Flax module."""
-    user_model = context.model.user_model
-    if user_model is not None:
-        inputs, _ = arrays_of(context, train=True)
-        network = user_network(context, build_user_model(user_model), inputs)
-        params, buffers = (jax.tree.map(np.asarray, tree) for tree in (network.params, network.buffers))
-        return Network(params, _in_precision(context, network.forward), user_model.loss or usual_loss, buffers)
-    weights = context.starting_weights()
-    params = {name: array.reshape(layout.fold(name, array.shape)) for name, array in weights.items()}
-    apply = build_apply(context.model.layers, context.data.input_shape, layout.place, context.spec.recompute)
-    pure: Forward = lambda params, buffers, inputs, _trains: (apply(params, inputs), buffers)  # noqa: E731
-    return Network(params, _in_precision(context, pure), usual_loss)
-
-
-def _in_precision(context: Context, forward: Forward) -> Forward:
-    """The forward pass; with bf16, in half precision from single-precision parameters."""
-    if context.spec.precision != "bf16":
-        return forward
-
-    def in_half(params: Tree, buffers: Tree, inputs: Any, trains: bool) -> tuple[Any, Tree]:
-        params, inputs = jax.tree.map(_halved, (params, inputs))
-        outputs, after = forward(params, buffers, inputs, trains)
-        return outputs, jax.tree.map(lambda new, old: new.astype(old.dtype), after, buffers)
-
-    return in_half
-
-
-def cross_entropy(outputs: Array, targets: Array) -> Array:
-    """Mean cross-entropy over samples, and over positions for sequences; classes may be of any whole type."""
-    shares = jax.nn.log_softmax(outputs.astype(jnp.float32))
-    classes = targets.astype(jnp.int32)
-    return -jnp.take_along_axis(shares, classes[..., None], axis=-1, mode="promise_in_bounds").mean()
-
-
-def usual_loss(outputs: Any, targets: Any) -> Array:
-    """The loss that the model computed itself, or cross-entropy of its logits."""
-    loss = loss_in(outputs)
-    return cross_entropy(logits_of(outputs), targets) if loss is None else loss
 
 
 def optimizer_for(context: Context, params: Tree) -> Transformation:
@@ -102,23 +44,6 @@ def optimizer_for(context: Context, params: Tree) -> Transformation:
         optimizer: Transformation = user_model.optimizer(params)
         return optimizer
     return make_optimizer(context.spec.optimizer)
-
-
-def arrays_of(context: Context, train: bool) -> tuple[DataTree, DataTree]:
-    """Inputs and targets as JAX takes them: images channels-last, whole numbers of eight bytes in four."""
-    data = context.data
-    inputs, targets = (data.train_inputs, data.train_targets) if train else (data.test_inputs, data.test_targets)
-    # Data that come with the user's model, or were made in the shape that it asks for, are in its own order.
-    as_given = context.model.user_model is not None and context.spec.dataset in (USER_DATA, "synthetic")
-
-    def narrow(array: np.ndarray) -> np.ndarray:
-        return array.astype(np.int32) if array.dtype == np.int64 else array
-
-    def turned(array: np.ndarray) -> np.ndarray:
-        images = array.ndim == IMAGE_DIMENSIONS and not as_given
-        return narrow(np.ascontiguousarray(array.transpose(0, 2, 3, 1)) if images else array)
-
-    return map_tree(turned, inputs), map_tree(narrow, targets)
 
 
 class JaxJob:
@@ -145,7 +70,8 @@ class JaxJob:
         self._state = (params, buffers, jax.jit(self._optimizer.init, out_shardings=placed)(params))
         # The devices have its parameters now.
         self._network = replace(network, params={}, buffers={})
-        self._data = self._on_devices(train=True)
+        self._loaded = LoadedBatches(context.loaded, layout) if context.loaded is not None else None
+        self._data: Any = self._on_devices(train=True) if self._loaded is None else ()
         self._step = jax.jit(
             self._one_step if stride == 1 else self._several_steps,
             out_shardings=((shardings, self._whole, placed), self._whole),
@@ -185,7 +111,7 @@ class JaxJob:
 
         def of_rows(data: Batch, params: Tree, buffers: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
             with jax.named_scope(INPUT):
-                inputs, targets = taken(data, rows)
+                inputs, targets = samples_at(data, rows)
             (loss, buffers), gradients = jax.value_and_grad(self._value, has_aux=True)(params, buffers, inputs, targets)
             return loss, buffers, gradients
 
@@ -212,9 +138,10 @@ class JaxJob:
         return jax.tree.map(jnp.add, params, change), state
 
     def _one_step(self, state: Tree, data: Batch, order: Array, number: Any) -> tuple[Tree, Array]:
+        """A batch that was read comes without an order, as it is."""
         params, buffers, optimizer_state = state
         with jax.named_scope(INPUT):
-            rows = lax.dynamic_index_in_dim(order, number, keepdims=False)
+            rows = None if order is None else lax.dynamic_index_in_dim(order, number, keepdims=False)
         loss, buffers, gradients = self._gradients(params, buffers, data, rows)
         with jax.named_scope(UPDATE):
             params, optimizer_state = self._updated(params, optimizer_state, gradients)
@@ -234,17 +161,33 @@ class JaxJob:
 
     def start_epoch(self, epoch: int) -> None:
         """The epoch's indices go to the devices once, each to the device that takes the sample."""
+        self._losses = []
+        if self._loaded is not None:
+            self._loaded.start_epoch(self._context.order.epoch(epoch))
+            return
         order, side = self._context.order.epoch(epoch).astype(np.int32), self._layout.batch_side
         if self._passes > 1:
             order = in_passes(order, self._passes, self._layout.batch_ways)
         self._order = put(order, self._layout.on(*[None] * (order.ndim - 1), side))
-        self._losses = []
 
     def step(self, first: int, count: int) -> None:
         """One call of the compiled function."""
+        if self._loaded is not None:
+            self._state, loss = self._step(self._state, self._read_batch(first), None, None)
+            self._losses.append((loss, count))
+            return
         numbers = (np.int32(first),) if self.stride == 1 else (np.int32(first), np.int32(count))
         self._state, loss = self._step(self._state, self._data, self._order, *numbers)
         self._losses.append((loss, count))
+
+    def _read_batch(self, number: int) -> tuple[Tree, Tree]:
+        assert self._loaded is not None
+        return self._loaded.batch(number)
+
+    @property
+    def input_times(self) -> InputTimes | None:
+        """What reading batches costs; None where the data lie on the devices."""
+        return None if self._loaded is None else self._loaded.times
 
     def wait(self) -> None:
         """Waits for all devices of this process."""
@@ -256,19 +199,18 @@ class JaxJob:
 
     def evaluate(self) -> Evaluation | None:
         """The test set, divided as batches are; every process takes part and the first one tells."""
-        if self._test is None:
+        if self._test is None and self._loaded is None:
             self._test = self._on_devices(train=False)
-        total, ways = length(self._test[1]), self._layout.batch_ways
-        rounds = -(-total // self._context.data.evaluation_batch)
+        total, ways, most = self._test_size()
+        rounds = -(-total // most)
         size = total // rounds // ways * ways
-        batches = [(number * size, (number + 1) * size, self._layout.on(self._layout.batch_side))
+        batches = [(slice(number * size, (number + 1) * size), self._layout.on(self._layout.batch_side))
                    for number in range(rounds if size else 0)]  # fmt: skip
         if rounds * size < total:
-            batches.append((rounds * size, total, self._whole))
+            batches.append((slice(rounds * size, total), self._whole))
         sums = Counter[str]()
-        for first, last, sharding in batches:
-            rows = put(np.arange(first, last, dtype=np.int32), sharding)
-            for name, part in self._measure(*self._state[:2], self._test, rows).items():
+        for stretch, sharding in batches:
+            for name, part in self._sums(stretch, sharding).items():
                 sums[name] += float(_local(part))  # type: ignore[assignment]
         if self._context.process.index:
             return None
@@ -276,9 +218,25 @@ class JaxJob:
         metrics = {name: float(value) for name, value in sums.items()}
         return Evaluation(total, loss, int(predictions) or None, int(right) if predictions else None, metrics)
 
+    def _test_size(self) -> tuple[int, int, int]:
+        """Test samples, over how many devices they are divided, and how many are looked at together at most."""
+        ways, loaded = self._layout.batch_ways, self._context.loaded
+        if loaded is None:
+            assert self._test is not None
+            return length(self._test[1]), ways, self._context.data.evaluation_batch
+        return loaded.test_samples or 0, ways, min(loaded.evaluation_batch, self._context.spec.samples_per_step)
+
+    def _sums(self, stretch: slice, sharding: NamedSharding) -> dict[str, Array]:
+        test, rows = self._test, np.arange(stretch.start, stretch.stop, dtype=np.int32)
+        if self._loaded is not None:
+            read = self._loaded.test_batch(stretch.start, stretch.stop)
+            test, rows = map_tree(lambda array: put(array, self._whole), read), rows - stretch.start
+        sums: dict[str, Array] = self._measure(*self._state[:2], test, put(rows, sharding))
+        return sums
+
     def _measured(self, params: Tree, buffers: Tree, data: Batch, rows: Array) -> dict[str, Any]:
         """Sum of losses, predictions, how many of them are right, and sums of the file's metrics."""
-        inputs, targets = taken(data, rows)
+        inputs, targets = samples_at(data, rows)
         outputs, _ = self._outputs(params, buffers, inputs, trains=False)
         user_model, count = self._context.model.user_model, rows.shape[0]
         metrics = {} if user_model is None else user_model.named_metrics(outputs, targets)
@@ -333,6 +291,8 @@ class JaxJob:
         return int(self._compiled().memory_analysis().temp_size_in_bytes)
 
     def _compiled(self) -> Any:
+        if self._loaded is not None:
+            return self._step.lower(self._state, self._loaded.batch(0), None, None).compile()
         numbers = (np.int32(0),) * (1 if self.stride == 1 else 2)
         return self._step.lower(self._state, self._data, self._order, *numbers).compile()
 
@@ -347,16 +307,6 @@ def held_bytes(tree: Tree) -> int:
     return sum(int(shard.data.nbytes) for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards)
 
 
-def taken(data: Batch, rows: Array) -> Batch:
-    """Some samples of the data."""
-    inputs, targets = map_tree(lambda array: array.at[rows].get(mode="promise_in_bounds"), data)
-    return inputs, targets
-
-
 def _local(array: Array) -> np.ndarray:
     """An array that is whole on every device."""
     return np.asarray(array.addressable_data(0))
-
-
-def _halved(array: Any) -> Any:
-    return array.astype(jnp.bfloat16) if jnp.issubdtype(array.dtype, jnp.floating) else array

@@ -48,7 +48,7 @@ def user_network(context: Context, built: Any, inputs: Any) -> UserNetwork:
 
 
 def _pair_network(context: Context, built: Any) -> UserNetwork:
-    """Of a pair of functions (init, apply)."""
+    """The network of a pair of functions (init, apply)."""
     user_model = context.user_model
     assert user_model is not None
     if not (isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))):

@@ -5,7 +5,7 @@ Data lie on each replica's device and are gathered by index within the traced st
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
@@ -14,8 +14,9 @@ import keras
 import tensorflow as tf
 
 from paceline.contract.context import Context
-from paceline.contract.job import Evaluation
-from paceline.data.tree import Tree, map_tree, take
+from paceline.contract.job import Evaluation, InputTimes
+from paceline.data.tree import Tree, length, map_tree, take
+from paceline.frameworks.host_batches import HostBatches
 from paceline.frameworks.keras.model import build_model, export_weights, keras_inputs, loss_function
 from paceline.frameworks.keras.optimizer import optimizer_for
 from paceline.frameworks.tensorflow.checkpoint import TfCheckpoint
@@ -29,6 +30,9 @@ class TfJob:
     """One process and its replicas, of which each has one of the devices."""
 
     clock = staticmethod(perf_counter_ns)
+    # Of data that are read while it trains: what each replica of this process reads, and what that costs.
+    _read: Mapping[int, HostBatches] = {}
+    input_times: InputTimes | None = None
 
     def __init__(
         self,
@@ -57,6 +61,24 @@ class TfJob:
             clip_sums(self._optimizer, context.spec.clip)
         self._variables = self._model.trainable_variables
         self._loss = loss_function(context, self._model)
+        self.input_times = InputTimes() if context.loaded is not None else None
+        self._read = self._open_loaded()
+        if not self._read:
+            self._put_data()
+        self._gradients: Gradients = self._loss_and_gradients
+        if context.spec.execution == "compiled":
+            self._gradients = tf.function(self._loss_and_gradients, autograph=False, jit_compile=True)
+        if context.spec.accumulation > 1:
+            self._gradients = in_passes(self._gradients, context.spec.accumulation, self._variables)
+        self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
+        self._train_on_read = tf.function(self._read_step, autograph=False, reduce_retracing=True)
+        self._test = tf.function(self._tested, autograph=False, reduce_retracing=True)
+        self._order: Any = None
+        self._losses: list[tf.Tensor] = []
+
+    def _put_data(self) -> None:
+        """All training data on each device; between CPU devices nothing is copied."""
+        context = self._context
         with tf.device("/cpu:0"):
             inputs = map_tree(tf.constant, keras_inputs(context, context.data.train_inputs))
             targets = map_tree(tf.constant, context.data.train_targets)
@@ -64,15 +86,40 @@ class TfJob:
         self._inputs, self._targets = (
             map_tree(lambda leaf: self._on_each_device(lambda _replica: leaf), tree) for tree in (inputs, targets)
         )
-        self._gradients: Gradients = self._loss_and_gradients
-        if context.spec.execution == "compiled":
-            self._gradients = tf.function(self._loss_and_gradients, autograph=False, jit_compile=True)
-        if context.spec.accumulation > 1:
-            self._gradients = in_passes(self._gradients, context.spec.accumulation, self._variables)
-        self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
-        self._test = tf.function(self._tested, autograph=False, reduce_retracing=True)
-        self._order: Any = None
-        self._losses: list[tf.Tensor] = []
+
+    def _open_loaded(self) -> dict[int, HostBatches]:
+        """For each replica of this process, what it reads while it trains; empty where all data lie on the devices."""
+        loaded, times, spec = self._context.loaded, self.input_times, self._context.spec
+        if loaded is None or times is None:
+            return {}
+        replicas = self._strategy.num_replicas_in_sync
+        first = self._context.process.index * len(self._devices)
+        return {
+            replica: HostBatches(loaded, spec, (replica, replicas), times)
+            for replica in range(first, first + len(self._devices))
+        }
+
+    def _next_batch(self, number: int) -> tuple[Any, Any]:
+        """The batch of a step, read here and put where each replica computes."""
+        assert self.input_times is not None
+        began = perf_counter_ns()
+        batches = {replica: self._as_tensors(*share.read(number)) for replica, share in self._read.items()}
+        inputs, targets = (
+            self._on_each_device(lambda replica, part=part: batches[replica][part])  # type: ignore[misc]
+            for part in (0, 1)
+        )
+        self.input_times.waited += perf_counter_ns() - began
+        self.input_times.batches += len(batches)
+        return inputs, targets
+
+    def _as_tensors(self, inputs: Tree, targets: Tree) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device("/cpu:0"):
+            return map_tree(tf.constant, keras_inputs(self._context, inputs)), map_tree(tf.constant, targets)
+
+    def _read_step(self, inputs: Any, targets: Any) -> tf.Tensor:
+        losses = self._strategy.run(self._replica_update, args=(inputs, targets))
+        local = self._strategy.experimental_local_results(losses)
+        return (tf.add_n(local) / len(local))[None]
 
     def _on_each_device(self, share: Callable[[int], tf.Tensor]) -> Any:
         """A value for each replica, put where that replica computes; between CPU devices nothing is copied."""
@@ -92,11 +139,18 @@ class TfJob:
     def start_epoch(self, epoch: int) -> None:
         """The epoch's indices go to the devices once."""
         order, replicas = self._context.order, self._strategy.num_replicas_in_sync
-        self._order = self._on_each_device(lambda replica: tf.constant(order.share(epoch, replica, replicas)))
         self._losses = []
+        for replica, share in self._read.items():
+            share.start_epoch(epoch, None if share.is_stream else order.share(epoch, replica, replicas))
+        if self._read:
+            return
+        self._order = self._on_each_device(lambda replica: tf.constant(order.share(epoch, replica, replicas)))
 
     def step(self, first: int, count: int) -> None:
         """One call of the traced function."""
+        if self._read:
+            self._losses += [self._train_on_read(*self._next_batch(number)) for number in range(first, first + count)]
+            return
         self._losses.append(self._train(self._order, tf.constant(first, tf.int64), count))
 
     def _steps(self, order: Any, first: tf.Tensor, count: int) -> tf.Tensor:
@@ -119,7 +173,10 @@ class TfJob:
     def _replica_step(self, inputs: Tree, targets: Tree, order: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """Forward, backward, update; Keras' optimizers sum the gradients over all replicas."""
         index = order[number]
-        loss, gradients = self._gradients(gathered(inputs, index), gathered(targets, index))
+        return self._replica_update(gathered(inputs, index), gathered(targets, index))
+
+    def _replica_update(self, inputs: Tree, targets: Tree) -> tf.Tensor:
+        loss, gradients = self._gradients(inputs, targets)
         self._optimizer.apply(gradients, self._variables)
         return loss
 
@@ -147,23 +204,37 @@ class TfJob:
 
     def evaluate(self) -> Evaluation:
         """The part of the test set that falls to this process."""
-        data, process, total = self._context.data, self._context.process.index, self._context.data.test_samples
-        processes = self._strategy.num_replicas_in_sync // len(self._devices)
-        begin, end = process * total // processes, (process + 1) * total // processes
-        rounds = max(1, math.ceil((end - begin) / data.evaluation_batch))
-        edges = [begin + (end - begin) * number // rounds for number in range(rounds + 1)]
-        loss_sum, correct, predictions, metrics = 0.0, 0, 0, Counter[str]()
-        for start, stop in pairwise(edges):
-            if start == stop:
-                continue
-            inputs = keras_inputs(self._context, take(data.test_inputs, slice(start, stop)))
-            targets = take(data.test_targets, slice(start, stop))
-            loss, right, looked_at, values = self._test(map_tree(tf.constant, inputs), map_tree(tf.constant, targets))
-            loss_sum += float(loss) * (stop - start)
+        loss_sum, correct, predictions, samples, metrics = 0.0, 0, 0, 0, Counter[str]()
+        for inputs, targets in self._test_batches():
+            count = length(targets)
+            loss, right, looked_at, values = self._test(*self._as_tensors(inputs, targets))
+            loss_sum, samples = loss_sum + float(loss) * count, samples + count
             correct, predictions = correct + int(right), predictions + int(looked_at)
             for name, value in values.items():
-                metrics[name] += float(value) * (stop - start)
-        return Evaluation(end - begin, loss_sum, predictions or None, correct if predictions else None, dict(metrics))
+                metrics[name] += float(value) * count  # type: ignore[assignment]
+        return Evaluation(samples, loss_sum, predictions or None, correct if predictions else None, dict(metrics))
+
+    def _test_batches(self) -> Iterator[tuple[Tree, Tree]]:
+        """The part of the test set that falls to this process, in batches that all have samples."""
+        data, loaded, process = self._context.data, self._context.loaded, self._context.process.index
+        for share in self._read.values():
+            if share.is_stream:
+                yield from share.test_stream()
+        total = length(data.test_targets) if loaded is None else loaded.test_samples or 0
+        if loaded is not None and not loaded.is_indexed:
+            return
+        processes = self._strategy.num_replicas_in_sync // len(self._devices)
+        begin, end = process * total // processes, (process + 1) * total // processes
+        most = data.evaluation_batch
+        if loaded is not None:
+            most = max(1, min(most, self._context.spec.samples_per_step // self._strategy.num_replicas_in_sync))
+        rounds = max(1, math.ceil((end - begin) / most))
+        edges = [begin + (end - begin) * number // rounds for number in range(rounds + 1)]
+        stretches = [slice(start, stop) for start, stop in pairwise(edges) if start < stop]
+        if loaded is not None:
+            yield from next(iter(self._read.values())).read_test(stretches)
+        else:
+            yield from ((take(data.test_inputs, stretch), take(data.test_targets, stretch)) for stretch in stretches)
 
     def _tested(self, inputs: Tree, targets: Tree) -> tuple[tf.Tensor, Any, Any, dict[str, Any]]:
         """Mean loss, right predictions, predictions and metrics of one batch.

@@ -3,7 +3,6 @@
 A template `templates/torch-ddp.py.j2` holds the text; its entry in `table.py` what is to be known about it.
 """
 
-import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from paceline.spec import Execution, Precision, RunSpec, Scalar
 from paceline.strategies import strategy
 from paceline.workloads.base import Layers
 from paceline.workloads.layers import Layer, Shape
-from paceline.workloads.user_model import USER_DATA, declared_functions
+from paceline.workloads.user_model import ANY_NAME, USER_DATA, declared_functions
 
 # Data whose samples a user's model takes in the shape that they have; images of other sets may be turned.
 _AS_GIVEN = (USER_DATA, "synthetic")
@@ -33,11 +32,8 @@ class Source:
         file = self.spec.model
         if file is None:
             return frozenset()
-        names = set(declared_functions(file))
-        for node in ast.walk(ast.parse(file.path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                names |= {alias.asname or alias.name for alias in node.names}
-        if "*" in names:
+        names = declared_functions(file)
+        if ANY_NAME in names:
             raise ModelError(
                 f"{file.path} imports everything from another file (*); name what it imports, so that a script can "
                 f"use it"

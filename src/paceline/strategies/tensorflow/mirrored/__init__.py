@@ -93,6 +93,7 @@ STRATEGY: Strategy = Strategy(
     needs=replace(
         declared.NEEDS,
         heeds=declared.STEP_FIELDS,
+        reads=declared.READS,
         roles=one_process_for_all_workers,
         check=check,
         # Keras' `fit` has a loss for each output.

@@ -1,0 +1,109 @@
+"""Which of several configurations is the fastest, which are as fast, and how sure that is.
+
+Everything that names a winner asks here: tables, reports, comparisons, pages and recommendations.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.rows import Row
+from paceline.analysis.verdicts.certainty import SURE_RUNS, Certainty, certainty
+from paceline.units import format_count, format_percent
+
+NAMES_LISTED = 4
+_BY_STRENGTH = tuple(Certainty)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A configuration, and a number of each of its runs, of which more is better."""
+
+    name: str
+    workers: int
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The number that stands for all runs."""
+        return median(self.values)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The best of several, those that chance could make as good, the best of the rest, and how sure it is."""
+
+    best: Contender
+    equals: tuple[Contender, ...]
+    next: Contender | None
+    certainty: Certainty
+    # Runs of the configuration with the fewest.
+    fewest_runs: int
+
+    @property
+    def first(self) -> tuple[Contender, ...]:
+        """The best with its equals, the fastest first."""
+        return (self.best, *self.equals)
+
+    @property
+    def choice(self) -> Contender:
+        """The one with the fewest workers among the best and its equals."""
+        return min(self.first, key=lambda contender: (contender.workers, -contender.median))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the best and its equals; of many, how many more there are."""
+        names = [contender.name for contender in self.first]
+        # `torch-ddp x2`, and then only `x4`.
+        before = ["", *(name.rpartition(" ")[0] for name in names)]
+        short = [name.removeprefix(f"{same} ") if same else name for same, name in zip(before, names, strict=False)]
+        hidden = len(names) - NAMES_LISTED
+        return short if hidden <= 0 else [*short[:NAMES_LISTED], f"{hidden} more"]
+
+    @property
+    def how_sure(self) -> str:
+        """How far ahead the best is, and whether chance could explain that, in words."""
+        runs = format_count(self.fewest_runs, "run")
+        if self.next is None and not self.equals:
+            return f"{runs}, and nothing to compare with"
+        if self.certainty is Certainty.UNKNOWN:
+            return f"not sure, {runs} of each cannot tell chance from effect"
+        if self.certainty is Certainty.TIE or self.next is None:
+            return f"{runs} of each do not tell them apart"
+        ahead = f"{format_percent(self.ahead)} ahead of {self.next.name}"
+        if self.certainty is Certainty.SURE:
+            return f"sure, {ahead} in {runs}"
+        return f"likely, {ahead} in each of {runs} ({SURE_RUNS} would make it sure)"
+
+    @property
+    def ahead(self) -> float:
+        """By which share the best is ahead of the next that is no equal; 0 where there is no such."""
+        return self.best.median / (self.next or self.best).median - 1
+
+
+def judge(contenders: Sequence[Contender]) -> Verdict:
+    """The verdict over at least one contender. The best is as sure as the weakest of its comparisons."""
+    order = sorted(contenders, key=lambda contender: -contender.median)
+    best, others = order[0], order[1:]
+    by_other = {contender: certainty(best.values, contender.values) for contender in others}
+    equals = tuple(contender for contender in others if by_other[contender] is Certainty.TIE)
+    weakest = min(by_other.values(), key=_BY_STRENGTH.index, default=Certainty.UNKNOWN)
+    return Verdict(
+        best,
+        equals,
+        next((contender for contender in others if contender not in equals), None),
+        weakest,
+        min(len(contender.values) for contender in contenders),
+    )
+
+
+def judge_rows(rows: Sequence[Row], unnamed: Container[str] = ()) -> tuple[Verdict, Row]:
+    """The verdict over the measured rows of a setting, and the row of the best; names leave out `unnamed` fields."""
+    varying = [name for name in varying_fields(rows) if name not in unnamed]
+    contenders = [
+        Contender(f"{series_name(row, varying)} x{row.spec.workers}", row.spec.workers, row.samples_per_second_of_runs)
+        for row in rows
+    ]
+    verdict = judge(contenders)
+    return verdict, rows[contenders.index(verdict.best)]

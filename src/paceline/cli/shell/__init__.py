@@ -1,0 +1,1 @@
+"""What shells ask when Tab is pressed."""
