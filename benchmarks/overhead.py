@@ -1,6 +1,6 @@
 """What Paceline costs: its steady samples/s against bare hand-written loops, and its start-up against bare imports.
 
-python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,loader,tensorflow,jax,startup]
+python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,loader,tensorflow,jax,startup,script]
 
 Both sides of a ratio run in the same processes on the same cores with the same settings, epoch by epoch in turn
 (`alternating.py`), in several fresh sets of processes one after another.
@@ -42,6 +42,8 @@ WARM_UP_EPOCHS = 2
 # Both sides train on the same batches from the same weights; a larger difference means that they did unlike work.
 LOSS_TOLERANCE = 1e-3
 PATIENCE_SECONDS = 1800
+# Of each way in which a script is observed, in one process.
+OBSERVED_EPOCHS = 42
 # What is known of each epoch of each loop.
 Views = dict[str, list[tuple[float, float, float]]]
 SECONDS, CPU_SECONDS, LOSS = 0, 1, 2
@@ -252,6 +254,26 @@ def ratios(views: Views, over: str, under: str, part: int) -> list[float]:
     return [slower[part] / faster[part] for slower, faster in list(pairs)[WARM_UP_EPOCHS:]]
 
 
+def compare_observed(rounds: int, epochs: int, say: Callable[[str], None]) -> list[Figure]:
+    """What it costs a script to be observed, in each of the ways; epoch by epoch in turn within one process."""
+    spec = RunSpec(global_batch=1, steps=1, allocator="default")
+    (place,) = lay_out(strategy(spec.strategy).needs.roles(spec), local_system().cores, 1)
+    figures: dict[str, Figure] = {}
+    for number in range(rounds):
+        command = [sys.executable, str(HERE / "observed.py"), str(epochs)]
+        views = together([start(command, spec, place, str(free_port()))])
+        for way in (name for name in views if name != "bare"):
+            name = (
+                "a bare script over itself, CPU"
+                if way == "again"
+                else f"a script observed ({way}): samples per CPU second"
+            )
+            figure = figures.setdefault(way, Figure(name, None if way == "again" else 0.99))
+            figure.ratios += ratios(views, "bare", way, CPU_SECONDS)
+        say(f"a script observed: process {number + 1} of {rounds}")
+    return list(figures.values())
+
+
 def run_timed(command: list[str]) -> float:
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
@@ -320,7 +342,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="pairs of fresh processes for each figure (7, with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="few rounds of few epochs: that it works, not how fast")
     parser.add_argument(
-        "--only", default="single,ddp,loader,tensorflow,jax,startup", help="parts, separated by commas: %(default)s"
+        "--only",
+        default="single,ddp,loader,tensorflow,jax,startup,script",
+        help="parts, separated by commas: %(default)s",
     )
     return parser.parse_args()
 
@@ -336,6 +360,8 @@ def main() -> None:
         for loop in (loop for part in parts for loop in LOOPS.get(part, ())):
             chosen = replace(loop, epochs=loop.epochs // 2) if asked.quick else loop
             figures += compare_loop(chosen, rounds, folder, say)
+        if "script" in parts:
+            figures += compare_observed(rounds, OBSERVED_EPOCHS // (2 if asked.quick else 1), say)
         if "startup" in parts:
             figures += compare_startup(rounds, folder, say)
     show(figures)

@@ -27,6 +27,8 @@ __all__ = ["Finding", "Optimizer", "Record", "Results", "RunSpec", "Status", "St
 
 
 def __getattr__(name: str) -> Any:
+    if name == "callbacks":
+        return import_module("paceline.callbacks")
     if name not in _HOME:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -38,6 +38,8 @@ class SpanRecorder:
     spans: list[Span] = field(default_factory=list)
     # Functions that add their spans when all steps are made.
     at_end: list[Callable[[], None]] = field(default_factory=list)
+    # Whether enough was seen: what comes later is not kept.
+    closed: bool = False
 
     def complete(self) -> list[Span]:
         """All spans, once the steps are made."""
@@ -57,5 +59,6 @@ class SpanRecorder:
 
     def add(self, span: Span) -> Span:
         """Records a span whose end is set elsewhere."""
-        self.spans.append(span)
+        if not self.closed:
+            self.spans.append(span)
         return span

@@ -13,6 +13,7 @@ from paceline.errors import SpecError, nearest
 from paceline.layout import Layout
 from paceline.link import NO_LINK, NetworkLink
 from paceline.membership import Membership
+from paceline.source_files import identity
 
 Scalar = bool | int | float | str
 Device = Literal["cpu", "cuda", "cuda-slice"]
@@ -49,6 +50,8 @@ SCRIPT_DECIDES = (
     "optimizer", "precision", "execution", "memory_format", "membership", *STRATEGY_FIELDS, "checkpoint_every",
     *LOADER_FIELDS, "batch_norm", "dropout",
 )  # fmt: skip
+# Where a run keeps its key once it is computed.
+_KEPT_KEY = "_kept_key"
 # How long a run may take and wait is not part of what it measures.
 _OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
 
@@ -84,11 +87,13 @@ class Optimizer(Frozen):
 
 
 class ModelFile(Frozen):
-    """A user's own model: a function in a file. Its text, not its place on disk, is its identity."""
+    """A user's own model: a function in a file. Texts of its modules and what it was seen to be are its identity."""
 
     path: Path
     function: str = "build"
     digest: str
+    # Of the names and shapes that the probe saw, of the model and of its data; empty where it was not looked at.
+    structure: str = ""
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -99,8 +104,7 @@ class ModelFile(Frozen):
             raise SpecError(
                 f"--model {text}: there is no file {path}; give the path of a Python file, such as my.py:build"
             )
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:KEY_LENGTH]
-        return cls(path=path, function=function or "build", digest=digest)
+        return cls(path=path, function=function or "build", digest=identity(path, KEY_LENGTH))
 
     @property
     def label(self) -> str:
@@ -109,7 +113,7 @@ class ModelFile(Frozen):
 
 
 class ScriptFile(Frozen):
-    """A user's own training script and what it is started with. Its text and arguments are its identity."""
+    """A user's own training script and its arguments. They and the texts of its modules are its identity."""
 
     path: Path
     arguments: tuple[str, ...] = ()
@@ -121,8 +125,7 @@ class ScriptFile(Frozen):
         path = Path(text).expanduser().resolve()
         if not path.is_file():
             raise SpecError(f"there is no script {path}; give the path of a Python file, such as train.py")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:KEY_LENGTH]
-        return cls(path=path, arguments=tuple(arguments), digest=digest)
+        return cls(path=path, arguments=tuple(arguments), digest=identity(path, KEY_LENGTH))
 
     @property
     def label(self) -> str:
@@ -336,17 +339,32 @@ class RunSpec(Frozen):
         changed = {name: getattr(self, name) for name in STRATEGY_FIELDS if getattr(self, name) != usual[name].default}
         return {**self.knobs, **{name: value.text if name == "layout" else value for name, value in changed.items()}}
 
+    def without_structure(self) -> Self:
+        """The run as it is before its model was looked at."""
+        if self.model is None or not self.model.structure:
+            return self
+        return self.model_copy(update={"model": self.model.model_copy(update={"structure": ""})})
+
     def key(self) -> str:
         """The identity of this configuration.
 
         Only fields that differ from their default count, so a field added later leaves old keys as they are.
         """
+        # Tables ask for it many times. A copy takes what is kept here along, and with it the mark of whose key it is.
+        owner, key = self.__dict__.get(_KEPT_KEY, (None, ""))
+        if owner != id(self):
+            key = self._computed_key()
+            self.__dict__[_KEPT_KEY] = id(self), key
+        return str(key)
+
+    def _computed_key(self) -> str:
         fields = self.model_dump(mode="json", exclude_defaults=True, exclude=_OUTSIDE_KEY)
         if "accumulation" in fields:
             # Where it was before it became a field: stored runs keep their identity.
             fields["knobs"] = {**fields.get("knobs", {}), "accumulation": fields.pop("accumulation")}
         if self.model is not None:
-            fields |= {"model": [self.model.function, self.model.digest], "workload": None}
+            structure = [self.model.structure] if self.model.structure else []
+            fields |= {"model": [self.model.function, self.model.digest, *structure], "workload": None}
         if self.script is not None:
             fields |= {"script": [self.script.digest, *self.script.arguments], "workload": None}
         text = json.dumps([KEY_VERSION, fields], sort_keys=True, separators=(",", ":"))

@@ -30,7 +30,7 @@ def test_a_table_of_steps_has_every_step_of_every_rank(tool_with_runs: Tool) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--to", "xml"), "there is no export 'xml'; choose from csv, json, mlflow, parquet, tensorboard"),
+        (("--to", "xml"), "there is no export 'xml'; choose from csv, json, mlflow, parquet, tensorboard, wandb"),
         (("--to", "csv", "--of", "run"), "there is no table of results 'run'; did you mean 'runs'?"),
         (("--to", "json", "--of", "runs"), "--of runs chooses a table, and json holds every level at once"),
         (("--to", "csv", "--study", "other"), "study 'other' has no runs in paceline.db; there are command-line"),

@@ -1,11 +1,12 @@
 """Names of runs and titles of settings: fields that vary name the runs, fields that do not are in the title."""
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
-from paceline.record import Status
+from paceline.record import Record, Status
 from paceline.spec import RunSpec
+from paceline.workloads.user_model import USER_DATA
 
 if TYPE_CHECKING:
     from paceline.analysis.rows import Row
@@ -38,6 +39,8 @@ STEPS_MARK = "steps in place of samples"
 # Fields with their default are not named.
 _DEFAULTS = {name: field.default for name, field in RunSpec.model_fields.items()}
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
+# Fields that may tell one run from another.
+_TELLING = tuple(name for name in RunSpec.model_fields if name not in _SHOWN | _SILENT)
 
 
 def varying_fields(rows: Sequence["Row"]) -> list[str]:
@@ -47,15 +50,25 @@ def varying_fields(rows: Sequence["Row"]) -> list[str]:
 
 def varying_settings(specs: Iterable[RunSpec]) -> list[str]:
     """Settings in which runs differ that are still to be made."""
-    flat = [flatten(spec) for spec in specs]
+    specs = list(specs)
+    unequal = {name for name in _TELLING if _differs([getattr(spec, name) for spec in specs])}
+    flat = [flatten(spec, unequal) for spec in specs] if unequal else []
     names = dict.fromkeys(name for fields in flat for name in fields)
     return [name for name in names if name not in _IN_TITLES and len({repr(fields.get(name)) for fields in flat}) > 1]
 
 
-def flatten(spec: RunSpec) -> dict[str, Any]:
-    """The fields that may tell a run from others; nested fields have a dot in their name."""
+def _differs(values: Sequence[Any]) -> bool:
+    """Whether any two of the values may differ; equal numbers of unlike types (1 and True) do."""
+    first, rest = values[0] if values else None, values[1:]
+    if isinstance(first, dict):
+        return any(value is not first and repr(value) != repr(first) for value in rest)
+    return any(value is not first and (type(value) is not type(first) or value != first) for value in rest)
+
+
+def flatten(spec: RunSpec, only: Set[str] | None = None) -> dict[str, Any]:
+    """The fields that may tell a run from others, or `only` some; nested fields have a dot in their name."""
     fields: dict[str, Any] = {}
-    for name, value in spec.model_dump(mode="json").items():
+    for name, value in spec.model_dump(mode="json", include=None if only is None else set(only)).items():
         if name in _SHOWN or name in _SILENT:
             continue
         if isinstance(value, dict):
@@ -65,6 +78,40 @@ def flatten(spec: RunSpec) -> dict[str, Any]:
     return fields
 
 
+def configuration_name(spec: RunSpec) -> str:
+    """All that is not as usual about a run, in words that are the same wherever it is named."""
+    fields = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(_SHOWN | _SILENT | {"layout"}))
+    marks = []
+    for name, value in fields.items():
+        for inner, inner_value in value.items() if isinstance(value, dict) else ((name, value),):
+            marks.append(f"{inner}={inner_value}")
+    copies = spec.dataset_copies if spec.dataset_copies > 1 else None
+    sizes = {"batch": spec.global_batch, "batch per worker": spec.local_batch, "copies": copies}
+    words = [f"{name} {size}" for name, size in sizes.items() if size is not None]
+    shrunk = [spec.shrunk.scale] if spec.shrunk is not None else []
+    data = "" if spec.dataset is None or spec.dataset == USER_DATA else f" on {spec.dataset}"
+    return ", ".join([f"{spec.workload}{data} {spec.spread_over}", *words, *marks, *shrunk])
+
+
+def run_names(records: Sequence[Record]) -> list[str]:
+    """A name for each run that people can read. Runs of files that were changed in between are told apart by number."""
+    versions: dict[str, list[str]] = {}
+    for record in sorted(records, key=lambda record: record.started_at):
+        keys = versions.setdefault(_run_name(record), [])
+        if record.key not in keys:
+            keys.append(record.key)
+    names = []
+    for record in records:
+        version = versions[_run_name(record)].index(record.key) + 1
+        names.append(_run_name(record) + (f", version {version}" if version > 1 else ""))
+    return names
+
+
+def _run_name(record: Record) -> str:
+    instrumented = ", instrumented" if record.spec.instrumented else ""
+    return f"{configuration_name(record.spec)}{instrumented}, run {record.repeat + 1}"
+
+
 def series_name(row: "Row", varying: Sequence[str]) -> str:
     """The strategy, and the varying fields that tell this series from its neighbours."""
     return " ".join([row.spec.strategy, *setting_marks(row.spec, varying)])
@@ -72,7 +119,9 @@ def series_name(row: "Row", varying: Sequence[str]) -> str:
 
 def setting_marks(spec: RunSpec, names: Sequence[str]) -> list[str]:
     """The named fields as `name=value`, except those that are not set or have their default."""
-    fields = flatten(spec)
+    if not names:
+        return []
+    fields = flatten(spec, {name.partition(".")[0] for name in names})
     shown = [name for name in names if fields.get(name) not in (None, _DEFAULTS.get(name))]
     # A layout says what its numbers mean.
     return [fields[name] if name == "layout" else f"{name.rpartition('.')[2]}={fields[name]}" for name in shown]

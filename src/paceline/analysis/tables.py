@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.analysis.frame import flat_rows, same_columns, to_frame
-from paceline.analysis.labels import flatten
+from paceline.analysis.labels import flatten, run_names
 from paceline.analysis.rows import summarise
 from paceline.catalogue import choose
 from paceline.record import Epoch, Record
@@ -23,15 +23,17 @@ def configurations(records: Sequence[Record]) -> list[Line]:
 
 def runs(records: Sequence[Record]) -> list[Line]:
     """One line per run: what ran, how it ended, its last epoch, and the remaining settings."""
-    return same_columns([{**_identity(record), **_outcome(record), **flatten(record.spec)} for record in records])
+    return same_columns(
+        [{**_identity(record, name), **_outcome(record), **flatten(record.spec)} for record, name in _named(records)]
+    )
 
 
 def epochs(records: Sequence[Record]) -> list[Line]:
     """One line per epoch of every run."""
     lines = [
-        {**_identity(record), "epoch": epoch.number, **epoch.model_dump(exclude={"number", "test_metrics"}),
+        {**_identity(record, name), "epoch": epoch.number, **epoch.model_dump(exclude={"number", "test_metrics"}),
          "samples_per_second": epoch.samples_per_second, **_metrics(epoch)}
-        for record in records
+        for record, name in _named(records)
         for epoch in record.epochs
     ]  # fmt: skip
     return same_columns(lines)
@@ -44,9 +46,9 @@ def _metrics(epoch: Epoch) -> Line:
 def steps(records: Sequence[Record]) -> list[Line]:
     """One line per optimizer step and rank: the raw durations, and the loss of the global batch."""
     return [
-        {**_identity(record), "rank": rank, "step": step, "seconds": duration,
+        {**_identity(record, name), "rank": rank, "step": step, "seconds": duration,
          "loss": record.losses[step] if step < len(record.losses) else None}
-        for record in records
+        for record, name in _named(records)
         for rank, durations in sorted(record.step_seconds.items())
         for step, duration in enumerate(durations)
     ]  # fmt: skip
@@ -70,12 +72,16 @@ def frame_of(records: Sequence[Record], of: str = "configurations") -> "polars.D
     return to_frame(table_of(records, of))
 
 
-def _identity(record: Record) -> Line:
+def _named(records: Sequence[Record]) -> list[tuple[Record, str]]:
+    return list(zip(records, run_names(records), strict=True))
+
+
+def _identity(record: Record, name: str) -> Line:
     """The columns that identify a run."""
     spec = record.spec.model_dump(mode="json", include=set(_NAMED))
     return {
-        "run": record.id, "key": record.key, "study": record.study, **{name: spec[name] for name in _NAMED},
-        "repeat": record.repeat, "instrumented": record.spec.instrumented,
+        "run": record.id, "name": name, "key": record.key, "study": record.study,
+        **{field: spec[field] for field in _NAMED}, "repeat": record.repeat, "instrumented": record.spec.instrumented,
     }  # fmt: skip
 
 

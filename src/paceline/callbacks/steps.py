@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns, process_time
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 # Where steps are learnt from, the one that says most first: what comes before another is taken in its place.
 Source = Literal["step", "watch", "callback", "optimizer"]
@@ -32,8 +32,10 @@ class ObservedEpoch:
         return len(self.stamps) - 1
 
 
-# Is called after each step with the epoch so far and its number.
-OnStep = Callable[[ObservedEpoch, int], None]
+# Is called after each step with its source, the epoch so far and the epoch's number.
+OnStep = Callable[[Source, ObservedEpoch, int], None]
+# Is called with the start and the end of the wait for a batch, in nanoseconds.
+OnBatch = Callable[[int, int], None]
 
 
 @dataclass
@@ -41,7 +43,8 @@ class StepLog:
     """All steps of one process, by the source that they were learnt from."""
 
     epochs: dict[Source, list[ObservedEpoch]] = field(default_factory=dict)
-    on_step: OnStep = lambda _epoch, _number: None
+    on_step: OnStep = lambda _source, _epoch, _number: None
+    on_batch: OnBatch = lambda _start, _end: None
     # Optimizer steps, also those that begin an epoch and have no duration.
     optimizer_steps: int = 0
 
@@ -63,7 +66,7 @@ class StepLog:
         epoch.input_nanoseconds += input_nanoseconds
         if samples is not None:
             epoch.samples = (epoch.samples or 0) + samples
-        self.on_step(epoch, len(epochs) - 1)
+        self.on_step(source, epoch, len(epochs) - 1)
 
     def best(self) -> tuple[Source | None, list[ObservedEpoch]]:
         """The source that says most among those with steps, and its epochs that have any."""
@@ -77,11 +80,11 @@ class StepLog:
 _log: StepLog | None = None
 
 
-def start_log(on_step: OnStep = lambda _epoch, _number: None) -> StepLog:
+def start_log(log: StepLog) -> StepLog:
     """Begins to note the steps of this process; only Paceline's worker calls it."""
     global _log  # noqa: PLW0603 - a process runs one script, and a script calls functions of a module
-    _log = StepLog(on_step=on_step)
-    return _log
+    _log = log
+    return log
 
 
 def current_log() -> StepLog | None:
@@ -106,24 +109,39 @@ def step(samples: int | None = None) -> Iterator[None]:
     log.end_step("step", samples)
 
 
-def watch(loader: Iterable[Batch], samples: Callable[[Batch], int] | None = None) -> Iterator[Batch]:
-    """The batches of a loader, each of them a step: `for batch in paceline.watch(loader): ...`.
+def watch(loader: Iterable[Batch], samples: Callable[[Batch], int] | None = None) -> Iterable[Batch]:
+    """The loader, each of its batches a step: `for batch in paceline.watch(loader): ...`.
 
-    One pass over the loader is an epoch; what lies between two passes, such as an evaluation, is in neither. Samples
-    are the length of the first array in a batch, or what the function `samples` makes of a batch.
+    One pass over it is an epoch; what lies between two passes, such as an evaluation, is in neither. Samples are the
+    length of the first array in a batch, or what the function `samples` makes of a batch. A pass that is left with
+    `break` is without the step that it was left in.
     """
-    log = _log
-    if log is None:
-        yield from loader
-        return
-    log.begin_epoch("watch")
-    asked_at = perf_counter_ns()
-    for batch in loader:
-        waited = perf_counter_ns() - asked_at
-        count = samples(batch) if samples is not None else batch_length(batch)
-        yield batch
-        log.end_step("watch", count, waited)
+    return loader if _log is None else WatchedLoader(loader, samples, _log)
+
+
+class WatchedLoader(Generic[Batch]):
+    """A loader whose passes are noted; what else it has, such as a length or a sampler, is the loader's own."""
+
+    def __init__(self, loader: Iterable[Batch], samples: Callable[[Batch], int] | None, log: StepLog) -> None:
+        self._loader, self._samples, self._log = loader, samples, log
+
+    def __iter__(self) -> Iterator[Batch]:
+        log, count_samples = self._log, self._samples or batch_length
+        log.begin_epoch("watch")
         asked_at = perf_counter_ns()
+        for batch in self._loader:
+            there_at = perf_counter_ns()
+            log.on_batch(asked_at, there_at)
+            count = count_samples(batch)
+            yield batch
+            log.end_step("watch", count, there_at - asked_at)
+            asked_at = perf_counter_ns()
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
 
 def batch_length(batch: Any) -> int | None:

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from rich.markup import escape
-from rich.table import Table
 
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import median_or_none
 from paceline.breakdown import PARTS, RankBreakdown
-from paceline.cli.terminal import output, plain_table
+from paceline.cli.tables.long_table import LongTable
+from paceline.cli.terminal import output
 from paceline.units import format_money, format_percent, format_rate
 
 Value = float | None
@@ -213,14 +213,14 @@ TABLES: dict[str, Callable[[Sequence[Row]], None]] = {
 
 def _table(
     title: str, rows: Sequence[Row], headers: Sequence[str], unnamed: Sequence[str] = (), least_width: int = 18
-) -> tuple[Table, dict[str, str]]:
+) -> tuple[LongTable, dict[str, str]]:
     """An empty table, and the name of each row in it; fields in `unnamed` are not part of names."""
     varying = [name for name in varying_fields(rows) if name not in unnamed]
     names = {row.key: escape(f"{series_name(row, varying)} x{row.spec.workers}") for row in rows}
-    return plain_table(title, *headers, least_width=min(least_width, max(map(len, names.values())))), names
+    return LongTable(title, headers, least_width=min(least_width, max(map(len, names.values())))), names
 
 
-def _print(table: Table, notes: Sequence[str]) -> None:
+def _print(table: LongTable, notes: Sequence[str]) -> None:
     console = output()
     console.print()
     console.print(table)

@@ -12,7 +12,10 @@ from paceline.store import DEFAULT_PATH, Store
 
 def export(
     to: Annotated[
-        str, typer.Option("--to", help="tensorboard, mlflow, csv, parquet, json.", metavar="KIND", show_default=False)
+        str,
+        typer.Option(
+            "--to", help="tensorboard, mlflow, wandb, csv, parquet, json.", metavar="KIND", show_default=False
+        ),
     ],
     out: Annotated[
         str | None, make_option("File or folder to write; for mlflow also a tracking server's URI.", "PLACE")
@@ -24,7 +27,7 @@ def export(
     study: StudyName = None,
     db: Db = DEFAULT_PATH,
 ) -> None:
-    """Writes results for other tools: TensorBoard, MLflow, CSV, Parquet, JSON."""
+    """Writes results for other tools: TensorBoard, MLflow, Weights & Biases, CSV, Parquet, JSON."""
     from paceline.export import exporter
 
     chosen = exporter(to)

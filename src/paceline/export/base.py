@@ -40,13 +40,6 @@ class Point:
     seconds: float
 
 
-def run_name(record: Record) -> str:
-    """A readable name that is unique to the run and the same in every export."""
-    spec = record.spec
-    suffix = "-instrumented" if spec.instrumented else ""
-    return f"{spec.strategy}-x{spec.workers}{suffix}-{record.key[:8]}-r{record.repeat + 1}"
-
-
 def settings(record: Record) -> dict[str, Scalar]:
     """The settings of a run: fields that are set, nested ones with a dot."""
     spec = record.spec

@@ -1,7 +1,8 @@
 """TensorBoard's event files, written without TensorBoard: framed records of protocol buffers.
 
 Framing: TensorFlow's TFRecord (length, its checksum, data, its checksum; checksums are masked CRC-32C, RFC 3720).
-Fields: tensorboard/compat/proto/event.proto and summary.proto, tensorboard/plugins/hparams/plugin_data.proto.
+Fields: tensorboard/compat/proto/event.proto and summary.proto, tensorboard/plugins/hparams/plugin_data.proto and
+api.proto.
 """
 
 import struct
@@ -16,6 +17,7 @@ _POLYNOMIAL = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
 SUCCESS, FAILURE = 1, 2
+STRING, BOOL, FLOAT64 = 1, 2, 3
 
 
 def framed(events: Iterable[bytes]) -> bytes:
@@ -37,6 +39,13 @@ def scalar(seconds: float, step: int, tag: str, value: float) -> bytes:
     return _event(seconds, step, _bytes(1, tag.encode()) + _float(2, value))
 
 
+def experiment(seconds: float, settings: Mapping[str, Scalar], metrics: Iterable[str]) -> bytes:
+    """The columns of the table of hyperparameters: settings, each with a value that shows its type, and metrics."""
+    columns = b"".join(_bytes(4, _bytes(1, name.encode()) + _integer(4, _data_type(v))) for name, v in settings.items())
+    results = b"".join(_bytes(5, _bytes(1, _bytes(2, tag.encode())) + _bytes(3, tag.encode())) for tag in metrics)
+    return _hyperparameters(seconds, "experiment", 2, _double(3, seconds) + columns + results)
+
+
 def session_start(seconds: float, settings: Mapping[str, Scalar], group: str) -> bytes:
     """The settings of the run, for the table of hyperparameters."""
     entries = b"".join(_bytes(1, _bytes(1, name.encode()) + _bytes(2, _value(v))) for name, v in settings.items())
@@ -55,6 +64,11 @@ def _hyperparameters(seconds: float, name: str, number: int, content: bytes) -> 
 
 def _event(seconds: float, step: int, value: bytes) -> bytes:
     return _double(1, seconds) + _integer(2, step) + _bytes(5, _bytes(1, value))
+
+
+def _data_type(value: Scalar) -> int:
+    """DataType of tensorboard/plugins/hparams/api.proto."""
+    return STRING if isinstance(value, str) else BOOL if isinstance(value, bool) else FLOAT64
 
 
 def _value(value: Scalar) -> bytes:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.analysis.labels import run_names
 from paceline.errors import UserError
-from paceline.export.base import Exporter, points, run_name, settings, started_seconds, writing
+from paceline.export.base import Exporter, points, settings, started_seconds, writing
 from paceline.record import Record, Status
 from paceline.units import format_count
 
@@ -35,8 +36,8 @@ class Entry:
     metrics: tuple[tuple[str, float, int, int], ...]
 
 
-def entry(record: Record) -> Entry:
-    """The entry of a record."""
+def entry(record: Record, name: str) -> Entry:
+    """The entry of a record, under that name."""
     start = started_seconds(record)
     tags = {
         "paceline.status": str(record.status),
@@ -45,7 +46,7 @@ def entry(record: Record) -> Entry:
         **{f"environment.{name}": str(value) for name, value in record.environment.items() if value},
     }
     return Entry(
-        name=run_name(record),
+        name=name,
         mark=f"{record.key}-{record.repeat}-{record.started_at}",
         status=STATUSES.get(record.status, "FAILED"),
         start_ms=round(start * 1000),
@@ -90,8 +91,8 @@ def _client(uri: str, out: str) -> tuple[Any, type[Exception]]:
 
 def _by_study(records: Sequence[Record]) -> dict[str, list[Entry]]:
     entries: dict[str, list[Entry]] = {}
-    for record in records:
-        entries.setdefault(record.study, []).append(entry(record))
+    for record, name in zip(records, run_names(records), strict=True):
+        entries.setdefault(record.study, []).append(entry(record, name))
     return entries
 
 

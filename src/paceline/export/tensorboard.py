@@ -4,22 +4,46 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline.analysis.labels import configuration_name, run_names
 from paceline.export import event_file
-from paceline.export.base import Exporter, points, run_name, settings, started_seconds, writing
+from paceline.export.base import Exporter, points, settings, started_seconds, writing
 from paceline.record import Record
+from paceline.spec import Scalar
 from paceline.units import format_count
+
+# What runs are compared by, as columns of the table behind their settings.
+METRICS = ("epoch/samples_per_second", "epoch/seconds", "epoch/train_loss", "epoch/test_loss", "epoch/test_accuracy",
+           "epoch/joules")  # fmt: skip
+# Settings that have a column even where all runs have the same.
+ALWAYS = ("workload", "strategy", "workers", "global_batch", "repeat")
+EVENTS = "events.out.tfevents.*.paceline"
 
 
 def write(records: Sequence[Record], out: str, of: str) -> str:
     """One folder per run under one per study; exporting again replaces what was exported of a run."""
-    for record in records:
-        folder = Path(out) / _file_name(record.study) / _file_name(run_name(record))
-        name = f"events.out.tfevents.{int(started_seconds(record))}.paceline"
-        with writing(str(folder / name)) as path:
-            for old in folder.glob("events.out.tfevents.*.paceline"):
-                old.unlink()
-            path.write_bytes(event_file.framed(_events(record)))
+    _write_events(Path(out), 0, [event_file.opening(0), event_file.experiment(0, columns(records), METRICS)])
+    for record, name in zip(records, run_names(records), strict=True):
+        folder = Path(out) / _file_name(record.study) / _file_name(name)
+        _write_events(folder, int(started_seconds(record)), _events(record))
     return f"{format_count(len(records), 'run')}; look at them: tensorboard --logdir {out}"
+
+
+def columns(records: Sequence[Record]) -> dict[str, Scalar]:
+    """Settings in which runs differ, with a value of one of them."""
+    run_settings = [settings(record) for record in records]
+    values = {name: value for fields in run_settings for name, value in fields.items()}
+    return {
+        name: value
+        for name, value in values.items()
+        if name in ALWAYS or len({fields.get(name) for fields in run_settings}) > 1
+    }
+
+
+def _write_events(folder: Path, seconds: int, events: list[bytes]) -> None:
+    with writing(str(folder / EVENTS.replace("*", str(seconds)))) as path:
+        for old in folder.glob(EVENTS):
+            old.unlink()
+        path.write_bytes(event_file.framed(events))
 
 
 def _events(record: Record) -> list[bytes]:
@@ -27,7 +51,7 @@ def _events(record: Record) -> list[bytes]:
     status = event_file.SUCCESS if record.ok else event_file.FAILURE
     return [
         event_file.opening(began),
-        event_file.session_start(began, settings(record), record.key),
+        event_file.session_start(began, settings(record), configuration_name(record.spec)),
         *(event_file.scalar(point.seconds, point.step, point.name, point.value) for point in points(record)),
         event_file.session_end(began + record.wall_seconds, status),
     ]

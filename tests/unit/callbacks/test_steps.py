@@ -24,7 +24,7 @@ def test_without_paceline_the_calls_change_nothing() -> None:
 
 
 def test_samples_of_steps_add_up() -> None:
-    log = start_log()
+    log = start_log(StepLog())
     for samples in (3, 4):
         with step(samples=samples):
             pass
@@ -33,15 +33,54 @@ def test_samples_of_steps_add_up() -> None:
 
 
 def test_each_pass_over_a_watched_loader_is_an_epoch_with_the_samples_of_its_batches() -> None:
-    log = start_log()
+    log = start_log(StepLog())
     for _ in range(2):
         assert len(list(watch([{"x": np.zeros((5, 2))}, {"x": np.zeros((1, 2))}]))) == 2
     source, epochs = log.best()
     assert (source, [epoch.samples for epoch in epochs], [epoch.steps for epoch in epochs]) == ("watch", [6, 6], [2, 2])
 
 
+def test_a_watched_loader_can_be_passed_over_again_and_is_the_loader_in_all_else() -> None:
+    class Loader(list[int]):
+        sampler = "a sampler"
+
+    unobserved = Loader()
+    assert watch(unobserved) is unobserved
+    log = start_log(StepLog())
+    watched = watch(Loader([1, 2, 3]))
+    assert [list(watched), list(watched)] == [[1, 2, 3], [1, 2, 3]]
+    assert (len(watched), watched.sampler) == (3, "a sampler")  # type: ignore[attr-defined, arg-type]
+    assert [epoch.steps for epoch in log.best()[1]] == [3, 3]
+
+
+def test_a_pass_that_is_left_is_without_the_step_that_it_was_left_in() -> None:
+    log = start_log(StepLog())
+    for number in watch(range(5)):
+        if number == 3:
+            break
+    assert [epoch.steps for epoch in log.best()[1]] == [3]
+
+
+def test_a_step_that_raises_is_none() -> None:
+    log = start_log(StepLog())
+    with step(samples=1):
+        pass
+    with pytest.raises(KeyError), step(samples=8):
+        raise KeyError
+    with step(samples=1):
+        pass
+    _, (epoch,) = log.best()
+    assert (epoch.steps, epoch.samples) == (2, 2)
+
+
+def test_callbacks_are_there_without_an_import_of_their_own() -> None:
+    import paceline
+
+    assert callable(paceline.callbacks.trainer_callback)
+
+
 def test_what_a_script_says_goes_before_what_is_observed() -> None:
-    log = start_log()
+    log = start_log(StepLog())
     observed, optimizer = OptimizerSteps(log), object()
     for _ in range(3):
         with step():

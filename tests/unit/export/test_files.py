@@ -6,14 +6,16 @@ from pathlib import Path
 import polars
 import pytest
 
+from paceline.analysis.labels import run_names
 from paceline.errors import SpecError, UserError
 from paceline.export import exporter, exporters
-from paceline.export.base import points, run_name, settings
+from paceline.export.base import points, settings
 from paceline.record import Record
+from paceline.spec import ModelFile, Optimizer
 
 
 def test_every_kind_is_found_by_its_file() -> None:
-    assert sorted(exporters()) == ["csv", "json", "mlflow", "parquet", "tensorboard"]
+    assert sorted(exporters()) == ["csv", "json", "mlflow", "parquet", "tensorboard", "wandb"]
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
@@ -28,6 +30,7 @@ def test_a_table_reads_back_as_it_was(kind: str, good: Record, bad: Record, tmp_
     frame = polars.read_csv(path) if kind == "csv" else polars.read_parquet(path)
     assert frame["status"].to_list() == ["ok", "failed"]
     assert frame["samples_per_second"].to_list() == [512.0, None]
+    assert frame["name"].to_list() == run_names([good, bad])
     assert said == f"2 lines, {frame.width} columns"
 
 
@@ -37,6 +40,7 @@ def test_json_holds_rows_findings_and_records_with_their_steps(good: Record, bad
     assert [row["status"] for row in values["rows"]] == ["ok"]
     assert "other_load" in [finding["code"] for finding in values["findings"]]
     assert [Record.model_validate(one) for one in values["records"]] == [good, bad]
+    assert values["names"] == run_names([good, bad])
 
 
 def test_a_place_that_takes_no_file_is_said(good: Record, tmp_path: Path) -> None:
@@ -55,9 +59,22 @@ def test_points_count_the_slowest_rank_and_leave_out_losses_that_were_not_finite
     assert not any(name == "epoch/test_loss" for name, *_ in found)
 
 
-def test_names_tell_repeats_and_configurations_apart(good: Record, bad: Record) -> None:
-    assert run_name(good) == f"fake-x1-{good.key[:8]}-r1"
-    assert run_name(bad) == f"fake-x1-{bad.key[:8]}-r2"
+def test_names_say_what_ran_and_tell_repeats_apart(good: Record, bad: Record) -> None:
+    assert run_names([good, bad]) == [
+        "mnist-small fake x1, batch 256, epochs=2, run 1", "mnist-small fake x1, batch 256, epochs=2, run 2",
+    ]  # fmt: skip
+
+
+def test_names_say_what_is_not_as_usual_and_number_versions_of_a_file(good: Record) -> None:
+    spec = good.spec.model_copy(update={"seed": 3, "optimizer": Optimizer(lr=0.5), "precision": "bf16"})
+    unusual = good.model_copy(update={"spec": spec})
+    assert "seed=3, lr=0.5, precision=bf16" in run_names([unusual])[0]
+    files = [ModelFile(path=Path("my.py"), digest=digest) for digest in ("a", "b")]
+    first, second = (
+        good.model_copy(update={"spec": good.spec.model_copy(update={"model": file}), "started_at": f"200{number}"})
+        for number, file in enumerate(files)
+    )
+    assert [name.rpartition(", ")[2] for name in run_names([second, first])] == ["version 2", "run 1"]
 
 
 def test_settings_are_plain_values_and_only_those_that_are_set(good: Record) -> None:

@@ -13,7 +13,8 @@ from paceline.record import Record
 
 
 def test_a_run_is_told_in_mlflows_units(good: Record) -> None:
-    told = entry(good)
+    told = entry(good, "a run")
+    assert told.name == "a run"
     assert (told.status, told.start_ms, told.end_ms) == ("FINISHED", 1_000_000, 1_001_500)
     assert ("step/loss", 2.0, 1_002_500, 0) in told.metrics
     assert told.params["strategy"] == "fake"
@@ -22,7 +23,7 @@ def test_a_run_is_told_in_mlflows_units(good: Record) -> None:
 
 
 def test_a_failed_run_is_told_with_its_reason(bad: Record) -> None:
-    told = entry(bad)
+    told = entry(bad, "a run")
     assert (told.status, told.tags["paceline.reason"], told.metrics) == ("FAILED", "it broke", ())
 
 

@@ -27,9 +27,9 @@ print(json.dumps({"scalars": found, "hparams": hparams, "group": start.group_nam
 """
 
 
-def read(folder: Path) -> dict:
+def read(folder: Path, program: str = READ) -> dict:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    ended = subprocess.run([sys.executable, "-c", READ, folder], capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
@@ -37,16 +37,42 @@ def read(folder: Path) -> dict:
 def test_tensorboard_reads_curves_settings_and_the_end(good: Record, tmp_path: Path) -> None:
     said = exporter("tensorboard").write([good], str(tmp_path), "configurations")
     assert said == f"1 run; look at them: tensorboard --logdir {tmp_path}"
-    found = read(tmp_path / "a_study_with_odd_name" / f"fake-x1-{good.key[:8]}-r1")
+    found = read(tmp_path / "a_study_with_odd_name" / "mnist-small_fake_x1_batch_256_epochs=2_run_1")
     assert found["scalars"]["step/loss"] == [[0, 2.0, 1002.5]]
     assert found["scalars"]["epoch/samples_per_second"] == [[1, 512.0, 1003.0]]
     assert (found["hparams"]["strategy"], found["hparams"]["workers"]) == ("fake", 1.0)
-    assert (found["group"], found["status"]) == (good.key, event_file.SUCCESS)
+    assert (found["group"], found["status"]) == ("mnist-small fake x1, batch 256, epochs=2", event_file.SUCCESS)
+
+
+COLUMNS = """
+import json, sys, types
+sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+read = EventAccumulator(sys.argv[1])
+read.Reload()
+(kept,) = [one.plugin_data for one in read.summary_metadata.values()]
+told = HParamsPluginData.FromString(kept.content).experiment
+print(json.dumps({"settings": {one.name: one.type for one in told.hparam_infos},
+                  "metrics": [one.name.tag for one in told.metric_infos]}))
+"""
+
+
+def test_the_table_of_hyperparameters_has_columns_for_what_runs_are_compared_by(good: Record, tmp_path: Path) -> None:
+    other = good.model_copy(update={"spec": good.spec.model_copy(update={"seed": 7, "offload": True})})
+    exporter("tensorboard").write([good, other], str(tmp_path), "configurations")
+    found = read(tmp_path, COLUMNS)
+    assert found["settings"] == {
+        "workload": event_file.STRING, "strategy": event_file.STRING, "workers": event_file.FLOAT64,
+        "global_batch": event_file.FLOAT64, "repeat": event_file.FLOAT64, "seed": event_file.FLOAT64,
+        "offload": event_file.BOOL,
+    }  # fmt: skip
+    assert found["metrics"][0] == "epoch/samples_per_second"
 
 
 def test_a_failed_run_is_there_as_failed(bad: Record, tmp_path: Path) -> None:
     exporter("tensorboard").write([bad], str(tmp_path), "configurations")
-    found = read(tmp_path / "trial" / f"fake-x1-{bad.key[:8]}-r2")
+    found = read(tmp_path / "trial" / "mnist-small_fake_x1_batch_256_epochs=2_run_2")
     assert (found["scalars"], found["status"]) == ({}, event_file.FAILURE)
 
 
@@ -54,7 +80,7 @@ def test_exporting_again_replaces_a_run_instead_of_drawing_it_twice(good: Record
     later = good.model_copy(update={"started_at": "1970-01-01T01:00:00.000+00:00"})
     for record in (good, later):
         exporter("tensorboard").write([record], str(tmp_path), "configurations")
-    assert len(list(tmp_path.rglob("events.out.tfevents.*"))) == 1
+    assert len(list(tmp_path.rglob("*/events.out.tfevents.*"))) == 1
 
 
 def test_checksums_are_those_of_the_standard() -> None:
@@ -66,4 +92,4 @@ def test_checksums_are_those_of_the_standard() -> None:
 def test_no_study_can_write_outside_of_its_folder(good: Record, tmp_path: Path) -> None:
     exporter("tensorboard").write([good.model_copy(update={"study": "../../.."})], str(tmp_path / "in"), "runs")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
-    assert len(list((tmp_path / "in").rglob("events.out.*"))) == 1
+    assert len(list((tmp_path / "in").rglob("*/events.out.*"))) == 1

@@ -1,5 +1,6 @@
 """What a user's pair of JAX functions is and takes, found by making its parameters and sending two samples through."""
 
+import sys
 from typing import Any
 
 import jax
@@ -94,3 +95,20 @@ def _check_classes(context: Context, outputs: Any, targets: Any) -> None:
 def _unfit(label: str, outputs: Any) -> str:
     text = tuple(outputs.shape) if isinstance(outputs, jax.Array) else type(outputs).__name__
     return f"the output of {label} ({text} for {SAMPLES} samples) does not fit its targets"
+
+
+def describe_structure(built: Any) -> list[str]:
+    """Names, shapes and types of its parameters, without making them; a module of Flax as it describes itself."""
+    if not isinstance(built, tuple):
+        nnx = sys.modules.get("flax.nnx")
+        if nnx is None or not isinstance(built, nnx.Module):
+            return [repr(built)]
+        leaves, structure = jax.tree.flatten(nnx.state(built, nnx.Param))
+        return [str(structure), *(f"{leaf.shape} {leaf.dtype}" for leaf in leaves)]
+    init, _ = built
+    try:
+        parameters = jax.eval_shape(init, jax.random.key(0))
+    except Exception:  # what cannot be followed is made
+        parameters = init(jax.random.key(0))
+    leaves, structure = jax.tree.flatten(parameters)
+    return [str(structure), *(f"{leaf.shape} {leaf.dtype}" for leaf in leaves)]

@@ -5,7 +5,7 @@ from itertools import pairwise
 from statistics import median
 
 from paceline.record import STEPS_COUNTED, Finding
-from paceline.runs.script import OPTIMIZER_STEPS, SOURCE
+from paceline.runs.scripts.process import OPTIMIZER_STEPS, SOURCE
 from paceline.runs.wire import EpochResult, RankResult
 from paceline.spec import RunSpec
 
@@ -22,15 +22,19 @@ def missing_steps(spec: RunSpec, results: Sequence[RankResult]) -> str | None:
     if any(result.measured.details.get(OPTIMIZER_STEPS) for result in results):
         return f"{name} made a single optimizer step, and the time of a step is that between two; have it make more"
     return (
-        f"no step was seen in {name}: it calls no optimizer of PyTorch; put `with paceline.step(samples=...):` around "
-        f"each step, or `for batch in paceline.watch(loader):`, or a callback {_GUIDE}"
+        f"no step was seen in {name}: it calls no optimizer of PyTorch, or in processes that it started itself; put "
+        f"`with paceline.step(samples=...):` around each step, or `for batch in paceline.watch(loader):`, "
+        f"or a callback {_GUIDE}"
     )
 
 
 def epoch_samples(spec: RunSpec, views: Sequence[EpochResult], steps: int) -> int:
-    """Samples of all workers in an epoch: as the script says, else by the run's batch, else its steps."""
+    """Samples of all workers in an epoch: as the script says, else by the run's batch, else its steps.
+
+    Where only some say how many they had, as with Accelerate's trackers, the others are taken to have had as many.
+    """
     counted = [view.samples for view in views if view.samples is not None]
-    return sum(counted) if counted else steps * (spec.samples_per_step or 1)
+    return round(sum(counted) * len(views) / len(counted)) if counted else steps * (spec.samples_per_step or 1)
 
 
 def script_findings(spec: RunSpec, results: Sequence[RankResult]) -> list[Finding]:
@@ -54,6 +58,16 @@ def script_findings(spec: RunSpec, results: Sequence[RankResult]) -> list[Findin
                 code="steps_on_some_ranks",
                 text=f"steps were seen on {len(trained)} of {len(results)} processes; samples are those of the former",
                 hint="call paceline.step or paceline.watch on every rank, with the samples of that rank",
+            )
+        )
+    silent = sum(all(view.samples is None for view in result.measured.epochs) for result in trained)
+    if 0 < silent < len(trained):
+        findings.append(
+            Finding(
+                code="samples_of_some_ranks",
+                text=f"{len(trained) - silent} of {len(trained)} processes said how many samples they trained on; the "
+                f"others are taken to have had as many",
+                hint="with shares of unlike size, call paceline.step or paceline.watch on every rank",
             )
         )
     return findings + _pauses(trained)
