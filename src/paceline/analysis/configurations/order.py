@@ -17,8 +17,9 @@ def in_order(
     alike: dict[tuple[Any, ...], list[Configuration]] = {}
     for configuration in configurations:
         spec = spec_of(configuration)
-        place = (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling,
-                 spec.global_batch or spec.local_batch or 0, comes_after_single(spec.strategy), spec.strategy)  # fmt: skip
+        batch = spec.global_batch or spec.local_batch or 0
+        place = (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling, batch,
+                 comes_after_single(spec.strategy), spec.strategy)  # fmt: skip
         alike.setdefault(place, []).append(configuration)
     return [configuration for place in sorted(alike) for configuration in _by_other_fields(alike[place], spec_of)]
 
