@@ -1,6 +1,6 @@
 """What Paceline costs: its steady samples/s against bare hand-written loops, and its start-up against bare imports.
 
-python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,tensorflow,jax,startup,script]
+python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,loader,tensorflow,jax,startup,script]
 
 Both sides of a ratio run in the same processes on the same cores with the same settings, epoch by epoch in turn
 (`alternating.py`), in several fresh sets of processes one after another.
@@ -30,7 +30,7 @@ from rich.table import Table
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.plan import complete
 from paceline.runs.devices import cores_each, lay_out, process_environment
-from paceline.spec import RunSpec
+from paceline.spec import ModelFile, RunSpec
 from paceline.store import Store
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -63,6 +63,8 @@ class Loop:
     targets: tuple[tuple[str, float], ...]
     # How far the losses may be apart.
     tolerance: float = LOSS_TOLERANCE
+    # A file of the folder `bare` with the model and its data, where it is no built-in workload.
+    model: str | None = None
 
     @property
     def bare(self) -> list[str]:
@@ -77,7 +79,9 @@ class Loop:
     def spec(self) -> RunSpec:
         """The run that Paceline makes of it."""
         fields = ("workload", "strategy", "workers", "train_samples", "epochs")
-        return complete(RunSpec(global_batch=self.batch, **{name: getattr(self, name) for name in fields}))
+        model = None if self.model is None else ModelFile.from_text(str(HERE / "bare" / self.model))
+        values = {name: getattr(self, name) for name in fields}
+        return complete(RunSpec(global_batch=self.batch, model=model, **values))
 
 
 LOOPS = {
@@ -88,6 +92,11 @@ LOOPS = {
     "ddp": (
         Loop("mnist-small", "torch-ddp", 2, 256, 768, 42, (("bare_ddp", 0.98),)),
         Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, (("bare_ddp", 0.98),)),
+    ),
+    # A DataLoader whose batches are dicts, the same on both sides.
+    "loader": (
+        Loop("dict batches", "torch-single", 1, 64, 768, 42, (("bare_loader", 0.99),), model="dict_batches.py"),
+        Loop("dict batches", "torch-single", 1, 256, 768, 42, (("bare_loader", 0.99),), model="dict_batches.py"),
     ),
     "tensorflow": (
         Loop("mnist-small", "tf-single", 1, 256, 2560, 14, (("bare_tf", 0.98), ("keras_fit", 1.0))),
@@ -147,12 +156,17 @@ def free_port() -> int:
 
 
 def write_data(loop: Loop, folder: Path) -> Path:
-    """The arrays and starting weights that Paceline's processes would use, for a script that cannot ask Paceline."""
+    """The arrays and starting weights that Paceline's processes would use, for a script that cannot ask Paceline.
+
+    A model with data of its own needs none.
+    """
     spec = loop.spec()
+    path = folder / f"{loop.workload}.npz"
+    if loop.model is not None:
+        return path
     context = Context(spec, Process(0, 1, "worker", 0, ()), Rendezvous("", 0))
     data, layers, weights = context.data, context.model.layers, context.starting_weights()
     dense = [layer.units for layer in layers if isinstance(layer, Dense)]
-    path = folder / f"{loop.workload}.npz"
     arrays: dict[str, Any] = {f"weight{n}": array for n, array in enumerate(weights.values())}
     np.savez(
         path,
@@ -328,7 +342,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="pairs of fresh processes for each figure (7, with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="few rounds of few epochs: that it works, not how fast")
     parser.add_argument(
-        "--only", default="single,ddp,tensorflow,jax,startup,script", help="parts, separated by commas: %(default)s"
+        "--only", default="single,ddp,loader,tensorflow,jax,startup,script", help="parts, separated by commas: %(default)s"
     )
     return parser.parse_args()
 

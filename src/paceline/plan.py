@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.contract.context import data_request, spec_facts, spec_layers
+from paceline.contract.context import data_request, spec_facts, spec_layers, stream_length
 from paceline.contract.strategy import never
 from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
 from paceline.layout import Layout
-from paceline.refusals import process_count, unchanging, unheeded, unsupported
+from paceline.refusals import process_count, unchanging, unheeded, unread, unsupported
 from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.strategies.former import FORMER_KNOBS, by_present_name
@@ -231,7 +231,13 @@ def _knob_value(chosen: Strategy, default: Scalar, choices: tuple[Scalar, ...], 
 def sample_count(spec: RunSpec, probe: Probe) -> int:
     """Training samples of one copy of the data set."""
     if spec.dataset == USER_DATA:
-        return probe(spec).train_samples
+        samples = probe(spec).train_samples
+        if samples is None and spec.steps is None:
+            raise SpecError(
+                f"data() of {spec.workload} gives a stream that does not say how many samples it has, and epochs "
+                f"{spec.epochs} were asked for; give --steps in place of --epochs, or --train-samples for an epoch"
+            )
+        return stream_length(spec) if samples is None else samples
     return data_source(str(spec.dataset)).count(data_request(spec))
 
 
@@ -266,6 +272,7 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         or _uncut(spec, chosen, probe)
         or unheeded(spec, chosen)
         or unchanging(spec, chosen)
+        or unread(spec, chosen, probe(spec) if spec.dataset == USER_DATA else None)
     )
     if reason is not None:
         return reason

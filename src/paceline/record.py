@@ -1,6 +1,7 @@
 """`Record`: what a run left. Immutable; written once, when the run ends, whatever way it ended."""
 
 from enum import StrEnum
+from math import ceil
 from typing import Any, Literal
 
 from pydantic import AliasChoices, Field
@@ -26,6 +27,10 @@ FINAL = frozenset({Status.OK, Status.OUT_OF_MEMORY, Status.TIMED_OUT, Status.FAI
 
 # The code of the finding that a run's samples are steps: its script does not say how many samples they have.
 STEPS_COUNTED = "steps_counted"
+# The code of the finding that a run's samples came in an order of their own.
+OWN_ORDER = "order_of_its_own"
+# From this share of a step on, waiting for batches sets the pace.
+LEAST_INPUT_SHARE = 0.1
 
 
 class Finding(Frozen):
@@ -130,6 +135,36 @@ class RankCheckpoint(Frozen):
     load_seconds: float
 
 
+class Loading(Frozen):
+    """What batches cost a rank that were read while it trained: mean seconds of its steps after warm-up."""
+
+    # Loader processes that read for it; 0 where it read for itself.
+    processes: int
+    # In which it stood still for its batch, and the whole step.
+    wait_seconds: float
+    step_seconds: float
+    # Which reading a batch takes one process; None where that cannot be seen.
+    read_seconds: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The share of a step in which the rank stood still for its batch."""
+        return self.wait_seconds / self.step_seconds if self.step_seconds else 0.0
+
+    @property
+    def limits(self) -> bool:
+        """Whether reading sets the pace, in a measure that is worth a word."""
+        return self.share >= LEAST_INPUT_SHARE
+
+    @property
+    def enough_processes(self) -> int:
+        """Loader processes that together read a batch in the time of the rest of a step."""
+        rest = self.step_seconds - self.wait_seconds
+        # Where reading cannot be seen, the processes that are there give one batch in each step.
+        read = self.processes * self.step_seconds if self.read_seconds is None else self.read_seconds
+        return max(1, ceil(read / rest)) if rest > 0 else self.processes + 1
+
+
 class Rank(Frozen):
     """One process of the run."""
 
@@ -144,6 +179,8 @@ class Rank(Frozen):
     machine: str = ""
     # None where it saved nothing.
     checkpoint: RankCheckpoint | None = None
+    # None where all its data lay on the device.
+    loading: Loading | None = None
 
 
 class MachineRecord(Frozen):
@@ -205,6 +242,8 @@ class Record(Frozen):
     ranks: tuple[Rank, ...] = ()
     losses: tuple[float | None, ...] = ()
     step_seconds: dict[int, tuple[float, ...]] = {}
+    # Of data that are read while training goes on: what each rank waited for its batch, in each step.
+    input_seconds: dict[int, tuple[float, ...]] = {}
     # Steps until the durations settled, and the middle duration of those after; the slowest rank's of each step.
     warm_up_steps: int = 0
     steady_step_seconds: float | None = None

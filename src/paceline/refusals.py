@@ -1,6 +1,8 @@
 """Why a strategy refuses a run, in words: fields that it does not heed; devices, links and machines that it lacks."""
 
-from paceline.spec import RunSpec
+from paceline.contract.user_model_facts import UserModelFacts
+from paceline.data.sources import INDEXED, SOURCE_WORDS
+from paceline.spec import LOADER_FIELDS, RunSpec
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.systems import System
 
@@ -32,6 +34,63 @@ def unheeded(spec: RunSpec, chosen: Strategy) -> str | None:
             alike = [other for other in heeding if other.framework == chosen.framework] or heeding
             return f"{chosen.name} {reason}; leave {name} out, or use {', '.join(other.name for other in alike)}"
     return None
+
+
+def unread(spec: RunSpec, chosen: Strategy, facts: UserModelFacts | None) -> str | None:
+    """Why the strategy cannot read the run's data, or not as the run says, in words; `facts` are of a user's model."""
+    kind = "arrays" if facts is None else facts.source
+    words = f"data() of {spec.workload} gives {SOURCE_WORDS[kind]}"
+    if kind not in chosen.needs.reads:
+        others = [other.name for other in strategies().values() if other.trains == chosen.trains
+                  and kind in other.needs.reads]  # fmt: skip
+        instead = f"use {', '.join(others)}" if others else "return arrays"
+        return f"{words}, which {chosen.name} cannot read; {instead}"
+    if kind != "arrays" and (reason := chosen.needs.why_not_read(spec)) is not None:
+        return f"{words}, {reason}"
+    return _unlike_loader(spec, chosen, facts) or (
+        None if kind in INDEXED or facts is None else _unshared(spec, chosen, facts, words)
+    )
+
+
+def _unshared(spec: RunSpec, chosen: Strategy, facts: UserModelFacts, words: str) -> str | None:
+    """Why the workers of a run cannot each have their part of a stream, in words, or None."""
+    if spec.membership is not None:
+        return f"{words}, and a worker of {chosen.name} that joins cannot go on in the middle; leave membership out"
+    if process_count(spec) == 1:
+        return None
+    missing = sorted({"rank", "workers"} - set(facts.stream_takes))
+    if missing:
+        return (
+            f"{words}, and the function that opens it takes no {' and no '.join(missing)}: all {spec.workers} workers "
+            f"of {chosen.name} would train on the same samples; use parameters rank and workers, and give each its part"
+        )
+    if chosen.traits.replicas(spec) != spec.workers:
+        return (
+            f"{words}, and several workers of {chosen.name} would each read another batch where they need the same; "
+            f"use a strategy that gives each worker a share of the batch, or return a data set of samples"
+        )
+    return None
+
+
+def _unlike_loader(spec: RunSpec, chosen: Strategy, facts: UserModelFacts | None) -> str | None:
+    """Why loader processes and the like are of no use to the run, in words, or None."""
+    fields = [name for name in LOADER_FIELDS if getattr(spec, name) != RunSpec.model_fields[name].default]
+    if not fields:
+        return None
+    kind, name = "arrays" if facts is None else facts.source, fields[0]
+    if kind == "arrays":
+        return f"{name} is for data that are read while {chosen.name} trains, and these lie in memory; leave {name} out"
+    if not chosen.needs.loader_processes:
+        return f"{chosen.name} reads its batches by itself; leave {name} out"
+    if kind in INDEXED or facts is None:
+        return None
+    unheard = [name for name in fields if name not in facts.stream_takes and name != "pin_memory"]
+    if not unheard:
+        return None
+    return (
+        f"data() of {spec.workload} gives a function that does not take {unheard[0]}, and its stream is read as it "
+        f"comes to {chosen.name}; use a parameter {unheard[0]} of the function, or leave it out"
+    )
 
 
 def unchanging(spec: RunSpec, chosen: Strategy) -> str | None:

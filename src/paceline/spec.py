@@ -41,11 +41,13 @@ STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip", "reduction", "
 SPREADING_FIELDS = frozenset(
     {"strategy", "workers", "knobs", "layout", "accumulation", "recompute", "reduction", "offload"}
 )
+# How batches are read while training goes on.
+LOADER_FIELDS = ("loader_workers", "prefetch", "pin_memory")
 # What a training script decides by itself.
 SCRIPT_DECIDES = (
     "model", "options", "dataset_copies", "train_samples", "input_shape", "classes", "knobs", "epochs", "steps", "seed",
     "optimizer", "precision", "execution", "memory_format", "membership", *STRATEGY_FIELDS, "checkpoint_every",
-    "batch_norm", "dropout",
+    *LOADER_FIELDS, "batch_norm", "dropout",
 )  # fmt: skip
 # How long a run may take and wait is not part of what it measures.
 _OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
@@ -192,6 +194,11 @@ class RunSpec(Frozen):
     link: NetworkLink | None = None
     cores_per_worker: int = Field(default=1, ge=1)
     allocator: Allocator = "tuned"
+    # For data that are read while training goes on: processes that read for each worker, batches that each of them
+    # reads ahead (the framework's own number if it is not given), and whether they are put where a GPU copies from.
+    loader_workers: int = Field(default=0, ge=0)
+    prefetch: int | None = Field(default=None, ge=1)
+    pin_memory: bool = False
     # The machines of the fleet that the run may use, with commas between; empty for the launcher's own. Behind a star:
     # how many processes another launcher started there (`paceline join`).
     machines: str = ""
@@ -257,6 +264,15 @@ class RunSpec(Frozen):
         if self.transport != "auto" and self.device != "cuda-slice":
             raise ValueError(
                 f"transport {self.transport} goes with device cuda-slice, not {self.device}; leave one of them out"
+            )
+        if self.prefetch is not None and not self.loader_workers:
+            raise ValueError(
+                f"prefetch {self.prefetch} is how many batches each loader process reads ahead, and loader_workers is "
+                f"0; give loader_workers too, or leave prefetch out"
+            )
+        if self.pin_memory and self.device == "cpu":
+            raise ValueError(
+                "pin_memory puts batches where a GPU can copy them from, and device cpu was asked for; leave it out"
             )
         if self.input_shape is not None and (not self.input_shape or min(self.input_shape) < 1):
             raise ValueError(f"input_shape {self.input_shape} must have sizes of at least 1, such as [3, 32, 32]")

@@ -17,6 +17,8 @@ STORED = Path(__file__).parent / "stored"
 FIELDS_ADDED_LATER = {"layout": None, "accumulation": 1, "recompute": "none", "clip": None, "transport": "auto",
                       "reduction": None, "offload": False, "machines": "", "link": None,
                       "batch_norm": "local", "dropout": "by-worker"}  # fmt: skip
+# Of data that are read while training goes on, which neither store has.
+LOADER_FIELDS = {"loader_workers": 0, "prefetch": None, "pin_memory": False}
 # Of runs with checkpoints and of runs whose members change, which neither store has.
 COLUMNS_OF_CHECKPOINTS = dict.fromkeys((
     "checkpoint_every", "checkpoint_to", "membership", "checkpoint_writers", "checkpoint_bytes",
@@ -40,7 +42,9 @@ def old_store(tmp_path: Path) -> Path:
 def test_every_row_of_an_old_store_has_the_numbers_that_it_had(printed: Printed, old_store: Path) -> None:
     rows = json.loads(printed("show", "--db", old_store, "--json"))["rows"]
     before = json.loads((STORED / "before.json").read_text())["rows"]
-    assert list(map(shown_then, rows)) == [{**row, **FIELDS_ADDED_LATER, **COLUMNS_OF_CHECKPOINTS} for row in before]
+    assert list(map(shown_then, rows)) == [
+        {**row, **FIELDS_ADDED_LATER, **LOADER_FIELDS, **COLUMNS_OF_CHECKPOINTS} for row in before
+    ]
 
 
 def test_an_old_store_has_its_breakdowns_and_timelines(printed: Printed, old_store: Path, tmp_path: Path) -> None:
@@ -68,6 +72,7 @@ def test_runs_under_former_names_show_as_they_did(printed: Printed, tmp_path: Pa
             "link": None,
             "batch_norm": "local",
             "dropout": "by-worker",
+            **LOADER_FIELDS,
             **COLUMNS_OF_CHECKPOINTS,
             **dict.fromkeys(COUNTED_BEFORE),
         }

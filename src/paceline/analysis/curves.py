@@ -33,11 +33,12 @@ def curve(losses: Sequence[float | None]) -> list[tuple[float, float]]:
 def agreement(rows: Sequence[Row]) -> Agreement | None:
     """Compares the losses of synchronous runs; the reference is a one-worker run if there is one.
 
-    Only runs with the same global batch make the same steps; in weak scaling the largest such group is compared.
+    Only runs with the same global batch make the same steps; in weak scaling the largest such group is compared. Runs
+    whose data came in an order of their own are not.
     """
     sizes: dict[int, list[Row]] = {}
     for row in rows:
-        if row.losses and is_synchronous(row.spec) and None not in row.losses:
+        if row.losses and is_synchronous(row.spec) and None not in row.losses and not row.own_order:
             sizes.setdefault(row.spec.samples_per_step, []).append(row)
     alike = max(sizes.values(), key=len, default=[])
     if len(alike) < 2:

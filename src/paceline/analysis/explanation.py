@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from paceline.analysis.rows import Row
 from paceline.analysis.thresholds import LEAST_GAIN
 from paceline.breakdown import RankBreakdown, mean_parts
+from paceline.runs.loading import keeping_up, wait_text
 from paceline.spec import SPREADING_FIELDS
 from paceline.strategies import strategy_of_stored
 from paceline.units import format_bytes, format_percent, format_seconds
@@ -21,10 +22,10 @@ def serial_fraction(speedup: float, workers: int) -> float | None:
 
 
 def explain(row: Row, rows: Sequence[Row]) -> list[str]:
-    """Sentences about one configuration; none for one worker or where nothing was measured."""
+    """Sentences about one configuration; of one worker only what its batches cost, and none if nothing was measured."""
     if not row.measured or row.spec.workers < 2:
-        return []
-    sentences = [_outcome(row)]
+        return _input(row) if row.measured else []
+    sentences = [_outcome(row), *_input(row)]
     if row.breakdown:
         sentences += _parts(row.breakdown)
         sentences += _compute_inflation(row, rows)
@@ -50,11 +51,22 @@ def _outcome(row: Row) -> str:
     return f"{sentence}, {format_percent(row.efficiency)} of ideal{serial}."
 
 
+def _input(row: Row) -> list[str]:
+    """That reading data, and not the strategy, sets the pace, and what would keep up with the training."""
+    if row.loading is None or not row.loading.limits:
+        return []
+    advice = keeping_up(row.loading, row.spec)
+    return [
+        f"Reading data, not the strategy, sets the pace: {wait_text(row.loading)}. {advice[:1].upper()}{advice[1:]}."
+    ]
+
+
 def _parts(ranks: Sequence[RankBreakdown]) -> list[str]:
     parts, step = mean_parts(ranks), sum(rank.step for rank in ranks) / len(ranks)
-    computing = sum(parts[name] for name in ("input", "forward", "backward", "optimizer"))
+    computing = sum(parts[name] for name in ("forward", "backward", "optimizer"))
     sentences = [f"Computation is {format_percent(computing / step)} of a step of {format_seconds(step)}."]
     for name, words in (
+        ("input", "is input: reading the batch and moving it to the device"),
         ("exposed", "is exposed communication"),
         ("waiting", "is waiting for slower ranks"),
         ("other", "is none of these: the framework's own work between them"),

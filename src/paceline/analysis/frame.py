@@ -20,7 +20,7 @@ _FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scali
 # Fields of a row that are left out or become columns of their own.
 _NESTED = (
     "spec", "samples_per_second_of_runs", "losses", "epochs", "breakdown", "expense", "convergence", "memory",
-    "checkpoint", "membership", "test_metrics",
+    "checkpoint", "membership", "test_metrics", "loading", "own_order",
 )  # fmt: skip
 # Columns that scripts of users may read under their first name.
 _COLUMNS = {"instrumentation_overhead": "watching"}
@@ -42,6 +42,9 @@ def flat_row(row: Row) -> dict[str, Any]:
     values["status"] = str(row.status)
     values["shrunk"] = row.spec.shrunk.text if row.spec.shrunk else None
     values |= asdict(row.expense) | asdict(row.convergence) | asdict(row.checkpoint) | heaviest_columns(row.memory)
+    if row.loading is not None:
+        values["own_order"] = row.own_order
+        values |= {f"input_{name}": value for name, value in row.loading.model_dump().items() if name != "step_seconds"}
     values |= {f"{part}_seconds": value for part, value in mean_parts(row.breakdown).items()}
     return values | {name: value for name, value in flatten(row.spec).items() if name not in values}
 

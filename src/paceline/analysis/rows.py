@@ -15,7 +15,8 @@ from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.link import link_rank
-from paceline.record import STEPS_COUNTED, Epoch, Record, Status
+from paceline.record import OWN_ORDER, STEPS_COUNTED, Epoch, Loading, Record, Status
+from paceline.runs.loading import slowest_loading
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy_of_stored
 
@@ -65,6 +66,10 @@ class Row:
     convergence: Convergence = field(default_factory=Convergence)
     memory: tuple[RankMemory, ...] = ()
     checkpoint: CheckpointCost = field(default_factory=CheckpointCost)
+    # Whether its samples came in an order of their own, so that its losses compare with no other run's.
+    own_order: bool = False
+    # Of runs that read their data while they trained: what that cost the rank that waited longest, in the middle run.
+    loading: Loading | None = None
     # Of a run whose members changed.
     membership: MembershipSummary | None = None
     # From its instrumented run: where each rank's time went, and how much longer its steps were than timed ones.
@@ -148,7 +153,15 @@ def _row(key: str, records: list[Record]) -> Row:
         samples_per_second_of_runs=tuple(rates),
         losses=good[0].losses if good else (),
         epochs=epoch_summaries(good),
+        own_order=any(finding.code == OWN_ORDER for record in good for finding in record.findings),
+        loading=_middle_loading(good),
     )
+
+
+def _middle_loading(records: list[Record]) -> Loading | None:
+    slowest = (slowest_loading([rank.loading for rank in record.ranks]) for record in records)
+    known = sorted((loading for loading in slowest if loading is not None), key=lambda each: each.wait_seconds)
+    return known[len(known) // 2] if known else None
 
 
 def _with_breakdown(row: Row, instrumented: Record | None) -> Row:

@@ -48,7 +48,7 @@ def explain(
             console.print(escape(sentence))
     if not explained:
         raise UserError(
-            "there is nothing to explain: no run with more than one worker is stored"
+            "there is nothing to explain: no run with more than one worker, or that waits for its data, is stored"
             + (f" for {which}" if which else "")
             + "; run a strategy with --workers 1,2 --breakdown"
         )

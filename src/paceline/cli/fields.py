@@ -16,8 +16,9 @@ NAMES = ("workload", "dataset", "strategy", "precision", "execution", "memory_fo
          "allocator", "recompute", "reduction", "link", "batch_norm", "dropout")  # fmt: skip
 NUMBERS = (
     "dataset_copies", "train_samples", "workers", "seed", "global_batch", "local_batch", "cores_per_worker",
-    "accumulation", "checkpoint_every",
+    "accumulation", "checkpoint_every", "loader_workers", "prefetch",
 )  # fmt: skip
+SWITCHES = ("offload", "pin_memory")
 SINGLE_NUMBERS = ("epochs", "steps", "classes", "slices", "clip")
 
 
@@ -31,8 +32,9 @@ def study_fields(options: "TrainingOptions") -> dict[str, Any]:
             fields[name] = parse_whole_numbers(values[name], "--" + name.replace("_", "-"))
     if "strategy" in fields:
         fields["strategy"] = expand_strategies(fields["strategy"])
-    if options.offload is not None:
-        fields["offload"] = [_scalar(word) for word in split_words(options.offload)]
+    for name in SWITCHES:
+        if name in values:
+            fields[name] = [_scalar(word) for word in split_words(values[name])]
     if options.checkpoint_to is not None:
         fields["checkpoint_to"] = str(options.checkpoint_to.resolve())
     if options.membership is not None:

@@ -83,6 +83,9 @@ class TrainingOptions:
     link: Annotated[str | None, _how("Between workers, such as 1gbit or 100mbit:5ms.", "RATE[:DELAY],...")] = None
     cores_per_worker: Annotated[str | None, _how("CPU cores of each worker.", "N,...")] = None
     allocator: Annotated[str | None, _how("tuned, default.", "NAME,...")] = None
+    loader_workers: Annotated[str | None, _how("Processes that read batches for each worker.", "N,...")] = None
+    prefetch: Annotated[str | None, _how("Batches that each of them reads ahead.", "N,...")] = None
+    pin_memory: Annotated[str | None, _how("Read batches where a GPU copies from: true, false.", "BOOL,...")] = None
     checkpoint_every: Annotated[
         str | None, _how("Save model and optimizer every so many steps; timed apart.", "N,...")
     ] = None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from paceline.costs.footprint import ModelFacts
 from paceline.data import DataRequest, DataSet, data_source
 from paceline.data.order import BatchOrder
+from paceline.data.sources import LoadedData, SourceKind
 from paceline.spans import SpanRecorder
 from paceline.spec import RunSpec, Scalar
 from paceline.workloads import workload
@@ -129,17 +130,42 @@ class Context:
         return self.user_model.label if self.user_model is not None else self.spec.workload
 
     @cached_property
-    def data(self) -> DataSet:
-        """The run's data set."""
+    def _data(self) -> DataSet | LoadedData:
         if self.user_model is not None and self.spec.dataset == USER_DATA:
             return self.user_model.load_data(self.spec.train_samples)
         return data_source(str(self.spec.dataset)).load(data_request(self.spec))
+
+    @property
+    def data(self) -> DataSet:
+        """The run's data set; of one that is read while training goes on, a few samples to try a model on."""
+        return self._data.trial if isinstance(self._data, LoadedData) else self._data
+
+    @property
+    def loaded(self) -> LoadedData | None:
+        """The run's data set where it is read while training goes on."""
+        return self._data if isinstance(self._data, LoadedData) else None
+
+    @property
+    def source_kind(self) -> SourceKind | None:
+        """How data came that were read while training went on; None for those in memory, or not loaded here."""
+        data = vars(self).get("_data")
+        return data.kind if isinstance(data, LoadedData) else None
+
+    @property
+    def train_samples(self) -> int | None:
+        """Samples of an epoch; None for a stream that does not say."""
+        return self._data.train_samples
+
+    def data_digest(self) -> str | None:
+        """What tells the run's data from other data; None before they were loaded, and for a stream."""
+        return self._data.digest() if "_data" in vars(self) else None
 
     @cached_property
     def order(self) -> BatchOrder:
         """Which samples are in which batch."""
         spec = self.spec
-        return BatchOrder(self.data.train_samples, spec.dataset_copies, spec.samples_per_step, spec.seed)
+        samples = stream_length(spec) if self.train_samples is None else self.train_samples
+        return BatchOrder(samples, spec.dataset_copies, spec.samples_per_step, spec.seed)
 
     @cached_property
     def model(self) -> Model:
@@ -152,6 +178,11 @@ class Context:
     def starting_weights(self) -> Weights:
         """The initial weights of built-in layers, from the run's seed; made at each call, so never held twice."""
         return initial_weights(self.model.layers, self.data.input_shape, self.spec.seed)
+
+
+def stream_length(spec: RunSpec) -> int:
+    """Samples of the only epoch of a stream that does not say how many it has: those of all steps of the run."""
+    return spec.samples_per_step * (spec.steps or 1)
 
 
 def data_request(spec: RunSpec) -> DataRequest:

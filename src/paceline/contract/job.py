@@ -20,6 +20,19 @@ class Evaluation:
     metric_sums: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass
+class InputTimes:
+    """What a process's batches cost that are read while it trains, counted up by what reads them; in nanoseconds."""
+
+    # Processes that read for this one; 0 where it reads for itself.
+    processes: int = 0
+    batches: int = 0
+    # In which training stood still for its batches, until they were on the device.
+    waited: int = 0
+    # Which reading them took, in whichever process; None where that cannot be seen.
+    read: int | None = None
+
+
 class Job(Protocol):
     """One process's part of a training run."""
 
@@ -58,6 +71,15 @@ class Job(Protocol):
 
     def close(self) -> None:
         """Releases everything: destroys groups and closes connections."""
+
+
+@runtime_checkable
+class LoadingJob(Protocol):
+    """A job that may read its batches while it trains."""
+
+    @property
+    def input_times(self) -> InputTimes | None:
+        """What that costs; None where all data lie on the device."""
 
 
 @dataclass(frozen=True)

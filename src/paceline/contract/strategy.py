@@ -11,6 +11,7 @@ from paceline.contract.context import Context, Process
 from paceline.contract.job import Job, Service
 from paceline.contract.traits import Traits
 from paceline.costs.footprint import Footprint, ModelFacts
+from paceline.data.sources import SourceKind
 from paceline.spec import BASELINE, Device, Execution, Precision, RunSpec, Scalar
 from paceline.systems import System
 
@@ -94,6 +95,11 @@ class Needs:
     # Fields of a run that it heeds and others refuse: `layout`, `accumulation`, `recompute`, `clip`, `reduction`,
     # `offload`, `batch_norm`, `dropout`, `checkpoint_every`.
     heeds: frozenset[str] = frozenset()
+    # How data may come to it, and whether processes of its framework's loader can read batches ahead for it.
+    reads: frozenset[SourceKind] = frozenset({"arrays"})
+    loader_processes: bool = False
+    # Why a run of it cannot read data while it trains, beyond their kind, in words, or None.
+    why_not_read: Callable[[RunSpec], str | None] = lambda _spec: None
     # Packages that it imports beside its framework.
     packages: tuple[str, ...] = ()
     # The kind of own model that it trains, where it is not that of its framework.

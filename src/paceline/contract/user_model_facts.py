@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from paceline.costs.footprint import ModelFacts
 from paceline.costs.layers import LayerFacts
+from paceline.data.sources import SourceKind
 
 # What the function of a user's file can return, by the name that strategies and probes use.
 MODEL_KINDS = {"torch": "a torch.nn.Module", "keras": "a Keras model", "jax": "a pair of functions (init, apply)"}
@@ -15,7 +16,8 @@ class UserModelFacts:
 
     framework: str
     parameters: int
-    train_samples: int
+    # None for a stream that does not say.
+    train_samples: int | None
     # Whether it is a plain sequence of modules, and which functions for cutting it its file has.
     sequential: bool = False
     cuts: tuple[str, ...] = ()
@@ -29,6 +31,9 @@ class UserModelFacts:
     input_elements: int = 0
     # Where it does not take one tensor and return another: what it takes and returns, in words.
     form: str | None = None
+    # How its data come, and what the function takes that opens a stream of them.
+    source: SourceKind = "arrays"
+    stream_takes: tuple[str, ...] = ()
     # Layers that take statistics of the samples of a pass; whether it draws random numbers while it trains, and whether
     # those can be drawn by sample.
     batch_norms: tuple[str, ...] = ()

@@ -107,6 +107,8 @@ def _has_both(rows: Sequence[Row]) -> bool:
 
 def _subtitle(rows: Sequence[Row]) -> str:
     agreed = agreement(rows)
+    if agreed is None and any(row.own_order for row in rows):
+        return "a line per run; their data came in an order of its own, so that lines need not coincide"
     if agreed is None:
         return "a line per run"
     largest = f"{agreed.largest:.2%}" if agreed.largest >= LEAST_SHOWN else f"{LEAST_SHOWN:.2%}"

@@ -11,6 +11,7 @@ from paceline.predict.question import Question
 from paceline.recommend.candidates import pointless_on_one_worker, simplicity, variants, worker_counts
 from paceline.recommend.lighter import OFFLOAD, predict_fitting
 from paceline.recommend.objectives import PEAK_MEMORY, Objective, objective
+from paceline.recommend.reading import Reading, reading_of
 from paceline.recommend.search import search_layouts, searches_layouts
 from paceline.record import Record
 from paceline.spec import SPREADING_FIELDS, RunSpec
@@ -72,13 +73,17 @@ class Answer:
     pick: Candidate | None = None
     measured_runs: int = 0
     critical_batch: float | None = None
+    # What reading a sample took in earlier runs of the model, where its data are read while it trains.
+    reading: Reading | None = None
 
 
 def recommend(
     question: Question, goal: str = "throughput", records: Iterable[Record] = (), critical_batch: float | None = None
 ) -> Answer:
     """Predicts every candidate and ranks them; the best setting stands for its strategy and worker count."""
-    answer = _answer(question, goal, _evidence(records), critical_batch)
+    records = list(records)
+    reading = reading_of(question.base, records)
+    answer = replace(_answer(question, goal, _evidence(records), critical_batch), reading=reading)
     if answer.pick is not None or question.offload:
         return answer
     # Nothing fits: perhaps with shards in the host's memory, which is slower than all else.
@@ -89,7 +94,7 @@ def recommend(
     listed = {candidate.spec.strategy for candidate in offloaded.ranked}
     excluded = {name: why for name, why in {**answer.excluded, **offloaded.excluded}.items() if name not in listed}
     return replace(
-        answer if offloaded.pick is None else replace(offloaded, question=answer.question),
+        answer if offloaded.pick is None else replace(offloaded, question=answer.question, reading=answer.reading),
         excluded=excluded,
         considered=answer.considered + offloaded.considered,
         predictions=answer.predictions + offloaded.predictions,

@@ -16,6 +16,7 @@ from paceline.recommend.answer import TIE, Answer, Candidate, tie_of
 from paceline.recommend.bottleneck import shares_of_step
 from paceline.recommend.dimensions import explain_layout
 from paceline.recommend.outlook import what_would_change, what_would_fit
+from paceline.recommend.reading import explain_reading
 from paceline.recommend.unexpected import explain_unexpected
 from paceline.strategies import strategy, usual_on_several_devices
 from paceline.units import (
@@ -72,6 +73,7 @@ def explain(answer: Answer) -> list[str]:
     sentences += _batch(answer.question, pick)
     sentences += _ties(answer, pick)
     sentences += _parts(answer.question, pick.prediction)
+    sentences += explain_reading(answer.reading, pick.prediction)
     sentences += _offloaded(answer.question, pick.prediction)
     sentences += explain_layout(answer.question, pick.prediction)
     sentences += what_would_change(answer)

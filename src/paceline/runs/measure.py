@@ -2,13 +2,15 @@
 
 import resource
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import pairwise
 from time import perf_counter, process_time
 from typing import Any
 
-from paceline.contract.job import Job, Service
+from paceline.contract.job import InputTimes, Job, LoadingJob, Service
 from paceline.runs.checkpoints import Saver
 from paceline.runs.meters.memory import resident
-from paceline.runs.wire import EpochEvent, EpochResult, Measurements, StepEvent
+from paceline.runs.wire import EpochEvent, EpochInput, EpochResult, Measurements, StepEvent
 from paceline.spans import Span, SpanRecorder
 
 # How often progress is reported; a step that ends sooner reports nothing and so costs nothing.
@@ -64,6 +66,13 @@ def train_instrumented(
     return Measurements(epochs=[result], details=details, spans=recorder.complete(), **used)
 
 
+def _input_of(before: InputTimes, after: InputTimes, waited: list[int]) -> EpochInput:
+    """What reading cost in an epoch, from the counts before and after it, and after each step."""
+    waits = [later - sooner for sooner, later in pairwise([before.waited, *waited])]
+    read = None if after.read is None else after.read - (before.read or 0)
+    return EpochInput(waits=waits, read=read, batches=after.batches - before.batches, processes=after.processes)
+
+
 def usage() -> dict[str, Any]:
     """CPU seconds and peak memory of this process, from its start to now."""
     counts = resource.getrusage(resource.RUSAGE_SELF)
@@ -74,6 +83,8 @@ def _epoch(
     job: Job, epoch: int, steps: int, samples_per_step: int, report: Reporter, saver: Saver | None
 ) -> EpochResult:
     clock, stride, step = job.clock, job.stride, job.step
+    times = job.input_times if isinstance(job, LoadingJob) else None
+    read, waited = replace(times) if times is not None else InputTimes(), list[int]()
     job.align()
     cpu_started, saving_cpu_seconds, paused = process_time(), saver.cpu_seconds if saver is not None else 0.0, 0
     stamps = [clock()]
@@ -84,6 +95,8 @@ def _epoch(
         step(first, count)
         now = clock() - paused
         stamps.append(now)
+        if times is not None:
+            waited.append(times.waited)
         if now >= next_report or (epoch == 0 and first == 0):
             rate = (first + count) * samples_per_step * 1e9 / max(1, now - stamps[0])
             report(StepEvent(epoch=epoch, step=first + count, steps=steps, samples_per_second=rate))
@@ -100,6 +113,7 @@ def _epoch(
     result = EpochResult(
         epoch=epoch, stamps=stamps, ended=ended, cpu_seconds=cpu_seconds, losses=losses, evaluation=evaluation,
         resident=memory, evaluation_seconds=perf_counter() - evaluation_started, paused=paused,
+        input=None if times is None else _input_of(read, times, waited),
     )  # fmt: skip
     rate = steps * samples_per_step * 1e9 / max(1, ended - stamps[0])
     report(EpochEvent(epoch=epoch, steps=steps, samples_per_second=rate))

@@ -23,6 +23,7 @@ from paceline.record import (
     Status,
     TimelineSpan,
 )
+from paceline.runs.loading import loading_findings, loading_of, waits_of
 from paceline.runs.meters.energy import EnergyMeter, charge
 from paceline.runs.one_clock import clock_finding, on_one_clock
 from paceline.runs.script_outcome import epoch_samples, missing_steps, script_findings
@@ -141,11 +142,15 @@ def _measured_fields(
     """The fields of the record of a run that went well."""
     trained = [result.measured.epochs for result in results if result.measured.epochs]
     # Of each epoch, the views of all ranks that train.
-    views = [list(ranks) for ranks in zip(*trained, strict=spec.script is None)]
-    epochs = tuple(_epoch(ranks, spec, number) for number, ranks in enumerate(views, start=1))
-    losses = [loss for ranks in views for loss in _mean_losses(ranks)]
+    views = [list(epoch) for epoch in zip(*trained, strict=spec.script is None)]
+    epochs = tuple(_epoch(epoch, spec, number) for number, epoch in enumerate(views, start=1))
+    losses = [loss for epoch in views for loss in _mean_losses(epoch)]
     charged, energy = _charged(spec, epochs, views, results, surroundings.energy)
-    steps = {process.rank: _steps(result) for process, result in zip(processes, results, strict=True)}
+    ranks = list(zip(processes, results, strict=True))
+    steps = {process.rank: _steps(result) for process, result in ranks}
+    settled = _settled([seconds for seconds in steps.values() if seconds])
+    loading = [loading_of(result, steps[process.rank], settled.get("warm_up_steps", 0)) for process, result in ranks]
+    waits = {process.rank: seconds for process, result in ranks if (seconds := waits_of(result))}
     compared = spec.instrumented and not strategy(spec.strategy).traits.keeps_own_clock
     clocks = [machine.clock for machine in surroundings.machines] if compared else []
     apart = clock_finding(clocks, [seconds for rank_steps in steps.values() for seconds in rank_steps])
@@ -153,14 +158,19 @@ def _measured_fields(
         "startup": startup_of(results, surroundings.launched),
         "epochs": charged,
         "energy": energy,
-        "ranks": tuple(rank_record(process, result) for process, result in zip(processes, results, strict=True)),
+        "ranks": tuple(
+            rank_record(process, result).model_copy(update={"loading": read})
+            for (process, result), read in zip(ranks, loading, strict=True)
+        ),
         "losses": tuple(loss if math.isfinite(loss) else None for loss in losses),
         "step_seconds": steps,
+        "input_seconds": waits,
         "findings": [
             *_loss_finding(losses), *_first_epoch_finding(epochs), *_slow_link_finding(spec, results),
             *([apart] if apart is not None else []), *script_findings(spec, results),
+            *loading_findings(spec, results, loading),
         ],
-        **_settled([seconds for seconds in steps.values() if seconds]),
+        **settled,
         **({} if apart is not None else _instrumented_fields(processes, results)),
     }  # fmt: skip
 

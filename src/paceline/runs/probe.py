@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
+from paceline.data.sources import StreamSource
 from paceline.errors import ModelError, UserError
 from paceline.runs.processes import die_with
 from paceline.runs.wire import ProbeReply
@@ -99,10 +101,19 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
             inspect = getattr(import_module(f"paceline.frameworks.{module}"), function)
             facts: UserModelFacts = inspect(context, built)
             assert facts.framework == framework
-            return facts
+            return replace(facts, train_samples=context.train_samples, **_source_facts(context))
     *others, last = MODEL_KINDS.values()
     kinds = f"{', '.join(others)} or {last}"
     raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; return the model itself")
+
+
+def _source_facts(context: Context) -> dict[str, Any]:
+    """How the data come that the model is trained on."""
+    loaded = context.loaded
+    if loaded is None:
+        return {}
+    takes = loaded.train.takes if isinstance(loaded.train, StreamSource) else ()
+    return {"source": loaded.kind, "stream_takes": tuple(sorted(takes))}
 
 
 def _is_instance_of(framework: str, name: str) -> Callable[[Any], bool]:

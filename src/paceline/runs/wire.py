@@ -82,6 +82,17 @@ class Published(Message):
 Event = Annotated[StepEvent | EpochEvent | Published, Field(discriminator="kind")]
 
 
+class EpochInput(Message):
+    """What reading the batches of an epoch cost one process, in nanoseconds."""
+
+    # In which it stood still for the batch of each step.
+    waits: list[int]
+    # Which reading them took, in whichever process; None where that cannot be seen.
+    read: int | None
+    batches: int
+    processes: int
+
+
 class EpochResult(Message):
     """One process's view of an epoch: clock readings in nanoseconds, one before the first step and one per step."""
 
@@ -99,6 +110,8 @@ class EpochResult(Message):
     paused: int = 0
     # Of this process alone, in a run of a script that says how many; otherwise they follow from the run's batch.
     samples: int | None = None
+    # None where all data lie on the device.
+    input: EpochInput | None = None
 
 
 class Measurements(Message):

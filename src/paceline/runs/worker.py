@@ -27,6 +27,7 @@ from paceline.runs.elastic.progress import ProgressNotes, first_step  # noqa: E4
 from paceline.runs.elastic.training import train_open  # noqa: E402
 from paceline.runs.folder import RunFolder  # noqa: E402
 from paceline.runs.links.namespaces import enter  # noqa: E402
+from paceline.runs.loading import SOURCE  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
 from paceline.runs.meters.memory import Resident, resident, start_peak_anew  # noqa: E402
 from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
@@ -120,8 +121,10 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
         measured = train(job, orders.schedule, samples, reporter, _saver(job, orders))
         if orders.keep_weights:
             _keep_weights(context, job.weights(), start.folder)
-    if orders.spec.several_machines and "data" in vars(context):
-        context.notes[DATA_DIGEST] = context.data.digest()
+    if context.source_kind is not None:
+        context.notes[SOURCE] = context.source_kind
+    if orders.spec.several_machines and (digest := context.data_digest()) is not None:
+        context.notes[DATA_DIGEST] = digest
     waited = (run_queue_seconds() - queued) * 1e9 / max(1, perf_counter_ns() - opened)
     job.close()
     return RankResult(

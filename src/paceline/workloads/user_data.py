@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 
 from paceline.data.base import DataSet
+from paceline.data.sources import LoadedData
 from paceline.data.tree import Tree, length, map_tree, named_leaves
 from paceline.errors import ModelError
+from paceline.workloads.user_sources import is_mapped, is_memmap, mapped_data
 
 LABELS = "labels"
 _TREES, _INPUTS_ALONE = 4, 2
 
 
-def data_set(returned: Any, label: str) -> DataSet:
-    """The data set that the user's function returned."""
+def data_set(returned: Any, label: str) -> DataSet | LoadedData:
+    """The data set that the user's function returned; one in mapped files is read while training goes on."""
     train_x, train_y, test_x, test_y = (
         None if tree is None else map_tree(lambda leaf: _as_array(leaf, label), tree) for tree in _four(returned, label)
     )
@@ -25,7 +27,10 @@ def data_set(returned: Any, label: str) -> DataSet:
     for what, inputs, targets in (("train", train_x, train_y), ("test", test_x, test_y)):
         _check_lengths(what, inputs, targets, label)
     is_class = not isinstance(train_y, dict | tuple) and train_y.dtype.kind in "iub" and train_y is not train_x
-    return DataSet(train_x, train_y, test_x, test_y, int(train_y.max()) + 1 if is_class else None)
+    classes = int(train_y.max()) + 1 if is_class else None
+    if any(map(is_mapped, (train_x, train_y, test_x, test_y))):
+        return mapped_data((train_x, train_y), (test_x, test_y), classes)
+    return DataSet(train_x, train_y, test_x, test_y, classes)
 
 
 def _four(returned: Any, label: str) -> tuple[Tree, Tree, Tree, Tree]:
@@ -75,4 +80,5 @@ def _as_array(value: Any, label: str) -> np.ndarray:
         ) from None
     if array.ndim == 0 or not (np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
         raise ModelError(f"data() of {label} returns {array.dtype} of shape {array.shape}; return arrays of numbers")
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+    # Of a mapped file each batch is cast by itself.
+    return array.astype(np.float32) if array.dtype == np.float64 and not is_memmap(array) else array

@@ -2,7 +2,9 @@
 
 build()                      returns the model: a `torch.nn.Module`, a Keras model, or, for JAX, two functions
                              init(key) -> parameters and apply(parameters, inputs) -> outputs
-data()                       optional: train inputs, train targets, test inputs, test targets, as trees of arrays
+data()                       optional: train inputs, train targets, test inputs, test targets, as trees of arrays;
+                             or a pair of sources that are read while training goes on (`user_sources.py`)
+collate(samples)             optional: a batch of samples of such a source
 loss(outputs, targets)       optional: a scalar; if absent, the loss in the model's outputs, or cross-entropy
 metric(outputs, targets)     optional: a number, or numbers by name in a dict, each the mean over the samples given
 optimizer(parameters)        optional: the optimizer; the run's settings if absent
@@ -21,13 +23,16 @@ from typing import Any
 import numpy as np
 
 from paceline.data.base import DataSet
+from paceline.data.sources import LoadedData
 from paceline.data.tree import Tree, leaves, length
 from paceline.errors import ModelError, nearest
 from paceline.spec import ModelFile
 from paceline.workloads.user_data import data_set
+from paceline.workloads.user_sources import loaded_data
 
 # Stored runs name the data of a user's file by this word.
 USER_DATA = "own"
+_OPTIONAL = ("data", "loss", "optimizer", "stages", "plan", "metric", "collate")
 # Among the names of a file that imports all names of another.
 ANY_NAME = "*"
 
@@ -45,6 +50,7 @@ class UserModel:
     stages: Callable[[Any, int], Any] | None = None
     plan: Callable[[Any], Any] | None = None
     metric: Callable[[Any, Any], Any] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
 
     def metric_values(self, outputs: Any, targets: Any) -> dict[str, float]:
         """The metrics of one batch by name, as the file's `metric` computes them; none where it has no such function.
@@ -63,14 +69,17 @@ class UserModel:
                 f"return means over the samples that it is given"
             ) from error
 
-    def load_data(self, train_samples: int | None) -> DataSet:
-        """What the file's `data` returns, checked."""
+    def load_data(self, train_samples: int | None) -> DataSet | LoadedData:
+        """What the file's `data` returns, checked; of data that are read while training goes on, a few samples are."""
         if self.data is None:
             raise ModelError(
                 f"{self.label} has no function data; add one, or give --dataset, or --input-shape and --classes"
             )
         returned = call_user_code(f"data() of {self.label}", self.data)
-        return data_set(returned, self.label).first(train_samples)
+        data = loaded_data(returned, self.collate, self.label) or data_set(returned, self.label)
+        if isinstance(data, LoadedData):
+            call_user_code(f"data() of {self.label}", lambda: data.trial)
+        return data.first(train_samples)
 
 
 def declared_functions(file: ModelFile) -> set[str]:
@@ -114,7 +123,7 @@ def load_user_model(file: ModelFile) -> UserModel:
         raise ModelError(
             f"model file {file.path} has no function {file.function!r}; {nearest(file.function, vars(module))}"
         )
-    optional = {part: getattr(module, part, None) for part in ("data", "loss", "optimizer", "stages", "plan", "metric")}
+    optional = {part: getattr(module, part, None) for part in _OPTIONAL}
     return UserModel(
         file.label, build, **{part: value if callable(value) else None for part, value in optional.items()}
     )

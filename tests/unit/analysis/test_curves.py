@@ -40,3 +40,10 @@ def test_runs_with_different_global_batches_are_not_compared_step_by_step(make_r
     fields = {"losses": (1.0, 0.5)}
     one, two = (make_record(local_batch=50, workers=workers).model_copy(update=fields) for workers in (1, 2))
     assert agreement(summarise([one, two])) is None
+
+
+def test_runs_whose_data_came_in_an_order_of_its_own_are_not_compared(make_record):
+    streams = [make_record(findings=("order_of_its_own",), workers=workers) for workers in (1, 2)]
+    rows = summarise([with_losses(stream, (1.0, float(place))) for place, stream in enumerate(streams)])
+    assert all(row.own_order for row in rows)
+    assert agreement(rows) is None

@@ -5,6 +5,7 @@ import pytest
 from paceline.analysis.explanation import explain, serial_fraction
 from paceline.analysis.rows import summarise
 from paceline.breakdown import RankBreakdown
+from paceline.record import Loading
 
 
 def part(rank, **seconds):
@@ -55,3 +56,33 @@ def test_without_a_breakdown_it_says_how_to_get_one(make_record):
     rows = summarise([make_record(1000.0), make_record(1500.0, workers=2)])
     assert explain(rows[1], rows)[-1] == "Where the time goes is not known: run it with --breakdown."
     assert explain(rows[0], rows) == []
+
+
+def waiting(record, wait_seconds):
+    """The record of a run that waited so long for its batches, in steps of 14 ms."""
+    loading = Loading(processes=0, wait_seconds=wait_seconds, step_seconds=0.014, read_seconds=wait_seconds)
+    return record.model_copy(update={"ranks": (record.ranks[0].model_copy(update={"loading": loading}),)})
+
+
+def test_a_loader_that_sets_the_pace_is_named_also_of_one_worker(make_record):
+    alone, two = (make_record(1000.0 * workers, workers=workers, strategy="torch-ddp") for workers in (1, 2))
+    rows = summarise([waiting(alone, 0.01), waiting(two, 0.01)])
+    words = (
+        "Reading data, not the strategy, sets the pace: waiting for the batch takes 71 % of a step (10 ms of 14 ms). "
+        "One process reads a batch in 10 ms, so 3 loader processes for each worker would keep up (--loader-workers 3)."
+    )
+    assert explain(rows[0], rows) == [words]
+    assert explain(rows[1], rows)[1] == words
+
+
+def test_a_loader_that_keeps_up_is_not_worth_a_word(make_record):
+    rows = summarise([waiting(make_record(1000.0), 0.0005)])
+    assert explain(rows[0], rows) == []
+
+
+def test_input_is_a_part_of_its_own(make_record):
+    ranks = [part(rank, step=0.1, input=0.06, forward=0.02, backward=0.02) for rank in (0, 1)]
+    rows = rows_of(make_record, 1600.0, ranks)
+    said = " ".join(explain(rows[1], rows))
+    assert "Computation is 40 % of a step of 100 ms." in said
+    assert "60 % of the step is input: reading the batch and moving it to the device." in said

@@ -40,6 +40,15 @@ def check_recompute(spec: RunSpec) -> str | None:
     return why_not_recomputed(spec)
 
 
+def why_not_read(spec: RunSpec) -> str | None:
+    """Why such a run cannot read data while it trains, in words, or None."""
+    if steps_per_call(spec) > 1:
+        return f"and {spec.strategy} is handed a batch in each step; leave steps_per_execution out"
+    if spec.accumulation > 1:
+        return f"and {spec.strategy} takes the parts of several passes from data on its devices; leave accumulation out"
+    return None
+
+
 def in_processes(spec: RunSpec) -> bool:
     """Whether each worker has a process of its own, as on slices of a GPU and on several machines."""
     several = spec.device == "cuda-slice" or spec.several_machines
@@ -75,6 +84,8 @@ NEEDS = Needs(
     # A step is always compiled by `jax.jit`: that is how JAX is used.
     executions=("eager",),
     heeds=STEP_FIELDS,
+    reads=frozenset({"arrays", "memmap", "dataset"}),
+    why_not_read=why_not_read,
     roles=roles,
     environment=environment,
     check=check,

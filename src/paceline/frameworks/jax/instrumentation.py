@@ -54,7 +54,7 @@ class SeparateCallsJob(JaxJob):
         self._update = jax.jit(self._updated, out_shardings=(placed, state_placed))
         self._divided_bytes = held_bytes([leaf for leaf in jax.tree.leaves(params) if not leaf.is_fully_replicated])
         self.start_epoch(0)
-        arguments = (self._gather(params), self._state[1], *self._take(self._data, self._order, np.int32(0)))
+        arguments = (self._gather(params), self._state[1], *self._read_or_take(0))
         self._share = forward_share(
             lambda: jax.block_until_ready(self._forward(*arguments)),
             lambda: jax.block_until_ready(self._both(*arguments)),
@@ -65,7 +65,7 @@ class SeparateCallsJob(JaxJob):
         for number in range(first, first + count):
             params, buffers, optimizer_state = self._state
             with self._recorder.span("input"):
-                batch = jax.block_until_ready(self._take(self._data, self._order, np.int32(number)))
+                batch = jax.block_until_ready(self._read_or_take(number))
             whole = params
             if self._spread and self._layout.gathers:
                 with self._transfers("parameters put together", self._divided_bytes):
@@ -79,6 +79,12 @@ class SeparateCallsJob(JaxJob):
                 params, optimizer_state = jax.block_until_ready(self._update(params, optimizer_state, gradients))
             self._state = params, buffers, optimizer_state
             self._losses.append((loss, 1))
+
+    def _read_or_take(self, number: int) -> Any:
+        """The batch of a step: read, or taken from the data on the devices."""
+        if self._loaded is not None:
+            return self._loaded.batch(number)
+        return self._take(self._data, self._order, np.int32(number))
 
     def _batch(self, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Array, ...]:
         rows = lax.dynamic_index_in_dim(order, number, keepdims=False)

@@ -11,8 +11,10 @@ from jax.profiler import ProfileData, ProfileOptions, TraceAnnotation
 
 from paceline.contract.context import Context
 from paceline.frameworks.jax.layout import Layout
+from paceline.frameworks.jax.optimizer import Tree
 from paceline.frameworks.jax.training import JaxJob
 from paceline.frameworks.xla_spans import STEP, Executed, add_operation_spans, clock_ahead, operations_of
+from paceline.spans import Span
 
 
 class WholeStepJob(JaxJob):
@@ -37,6 +39,13 @@ class WholeStepJob(JaxJob):
             self._began.append(perf_counter_ns())
             with TraceAnnotation(STEP):
                 super().step(number, 1)
+
+    def _read_batch(self, number: int) -> tuple[Tree, Tree]:
+        began = perf_counter_ns()
+        batch = super()._read_batch(number)
+        for worker in self._workers:
+            self._recorder.add(Span("input", "input", began, perf_counter_ns(), worker=worker))
+        return batch
 
     def _add_spans(self) -> None:
         jax.profiler.stop_trace()

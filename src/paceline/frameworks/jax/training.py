@@ -17,11 +17,13 @@ from jax import Array, lax
 from jax.sharding import NamedSharding
 
 from paceline.contract.context import Context
-from paceline.contract.job import Evaluation
+from paceline.contract.job import Evaluation, InputTimes
+from paceline.data.tree import map_tree
 from paceline.errors import ModelError
 from paceline.frameworks.jax import group as jax_group
 from paceline.frameworks.jax.checkpoint import JaxCheckpoint
 from paceline.frameworks.jax.layout import Layout, path_name, put, state_shardings
+from paceline.frameworks.jax.loaded_data import LoadedBatches
 from paceline.frameworks.jax.model import Apply, build_apply
 from paceline.frameworks.jax.optimizer import Transformation, Tree, make_optimizer
 from paceline.frameworks.jax.passes import clipped, in_passes, mean_of_passes, mean_over_devices
@@ -136,7 +138,10 @@ class JaxJob:
         self._state = (params, buffers, jax.jit(self._optimizer.init, out_shardings=placed)(params))
         # The devices have its parameters now.
         self._network = replace(network, params={}, buffers={})
-        self._data = tuple(put(array, self._whole) for array in arrays_of(context, train=True))
+        self._loaded = LoadedBatches(context.loaded, layout) if context.loaded is not None else None
+        self._data: tuple[Array, ...] = ()
+        if self._loaded is None:
+            self._data = tuple(put(array, self._whole) for array in arrays_of(context, train=True))
         self._step = jax.jit(
             self._one_step if stride == 1 else self._several_steps,
             out_shardings=((shardings, self._whole, placed), self._whole),
@@ -167,7 +172,7 @@ class JaxJob:
 
         def of_rows(data: tuple[Array, Array], params: Tree, buffers: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
             with jax.named_scope(INPUT):
-                inputs, targets = (array.at[rows].get(mode="promise_in_bounds") for array in data)
+                inputs, targets = _rows_of(data, rows)
             (loss, buffers), gradients = jax.value_and_grad(self._value, has_aux=True)(params, buffers, inputs, targets)
             return loss, buffers, gradients
 
@@ -194,9 +199,10 @@ class JaxJob:
         return jax.tree.map(jnp.add, params, change), state
 
     def _one_step(self, state: Tree, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Tree, Array]:
+        """A batch that was read comes without an order, as it is."""
         params, buffers, optimizer_state = state
         with jax.named_scope(INPUT):
-            rows = lax.dynamic_index_in_dim(order, number, keepdims=False)
+            rows = None if order is None else lax.dynamic_index_in_dim(order, number, keepdims=False)
         loss, buffers, gradients = self._gradients(params, buffers, data, rows)
         with jax.named_scope(UPDATE):
             params, optimizer_state = self._updated(params, optimizer_state, gradients)
@@ -218,17 +224,33 @@ class JaxJob:
 
     def start_epoch(self, epoch: int) -> None:
         """The epoch's indices go to the devices once, each to the device that takes the sample."""
+        self._losses = []
+        if self._loaded is not None:
+            self._loaded.start_epoch(self._context.order.epoch(epoch))
+            return
         order, side = self._context.order.epoch(epoch).astype(np.int32), self._layout.batch_side
         if self._passes > 1:
             order = in_passes(order, self._passes, self._layout.batch_ways)
         self._order = put(order, self._layout.on(*[None] * (order.ndim - 1), side))
-        self._losses = []
 
     def step(self, first: int, count: int) -> None:
         """One call of the compiled function."""
+        if self._loaded is not None:
+            self._state, loss = self._step(self._state, self._read_batch(first), None, None)
+            self._losses.append((loss, count))
+            return
         numbers = (np.int32(first),) if self.stride == 1 else (np.int32(first), np.int32(count))
         self._state, loss = self._step(self._state, self._data, self._order, *numbers)
         self._losses.append((loss, count))
+
+    def _read_batch(self, number: int) -> tuple[Tree, Tree]:
+        assert self._loaded is not None
+        return self._loaded.batch(number)
+
+    @property
+    def input_times(self) -> InputTimes | None:
+        """What reading batches costs; None where the data lie on the devices."""
+        return None if self._loaded is None else self._loaded.times
 
     def wait(self) -> None:
         """Waits for all devices of this process."""
@@ -240,30 +262,40 @@ class JaxJob:
 
     def evaluate(self) -> Evaluation | None:
         """The test set, divided as batches are; every process takes part and the first one tells."""
-        if self._test is None:
+        if self._test is None and self._loaded is None:
             self._test = tuple(put(array, self._whole) for array in arrays_of(self._context, train=False))
-        total, ways = len(self._test[1]), self._layout.batch_ways
-        rounds = -(-total // self._context.data.evaluation_batch)
+        total, ways, most = self._test_size()
+        rounds = -(-total // most)
         size = total // rounds // ways * ways
         sums = np.zeros(3)
         for number in range(rounds if size else 0):
-            rows = np.arange(number * size, (number + 1) * size, dtype=np.int32)
-            sums += self._sums(rows, self._layout.on(self._layout.batch_side))
+            stretch = slice(number * size, (number + 1) * size)
+            sums += self._sums(stretch, self._layout.on(self._layout.batch_side))
         if rounds * size < total:
-            sums += self._sums(np.arange(rounds * size, total, dtype=np.int32), self._whole)
+            sums += self._sums(slice(rounds * size, total), self._whole)
         if self._context.process.index:
             return None
         predictions = int(sums[1])
         return Evaluation(total, float(sums[0]), predictions or None, int(sums[2]) if predictions else None)
 
-    def _sums(self, rows: np.ndarray, sharding: NamedSharding) -> np.ndarray:
-        return np.array(
-            [float(_local(part)) for part in self._measure(*self._state[:2], self._test, put(rows, sharding))]
-        )
+    def _test_size(self) -> tuple[int, int, int]:
+        """Test samples, over how many devices they are divided, and how many are looked at together at most."""
+        ways, loaded = self._layout.batch_ways, self._context.loaded
+        if loaded is None:
+            assert self._test is not None
+            return len(self._test[1]), ways, self._context.data.evaluation_batch
+        return loaded.test_samples or 0, ways, min(loaded.evaluation_batch, self._context.spec.samples_per_step)
+
+    def _sums(self, stretch: slice, sharding: NamedSharding) -> np.ndarray:
+        test, rows = self._test, np.arange(stretch.start, stretch.stop, dtype=np.int32)
+        if self._loaded is not None:
+            read = self._loaded.test_batch(stretch.start, stretch.stop)
+            test, rows = map_tree(lambda array: put(array, self._whole), read), rows - stretch.start
+        return np.array([float(_local(part)) for part in self._measure(*self._state[:2], test, put(rows, sharding))])
 
     def _measured(self, params: Tree, buffers: Tree, data: tuple[Array, Array], rows: Array) -> tuple[Any, Any, Any]:
         """Sum of losses, predictions, and how many of them are right."""
-        inputs, targets = (array.at[rows].get(mode="promise_in_bounds") for array in data)
+        inputs, targets = _rows_of(data, rows)
         outputs, _ = self._outputs(params, buffers, inputs, trains=False)
         loss = self._network.loss(outputs, targets) * rows.shape[0]
         if jnp.issubdtype(targets.dtype, jnp.floating) or outputs.ndim != targets.ndim + 1:
@@ -312,6 +344,8 @@ class JaxJob:
         return int(self._compiled().memory_analysis().temp_size_in_bytes)
 
     def _compiled(self) -> Any:
+        if self._loaded is not None:
+            return self._step.lower(self._state, self._loaded.batch(0), None, None).compile()
         numbers = (np.int32(0),) * (1 if self.stride == 1 else 2)
         return self._step.lower(self._state, self._data, self._order, *numbers).compile()
 
@@ -319,6 +353,14 @@ class JaxJob:
         """Arrays go before the processes part."""
         del self._state, self._data, self._test, self._order, self._losses
         jax_group.leave(self._context)
+
+
+def _rows_of(data: tuple[Tree, Tree], rows: Array | None) -> tuple[Tree, Tree]:
+    """Some samples of data that lie on the devices; without their numbers, data that are the samples."""
+    if rows is None:
+        return data
+    inputs, targets = jax.tree.map(lambda array: array.at[rows].get(mode="promise_in_bounds"), data)
+    return inputs, targets
 
 
 def held_bytes(tree: Tree) -> int:

@@ -2,6 +2,7 @@
 
 from paceline.contract.recompute import why_not_recomputed
 from paceline.contract.strategy import Knob, Needs, on_cores
+from paceline.data.sources import SourceKind
 from paceline.spec import RunSpec
 from paceline.systems import System
 
@@ -49,6 +50,15 @@ def check_recompute(spec: RunSpec) -> str | None:
     return why_not_recomputed(spec)
 
 
+def why_not_read(spec: RunSpec) -> str | None:
+    """Why such a run cannot read data while it trains, in words, or None."""
+    if steps_per_call(spec) > 1:
+        return f"and {spec.strategy} is handed a batch in each step; leave steps_per_execution out"
+    if spec.knobs.get("loop") == "fit":
+        return f"and fit of {spec.strategy} is given data in memory; leave loop=fit out"
+    return None
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """TensorFlow has a type for it, on every device."""
     import tensorflow as tf
@@ -56,6 +66,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
 
 
+# Of strategies whose steps are handed a batch where it does not lie on the devices.
+READS: frozenset[SourceKind] = frozenset({"arrays", "memmap", "dataset", "stream", "tf.data"})
 NEEDS = Needs(
     # Slices of a GPU have not been tried with TensorFlow.
     devices=("cpu", "cuda"),
@@ -66,6 +78,7 @@ NEEDS = Needs(
     user_models="keras",
     environment=environment,
     check=check,
+    why_not_read=why_not_read,
     can_be_instrumented=on_cores,
     is_out_of_memory=is_out_of_memory,
 )

@@ -42,14 +42,17 @@ class InstrumentedTfJob(TfJob):
         # Each replica hands over a gradient as large as each variable.
         self._sum_bytes = len(devices) * sum(_bytes(variable) for variable in self._variables)
         TfJob.start_epoch(self, 0)
-        batch = self._take(self._order, tf.constant(0, tf.int64))
+        batch = self._next_batch(0) if self._read else self._take(self._order, tf.constant(0, tf.int64))
         self._share = forward_share(lambda: self._look_ahead(*batch), lambda: self._differentiate(*batch))
 
     def step(self, first: int, count: int) -> None:
         """Each call starts when the one before has ended."""
         for number in range(first, first + count):
             with self._recorder.span("input"):
-                inputs, targets = self._take(self._order, tf.constant(number, tf.int64))
+                if self._read:
+                    inputs, targets = self._next_batch(number)
+                else:
+                    inputs, targets = self._take(self._order, tf.constant(number, tf.int64))
             self._losses.append(self._train_on(inputs, targets))
 
     def _train_on(self, inputs: Any, targets: Any) -> tf.Tensor:

@@ -4,7 +4,7 @@ Data lie on each replica's device and are gathered by index within the traced st
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
@@ -13,7 +13,9 @@ import keras
 import tensorflow as tf
 
 from paceline.contract.context import Context
-from paceline.contract.job import Evaluation
+from paceline.contract.job import Evaluation, InputTimes
+from paceline.data.tree import Tree, length, map_tree
+from paceline.frameworks.host_batches import HostBatches
 from paceline.frameworks.keras.model import build_model, export_weights, keras_inputs, loss_function
 from paceline.frameworks.keras.optimizer import optimizer_for
 from paceline.frameworks.tensorflow.checkpoint import TfCheckpoint
@@ -26,6 +28,9 @@ class TfJob:
     """One process and its replicas, of which each has one of the devices."""
 
     clock = staticmethod(perf_counter_ns)
+    # Of data that are read while it trains: what each replica of this process reads, and what that costs.
+    _read: Mapping[int, HostBatches] = {}
+    input_times: InputTimes | None = None
 
     def __init__(
         self,
@@ -54,21 +59,65 @@ class TfJob:
             clip_sums(self._optimizer, context.spec.clip)
         self._variables = self._model.trainable_variables
         self._loss = loss_function(context, self._model)
-        with tf.device("/cpu:0"):
-            inputs = tf.constant(keras_inputs(context, context.data.train_inputs))
-            targets = tf.constant(context.data.train_targets)
-        self._whole = inputs, targets
-        self._inputs = self._on_each_device(lambda _replica: inputs)
-        self._targets = self._on_each_device(lambda _replica: targets)
+        self.input_times = InputTimes() if context.loaded is not None else None
+        self._read = self._open_loaded()
+        if not self._read:
+            self._put_data()
         self._gradients: Gradients = self._loss_and_gradients
         if context.spec.execution == "compiled":
             self._gradients = tf.function(self._loss_and_gradients, autograph=False, jit_compile=True)
         if context.spec.accumulation > 1:
             self._gradients = in_passes(self._gradients, context.spec.accumulation, self._variables)
         self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
+        self._train_on_read = tf.function(self._read_step, autograph=False, reduce_retracing=True)
         self._test = tf.function(self._tested, autograph=False, reduce_retracing=True)
         self._order: Any = None
         self._losses: list[tf.Tensor] = []
+
+    def _put_data(self) -> None:
+        """All training data on each device; between CPU devices nothing is copied."""
+        context = self._context
+        with tf.device("/cpu:0"):
+            inputs = tf.constant(keras_inputs(context, context.data.train_inputs))
+            targets = tf.constant(context.data.train_targets)
+        self._whole = inputs, targets
+        self._inputs = self._on_each_device(lambda _replica: inputs)
+        self._targets = self._on_each_device(lambda _replica: targets)
+
+    def _open_loaded(self) -> dict[int, HostBatches]:
+        """For each replica of this process, what it reads while it trains; empty where all data lie on the devices."""
+        loaded, times, spec = self._context.loaded, self.input_times, self._context.spec
+        if loaded is None or times is None:
+            return {}
+        replicas = self._strategy.num_replicas_in_sync
+        first = self._context.process.index * len(self._devices)
+        return {
+            replica: HostBatches(loaded, spec, (replica, replicas), times)
+            for replica in range(first, first + len(self._devices))
+        }
+
+    def _next_batch(self, number: int) -> tuple[Any, Any]:
+        """The batch of a step, read here and put where each replica computes."""
+        assert self.input_times is not None
+        began = perf_counter_ns()
+        batches = {replica: self._as_tensors(*share.read(number)) for replica, share in self._read.items()}
+        inputs, targets = (
+            self._on_each_device(lambda replica, part=part: batches[replica][part])  # type: ignore[misc]
+            for part in (0, 1)
+        )
+        self.input_times.waited += perf_counter_ns() - began
+        self.input_times.batches += len(batches)
+        return inputs, targets
+
+    def _as_tensors(self, inputs: Tree, targets: Tree) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device("/cpu:0"):
+            turned = map_tree(lambda array: keras_inputs(self._context, array), inputs)
+            return map_tree(tf.constant, turned), map_tree(tf.constant, targets)
+
+    def _read_step(self, inputs: Any, targets: Any) -> tf.Tensor:
+        losses = self._strategy.run(self._replica_update, args=(inputs, targets))
+        local = self._strategy.experimental_local_results(losses)
+        return (tf.add_n(local) / len(local))[None]
 
     def _on_each_device(self, share: Callable[[int], tf.Tensor]) -> Any:
         """A value for each replica, put where that replica computes; between CPU devices nothing is copied."""
@@ -88,11 +137,18 @@ class TfJob:
     def start_epoch(self, epoch: int) -> None:
         """The epoch's indices go to the devices once."""
         order, replicas = self._context.order, self._strategy.num_replicas_in_sync
-        self._order = self._on_each_device(lambda replica: tf.constant(order.share(epoch, replica, replicas)))
         self._losses = []
+        for replica, share in self._read.items():
+            share.start_epoch(epoch, None if share.is_stream else order.share(epoch, replica, replicas))
+        if self._read:
+            return
+        self._order = self._on_each_device(lambda replica: tf.constant(order.share(epoch, replica, replicas)))
 
     def step(self, first: int, count: int) -> None:
         """One call of the traced function."""
+        if self._read:
+            self._losses += [self._train_on_read(*self._next_batch(number)) for number in range(first, first + count)]
+            return
         self._losses.append(self._train(self._order, tf.constant(first, tf.int64), count))
 
     def _steps(self, order: Any, first: tf.Tensor, count: int) -> tf.Tensor:
@@ -115,7 +171,10 @@ class TfJob:
     def _replica_step(self, inputs: tf.Tensor, targets: tf.Tensor, order: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """Forward, backward, update; Keras' optimizers sum the gradients over all replicas."""
         index = order[number]
-        loss, gradients = self._gradients(tf.gather(inputs, index), tf.gather(targets, index))
+        return self._replica_update(tf.gather(inputs, index), tf.gather(targets, index))
+
+    def _replica_update(self, inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        loss, gradients = self._gradients(inputs, targets)
         self._optimizer.apply(gradients, self._variables)
         return loss
 
@@ -143,20 +202,35 @@ class TfJob:
 
     def evaluate(self) -> Evaluation:
         """The part of the test set that falls to this process."""
-        data, process, total = self._context.data, self._context.process.index, len(self._context.data.test_targets)
+        loss_sum, correct, predictions, samples = 0.0, 0, 0, 0
+        for inputs, targets in self._test_batches():
+            count = length(targets)
+            loss, right, looked_at = self._test(*self._as_tensors(inputs, targets))
+            loss_sum, samples = loss_sum + float(loss) * count, samples + count
+            correct, predictions = correct + int(right), predictions + int(looked_at)
+        return Evaluation(samples, loss_sum, predictions or None, correct if predictions else None)
+
+    def _test_batches(self) -> Iterator[tuple[Tree, Tree]]:
+        """The part of the test set that falls to this process, in batches that all have samples."""
+        data, loaded, process = self._context.data, self._context.loaded, self._context.process.index
+        for share in self._read.values():
+            if share.is_stream:
+                yield from share.test_stream()
+        total = length(data.test_targets) if loaded is None else loaded.test_samples or 0
+        if loaded is not None and not loaded.is_indexed:
+            return
         processes = self._strategy.num_replicas_in_sync // len(self._devices)
         begin, end = process * total // processes, (process + 1) * total // processes
-        rounds = max(1, math.ceil((end - begin) / data.evaluation_batch))
+        most = data.evaluation_batch
+        if loaded is not None:
+            most = max(1, min(most, self._context.spec.samples_per_step // self._strategy.num_replicas_in_sync))
+        rounds = max(1, math.ceil((end - begin) / most))
         edges = [begin + (end - begin) * number // rounds for number in range(rounds + 1)]
-        loss_sum, correct, predictions = 0.0, 0, 0
-        for start, stop in pairwise(edges):
-            if start == stop:
-                continue
-            inputs = keras_inputs(self._context, data.test_inputs[start:stop])
-            loss, right, looked_at = self._test(tf.constant(inputs), tf.constant(data.test_targets[start:stop]))
-            loss_sum += float(loss) * (stop - start)
-            correct, predictions = correct + int(right), predictions + int(looked_at)
-        return Evaluation(end - begin, loss_sum, predictions or None, correct if predictions else None)
+        stretches = [slice(start, stop) for start, stop in pairwise(edges) if start < stop]
+        if loaded is not None:
+            yield from next(iter(self._read.values())).read_test(stretches)
+        else:
+            yield from ((data.test_inputs[stretch], data.test_targets[stretch]) for stretch in stretches)
 
     def _tested(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, Any, Any]:
         """Mean loss, right predictions and predictions of one batch; no predictions where targets are no classes."""

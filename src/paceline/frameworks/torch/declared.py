@@ -105,11 +105,27 @@ def is_out_of_memory(error: BaseException) -> bool:
     return type(error) is RuntimeError and "DefaultCPUAllocator" in str(error)
 
 
+def why_not_read(spec: RunSpec) -> str | None:
+    """Why such a run cannot read data while it trains, in words, or None."""
+    if "graph" not in spec.execution:
+        return None
+    return f"and execution {spec.execution} of {spec.strategy} replays steps over data on the GPU; use eager"
+
+
 # Of strategies whose parameters stay in single precision, and which cannot skip a step as fp16 needs it.
 WHOLE_PARAMETERS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
 PRECISIONS: tuple[Precision, ...] = (*WHOLE_PARAMETERS, "fp16", "bf16-pure")
-NEEDS = Needs(precisions=PRECISIONS, executions=("eager", "compiled"), is_out_of_memory=is_out_of_memory)
+NEEDS = Needs(
+    precisions=PRECISIONS,
+    executions=("eager", "compiled"),
+    reads=frozenset({"arrays", "memmap", "dataset", "stream"}),
+    loader_processes=True,
+    why_not_read=why_not_read,
+    is_out_of_memory=is_out_of_memory,
+)
 # Where servers have the optimizer's state, no worker could save it.
 SERVED_STEP_FIELDS = STEP_FIELDS - {"checkpoint_every"}
 # Of strategies that give each worker a part of the model.
-NEEDS_OF_PARTS = replace(NEEDS, executions=("eager",), heeds=frozenset({"checkpoint_every"}))
+NEEDS_OF_PARTS = replace(
+    NEEDS, executions=("eager",), heeds=frozenset({"checkpoint_every"}), reads=NEEDS.reads - {"stream"}
+)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,6 +14,7 @@ from torch.nn import functional
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.data.tree import Tree, call, length
+from paceline.frameworks.torch.loaded_data import Agree, LoadedBatches
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.workloads.outputs import logits_of, loss_in
 from paceline.workloads.user_model import UserModel
@@ -47,14 +48,23 @@ def loss_function(context: Context) -> Loss:
 class TestPart:
     """One of `parts` stretches of the test set, looked at in as many batches as every other part."""
 
-    data: ResidentData
+    data: ResidentData | LoadedBatches
     part: int
     parts: int
+    # Of a stream, whose parts may be unlike.
+    agree: Agree = lambda has_more: has_more
 
-    @property
-    def batches(self) -> list[slice]:
-        """The samples of each batch."""
+    def batches(self) -> Iterator[tuple[Tree, Tree]]:
+        """Inputs and targets of each batch."""
         total = self.data.test_samples
+        if isinstance(self.data, LoadedBatches):
+            if total is None or self.data.is_stream:
+                return self.data.test_stream(self.part, self.parts, self.agree)
+            return self.data.read_test(self._stretches(total))
+        data = self.data
+        return (data.batch(data.test, rows) for rows in self._stretches(data.test_samples))
+
+    def _stretches(self, total: int) -> list[slice]:
         begin, end = self.part * total // self.parts, (self.part + 1) * total // self.parts
         rounds = max(1, math.ceil(math.ceil(total / self.parts) / self.data.evaluation_batch))
         edges = [begin + (end - begin) * number // rounds for number in range(rounds + 1)]
@@ -66,8 +76,7 @@ def evaluate(model: nn.Module, loss: Loss, user_model: UserModel | None, test: T
     loss_sum, predictions, correct, counted, metrics = 0.0, 0, 0, 0, Counter[str]()
     model.eval()
     with torch.no_grad():
-        for rows in test.batches:
-            inputs, targets = test.data.batch(test.data.test, rows)
+        for inputs, targets in test.batches():
             outputs = call(model, inputs)
             samples = length(targets)
             # A stage of the model that is not its last returns nothing; where samples are few, a part may have none.

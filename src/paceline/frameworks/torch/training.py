@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline.contract.context import Context
-from paceline.contract.job import Evaluation
-from paceline.data.tree import Tree, call, chunks, length
+from paceline.contract.job import Evaluation, InputTimes
+from paceline.data.tree import Tree, call, chunks, length, take
 from paceline.errors import ModelError
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint
 from paceline.frameworks.torch.equality.batch_norm import synchronise
@@ -20,6 +20,7 @@ from paceline.frameworks.torch.equality.dropout import Samples, sample_draws
 from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.group import leave_group
+from paceline.frameworks.torch.loaded_data import LoadedBatches
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
 from paceline.frameworks.torch.optimizer import make_optimizer
 from paceline.frameworks.torch.precision import HALVES, loss_scale, set_precision
@@ -111,8 +112,9 @@ class TorchJob:
         self._leave = leave or (leave_group if in_group else lambda: None)
         self._precision = set_precision(spec, self.autocasts)
         self._scale = loss_scale(spec, device, self.has_parts and in_group, self.group)
-        self._data = self._resident_data()
         self._replica, self._replicas = share or (context.process.index, spec.workers)
+        self._loaded = self._open_loaded()
+        self._data: Any = self._resident_data() if self._loaded is None else self._loaded
         self._draws = sample_draws(spec, device)
         self._batches = 0
         if self._replica:
@@ -126,6 +128,13 @@ class TorchJob:
         if context.recorder is not None:
             self._instrument(context.recorder)
 
+    def _open_loaded(self) -> LoadedBatches | None:
+        """The data that are read while it trains; None where all lie on the device."""
+        loaded = self._context.loaded
+        if loaded is None:
+            return None
+        return LoadedBatches(self._context, loaded, self._device, (self._replica, self._replicas))
+
     def _resident_data(self) -> ResidentData:
         return ResidentData.load(self._context.data, self._device, self._context.spec.memory_format == "channels_last")
 
@@ -135,17 +144,28 @@ class TorchJob:
         steps.record_forward(self._model, recorder)
         steps.record_backward(recorder)
         steps.record_updates(self._optimizer, recorder)
-        self._data = steps.InstrumentedData(self._data, recorder)  # type: ignore[assignment]
+        self._data = steps.InstrumentedData(self._data, recorder)
 
     def align(self) -> None:
         """All processes of the run."""
         self._barrier()
 
     def start_epoch(self, epoch: int) -> None:
-        """The epoch's indices go to the device once."""
-        share = self._context.order.share(epoch, self._replica, self._replicas)
-        self._order = torch.from_numpy(share).to(self._device)
+        """The epoch's indices go to the device once; of data that are read they stay with those who read."""
+        loaded, order = self._loaded, self._context.order
         self._losses = []
+        if loaded is None:
+            self._order = torch.from_numpy(order.share(epoch, self._replica, self._replicas)).to(self._device)
+            return
+        rows = None if loaded.is_stream else order.share(epoch, self._replica, self._replicas)
+        # A stream takes no notice of them.
+        self._order = torch.empty(order.steps_per_epoch, 0) if rows is None else torch.from_numpy(rows)
+        loaded.start_epoch(epoch, rows)
+
+    @property
+    def input_times(self) -> InputTimes | None:
+        """What reading batches costs; None where the data lie on the device."""
+        return None if self._loaded is None else self._loaded.times
 
     def step(self, first: int, count: int) -> None:
         """Forward, backward, update."""
@@ -163,6 +183,15 @@ class TorchJob:
         loss = self._backward(inputs, targets)
         self._update(loss)
         return loss
+
+    def _part_of_batch(self, rows: Tensor, takes_inputs: bool, gives_outputs: bool) -> tuple[Tree | None, Tree | None]:
+        """Inputs for the process that has the first stage, targets for the one that has the last; else None."""
+        data = self._data
+        if self._loaded is None:
+            inputs = data.batch(data.train, rows)[0] if takes_inputs else None
+            return inputs, take(data.train[1], rows) if gives_outputs else None
+        inputs, targets = data.batch(data.train, rows) if takes_inputs or gives_outputs else (None, None)
+        return inputs if takes_inputs else None, targets if gives_outputs else None
 
     @property
     def order(self) -> Tensor:
@@ -258,8 +287,16 @@ class TorchJob:
         return self._evaluate(self._bare_module())
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
-        test = TestPart(self._data, self._replica, self._replicas)
+        test = TestPart(self._loaded or self._data, self._replica, self._replicas, self._all_have)
         return evaluate(model, self._loss, self._context.model.user_model, test)
+
+    def _all_have(self, has_more: bool) -> bool:
+        """Whether every process has another batch, where a pass through the model needs them all."""
+        if not self.has_parts or not dist.is_initialized():
+            return has_more
+        everywhere = torch.tensor(int(has_more), device=self._device)
+        dist.all_reduce(everywhere, dist.ReduceOp.MIN, self.group)
+        return bool(everywhere)
 
     def weights(self) -> Weights:
         """All weights in the neutral layout."""
@@ -290,6 +327,8 @@ class TorchJob:
 
     def close(self) -> None:
         """A wrapper that is still alive when its process group goes aborts about one exit in ten."""
+        if self._loaded is not None:
+            self._loaded.close()
         del self._model, self._module, self._optimizer
         gc.collect()
         self._leave()

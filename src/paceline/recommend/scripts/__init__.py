@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from paceline.data.sources import SOURCE_WORDS
 from paceline.errors import SpecError
 from paceline.plan import Probe, complete, refusal
 from paceline.recommend.scripts.base import Script, Source
@@ -17,6 +18,7 @@ from paceline.runs.probe import probe as probe_model
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.typical import machine_with_everything
+from paceline.workloads.user_model import USER_DATA
 
 FILE_NAME = "train.py"
 # Slices of a GPU are Paceline's own doing.
@@ -70,6 +72,11 @@ def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
     reason = refusal(spec, machine_with_everything(spec.workers), probe)
     if reason is not None:
         raise SpecError(f"a script cannot be written: {reason}")
+    if spec.dataset == USER_DATA and (source := probe(spec).source) != "arrays":
+        raise SpecError(
+            f"a script cannot be written: data() of {spec.workload} gives {SOURCE_WORDS[source]}, and a script holds "
+            f"its data in memory; return arrays, or train it with paceline run"
+        )
     for function in strategy(spec.strategy).needs.cut_by(spec) if spec.model is not None else ():
         if function in probe(spec).automatic_cuts:
             raise SpecError(

@@ -62,6 +62,7 @@ STRATEGY = Strategy(
         executions=("eager",),
         # Computed again, a block would fetch its variables again too.
         heeds=declared.STEP_FIELDS - {"recompute"},
+        reads=declared.READS,
         roles=one_process_for_all_workers,
         check=check,
     ),

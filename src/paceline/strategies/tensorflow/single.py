@@ -31,7 +31,7 @@ STRATEGY = Strategy(
     footprint=lambda spec, model: Footprint((costs.trainer(spec, model, ranks=1),)),
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION,),
-    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, fixed_workers=1),
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, reads=declared.READS, fixed_workers=1),
     testing=Testing(
         # Other kernels than PyTorch's add in another order; the differences grow over 20 steps of Adam.
         tolerance=1e-3

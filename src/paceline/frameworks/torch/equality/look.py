@@ -16,7 +16,7 @@ SEEDS = (1, 2)
 TOLERANCE = 1e-4
 
 
-def drawing_facts(module: nn.Module, inputs: Tree) -> dict[str, bool]:
+def drawing_facts(module: nn.Module, inputs: Tree) -> dict[str, Any]:
     """Facts named as those of `UserModelFacts`."""
     module = copy.deepcopy(module).train()
     first, second = (_outputs(module, inputs, seed) for seed in SEEDS)

@@ -196,9 +196,9 @@ class StageJob(TorchJob):
     def step(self, first: int, count: int) -> None:
         """Forward and backward through all stages, then each process updates what it holds."""
         for number in range(first, first + count):
-            index, data = self._order[number], self._data
-            inputs = data.batch(data.train, index)[0] if self._local.takes_inputs else None
-            targets = data.train[1][index] if self._local.gives_outputs else None
+            inputs, targets = self._part_of_batch(
+                self._order[number], self._local.takes_inputs, self._local.gives_outputs
+            )
             self._module.zero_grad(set_to_none=True)
             loss = self._train(inputs, targets)
             add_tied_gradients(self._local)

@@ -39,6 +39,9 @@ class TracedJob(TorchJob):
         self._recorder, self._meta_data = recorder, data
         super().__init__(context, module, META, optimizer_for(context, module), compiled=False)
 
+    def _open_loaded(self) -> None:
+        """Batches have the same form, wherever they come from."""
+
     def _resident_data(self) -> ResidentData:
         return self._meta_data
 

@@ -90,7 +90,9 @@ STRATEGY = Strategy(
         Knob("loop", "custom", "a loop of one's own, or Keras' fit as the studies used it", ("custom", "fit")),
         declared.STEPS_PER_EXECUTION,
     ),
-    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, roles=one_process_for_all_workers, check=check),
+    needs=replace(
+        declared.NEEDS, heeds=declared.STEP_FIELDS, reads=declared.READS, roles=one_process_for_all_workers, check=check
+    ),
     traits=Traits(usual_on_several_devices=True),
     testing=Testing(reference=on_one_worker("tf-single")),
 )

@@ -72,7 +72,9 @@ STRATEGY = Strategy(
         ),
         declared.STEPS_PER_EXECUTION,
     ),
-    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS, environment=environment, check=check),
+    needs=replace(
+        declared.NEEDS, heeds=declared.STEP_FIELDS, reads=declared.READS, environment=environment, check=check
+    ),
     traits=Traits(saved_by="all"),
     testing=Testing(reference=on_one_worker("tf-single")),
 )

@@ -126,6 +126,8 @@ STRATEGY = Strategy(
         declared.NEEDS_OF_PARTS,
         executions=("eager", "compiled"),
         heeds=declared.STEP_FIELDS | {"layout", "reduction", "offload"},
+        # A pass takes a part of the batch, which loader processes would have read whole.
+        loader_processes=False,
         check=check,
         cut_by=cut_by,
         one_tensor=passes_one_tensor,

@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
 from paceline.costs.layouts import MeshPlan
-from paceline.data.tree import map_tree, take
+from paceline.data.tree import map_tree
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint
 from paceline.frameworks.torch.evaluation import loss_function
 from paceline.frameworks.torch.group import join_group
@@ -106,10 +106,9 @@ class MeshJob(TorchJob):
             self._optimizer.step()
 
     def _train_rows(self, rows: Tensor, last: bool) -> Tensor | None:
-        data = self._data
         stretch = self._stages.groups.stretch
-        inputs = map_tree(stretch.of, data.batch(data.train, rows)[0]) if self._stages.takes_inputs else None
-        targets = map_tree(stretch.of, take(data.train[1], rows)) if self._stages.gives_outputs else None
+        batch = self._part_of_batch(rows, self._stages.takes_inputs, self._stages.gives_outputs)
+        inputs, targets = (None if part is None else map_tree(stretch.of, part) for part in batch)
         return self._train(inputs, targets, last)
 
     def losses(self) -> list[float] | None:  # type: ignore[override]  # `Job` allows None

@@ -153,7 +153,15 @@ STRATEGY = Strategy(
             "slow_rank_ms", 0.0, "milliseconds that the last worker sleeps in each portion, for trying out stragglers"
         ),
     ),
-    needs=replace(declared.NEEDS, precisions=declared.WHOLE_PARAMETERS, roles=roles, check=check),
+    # Any worker may be handed any part of a batch, which nobody can read ahead.
+    needs=replace(
+        declared.NEEDS,
+        precisions=declared.WHOLE_PARAMETERS,
+        roles=roles,
+        check=check,
+        reads=declared.NEEDS.reads - {"stream"},
+        loader_processes=False,
+    ),
     traits=Traits(
         # Workers take whatever portion comes next, so the batch need not divide over them.
         replicas=one_replica,
