@@ -342,7 +342,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="pairs of fresh processes for each figure (7, with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="few rounds of few epochs: that it works, not how fast")
     parser.add_argument(
-        "--only", default="single,ddp,loader,tensorflow,jax,startup,script", help="parts, separated by commas: %(default)s"
+        "--only",
+        default="single,ddp,loader,tensorflow,jax,startup,script",
+        help="parts, separated by commas: %(default)s",
     )
     return parser.parse_args()
 
