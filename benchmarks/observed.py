@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from paceline.callbacks import steps
 from paceline.callbacks.optimizer import OptimizerSteps
-from paceline.runs.script_steps import ReportedSteps
+from paceline.runs.scripts.steps import ReportedSteps
 from paceline.runs.wire import EpochEvent, StepEvent
 from paceline.spec import RunSpec
 

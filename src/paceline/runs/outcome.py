@@ -26,7 +26,7 @@ from paceline.record import (
 from paceline.runs.loading import loading_findings, loading_of, waits_of
 from paceline.runs.meters.energy import EnergyMeter, charge
 from paceline.runs.one_clock import clock_finding, on_one_clock
-from paceline.runs.script_outcome import epoch_samples, missing_steps, script_findings
+from paceline.runs.scripts.outcome import epoch_samples, missing_steps, script_findings
 from paceline.runs.surroundings import Surroundings, machine_records
 from paceline.runs.wire import DATA_DIGEST, EpochResult, RankError, RankResult
 from paceline.spans import Span

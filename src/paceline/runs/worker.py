@@ -31,7 +31,7 @@ from paceline.runs.loading import SOURCE  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
 from paceline.runs.meters.memory import Resident, resident, start_peak_anew  # noqa: E402
 from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
-from paceline.runs.script import run_script  # noqa: E402
+from paceline.runs.scripts.process import run_script  # noqa: E402
 from paceline.runs.wire import (  # noqa: E402
     DATA_DIGEST,
     EpochEvent,

@@ -1,6 +1,6 @@
 """A user's own training script: it spreads itself, and Paceline starts its processes and observes their steps.
 
-There is no job to drive: `runs/script.py` runs the script whole.
+There is no job to drive: `runs/scripts/` runs the script whole.
 """
 
 import ast

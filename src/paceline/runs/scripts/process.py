@@ -18,7 +18,7 @@ from paceline.contract.context import Context
 from paceline.errors import UserError
 from paceline.runs.measure import Reporter, usage
 from paceline.runs.meters.memory import resident
-from paceline.runs.script_steps import InstrumentedSteps, ReportedSteps
+from paceline.runs.scripts.steps import InstrumentedSteps, ReportedSteps
 from paceline.runs.wire import EpochResult, Measurements
 from paceline.spec import ScriptFile
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from statistics import median
 
 from paceline.record import STEPS_COUNTED, Finding
-from paceline.runs.script import OPTIMIZER_STEPS, SOURCE
+from paceline.runs.scripts.process import OPTIMIZER_STEPS, SOURCE
 from paceline.runs.wire import EpochResult, RankResult
 from paceline.spec import RunSpec
 

@@ -4,7 +4,7 @@ import pytest
 
 from paceline.callbacks.steps import Source, StepLog
 from paceline.errors import UserError
-from paceline.runs.script_steps import RECORDED_STEPS, InstrumentedSteps, ReportedSteps
+from paceline.runs.scripts.steps import RECORDED_STEPS, InstrumentedSteps, ReportedSteps
 from paceline.runs.wire import EpochEvent, StepEvent
 from paceline.spans import Span, SpanRecorder
 from paceline.spec import RunSpec

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paceline.runs.script_outcome import epoch_samples, script_findings
+from paceline.runs.scripts.outcome import epoch_samples, script_findings
 from paceline.runs.wire import EpochResult, Measurements, ProcessStart, RankResult
 from paceline.spec import RunSpec, ScriptFile
 
