@@ -71,13 +71,12 @@ class Results:
 
     def figures(self, *names: str) -> "Gallery":
         """Pictures of every figure that these results can answer, or of the named ones, for a notebook."""
-        import vl_convert
-
         from paceline.figures import figure, figures
+        from paceline.figures.render import RENDERER, vega_lite
         from paceline.report.notebook import Gallery
 
         shown = [figure(name) for name in names] or [each for each in figures().values() if each.applies(self.rows)]
-        return Gallery({each.question: vl_convert.vegalite_to_svg(each.draw(self.rows).to_dict()) for each in shown})
+        return Gallery({each.question: RENDERER.draw("svg", vega_lite(each, self.rows)).decode() for each in shown})
 
     def _repr_html_(self) -> str:
         from paceline.report.notebook import results_html

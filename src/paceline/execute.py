@@ -13,7 +13,7 @@ from paceline.runs.elastic.launch import launch_elastic
 from paceline.runs.fleets import Machines, open_machines
 from paceline.runs.launch import launch, skipped_record
 from paceline.runs.probe import probe
-from paceline.runs.wire import EpochEvent, StepEvent
+from paceline.runs.wire import RunNews
 from paceline.store import Store
 from paceline.study import Study
 from paceline.systems import local_system
@@ -32,8 +32,8 @@ class Listener:
     def started(self, run: PlannedRun, number: int) -> None:
         """A run begins."""
 
-    def event(self, event: StepEvent | EpochEvent) -> None:
-        """A step or an epoch of the current run ended."""
+    def event(self, event: RunNews) -> None:
+        """News of the current run: a step or an epoch ended, what its processes use, what they print."""
 
     def ended(self, record: Record) -> None:
         """A run ended and its record is stored."""

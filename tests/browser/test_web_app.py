@@ -31,9 +31,19 @@ IMAGES_DRAWN = "document.images.length > 0 && [...document.images].every((i) => 
 LOAD_IMAGES = "document.querySelectorAll('img').forEach((image) => { image.loading = 'eager'; })"
 
 
+# What can be clicked and is seen, and is smaller than a finger needs; links within a sentence are as high as its line.
+SMALL_TARGETS = """[...document.querySelectorAll("a, button, summary, select, input, textarea")].filter((element) => {
+    if (element.closest("p.soft:not(.links), .skip")) return false;
+    const target = element.type === "checkbox" ? element.closest("label") : element;
+    const box = target.getBoundingClientRect();
+    return box.width > 1 && (box.height < 24 || box.width < 24);
+}).map((element) => `${element.tagName} ${element.className} ${element.name || element.textContent} `
+    + `${element.getBoundingClientRect().width} x ${element.getBoundingClientRect().height}`)"""
+
+
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where `paceline serve` is, over results of the `fake` strategy."""
+def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The link that `paceline serve` printed, over results of the `fake` strategy."""
     folder = tmp_path_factory.mktemp("served")
     run(STUDY, folder / "results.db")
     said = folder / "said"
@@ -43,7 +53,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             words, cwd=folder, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "200"}
         )
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := re.search(r"http://\S+?:\d+", said.read_text())):
+    while not (found := re.search(r"http://\S+?:\d+/\?token=\S+", said.read_text())):
         assert time.monotonic() < deadline and process.poll() is None, said.read_text()
         time.sleep(POLL_SECONDS)
     yield found[0]
@@ -117,14 +127,18 @@ class Tab:
 
 
 @pytest.fixture(params=SIZES)
-def tab(request: pytest.FixtureRequest, browser: Browser, address: str) -> Iterator[Tab]:
-    """At desktop and at phone width; the console must stay empty."""
+def tab(request: pytest.FixtureRequest, browser: Browser, link: str) -> Iterator[Tab]:
+    """At desktop and at phone width, after the link was opened; the console must stay empty."""
     width, height = SIZES[request.param]
     browser.errors.clear()
     browser.call(
         "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
     )
-    yield Tab(browser, address, request.param)
+    opened = Tab(browser, link.partition("/?")[0], request.param)
+    browser.call("Page.navigate", url=link)
+    # The token is not in the address any more.
+    opened.wait_for(f"location.href === {json.dumps(opened.address + '/')} && document.readyState === 'complete'")
+    yield opened
     browser.evaluate("1")  # whatever the console still has to say is heard before the answer
     assert browser.errors == []
 
@@ -138,6 +152,7 @@ def test_every_page_loads_within_the_width_of_the_screen(tab: Tab, dark: bool) -
         background, ink = tab.evaluate("(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))")
         assert (background == "rgb(255, 255, 255)") != dark
         assert background != ink
+        assert tab.evaluate(SMALL_TARGETS) == [], page
 
 
 def test_results_are_filtered_without_leaving_the_page_and_the_address_keeps_it(tab: Tab) -> None:
@@ -178,6 +193,10 @@ def test_a_figure_is_looked_at_and_explored(tab: Tab) -> None:
     tab.visit("/figures?study=before&workload=mlp")
     tab.evaluate(LOAD_IMAGES)
     tab.wait_for(IMAGES_DRAWN)
+    # On a phone it is drawn anew, so that its words are not shrunk.
+    drawn, shown = tab.evaluate("(image => [image.naturalWidth, image.width])(document.querySelector('#scaling img'))")
+    assert (drawn < SIZES["phone"][0]) == (tab.name == "phone")
+    assert shown >= 0.9 * drawn
     tab.click("#scaling [data-explore]")
     # The frame tells its height once Vega has drawn in it.
     tab.wait_for("document.querySelector('#scaling iframe').dataset.drawn")
@@ -187,6 +206,7 @@ def test_a_study_is_started_watched_and_found_among_the_results(tab: Tab) -> Non
     samples = {"desktop": "300", "phone": "400"}[tab.name]
     tab.visit("/start")
     tab.evaluate("document.querySelector('select[name=study]').value = ''")
+    tab.click(".family:has([value=fake]) summary")
     tab.click("input[name=strategy][value=fake]")
     tab.write("input[name=workers]", "1,2")
     tab.write("input[name=global_batch]", "100")
@@ -194,6 +214,9 @@ def test_a_study_is_started_watched_and_found_among_the_results(tab: Tab) -> Non
     tab.write("input[name=train_samples]", samples)
     wanted = f"paceline run --train-samples={samples} --strategy=fake --workers=1,2 --global-batch=100 --db=results.db"
     tab.wait_for(f"document.querySelector('[data-command]').textContent === {json.dumps(wanted)}")
+    # The plan has followed the fields.
+    tab.wait_for("document.querySelector('[data-planned]').innerText.includes('2 runs to make')")
+    assert tab.evaluate("document.querySelectorAll('[data-planned] tbody tr').length") == 2
     tab.click("button.primary")
     tab.wait_for("location.pathname === '/' && document.querySelector('.job:first-child.done')")
     assert tab.evaluate("document.querySelectorAll('.job:first-child li b.ok').length") == 2
@@ -202,10 +225,35 @@ def test_a_study_is_started_watched_and_found_among_the_results(tab: Tab) -> Non
     assert f"first {samples}" in tab.text()
 
 
+def test_ticked_configurations_are_tagged_and_found_by_their_tag(tab: Tab) -> None:
+    tab.visit("/results?study=before&workload=mlp")
+    tab.click("tbody tr:nth-child(2) input")
+    tab.write(".tagging input", tab.name)
+    tab.click("[data-tag=add]")
+    tab.wait_for(f"[...document.querySelectorAll('tbody .tag')].some((tag) => tag.innerText === '{tab.name}')")
+    tab.visit(f"/results?tag={tab.name}")
+    assert "1 of " in tab.text()
+
+
+def test_a_link_in_a_page_of_another_site_opens_the_application(tab: Tab, link: str, tmp_path: Path) -> None:
+    page = tmp_path / "elsewhere.html"
+    page.write_text(f'<a href="{link}">there</a>')
+    tab.browser.call("Network.clearBrowserCookies")
+    tab.browser.call("Page.navigate", url=page.as_uri())
+    tab.click("a")
+    tab.wait_for(f"location.href === {json.dumps(tab.address + '/')} && document.title === 'Studies · Paceline'")
+
+
 def test_a_long_study_is_stopped_by_its_button(tab: Tab) -> None:
     tab.visit("/start?strategy=fake&workers=1&steps=5000&knob=real_time%3Dtrue")
     tab.click("button.primary")
     tab.wait_for("document.querySelector('.job.running').innerText.includes('samples/s')")
+    tab.wait_for("document.querySelector('.job.running .left')?.innerText.includes('left')")
+    curves = "[...document.querySelectorAll('.job.running [data-curve]')].map((curve) => curve.dataset.curve)"
+    tab.wait_for(f"{curves}.length === 4")
+    assert tab.evaluate(curves) == ["loss", "samples/s", "cores in use", "memory"]
+    line = "document.querySelector('.job.running [data-curve=loss] polyline').getAttribute('points')"
+    tab.wait_for(f"{line} !== {json.dumps(tab.evaluate(line))}")
     tab.click(".job.running button")
     tab.wait_for("document.querySelector('.job:first-child.stopped')")
 

@@ -14,7 +14,7 @@ from paceline.runs.launch import launch
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.probe import probe
 from paceline.runs.starters import ForkServers, NewProcess, RunProcess, Starter
-from paceline.runs.wire import EpochEvent, StepEvent
+from paceline.runs.wire import EpochEvent, RunNews, StepEvent
 from paceline.spec import RunSpec
 from paceline.strategies import Strategy, strategies
 from paceline.systems import local_system
@@ -77,8 +77,8 @@ def test_a_killed_process_ends_the_run_and_is_named(
 ) -> None:
     shared_before, keeper = set(Path("/dev/shm").iterdir()), PidKeeper(forking.starter(chosen))
 
-    def kill_on_third_news(_event: StepEvent | EpochEvent, news: list[int] = [0]) -> None:  # noqa: B006
-        news[0] += 1
+    def kill_on_third_news(event: RunNews, news: list[int] = [0]) -> None:  # noqa: B006
+        news[0] += isinstance(event, StepEvent | EpochEvent)
         if news[0] == 3:
             os.kill(keeper.pids[rank], signal.SIGKILL)
 

@@ -26,21 +26,23 @@ class Server:
     tool: Tool
     started: Started
     address: str
+    # With the cookie that the printed link gave.
+    opener: urllib.request.OpenerDirector
 
     def get(self, path: str = "/") -> str:
-        with urllib.request.urlopen(self.address + path, timeout=PATIENCE_SECONDS) as answer:
+        with self.opener.open(self.address + path, timeout=PATIENCE_SECONDS) as answer:
             return str(answer.read().decode())
 
     def post(self, path: str, fields: dict[str, str]) -> str:
         found = re.search(r'data-secret="([^"]+)"', self.get())
         assert found is not None
         body = urllib.parse.urlencode({"secret": found[1], **fields}).encode()
-        with urllib.request.urlopen(self.address + path, body, timeout=PATIENCE_SECONDS) as answer:
+        with self.opener.open(self.address + path, body, timeout=PATIENCE_SECONDS) as answer:
             return str(answer.read().decode())
 
     def jobs(self) -> list[dict[str, object]]:
         """What the stream of events says first."""
-        with urllib.request.urlopen(self.address + "/events", timeout=PATIENCE_SECONDS) as stream:
+        with self.opener.open(self.address + "/events", timeout=PATIENCE_SECONDS) as stream:
             line = next(line for line in stream if line.startswith(b"data: "))
         found: list[dict[str, object]] = json.loads(line.removeprefix(b"data: "))["jobs"]
         return found
@@ -62,11 +64,22 @@ def shared_server(shared_tool: Tool) -> Iterator[Server]:
 
 def _open_server(tool: Tool) -> Iterator[Server]:
     started = tool.start("serve", "--port", "0")
-    wait_until(lambda: "http://" in started.out.read_text() or started.process.poll() is not None, "an address")
-    yield Server(tool, started, started.out.read_text().split()[-1].rstrip("/"))
+    address, token = _printed_link(started)
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with opener.open(f"{address}/?token={token}", timeout=PATIENCE_SECONDS) as answer:
+        assert answer.url == f"{address}/"
+    yield Server(tool, started, address, opener)
     if started.process.poll() is None:
         started.process.terminate()
         started.process.wait(timeout=PATIENCE_SECONDS)
+
+
+def _printed_link(started: Started) -> tuple[str, str]:
+    """The address that was printed, and the token in it."""
+    wait_until(lambda: "token=" in started.out.read_text() or started.process.poll() is not None, "an address")
+    found = re.search(r"(http://[^/]+:\d+)/\?token=(\S{20,})", started.out.read_text())
+    assert found is not None
+    return found[1], found[2]
 
 
 def test_a_study_of_the_form_runs_as_the_command_would_and_its_results_appear(server: Server) -> None:
@@ -90,10 +103,8 @@ def test_a_plan_is_shown_without_running_anything(shared_server: Server) -> None
     said = shared_server.post("/start/plan", SHORT)
     assert "2 runs to make" in said
     assert shared_server.tool.listing() == []
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        shared_server.post("/start/plan", {"strategy": "fkae"})
-    with refused.value as answer:
-        assert "did you mean 'fake'?" in answer.read().decode()
+    assert "2 runs to make" in shared_server.post("/start/plan", {**SHORT, "measure": "1"})
+    assert "did you mean &#39;fake&#39;?" in shared_server.post("/start/plan", {"strategy": "fkae"})
 
 
 def test_studies_wait_for_each_other_and_can_be_stopped_running_or_waiting(server: Server) -> None:
@@ -101,10 +112,7 @@ def test_studies_wait_for_each_other_and_can_be_stopped_running_or_waiting(serve
         server.post("/start", LONG)
     wait_until(server.tool.running_workers, "a worker")
     assert [job["state"] for job in server.jobs()] == ["running", "waiting"]
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        server.post("/start/plan", SHORT)
-    with refused.value as answer:
-        assert "a study is running, and a plan may measure a few steps" in answer.read().decode()
+    assert "a study is running, and a plan would disturb its times" in server.post("/start/plan", SHORT)
     server.post("/stop/2", {})
     server.post("/stop/1", {})
     server.wait_for("stopped", 1)
@@ -131,27 +139,22 @@ def test_a_server_that_is_killed_leaves_no_worker_behind(server: Server) -> None
 
 
 def test_an_open_stream_does_not_keep_the_server_from_ending(server: Server) -> None:
-    with urllib.request.urlopen(server.address + "/events", timeout=PATIENCE_SECONDS) as stream:
+    with server.opener.open(server.address + "/events", timeout=PATIENCE_SECONDS) as stream:
         stream.readline()
         server.started.process.send_signal(signal.SIGINT)
         ended = server.started.end()
     assert (ended.code, "ended" in ended.err, "Traceback" in ended.err) == (0, True, False)
 
 
-def test_another_address_prints_a_token_and_wants_it(tool: Tool) -> None:
-    started = tool.start("serve", "--host", "0.0.0.0", "--port", "0")
-    wait_until(lambda: "token=" in started.out.read_text() or started.process.poll() is not None, "a token")
-    found = re.search(r"http://[^/]+:(\d+)/\?token=(\S{20,})", started.out.read_text())
-    assert found is not None
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_whoever_reaches_the_port_without_the_token_of_the_link_gets_a_sentence(tool: Tool, host: str) -> None:
+    started = tool.start("serve", "--host", host, "--port", "0")
+    address, _ = _printed_link(started)
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/", timeout=PATIENCE_SECONDS)
+        urllib.request.urlopen(f"http://127.0.0.1:{address.rsplit(':')[-1]}/start", timeout=PATIENCE_SECONDS)
     with refused.value as answer:
-        assert answer.code == 401
-    cookie = urllib.request.Request(
-        f"http://127.0.0.1:{found[1]}/results", headers={"Cookie": f"paceline_token={found[2]}"}
-    )
-    with urllib.request.urlopen(cookie, timeout=PATIENCE_SECONDS) as welcomed:
-        assert welcomed.status == 200
+        assert answer.code == 403
+        assert "open the whole link that paceline serve printed" in answer.read().decode()
     started.process.send_signal(signal.SIGINT)
     assert started.end().code == 0
 
@@ -173,7 +176,9 @@ def test_a_file_that_is_no_results_file_is_refused_at_once(tool: Tool) -> None:
 def test_progress_for_programs_is_one_object_per_line(tool: Tool) -> None:
     ended = tool("run", "--strategy", "fake", "--steps", "4", "--workers", "2", "--progress", "json")
     events = [json.loads(line) for line in ended.err.splitlines()]
-    assert [event["event"] for event in events if event["event"] != "progress"] == ["planned", "started", "ended"]
+    often = ("progress", "losses", "use", "log")
+    assert [event["event"] for event in events if event["event"] not in often] == ["planned", "started", "ended"]
+    assert next(event for event in events if event["event"] == "losses")["steps"] == 4
     assert events[-1]["status"] == "ok"
     wrong = tool("run", "--strategy", "fake", "--progress", "xml")
     assert wrong.code == 2

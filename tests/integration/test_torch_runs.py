@@ -16,7 +16,7 @@ from paceline.api import run
 from paceline.execute import Listener
 from paceline.record import Record, Status
 from paceline.runs.folder import RunFolder
-from paceline.runs.wire import EpochEvent, StepEvent
+from paceline.runs.wire import RunNews, StepEvent
 from paceline.study import Study
 
 pytestmark = pytest.mark.torch
@@ -45,8 +45,8 @@ class AtFirstStep(Listener):
         self._act = act
         self.acted_at: float | None = None
 
-    def event(self, event: StepEvent | EpochEvent) -> None:
-        if self.acted_at is None:
+    def event(self, event: RunNews) -> None:
+        if self.acted_at is None and isinstance(event, StepEvent):
             self.acted_at = time.monotonic()
             self._act(workers_of(os.getpid()))
 

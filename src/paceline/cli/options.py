@@ -55,6 +55,7 @@ On = Annotated[
     str | None,
     make_option("Machines: local, ssh:HOST,HOST, slurm, ray, or a fleet file (docs/machines.md).", "FLEET"),
 ]
+ProgressForm = Annotated[str, make_option("bar, or json: one object per line on standard error.", "FORM")]
 MODEL_PANEL, SYSTEM_PANEL = "The model", "The system"
 System = Annotated[
     str | None,

@@ -1,6 +1,7 @@
 """What is told while runs are made: to people a bar with what is left, to programs one JSON object per line."""
 
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -13,12 +14,14 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from paceline.analysis.labels import data_name, setting_marks, varying_settings
+from paceline.catalogue import choose
 from paceline.cli.terminal import errors, output
 from paceline.estimate import MEASURED_STEPS, Estimate
 from paceline.execute import Listener
 from paceline.plan import Plan, PlannedRun
 from paceline.record import STEPS_COUNTED, Record, Status
-from paceline.runs.wire import EpochEvent, StepEvent
+from paceline.runs.launch import schedule
+from paceline.runs.wire import EpochEvent, LogEvent, LossEvent, RunNews, StepEvent, UseEvent
 from paceline.spec import RunSpec
 from paceline.units import format_bytes, format_count, format_rate, format_seconds
 
@@ -77,8 +80,10 @@ class Progress(Listener):
         self._counted = "samples" if run.spec.script is None or run.spec.samples_per_step else "samples or steps"
         self._bar.update(self._task, now=f"{escape(self._label)}, starting{self._time_left()}")
 
-    def event(self, event: StepEvent | EpochEvent) -> None:
+    def event(self, event: RunNews) -> None:
         """Shows the current epoch and its rate."""
+        if not isinstance(event, StepEvent | EpochEvent):
+            return
         rate = format_rate(event.samples_per_second)
         now = f"{escape(self._label)}, epoch {event.epoch + 1}, {rate} {self._counted}/s{self._time_left()}"
         self._bar.update(self._task, now=now)
@@ -120,35 +125,56 @@ def _plan_order(item: tuple[str, RunSpec]) -> tuple[str | int, ...]:
     return spec.workload, data, spec.strategy, spec.samples_per_step, spec.workers, *variant
 
 
+def _configurations(plan: Plan) -> list[dict[str, str | int]]:
+    """Every configuration that the plan still has to run, in words, with its number of runs."""
+    specs = {run.spec.key(): run.spec for run in plan.to_run}
+    counts = Counter(run.spec.key() for run in plan.to_run)
+    varying = varying_settings(specs.values())
+    configurations: list[dict[str, str | int]] = []
+    for key, spec in sorted(specs.items(), key=_plan_order):
+        batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
+        configurations.append(
+            {
+                "workload": spec.workload, "data": data_name(spec),
+                "strategy": " ".join([_with_layout(spec), *_marks(spec, varying)]), "workers": spec.workers,
+                "batch": batch if spec.samples_per_step else "the script's", "runs": counts[key],
+            }
+        )  # fmt: skip
+    return configurations
+
+
+def plan_values(plan: Plan, seconds: float | None) -> dict[str, Any]:
+    """The plan for programs: configurations, what is skipped and why, and how long it takes where that is known."""
+    return {
+        "study": plan.study, "runs": len(plan.to_run), "stored": plan.done, "seconds": seconds,
+        "configurations": _configurations(plan),
+        "skipped": [
+            {"strategy": name, "workers": workers, "reason": reason}
+            for (name, reason), workers in _skipped(plan).items()
+        ],
+        "notes": [*plan.notes, *_shrunk_texts(plan)],
+    }  # fmt: skip
+
+
 def print_plan(plan: Plan) -> None:
     """Prints every configuration, and what would be skipped and why, for `--dry-run`."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("workload", "data", "strategy", "workers", "batch", "runs"):
         table.add_column(name, overflow="fold")
-    specs = {run.spec.key(): run.spec for run in plan.to_run}
-    counts = Counter(run.spec.key() for run in plan.to_run)
-    varying = varying_settings(specs.values())
-    for key, spec in sorted(specs.items(), key=_plan_order):
-        batch = f"{spec.global_batch}" if spec.global_batch else f"{spec.local_batch} per worker"
-        batch = batch if spec.samples_per_step else "the script's"
-        table.add_row(
-            escape(spec.workload),
-            escape(data_name(spec)),
-            escape(" ".join([_with_layout(spec), *_marks(spec, varying)])),
-            str(spec.workers),
-            batch,
-            str(counts[key]),
-        )
+    for configuration in _configurations(plan):
+        table.add_row(*(escape(str(value)) for value in configuration.values()))
     output().print(table)
     for (name, reason), workers in _skipped(plan).items():
         counts_text = ", ".join(f"x{count}" for count in workers)
         output().print(f"[yellow]skipped[/] {name} {counts_text}: {escape(reason)}")
-    for note in plan.notes:
+    for note in (*plan.notes, *_shrunk_texts(plan)):
         output().print(escape(note))
-    for text in dict.fromkeys(spec.shrunk.text for spec in specs.values() if spec.shrunk):
-        output().print(f"shrunk to {escape(text)}")
     stored = f", {plan.done} already stored" if plan.done else ""
     output().print(f"{format_count(len(plan.to_run), 'run')} to make{stored}")
+
+
+def _shrunk_texts(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(f"shrunk to {run.spec.shrunk.text}" for run in plan.to_run if run.spec.shrunk))
 
 
 def _with_layout(spec: RunSpec) -> str:
@@ -203,22 +229,41 @@ class EventLines(Listener):
         """Writes which run starts."""
         spec = run.spec
         fields = {"workload": spec.workload, "strategy": spec.strategy, "workers": spec.workers}
-        self._write("started", number=number, repeat=run.repeat, key=spec.key(), **fields)
+        # None where the run ends by itself, as a script does.
+        steps = sum(count for _, count in schedule(spec)) or None
+        self._write("started", number=number, repeat=run.repeat, key=spec.key(), steps=steps, **fields)
 
-    def event(self, event: StepEvent | EpochEvent) -> None:
-        """Writes how far the run is."""
-        self._write("progress", **event.model_dump())
+    def event(self, event: RunNews) -> None:
+        """Writes how far the run is, its losses, what it uses and what it prints."""
+        names = {LossEvent: "losses", UseEvent: "use", LogEvent: "log"}
+        self._write(names.get(type(event), "progress"), **event.model_dump())
 
     def ended(self, record: Record) -> None:
         """Writes how the run ended."""
         rate = record.steady.samples_per_second if record.steady else None
         fields = {"status": str(record.status), "reason": record.reason, "wall_seconds": record.wall_seconds}
-        self._write("ended", key=record.key, samples_per_second=rate, **fields)
+        log = {} if record.ok else {"log": record.log_tail}
+        self._write("ended", key=record.key, samples_per_second=rate, **fields, **log)
 
     def _write(self, event: str, **fields: Any) -> None:
         try:
-            sys.stderr.write(json.dumps({"event": event, **fields}) + "\n")
+            sys.stderr.write(json.dumps({"event": event, **_finite(fields)}, allow_nan=False) + "\n")
             sys.stderr.flush()
         except BrokenPipeError:
             # As if Ctrl-C had been pressed: the current run is ended whole and what is done is kept.
             raise KeyboardInterrupt from None
+
+
+def progress_listener(form: str) -> Progress | EventLines:
+    """The listener that tells of progress in this form."""
+    forms: dict[str, type[Progress | EventLines]] = {"bar": Progress, "json": EventLines}
+    return choose(form, forms, "form of progress")()
+
+
+def _finite(value: Any) -> Any:
+    """The value for JSON, which knows no infinity and no NaN: null stands for them."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli.options import QuestionOptions, command_with, make_option
+from paceline.cli.options import ProgressForm, QuestionOptions, command_with, make_option
 from paceline.cli.predict import prediction_values
-from paceline.cli.progress import Progress
+from paceline.cli.progress import progress_listener
 from paceline.cli.question import make_question, print_warnings
 from paceline.cli.shell.completion import objective_names
 from paceline.cli.terminal import AsJson, Db, errors, flag, output, plain_table, print_json
@@ -69,6 +69,7 @@ class RecommendOptions(QuestionOptions):
     measure: Annotated[int | None, make_option("Run the best K here and rank again.", "K")] = None
     quick: Annotated[bool, flag("--quick", "For --measure: one short run of each, for a first look.")] = False
     fresh: Annotated[bool, flag("--fresh", "For --measure: make runs again that it has stored.")] = False
+    progress: ProgressForm = "bar"
     db: Db = DEFAULT_PATH
     as_json: AsJson = False
     emit: Annotated[
@@ -108,8 +109,10 @@ def _measured(answer: Answer, options: RecommendOptions) -> Answer:
     check_measurable(answer)
     if not options.as_json:
         _print(answer, errors() if options.emit else output(), None)
-    errors().print(f"\n[bold]running the best {options.measure} here[/] (Ctrl-C keeps what is done)")
-    with Store.open(options.db) as store, Progress() as progress:
+    listener = progress_listener(options.progress)
+    if options.progress == "bar":
+        errors().print(f"\n[bold]running the best {options.measure} here[/] (Ctrl-C keeps what is done)")
+    with Store.open(options.db) as store, listener as progress:
         return try_best(answer, options.measure, store, progress, QUICK if options.quick else THOROUGH, options.fresh)
 
 

@@ -8,12 +8,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.analysis.rows import summarise
-from paceline.catalogue import choose
 from paceline.cli.options import command_with
-from paceline.cli.progress import EventLines, Progress, print_estimate, print_plan, run_name
+from paceline.cli.progress import plan_values, print_estimate, print_plan, progress_listener, run_name
 from paceline.cli.run_options import RunOptions, TrainingOptions
 from paceline.cli.show import print_results
-from paceline.cli.terminal import errors, output
+from paceline.cli.terminal import errors, output, print_json
+from paceline.errors import UserError
+from paceline.estimate import estimate as estimate_plan
 from paceline.estimate import estimate_by_measuring
 from paceline.execute import Outcome, execute, plan_study
 from paceline.fleet import LOCAL, Fleet, parse_fleet
@@ -34,6 +35,8 @@ def run(options: RunOptions) -> None:
     if options.list_studies:
         _print_studies()
         return
+    if options.as_json and not options.dry_run:
+        raise UserError("--json prints a plan, and there is no --dry-run; for results as JSON, paceline show --json")
     options.set_environment()
     study, fleet = options.described_study(), parse_fleet(options.on)
     with reached(fleet) as machines:
@@ -46,7 +49,7 @@ def run(options: RunOptions) -> None:
 
 def run_and_show(study: Study, options: TrainingOptions, machines: Machines) -> Outcome:
     """Makes the runs that are not stored yet, stores each, and prints the results."""
-    progress = _progress(options.progress)
+    progress = progress_listener(options.progress)
     plan_study(study, None, machines=machines)  # wrong input is refused before anything is written
     with Store.open(options.db) as store:
         with errors().status("looking at what there is to do"):
@@ -108,19 +111,19 @@ def exit_unless_all_well(outcome: Outcome) -> None:
         raise typer.Exit(EXIT_SOME_FAILED)
 
 
-def _progress(form: str) -> Progress | EventLines:
-    forms: dict[str, type[Progress | EventLines]] = {"bar": Progress, "json": EventLines}
-    return choose(form, forms, "form of progress")()
-
-
 def _print_plan_and_estimate(study: Study, options: RunOptions, machines: Machines) -> None:
     if options.db.is_file():
         with Store.open_existing(options.db) as store:
             plan, stored = _plan(study, store, options, machines), store.records()
     else:
         plan, stored = _plan(study, None, options, machines), []
+    scripted = any(run.spec.script is not None for run in plan.to_run)
+    if options.as_json:
+        seconds = None if scripted else estimate_plan(plan, stored, lambda _: None).seconds
+        print_json(plan_values(plan, seconds))
+        return
     print_plan(plan)
-    if any(run.spec.script is not None for run in plan.to_run):
+    if scripted:
         output().print("how long a script trains is not known before it is run")
     elif plan.to_run:
         with errors().status("measuring a few steps") as status:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli.fields import parse_pairs, study_fields
-from paceline.cli.options import Complete, On, make_option
+from paceline.cli.options import Complete, On, ProgressForm, make_option
 from paceline.cli.shell.completion import dataset_names, strategy_names, study_names, workload_names
 from paceline.cli.terminal import Db, flag
 from paceline.errors import UserError
@@ -103,7 +103,7 @@ class TrainingOptions:
     fresh: Annotated[bool, flag("--fresh", "Repeat runs that are already stored.")] = False
     retry: Annotated[bool, flag("--retry", "Repeat stored runs that did not end well.")] = False
     breakdown: Annotated[bool, flag("--breakdown", "Also find out where the time goes, in short runs apart.")] = False
-    progress: Annotated[str, make_option("bar, or json: one object per line on standard error.", "FORM")] = "bar"
+    progress: ProgressForm = "bar"
 
     def set_environment(self) -> None:
         """Hands worker processes the data folder and the power of a busy core; refuses a power that is none."""
@@ -145,6 +145,9 @@ class RunOptions(TrainingOptions):
     on: On = None
     dry_run: Annotated[
         bool, flag("--dry-run", "Print the plan and how long it will take, from a few measured steps; store nothing.")
+    ] = False
+    as_json: Annotated[
+        bool, flag("--json", "With --dry-run: the plan as JSON; how long it takes, from stored runs alone.")
     ] = False
     list_studies: Annotated[bool, flag("--list", "List the built-in studies.")] = False
 

@@ -1,10 +1,12 @@
 """`paceline serve`: the web application."""
 
 import inspect
-import secrets
 import socket
+import tempfile
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
@@ -30,41 +32,55 @@ LAST_SECONDS = 30
 def serve(
     db: Db = DEFAULT_PATH,
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")
+        str, typer.Option("--host", help="Address to listen on, such as 0.0.0.0 for other machines too.")
     ] = LOCALHOST,
     port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = (
         DEFAULT_PORT
     ),
-    token: Annotated[
-        bool, flag("--token", "Ask for a token also on localhost: for machines that several people use.")
-    ] = False,
     open_it: Annotated[bool, flag("--open", "Open it in the browser.")] = False,
 ) -> None:
     """The web application: live studies, results, figures, two runs side by side, and a form that starts a study."""
     if db.is_file():
         Store.open_existing(db).close()  # what is no results file is refused before anybody waits for a page
     listening = _listen(host, port)
-    secret = secrets.token_urlsafe(24) if token or not _is_loopback(listening) else None
-    server = _server(db, secret)
-    address = _address(listening, secret)
+    server, token = _server(db, any_name=not _is_loopback(listening))
+    address = _address(listening, token)
     output().print(f"Paceline is at {address}", soft_wrap=True, markup=False)
+    errors().print("[dim]the link has a token for your browser; nobody else on this machine gets in without it[/]")
     errors().print("[dim]Ctrl-C ends it; a study that runs is then stopped, and what it finished is kept[/]")
-    if open_it:
-        webbrowser.open(address)
-    try:
-        server.run(sockets=[listening])
-    except KeyboardInterrupt:
-        errors().print("ended")
+    with _opened(address, open_it):
+        try:
+            server.run(sockets=[listening])
+        except KeyboardInterrupt:
+            errors().print("ended")
 
 
-def _server(db: Path, token: str | None) -> "uvicorn.Server":
+@contextmanager
+def _opened(address: str, wanted: bool) -> Iterator[None]:
+    """Opens the address in the browser where that is wanted, by a file that only its owner can read.
+
+    What programs are started with can be read by every account of the machine; the token must not stand there.
+    """
+    if not wanted:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="paceline-open-") as folder:
+        page = Path(folder) / "paceline.html"
+        page.touch(mode=0o600)
+        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">')
+        webbrowser.open(page.as_uri())
+        yield
+
+
+def _server(db: Path, any_name: bool) -> tuple["uvicorn.Server", str]:
+    """The server, and the token that it wants to see."""
     import uvicorn
 
     from paceline.cli.recommend import recommend
     from paceline.cli.run import run
     from paceline.web import Site, make_app
 
-    site = Site(db, options_of(run), options_of(recommend), token)
+    site = Site(db, options_of(run), options_of(recommend), any_name=any_name)
 
     class Server(uvicorn.Server):
         """A server that ends event streams first; it would wait for them otherwise."""
@@ -73,8 +89,10 @@ def _server(db: Path, token: str | None) -> "uvicorn.Server":
             site.closing = True
             super().handle_exit(sig, frame)
 
-    app = make_app(site)
-    return Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=LAST_SECONDS))
+    config = uvicorn.Config(
+        make_app(site), log_level="warning", access_log=False, timeout_graceful_shutdown=LAST_SECONDS
+    )
+    return Server(config), site.token
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -97,12 +115,12 @@ def _is_loopback(listening: socket.socket) -> bool:
     return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
-def _address(listening: socket.socket, token: str | None) -> str:
+def _address(listening: socket.socket, token: str) -> str:
     host, port = listening.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
     name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+    return f"http://{name}:{port}/?token={token}"
 
 
 def options_of(function: Callable[..., Any]) -> tuple["Option", ...]:

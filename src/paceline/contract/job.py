@@ -82,6 +82,14 @@ class LoadingJob(Protocol):
         """What that costs; None where all data lie on the device."""
 
 
+@runtime_checkable
+class LiveLoss(Protocol):
+    """A job that can tell a loss in the middle of an epoch."""
+
+    def latest_loss(self) -> float | None:
+        """The loss of this process's share in the newest step that is done; None if reading it would take waiting."""
+
+
 @dataclass(frozen=True)
 class Share:
     """What a process knows of a step of the epoch: which part of it, how many samples, and which workers trained."""

@@ -10,6 +10,7 @@ import altair
 
 from paceline.analysis.labels import shorten_titles
 from paceline.analysis.rows import Row
+from paceline.figures.printable import printable
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any kind of colour vision, and in print; without their
 # yellow, in which words on white paper cannot be read.
@@ -68,7 +69,8 @@ def compose_chart(
     line = SUBTITLE_CHARACTERS if columns == 1 else WIDE_SUBTITLE_CHARACTERS
     chart = altair.concat(*drawing.panels, columns=columns, spacing={"row": 28, "column": 44})
     # The list's choice stands in the title, so that a picture without a list says what it shows.
-    text: Any = title if drawing.choice is None else altair.ExprRef(f"[{json.dumps(title)}, {CHOICE}]")
+    words_of_title = json.dumps(printable(title))
+    text: Any = title if drawing.choice is None else altair.ExprRef(f"[{words_of_title}, {CHOICE}]")
     chart = chart.properties(title=altair.TitleParams(text, subtitle=wrap_lines(words, line), fontSize=15, offset=14))
     chart = chart.resolve_scale(**dict.fromkeys(("color", "shape", "strokeDash"), "independent"))
     if share:

@@ -7,9 +7,8 @@ from typing import Any
 from paceline.analysis.frame import csv_text, same_columns
 from paceline.analysis.rows import Row
 from paceline.figures.base import Figure, Value
+from paceline.figures.render import RENDERER, vega_lite
 
-# Pixels of a PNG for each of the drawing's own: sharp in print and on good screens.
-PNG_SCALE = 2.0
 # Fields that only place labels.
 _LAYOUT_FIELDS = ("label_at", "speedup_at", "time_at", "order", "place")
 
@@ -38,12 +37,10 @@ def _inline(node: Any) -> Iterator[Value]:
 
 def write_figure(figure: Figure, rows: Sequence[Row], folder: Path) -> list[Path]:
     """Writes the figure as SVG, PNG and CSV into the folder and returns the paths."""
-    import vl_convert
-
-    spec = figure.draw(rows).to_dict()
+    spec = vega_lite(figure, rows)
     folder.mkdir(parents=True, exist_ok=True)
     svg, png, table = (folder / f"{figure.name}.{kind}" for kind in ("svg", "png", "csv"))
-    svg.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
-    png.write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
+    svg.write_bytes(RENDERER.draw("svg", spec))
+    png.write_bytes(RENDERER.draw("png", spec))
     table.write_text(csv_text(shown_values(spec)), encoding="utf-8")
     return [svg, png, table]

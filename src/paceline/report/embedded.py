@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from typing import Any
 
 from paceline.analysis.rows import Row
+from paceline.errors import UserError
 
 # Characters with which a text could end the script element that it is in.
 _UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -26,16 +28,19 @@ class Picture:
 
 def pictures(rows: Sequence[Row]) -> list[Picture]:
     """Every figure that these rows can be drawn as."""
-    import vl_convert
-
     from paceline.figures import figures
+    from paceline.figures.render import RENDERER, vega_lite
 
     drawn = []
     for figure in figures().values():
         if figure.applies(rows):
-            spec = figure.draw(rows).to_dict()
+            spec = vega_lite(figure, rows)
             spec["config"]["background"] = "transparent"
-            drawn.append(Picture(figure.name, figure.question, vl_convert.vegalite_to_svg(spec), spec))
+            try:
+                still = RENDERER.draw("svg", spec).decode()
+            except UserError as error:
+                still = f"<p>{escape(str(error))}</p>"
+            drawn.append(Picture(figure.name, figure.question, still, spec))
     return drawn
 
 

@@ -28,7 +28,7 @@ from paceline.runs.surroundings import (
     machine_findings,
     one_host_finding,
 )
-from paceline.runs.wire import EpochEvent, MachineReport, RunOrders, StepEvent
+from paceline.runs.wire import MachineReport, RunNews, RunOrders
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import System
@@ -37,7 +37,7 @@ from paceline.systems import System
 GRACE_SECONDS = 1.0
 # Enough for a steady median; the first few count for nothing.
 INSTRUMENTED_STEPS = 25
-OnEvent = Callable[[StepEvent | EpochEvent], None]
+OnEvent = Callable[[RunNews], None]
 FRESH = LocalLauncher()
 
 

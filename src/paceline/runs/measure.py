@@ -1,23 +1,25 @@
 """Times a job through the `Job` protocol: epochs by wall clock, every step raw, evaluation outside the timed region."""
 
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter, process_time
 from typing import Any
 
-from paceline.contract.job import InputTimes, Job, LoadingJob, Service
+from paceline.contract.job import InputTimes, Job, LiveLoss, LoadingJob, Service
 from paceline.runs.checkpoints import Saver
 from paceline.runs.meters.memory import resident
-from paceline.runs.wire import EpochEvent, EpochInput, EpochResult, Measurements, StepEvent
+from paceline.runs.wire import EpochEvent, EpochInput, EpochResult, LossEvent, Measurements, StepEvent, TrainingEvent
 from paceline.spans import Span, SpanRecorder
 
 # How often progress is reported; a step that ends sooner reports nothing and so costs nothing.
 REPORT_NANOSECONDS = 200_000_000
 KIBIBYTE = 1024
+# Losses of an epoch that are told while the run goes on; all are in its record.
+TOLD_LOSSES = 50
 
-Reporter = Callable[[StepEvent | EpochEvent], None]
+Reporter = Callable[[TrainingEvent], None]
 
 
 def train(
@@ -90,6 +92,7 @@ def _epoch(
     stamps = [clock()]
     job.start_epoch(epoch)
     next_report = stamps[0] + REPORT_NANOSECONDS
+    latest_loss = job.latest_loss if isinstance(job, LiveLoss) else _no_loss
     for first in range(0, steps, stride):
         count = min(stride, steps - first)
         step(first, count)
@@ -99,7 +102,7 @@ def _epoch(
             waited.append(times.waited)
         if now >= next_report or (epoch == 0 and first == 0):
             rate = (first + count) * samples_per_step * 1e9 / max(1, now - stamps[0])
-            report(StepEvent(epoch=epoch, step=first + count, steps=steps, samples_per_second=rate))
+            report(StepEvent(epoch=epoch, step=first + count, steps=steps, samples_per_second=rate, loss=latest_loss()))
             next_report = now + REPORT_NANOSECONDS
         if saver is not None:
             paused += saver.after_steps(count)
@@ -116,5 +119,17 @@ def _epoch(
         input=None if times is None else _input_of(read, times, waited),
     )  # fmt: skip
     rate = steps * samples_per_step * 1e9 / max(1, ended - stamps[0])
+    if losses:
+        report(LossEvent(epoch=epoch, steps=steps, losses=evenly_spaced(losses, TOLD_LOSSES)))
     report(EpochEvent(epoch=epoch, steps=steps, samples_per_second=rate))
     return result
+
+
+def _no_loss() -> None:
+    """For jobs whose losses are known at the end of an epoch."""
+
+
+def evenly_spaced(values: Sequence[float], most: int) -> tuple[float, ...]:
+    """At most so many of the values, the last one among them."""
+    count = min(most, len(values))
+    return tuple(values[(number + 1) * len(values) // count - 1] for number in range(count))

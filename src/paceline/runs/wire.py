@@ -59,6 +59,8 @@ class StepEvent(Message):
     step: int
     steps: int
     samples_per_second: float
+    # Of this worker's share of a step that is done, where reading it waits for nothing.
+    loss: float | None = None
 
 
 class EpochEvent(Message):
@@ -70,6 +72,36 @@ class EpochEvent(Message):
     samples_per_second: float
 
 
+class LossEvent(Message):
+    """The losses of an epoch's steps, of one worker's share: some of them, evenly spaced, and the last."""
+
+    kind: Literal["losses"] = "losses"
+    epoch: int
+    steps: int
+    losses: tuple[float, ...]
+
+
+class UseEvent(Message):
+    """What the processes of a run use on one machine: cores on the mean since the last such event, bytes as of now."""
+
+    kind: Literal["use"] = "use"
+    # As the fleet numbers it.
+    machine: int = 0
+    cpu_cores: float
+    memory_bytes: int
+    # Of the GPUs that the run uses, on the mean, and what they hold together; None on cores.
+    gpu_share: float | None = None
+    gpu_memory_bytes: int | None = None
+
+
+class LogEvent(Message):
+    """What a process has printed since the last such event; of much, the end."""
+
+    kind: Literal["log"] = "log"
+    rank: int
+    text: str
+
+
 class Published(Message):
     """A short text that a process leaves for the others, on its way to their machines (`contract.context.Exchange`)."""
 
@@ -79,7 +111,10 @@ class Published(Message):
     value: str
 
 
-Event = Annotated[StepEvent | EpochEvent | Published, Field(discriminator="kind")]
+# What a process itself tells while it trains, and what its launcher sees beside that.
+TrainingEvent = StepEvent | EpochEvent | LossEvent
+RunNews = TrainingEvent | UseEvent | LogEvent
+Event = Annotated[TrainingEvent | Published, Field(discriminator="kind")]
 
 
 class EpochInput(Message):
@@ -276,6 +311,6 @@ class ProcessEnded(Message):
     code: int
 
 
-EVENT: TypeAdapter[StepEvent | EpochEvent | Published] = TypeAdapter(Event)
+EVENT: TypeAdapter[TrainingEvent | Published] = TypeAdapter(Event)
 RANK_REPORT: TypeAdapter[RankResult | RankError] = TypeAdapter(RankReport)
 SERVER_MESSAGE: TypeAdapter[ProcessStarted | ProcessEnded] = TypeAdapter(ProcessStarted | ProcessEnded)

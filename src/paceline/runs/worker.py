@@ -34,13 +34,13 @@ from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_q
 from paceline.runs.scripts.process import run_script  # noqa: E402
 from paceline.runs.wire import (  # noqa: E402
     DATA_DIGEST,
-    EpochEvent,
     ForkedWorker,
+    LossEvent,
     Measurements,
     ProcessStart,
     RankError,
     RankResult,
-    StepEvent,
+    TrainingEvent,
     WorkerOrders,
 )
 from paceline.strategies import Strategy, strategy  # noqa: E402
@@ -171,11 +171,11 @@ def describe(error: BaseException, chosen: Strategy) -> RankError:
 
 
 def _reporter(events_fd: int, process: Process) -> Reporter:
-    if process.index != 0:
-        return lambda _event: None
+    """The first process tells how far the run is; losses come from whoever has them, such as the last stage."""
 
-    def report(event: StepEvent | EpochEvent) -> None:
-        os.write(events_fd, event.model_dump_json().encode() + b"\n")
+    def report(event: TrainingEvent) -> None:
+        if process.index == 0 or isinstance(event, LossEvent):
+            os.write(events_fd, event.model_dump_json().encode() + b"\n")
 
     return report
 

@@ -89,6 +89,10 @@ class FakeJob:
         """An exponential."""
         return self._epoch_losses
 
+    def latest_loss(self) -> float | None:
+        """That of the last step."""
+        return self._epoch_losses[-1] if self._epoch_losses else None
+
     def evaluate(self) -> Evaluation:
         """Accuracy that rises as the loss falls."""
         samples, loss = 1000, START_LOSS * math.exp(-self._done / LOSS_STEPS)

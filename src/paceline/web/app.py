@@ -34,7 +34,7 @@ def make_app(site: Site) -> Starlette:
     app = Starlette(
         routes=routes,
         lifespan=lifespan,
-        middleware=[Middleware(Guard, token=site.token)],
+        middleware=[Middleware(Guard, token=site.token, any_name=site.any_name)],
         exception_handlers={UserError: _wrong_input, HTTPException: _refused},
     )
     app.state.site = site

@@ -1,23 +1,30 @@
 """Decides which requests are answered. Every request passes here first.
 
-Without a token only names of this machine are answered, so that a foreign page cannot reach in by pointing its own name
-here (DNS rebinding). Requests that change something must come from this application's own pages. With a token, every
-request must carry it in a cookie, which browsers do not send along from other sites.
+Every request must carry the token in a cookie, which browsers do not send along from other sites: whoever else has an
+account on the machine can reach the port, but not what is behind it. Where the server listens on the machine itself,
+only the machine's own names are answered, so that a foreign page cannot reach in by pointing a name of its own here
+(DNS rebinding). Requests that change something must come from this application's own pages.
 """
 
 import secrets
+from html import escape
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 COOKIE = "paceline_token"
-# The drawing library, which holds nothing of the user's and is fetched by a frame that has no cookies.
+WITHOUT_TOKEN = (
+    "this needs the token of this server, and the browser has none or one of an earlier start: "
+    "open the whole link that paceline serve printed in the terminal"
+)
+# The drawing library, which is fetched by a frame that has no cookies, and the icon: nothing of the user's.
 OPEN_PATH = "/figures/vega.js"
+OPEN_PATHS = frozenset({OPEN_PATH, "/favicon.ico", "/static/icon.svg"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -36,8 +43,8 @@ HEADERS = {
 class Guard:
     """Middleware that refuses requests before the application sees them."""
 
-    def __init__(self, app: ASGIApp, token: str | None = None) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp, token: str, any_name: bool = False) -> None:
+        self._app, self._token, self._any_name = app, token, any_name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses the request or passes it on; every answer gets the security headers."""
@@ -58,20 +65,37 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        if reason := wrong_place(request.method, request.headers, any_name=self._token is not None):
+        if reason := wrong_place(request.method, request.headers, self._any_name):
             return PlainTextResponse(reason + "\n", status_code=403)
-        return self._without_token(request) if self._token is not None else None
-
-    def _without_token(self, request: Request) -> Response | None:
-        assert self._token is not None
-        if _equal(request.cookies.get(COOKIE, ""), self._token) or request.url.path == OPEN_PATH:
-            return None
+        name = cookie_name(request.scope)
         if request.method in SAFE_METHODS and _equal(request.query_params.get("token", ""), self._token):
-            answer = RedirectResponse(without_token(request.url.path, request.url.query), status_code=303)
-            answer.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
+            answer = _way_on(without_token(request.url.path, request.url.query), request.headers)
+            answer.set_cookie(name, self._token, httponly=True, samesite="strict")
             return answer
-        words = "this address needs the token that paceline serve printed: open the whole address from the terminal\n"
-        return PlainTextResponse(words, status_code=401)
+        if _equal(request.cookies.get(name, ""), self._token) or request.url.path in OPEN_PATHS:
+            return None
+        return PlainTextResponse(WITHOUT_TOKEN + "\n", status_code=403)
+
+
+def cookie_name(scope: Scope) -> str:
+    """The name of the cookie: browsers keep cookies for a machine, and two servers on it have two ports."""
+    _, port = scope.get("server") or ("", None)
+    return f"{COOKIE}_{port}"
+
+
+def _way_on(address: str, headers: Headers) -> Response:
+    """Leads to the address without the token, so that neither the page nor the history shows it.
+
+    Browsers send a strict cookie only where the page before was of the same site. A redirect of a link in a page of
+    another site still counts as that site's; a page of our own that leads on does not.
+    """
+    if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+        return RedirectResponse(address, status_code=303)
+    link = escape(address)
+    return HTMLResponse(
+        f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={link}">'
+        f'<title>Paceline</title><p><a href="{link}">Paceline</a></p>'
+    )
 
 
 def without_token(path: str, query: str) -> str:

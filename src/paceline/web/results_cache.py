@@ -9,9 +9,10 @@ from urllib.parse import urlencode
 from paceline.analysis.rows import Row, summarise
 from paceline.record import Record
 from paceline.store import Store
+from paceline.web.annotations import NOTHING_SAID, Annotation, read_annotations
 
 # What results can be filtered by, in the order of the page.
-FILTER_NAMES = ("study", "workload", "strategy", "workers")
+FILTER_NAMES = ("study", "workload", "strategy", "workers", "tag")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Snapshot:
     version: str
     records: tuple[Record, ...] = ()
     members: Mapping[str, set[str]] = field(default_factory=dict)
+    annotations: Mapping[str, Annotation] = field(default_factory=dict)
     # Rows by filters: a page and its figures ask for the same ones.
     _rows: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -61,7 +63,12 @@ class Snapshot:
             and filters.matches("workload", record.spec.workload)
             and filters.matches("strategy", record.spec.strategy)
             and filters.matches("workers", str(record.spec.workers))
+            and ("tag" not in filters.values or set(self.said_of(record.key).tags) & set(filters.values["tag"]))
         ]
+
+    def said_of(self, key: str) -> Annotation:
+        """The tags and the note of a configuration."""
+        return self.annotations.get(key, NOTHING_SAID)
 
     def rows(self, filters: Filters) -> list[Row]:
         """The rows of the records that pass the filters, one per configuration."""
@@ -77,6 +84,7 @@ class Snapshot:
             "workload": sorted({spec.workload for spec in specs}),
             "strategy": sorted({spec.strategy for spec in specs}),
             "workers": [str(count) for count in sorted({spec.workers for spec in specs})],
+            "tag": sorted({tag for annotation in self.annotations.values() for tag in annotation.tags}),
         }
 
 
@@ -116,7 +124,7 @@ class ResultsCache:
         if not self.db.is_file() or not self.db.stat().st_size:
             return Snapshot(version)
         with Store.open_existing(self.db) as store:
-            return Snapshot(version, tuple(store.records()), store.members())
+            return Snapshot(version, tuple(store.records()), store.members(), read_annotations(self.db))
 
 
 def _stamp(path: Path) -> str:

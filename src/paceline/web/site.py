@@ -13,17 +13,24 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from paceline.errors import UserError
+from paceline.figures.printable import printable
 from paceline.store import DEFAULT_PATH
 from paceline.web.form import Option
 from paceline.web.jobs import Jobs
 from paceline.web.results_cache import Filters, ResultsCache
 
 if TYPE_CHECKING:
+    import asyncio
+
     import jinja2
     from starlette.routing import BaseRoute
 
+    from paceline.web.commands import CommandResult
+
 HERE = Path(__file__).parent
-MOST_FORM_BYTES = 1 << 18
+MOST_FORM_BYTES = 1 << 16
+MOST_FIELDS = 1000
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,16 @@ class Site:
     # The options of `paceline run` and of `paceline recommend`, for their forms.
     options: tuple[Option, ...] = ()
     advice_options: tuple[Option, ...] = ()
-    token: str | None = None
+    # What every request must show, and whether names other than this machine's own are answered.
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    any_name: bool = False
     pages: tuple[Page, ...] = ()
     # Set when the server is to end, so that open streams end too.
     closing: bool = False
+    # The plan that the form of a new study asks for now.
+    planning: "asyncio.Task[CommandResult] | None" = None
+    # Pages that follow what happens.
+    streams: int = 0
     # Known only to pages that this application wrote.
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
@@ -109,8 +122,19 @@ async def form_fields(request: Request) -> dict[str, list[str]]:
         body += part
         if len(body) > MOST_FORM_BYTES:
             raise HTTPException(413, "the form is too long")
-    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=1000)
+    try:
+        fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise HTTPException(413, f"the form has more than {MOST_FIELDS} fields; fill in fewer") from None
     secret = fields.pop("secret", [""])[0]
     if not secrets.compare_digest(secret.encode(), site_of(request).secret.encode()):
         raise HTTPException(403, "this form is not of this application as it runs now; load its page again")
+    for name, values in fields.items():
+        if any(not_typed(value) for value in (name, *values)):
+            raise UserError(f"field {printable(name)!r} has a control character, which no option takes; type it anew")
     return fields
+
+
+def not_typed(text: str) -> bool:
+    """Whether a text has characters that nobody types into a form: controls other than line ends and tabs."""
+    return printable(text, keep="\r\n\t") != text

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.job import Evaluation
-from paceline.runs.measure import REPORT_NANOSECONDS, serve, train
+from paceline.runs.measure import REPORT_NANOSECONDS, TOLD_LOSSES, serve, train
 from paceline.runs.wire import EpochEvent, Measurements, StepEvent
 from paceline.strategies.fake import FakeJob
 
@@ -162,6 +162,23 @@ def test_every_epoch_is_reported_with_its_rate(report, events):
     assert [event for event in events if event.kind == "epoch"] == [
         EpochEvent(epoch=epoch, steps=3, samples_per_second=3 * 32 / 0.008) for epoch in (0, 1)
     ]
+
+
+def test_the_losses_of_every_epoch_are_told_some_of_many_and_the_last_among_them(fake_job, report, events):
+    measured = train(fake_job(), [(0, 130), (1, 2)], 256, report)
+    first, second = (event for event in events if event.kind == "losses")
+    losses = measured.epochs[0].losses
+    assert (first.epoch, first.steps, len(first.losses), first.losses[-1]) == (0, 130, TOLD_LOSSES, losses[-1])
+    assert set(first.losses) < set(losses) and first.losses[:2] == (losses[1], losses[4])
+    assert second.losses == tuple(measured.epochs[1].losses)
+
+
+def test_a_loss_is_told_on_the_way_where_reading_it_waits_for_nothing(fake_job, report, events):
+    train(fake_job(), [(0, 2)], 256, report)
+    job = ScriptedJob()
+    assert not hasattr(job, "latest_loss")
+    train(job, [(0, 2)], 256, report)
+    assert [event.loss for event in events if event.kind == "step"] == [pytest.approx(2.243, abs=1e-3), None]
 
 
 def test_the_fake_strategy_takes_exactly_the_time_it_is_told(fake_job, report):

@@ -12,6 +12,7 @@ from paceline.runs.wire import (
     RANK_REPORT,
     EpochEvent,
     EpochResult,
+    LossEvent,
     Measurements,
     ProcessStart,
     RankError,
@@ -25,6 +26,7 @@ def test_events_arrive_as_what_they_were():
     for event in (
         StepEvent(epoch=0, step=1, steps=2, samples_per_second=1 / 3),
         EpochEvent(epoch=1, steps=2, samples_per_second=1e9 / 7),
+        LossEvent(epoch=1, steps=2, losses=(0.5, math.inf)),
     ):
         assert EVENT.validate_json(event.model_dump_json()) == event
 

@@ -1,6 +1,7 @@
 """The application over a results file with exact numbers, asked as a browser would ask."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,15 @@ def site(db: Path) -> Site:
     return Site(db, options=OPTIONS)
 
 
+@contextmanager
+def visiting(site: Site) -> Iterator[TestClient]:
+    """Somebody who opened the link that was printed."""
+    with TestClient(make_app(site), base_url="http://localhost:8337", follow_redirects=False) as opened:
+        opened.get("/", params={"token": site.token})
+        yield opened
+
+
 @pytest.fixture
 def client(site: Site) -> Iterator[TestClient]:
-    with TestClient(make_app(site), base_url="http://localhost:8337", follow_redirects=False) as opened:
+    with visiting(site) as opened:
         yield opened

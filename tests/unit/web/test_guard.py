@@ -1,4 +1,4 @@
-"""Who is answered: names of this machine only, own pages only, and with a token only those who have it."""
+"""Who is answered: only who has the token, under names of this machine, and for changes only its own pages."""
 
 from pathlib import Path
 
@@ -7,6 +7,8 @@ from starlette.testclient import TestClient
 
 from paceline.web import Site, make_app
 from paceline.web.guard import COOKIE, without_token
+
+PORT = 8337
 
 TOKEN = "a-token-of-this-test"
 
@@ -88,24 +90,54 @@ def test_a_figure_to_explore_is_alone_in_its_frame(client: TestClient) -> None:
 
 @pytest.fixture
 def guarded(db: Path) -> TestClient:
-    app = make_app(Site(db, token=TOKEN))
-    return TestClient(app, base_url="http://machine.example:8337", follow_redirects=False)
+    """Somebody without the token, on another machine."""
+    app = make_app(Site(db, token=TOKEN, any_name=True))
+    return TestClient(app, base_url=f"http://machine.example:{PORT}", follow_redirects=False)
 
 
-def test_with_a_token_nothing_is_shown_without_it(guarded: TestClient) -> None:
-    for path in ("/", "/results", "/figures/scaling.svg", "/static/app.js", "/events", "/?token=wrong"):
+def test_nothing_is_shown_without_the_token_and_the_answer_says_where_it_is(guarded: TestClient) -> None:
+    for path in ("/", "/results", "/figures/scaling.svg", "/static/app.js", "/events", "/?token=wrong", "/?token="):
         answer = guarded.get(path)
-        assert answer.status_code == 401
-        assert "needs the token that paceline serve printed" in answer.text
-    assert guarded.post("/start", data={}).status_code == 401
+        assert answer.status_code == 403
+        assert "open the whole link that paceline serve printed in the terminal" in answer.text
+    assert guarded.post("/start", data={}).status_code == 403
+
+
+def test_every_site_has_a_token_of_its_own_that_nobody_guesses(db: Path) -> None:
+    first, second = Site(db).token, Site(db).token
+    assert first != second and len(first) >= 32
+    with TestClient(make_app(Site(db)), base_url=f"http://localhost:{PORT}") as stranger:
+        assert stranger.get("/").status_code == 403
+        stranger.cookies.set(f"{COOKIE}_{PORT}", first)
+        assert stranger.get("/start").status_code == 403
 
 
 def test_the_token_of_the_address_becomes_a_cookie_that_other_sites_cannot_send(guarded: TestClient) -> None:
     answer = guarded.get(f"/results?workers=2&token={TOKEN}")
     assert (answer.status_code, answer.headers["location"]) == (303, "/results?workers=2")
     cookie = answer.headers["set-cookie"].lower()
-    assert cookie.startswith(f"{COOKIE}={TOKEN};") and "httponly" in cookie and "samesite=strict" in cookie
+    assert cookie.startswith(f"{COOKIE}_{PORT}={TOKEN};") and "httponly" in cookie and "samesite=strict" in cookie
     assert guarded.get("/results").status_code == 200
+    assert guarded.get(f"/?token={TOKEN}").status_code == 303, "the address is clean also for who has the cookie"
+
+
+def test_a_link_in_another_sites_page_leads_on_by_a_page_of_our_own(guarded: TestClient) -> None:
+    """A redirect would be that site's request, with which browsers send no strict cookie."""
+    address = f"/results?workers=2&study=%22%3E%3Cscript%3E&token={TOKEN}"
+    answer = guarded.get(address, headers={"sec-fetch-site": "cross-site"})
+    assert answer.status_code == 200 and "set-cookie" in answer.headers
+    assert 'content="0; url=/results?workers=2&amp;study=%22%3E%3Cscript%3E"' in answer.text
+    assert TOKEN not in answer.text
+
+
+def test_two_servers_of_one_machine_keep_a_cookie_each(db: Path) -> None:
+    sites = {port: Site(db) for port in (PORT, PORT + 1)}
+    browser = TestClient(make_app(sites[PORT]), base_url=f"http://localhost:{PORT}")
+    other = TestClient(make_app(sites[PORT + 1]), base_url=f"http://localhost:{PORT + 1}", cookies=browser.cookies)
+    browser.get("/", params={"token": sites[PORT].token})
+    other.cookies = browser.cookies
+    other.get("/", params={"token": sites[PORT + 1].token})
+    assert (browser.get("/").status_code, other.get("/").status_code) == (200, 200)
 
 
 def test_the_way_on_after_the_token_never_leads_to_another_host() -> None:
@@ -114,5 +146,5 @@ def test_the_way_on_after_the_token_never_leads_to_another_host() -> None:
 
 
 def test_with_a_token_another_site_still_cannot_change_anything(guarded: TestClient) -> None:
-    guarded.cookies.set(COOKIE, TOKEN)
+    guarded.cookies.set(f"{COOKIE}_{PORT}", TOKEN)
     assert guarded.post("/start", data={}, headers={"origin": "http://evil.example"}).status_code == 403

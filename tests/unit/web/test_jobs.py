@@ -47,7 +47,7 @@ def test_a_run_is_followed_from_its_plan_to_its_end() -> None:
         1,
     )
     assert shown["ended"] == [{"status": "ok", "name": "mlp fake x2", "result": "2,000 samples/s", "took": "1.5 s"}]
-    assert "left" in shown["now"]
+    assert shown["left"].startswith("about ") and shown["left"].endswith(" left")
     assert shown["query"] == "?study=quick&workload=mlp&strategy=fake&workers=2"
 
 

@@ -10,8 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from paceline.figures import figures
-from paceline.web import Site, make_app
-from unit.web.conftest import HOSTILE
+from paceline.web import Site
+from unit.web.conftest import HOSTILE, visiting
 
 PAGES = ("/", "/results", "/figures", "/compare", "/start", "/advisor")
 
@@ -25,7 +25,7 @@ def test_every_page_of_the_navigation_is_there_and_says_where_one_is(client: Tes
 
 @pytest.mark.parametrize("address", PAGES)
 def test_an_empty_file_is_no_error_and_leads_to_the_form(tmp_path: Path, address: str) -> None:
-    with TestClient(make_app(Site(tmp_path / "none.db")), base_url="http://localhost") as client:
+    with visiting(Site(tmp_path / "none.db")) as client:
         answer = client.get(address)
     assert answer.status_code == 200
     assert 'href="/start"' in answer.text
@@ -140,7 +140,7 @@ def test_a_page_that_is_not_there_says_so(client: TestClient) -> None:
 
 def test_a_file_that_is_no_results_file_is_told_and_not_shown(tmp_path: Path) -> None:
     (tmp_path / "other.db").write_text("something else entirely")
-    with TestClient(make_app(Site(tmp_path / "other.db")), base_url="http://localhost") as client:
+    with visiting(Site(tmp_path / "other.db")) as client:
         answer = client.get("/results")
     assert answer.status_code == 400
     assert "is not a sound results file" in answer.text

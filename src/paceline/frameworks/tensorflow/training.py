@@ -200,6 +200,10 @@ class TfJob:
         """Losses of this process's share of each batch."""
         return [float(loss) for losses in self._losses for loss in losses.numpy()]
 
+    def latest_loss(self) -> float | None:
+        """That of the last step on cores; a GPU would have to be waited for."""
+        return float(self._losses[-1].numpy()[-1]) if self._losses and self._context.spec.device == "cpu" else None
+
     def evaluate(self) -> Evaluation:
         """The part of the test set that falls to this process."""
         loss_sum, correct, predictions, samples = 0.0, 0, 0, 0

@@ -282,6 +282,10 @@ class TorchJob:
         losses: list[float] = torch.stack(self._losses).float().cpu().tolist()
         return losses
 
+    def latest_loss(self) -> float | None:
+        """That of the last step on cores; a GPU would have to be waited for."""
+        return float(self._losses[-1]) if self._losses and self._device.type == "cpu" else None
+
     def evaluate(self) -> Evaluation:
         """The part of the test set that falls to this process."""
         return self._evaluate(self._bare_module())

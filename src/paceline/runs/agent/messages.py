@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from paceline.runs.wire import EpochEvent, MachineReport, Message, Published, RankReport, RunOrders, StepEvent
+from paceline.runs.wire import MachineReport, Message, Published, RankReport, RunNews, RunOrders
 from paceline.systems.local import Gpu
 
 # The first that an agent writes: whatever a login shell printed before it is passed over.
@@ -113,10 +113,10 @@ class StartRun(Message):
 
 
 class RunEvent(Message):
-    """Progress that a process reported."""
+    """News of a run: what a process reported, or what could be seen of it."""
 
     kind: Literal["event"] = "event"
-    event: Annotated[StepEvent | EpochEvent, Field(discriminator="kind")]
+    event: Annotated[RunNews, Field(discriminator="kind")]
 
 
 class Codes(Message):

@@ -107,4 +107,5 @@ def _codes_after_grace(group: OpenGroup) -> list[int | None]:
 def _event(reader: ProgressReader, spec: RunSpec, launched: int) -> StepEvent:
     seconds = (perf_counter_ns() - launched) / 1e9
     rate = reader.reached * spec.samples_per_step / max(seconds, POLL_SECONDS)
-    return StepEvent(epoch=0, step=reader.reached, steps=spec.steps or 0, samples_per_second=rate)
+    loss = reader.notes[-1].loss if reader.notes else None
+    return StepEvent(epoch=0, step=reader.reached, steps=spec.steps or 0, samples_per_second=rate, loss=loss)

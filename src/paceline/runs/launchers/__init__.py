@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.contract.context import Process
-from paceline.runs.wire import EpochEvent, MachineReport, RankError, RankResult, RunOrders, StepEvent
+from paceline.runs.wire import MachineReport, RankError, RankResult, RunNews, RunOrders
 from paceline.spec import RunSpec
 from paceline.systems import System
 
@@ -16,8 +16,8 @@ class ProcessGroup(Protocol):
     def start(self) -> None:
         """Starts every process."""
 
-    def events(self, seconds: float) -> list[StepEvent | EpochEvent]:
-        """The progress that processes reported within that time; empty if there was none."""
+    def events(self, seconds: float) -> list[RunNews]:
+        """What processes reported within that time, and what they use and print; empty if there is nothing new."""
 
     def exit_codes(self) -> list[int | None]:
         """The exit code of each process in rank order; None while it runs, negative for a signal."""

@@ -26,13 +26,13 @@ from paceline.runs.launchers.agents import Agent, LostAgentError
 from paceline.runs.launchers.open_fleet import OpenFleet
 from paceline.runs.wire import (
     ClockOffset,
-    EpochEvent,
     MachineReport,
     Published,
     RankError,
     RankResult,
+    RunNews,
     RunOrders,
-    StepEvent,
+    UseEvent,
 )
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -108,15 +108,17 @@ class FleetGroup:
         for agent in self.agents:
             agent.send(StartRun(host=host, port=self._port))
 
-    def events(self, seconds: float) -> list[StepEvent | EpochEvent]:
-        """The progress that came within that time; what processes published is passed on to the other machines."""
-        events = list[StepEvent | EpochEvent]()
+    def events(self, seconds: float) -> list[RunNews]:
+        """The news that came within that time; what processes published is passed on to the other machines."""
+        events = list[RunNews]()
         self.bell.wait(seconds)
         self.bell.clear()
         for agent in self.agents:
             for message in self._messages(agent):
                 if isinstance(message, RunEvent):
-                    events.append(message.event)
+                    event = message.event
+                    known = {"machine": agent.number} if isinstance(event, UseEvent) else {}
+                    events.append(event.model_copy(update=known))
                 elif isinstance(message, Codes):
                     self._codes |= message.codes
                 elif isinstance(message, Published):

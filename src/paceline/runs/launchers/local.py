@@ -15,18 +15,18 @@ from paceline.runs.devices import lay_out_run, process_environment
 from paceline.runs.folder import RunFolder, checkpoint_folder, run_folder
 from paceline.runs.links.network import RunNetwork, run_network
 from paceline.runs.meters.machine import MachineMeters, open_machine_meters
+from paceline.runs.meters.watch import Watch
 from paceline.runs.processes import POLL_SECONDS
 from paceline.runs.slices import mps, slice_environment
 from paceline.runs.starters import NewProcess, RunProcess, Starter
 from paceline.runs.wire import (
     EVENT,
-    EpochEvent,
     MachineReport,
     Published,
     RankError,
     RankResult,
+    RunNews,
     RunOrders,
-    StepEvent,
     WorkerOrders,
 )
 from paceline.spec import RunSpec
@@ -103,6 +103,7 @@ class LocalGroup:
     # What processes left for others, for those that are on other machines; whoever relays it empties the list.
     published: list[Published] = field(default_factory=list)
     processes: list[RunProcess] = field(default_factory=list)
+    _watch: Watch | None = None
     _events_fd: int | None = None
     # The beginning of an event of which the rest has not come yet.
     _incomplete: bytes = b""
@@ -122,6 +123,8 @@ class LocalGroup:
                 self.processes.append(self.starter.start(process))
         finally:
             os.close(write_fd)
+        logs = {rank: self.folder.log(rank) for rank in self.environments}
+        self._watch = Watch(lambda: [process.pid for process in self.processes], logs, self.meters.gpus)
 
     def depart(self, rank: int) -> None:
         """Kills a process without warning, and whatever it started."""
@@ -143,15 +146,18 @@ class LocalGroup:
         finally:
             os.close(nowhere)
 
-    def events(self, seconds: float) -> list[StepEvent | EpochEvent]:
-        """The progress that processes reported within that time."""
-        assert self._events_fd is not None
+    def events(self, seconds: float) -> list[RunNews]:
+        """What processes reported within that time, and what could be seen of them."""
+        assert self._events_fd is not None and self._watch is not None
         self.meters.read()
+        return [*self._reported(self._events_fd, seconds), *self._watch.look()]
+
+    def _reported(self, events_fd: int, seconds: float) -> list[RunNews]:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._events_fd, selectors.EVENT_READ)
+            selector.register(events_fd, selectors.EVENT_READ)
             if not selector.select(seconds):
                 return []
-        chunk = os.read(self._events_fd, CHUNK_BYTES)
+        chunk = os.read(events_fd, CHUNK_BYTES)
         if not chunk:  # every process has closed its end: do not spin until all of them have been waited for
             time.sleep(POLL_SECONDS / 4)
         *lines, self._incomplete = (self._incomplete + chunk).split(b"\n")

@@ -55,6 +55,13 @@ class GpuMeter:
             int(self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
         )
 
+    def now(self) -> tuple[float | None, int | None]:
+        """How busy the GPUs were at the last reading, on the mean, and the bytes in use on all of them."""
+        share = fmean(reading[0] for reading in self.readings[-1]) / PERCENT if self.readings else None
+        with suppress(self.nvml.NVMLError):
+            return share, sum(int(self.nvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in self.handles)
+        return share, None
+
     def uses(self) -> tuple[GpuUse, ...]:
         """Each GPU's use as the record keeps it."""
         uses = []

@@ -1,1 +1,1 @@
-"""Runs of a user's training script: its processes, what is learnt of its steps, and what its record says of them."""
+"""Runs of a user's own training script: one process of it, its steps, and what is particular to its record."""

@@ -27,6 +27,8 @@ def show(request: Request) -> Response:
         "title": f"{spec.strategy} x{spec.workers}",
         "setting": setting_title(spec),
         "records": records,
+        "said": snapshot.said_of(key),
+        "known_tags": snapshot.filter_values()["tag"],
         "settings": [(name, str(value)) for name, value in flatten(spec).items() if value is not None],
         "environment": [(name, str(value)) for name, value in records[-1].environment.items() if value],
         "figures": applicable_figures(rows),

@@ -9,7 +9,8 @@ from starlette.routing import Route
 
 from paceline.analysis.rows import Row
 from paceline.figures import Figure, figures
-from paceline.web.drawings import applicable_figures, rendered, vega_lite, vega_script
+from paceline.figures.variants import DARK
+from paceline.web.drawings import Look, applicable_figures, rendered, vega_script
 from paceline.web.guard import OPEN_PATH
 from paceline.web.results_cache import filtered_values
 from paceline.web.site import Page, filters_of, site_of
@@ -37,16 +38,19 @@ def image(request: Request) -> Response:
     if kind not in MEDIA:
         raise HTTPException(404)
     headers = {"Content-Disposition": f'inline; filename="{figure.name}.{kind}"'}
-    return Response(rendered(figure, rows, kind, results_key), media_type=MEDIA[kind], headers=headers)
+    return Response(rendered(figure, rows, kind, results_key, _look(request)), media_type=MEDIA[kind], headers=headers)
 
 
 def explore(request: Request) -> Response:
     """One interactive figure, in its own frame."""
     figure, rows, _ = _requested(request)
+    look = Look(on_page=True, narrow="narrow" in request.query_params)
     # Nothing in it can end the element that it stands in.
-    values = json.dumps(vega_lite(figure, rows)).replace("<", "\\u003c")
+    values = json.dumps(look.chart(figure, rows)).replace("<", "\\u003c")
     page = site_of(request).render(
-        request, "explore.html.j2", {"values": values, "title": figure.question, "script": OPEN_PATH}
+        request,
+        "explore.html.j2",
+        {"values": values, "title": figure.question, "script": OPEN_PATH, "dark_colours": DARK},
     )
     page.headers["Content-Security-Policy"] = ALONE
     return HTMLResponse(page.body, headers=dict(page.headers))
@@ -56,6 +60,12 @@ def vega(_request: Request) -> Response:
     """The drawing script; the frame has no origin and no cookie, so that it must be open to all."""
     headers = {"Cross-Origin-Resource-Policy": "cross-origin", "Cache-Control": "max-age=86400"}
     return Response(vega_script(), media_type="text/javascript", headers=headers)
+
+
+def _look(request: Request) -> Look:
+    """How the address wants the figure: `on` a page, `narrow`, in the dark."""
+    wanted = request.query_params
+    return Look(on_page="on" in wanted, narrow="narrow" in wanted, dark=wanted.get("on") == "dark")
 
 
 def _requested(request: Request) -> tuple[Figure, list[Row], tuple[str, ...]]:

@@ -1,7 +1,8 @@
-"""Results as tables, filtered by workload, strategy, workers and study; two can be chosen to compare."""
+"""Results as tables, filtered and grouped; some can be ticked, to be compared or tagged."""
 
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,50 @@ from paceline.analysis.quality import used_columns
 from paceline.analysis.rows import Row
 from paceline.api import Results
 from paceline.export import exporters
-from paceline.web.results_cache import filtered_values
+from paceline.web.results_cache import Snapshot, filtered_values
 from paceline.web.site import Page, filters_of, site_of
 
 MEDIA = {"csv": "text/csv; charset=utf-8", "json": "application/json", "parquet": "application/vnd.apache.parquet"}
 
 
-def table_of(title: str, rows: Sequence[Row]) -> dict[str, Any]:
+NO_TAG = "no tag"
+# What results can be grouped by beside their setting, and the groups that a row is in.
+GROUPS: dict[str, Callable[[Row, Snapshot], Iterable[str]]] = {
+    "tag": lambda row, snapshot: snapshot.said_of(row.key).tags or [NO_TAG],
+    "strategy": lambda row, _: [row.spec.strategy],
+    "workload": lambda row, _: [row.spec.workload],
+    "workers": lambda row, _: [f"{row.spec.workers} worker{'s' if row.spec.workers > 1 else ''}"],
+    "study": lambda row, snapshot: [name for name, keys in snapshot.members.items() if row.key in keys],
+}
+
+
+def sections(snapshot: Snapshot, rows: Sequence[Row], group: str) -> list[dict[str, Any]]:
+    """Tables of one setting each, under the title of their group; a row with two tags is in two groups."""
+    grouped: dict[str, list[Row]] = {}
+    for row in rows:
+        for title in GROUPS[group](row, snapshot) if group in GROUPS else [""]:
+            grouped.setdefault(title, []).append(row)
+    return [
+        {"title": title, "tables": [table_of(name, part, snapshot) for name, part in group_by_setting(members).items()]}
+        for title, members in sorted(grouped.items(), key=lambda item: _place(item[0]))
+    ]
+
+
+def _place(title: str) -> tuple[bool, list[tuple[int, str]]]:
+    """Titles by the alphabet and their numbers by size; what has no tag comes last."""
+    words = [(int(word), "") if word.isdecimal() else (0, word) for word in re.split(r"(\d+)", title)]
+    return title == NO_TAG, words
+
+
+def table_of(title: str, rows: Sequence[Row], snapshot: Snapshot) -> dict[str, Any]:
     """The configurations of one setting: measured rows as lines, the others with key, name, status and reason."""
     varying = varying_fields(rows)
     measured = [row for row in rows if row.measured]
     used = used_columns(measured)
     lines = [
         {"key": row.key, "name": series_name(row, varying), "workers": row.spec.workers,
-         "oversubscribed": row.oversubscribed, "cells": [column.cell(row) for column in used]}
+         "oversubscribed": row.oversubscribed, "cells": [column.cell(row) for column in used],
+         "said": snapshot.said_of(row.key)}
         for row in measured
     ]  # fmt: skip
     unmeasured = [
@@ -48,11 +79,13 @@ def table_of(title: str, rows: Sequence[Row]) -> dict[str, Any]:
 def show(request: Request) -> Response:
     """The page."""
     site, filters = site_of(request), filters_of(request)
-    snapshot = site.results.snapshot()
+    snapshot, group = site.results.snapshot(), request.query_params.get("group", "")
     records, rows = snapshot.select(filters), snapshot.rows(filters)
     values = {
         **filtered_values(snapshot, filters),
-        "tables": [table_of(title, group) for title, group in group_by_setting(rows).items()],
+        "sections": sections(snapshot, rows, group),
+        "groups": list(GROUPS),
+        "group": group,
         "findings": gather_findings(records, rows),
         "downloads": sorted(MEDIA),
     }

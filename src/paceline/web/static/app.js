@@ -19,29 +19,7 @@ function post(address, fields) {
   return fetch(address, { method: "POST", body });
 }
 
-/* Live studies */
-
-function drawJob(job) {
-  const stop = make("button", { type: "button", onclick: (event) => {
-    event.target.disabled = true;
-    post("/stop/" + job.number, { quiet: "1" });
-  } }, "Stop");
-  const known = job.study ? [make("a", { href: "/results" + job.query }, "Results"), make("a", { href: "/figures" + job.query }, "Figures")] : [];
-  const links = make("span", { class: "links" }, ...known, job.form ? make("a", { href: job.form }, "Change and start again") : null);
-  const count = job.total ? `${job.finished} of ${job.total} runs` : "";
-  const more = [count, job.stored ? `${job.stored} were stored already` : "", job.skipped ? `${job.skipped} skipped` : ""];
-  const ended = job.ended.slice().reverse().map((run) => make("li", {},
-    make("b", { class: run.status }, run.status), ` ${run.name}: ${run.result} `, make("span", { class: "soft" }, `(${run.took})`)));
-  return make("article", { class: "job " + job.state.replace(" ", "-"), "data-number": job.number },
-    make("p", { class: "line" }, make("strong", { class: "state" }, job.state), make("span", {}, job.study),
-      make("span", { class: "soft" }, more.filter(Boolean).join(" · ")),
-      job.open ? (job.state === "stopping" ? null : stop) : links),
-    make("p", { class: "command" }, make("code", {}, job.command)),
-    job.total ? make("progress", { max: job.total, value: job.finished, "aria-label": count }) : null,
-    job.now ? make("p", { class: "soft now" }, job.now) : null,
-    job.messages ? make("pre", {}, job.messages) : null,
-    ended.length ? make("ul", {}, ...ended) : null);
-}
+/* News */
 
 async function refresh(part) {
   const answer = await fetch(location.href);
@@ -51,6 +29,7 @@ async function refresh(part) {
   if (!fresh) return;
   part.replaceChildren(...fresh.childNodes);
   part.dataset.version = fresh.dataset.version;
+  if (part.previousElementSibling?.classList.contains("news")) part.previousElementSibling.remove();
   prepare(part);
 }
 
@@ -70,7 +49,7 @@ function listen() {
   let source = null;
   const hear = (message) => {
     const state = JSON.parse(message.data);
-    if (jobs) jobs.replaceChildren(...state.jobs.slice().reverse().map(drawJob));
+    if (jobs) showJobs(jobs, state);
     if (part && part.dataset.version !== state.results) {
       if (part.id === "studies") refresh(part);
       else offerNews(part);
@@ -95,7 +74,7 @@ function prepareFilters(scope) {
   if (!form) return;
   form.addEventListener("change", async () => {
     const open = [...form.querySelectorAll("details")].findIndex((one) => one.open);
-    const query = new URLSearchParams(new FormData(form)).toString();
+    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value)).toString();
     history.replaceState(null, "", location.pathname + (query ? "?" + query : ""));
     const part = form.closest("[data-part]");
     await refresh(part);
@@ -142,12 +121,29 @@ function prepareCompare(scope) {
   const form = scope.querySelector("[data-compare]");
   if (!form) return;
   const [button, words] = [form.querySelector(".compare-bar button"), form.querySelector("[data-picked]")];
+  const tagging = form.querySelector("[data-tagging]");
+  const picked = () => [...form.querySelectorAll("input[name=run]:checked")].map((box) => box.value);
   const tell = () => {
-    const picked = form.querySelectorAll("input[name=run]:checked").length;
-    button.disabled = picked !== 2;
-    words.textContent = picked === 2 ? "" : `tick two configurations (${picked} now)`;
+    const count = picked().length;
+    button.disabled = count !== 2;
+    for (const other of tagging.querySelectorAll("button")) other.disabled = !count;
+    words.textContent = count === 2 ? "" : `${count} ticked; two can be compared, any number tagged`;
   };
   form.addEventListener("change", tell);
+  tagging.hidden = false;
+  // The word of a tag is no part of a comparison's address.
+  form.addEventListener("submit", () => { tagging.querySelector("input").disabled = true; });
+  tagging.addEventListener("click", async (event) => {
+    const how = event.target.dataset.tag;
+    if (!how) return;
+    const fields = new URLSearchParams(picked().map((key) => ["run", key]));
+    fields.append("tag", tagging.querySelector("input").value);
+    fields.append("quiet", "1");
+    if (how === "remove") fields.append("remove", "1");
+    const answer = await post("/tags", fields);
+    if (answer.ok) await refresh(form.closest("[data-part]"));
+    else words.textContent = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main p").textContent;
+  });
   tell();
 }
 
@@ -160,7 +156,9 @@ function prepareFigures(scope) {
       const picture = link.closest("figure").querySelector(".picture");
       const image = picture.querySelector("img");
       const height = Math.max(image.naturalHeight, 240);
-      picture.replaceChildren(make("iframe", { src: link.href, sandbox: "allow-scripts", height, title: image.alt }));
+      const narrow = picture.clientWidth < 600 ? (link.search ? "&" : "?") + "narrow=1" : "";
+      const frame = make("iframe", { src: link.href + narrow, sandbox: "allow-scripts", height, title: image.alt });
+      picture.replaceWith(make("div", { class: "picture" }, frame));
       link.remove();
     });
   }
@@ -180,8 +178,8 @@ function prepareStart() {
   if (!form) return;
   const fields = () => new URLSearchParams(new FormData(form));
   const command = form.querySelector("[data-command]");
-  const planned = form.querySelector("[data-planned]");
-  let waiting = 0;
+  const [planned, timed] = [form.querySelector("[data-planned]"), form.querySelector("[data-timed]")];
+  let waiting = 0, planning = 0, newest = 0;
   const show = async () => {
     const chosen = form.querySelectorAll("input[name=strategy]:checked").length;
     const otherwise = form.elements.study.value ? "as the study says" : "none chosen";
@@ -189,23 +187,42 @@ function prepareStart() {
     const answer = await post("/start/command", fields());
     if (answer.ok) command.textContent = await answer.text();
   };
+  const showPlan = async () => {
+    const number = ++newest;
+    planned.classList.add("old");
+    const answer = await post("/start/plan", fields());
+    const text = await answer.text();
+    if (number !== newest) return;
+    planned.classList.remove("old");
+    planned.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
+  };
   form.addEventListener("input", () => {
     clearTimeout(waiting);
+    clearTimeout(planning);
     waiting = setTimeout(show, 150);
-    planned.hidden = true;
+    planning = setTimeout(showPlan, 700);
+    timed.hidden = true;
   });
-  form.addEventListener("pointerover", (event) => {
-    const about = event.target.closest?.("label[title]")?.title;
-    if (about) form.querySelector("[data-about]").textContent = about;
-  });
+  for (const list of form.querySelectorAll("[data-insert]")) {
+    list.hidden = false;
+    list.addEventListener("input", (event) => {
+      const text = form.elements[list.dataset.insert];
+      if (list.value) text.value = [...text.value.split("\n").filter(Boolean), list.value].join("\n");
+      list.value = "";
+    });
+  }
   const plan = form.querySelector("[data-plan]");
   plan.hidden = false;
   plan.addEventListener("click", async () => {
     plan.disabled = true;
-    planned.hidden = false;
-    planned.textContent = "looking at what there is to do; a few steps may be measured";
-    const answer = await post("/start/plan", fields());
-    planned.textContent = (await answer.text()).trim();
+    timed.hidden = false;
+    timed.textContent = "measuring a few steps of each kind of run";
+    const asked = fields();
+    asked.append("measure", "1");
+    const answer = await post("/start/plan", asked);
+    // What was measured is plain text; why nothing was, a paragraph.
+    const text = await answer.text(), isPage = answer.headers.get("content-type").startsWith("text/html");
+    timed.textContent = (isPage ? new DOMParser().parseFromString(text, "text/html").body.textContent : text).trim();
     plan.disabled = false;
   });
   const copy = form.querySelector("[data-copy]");
@@ -215,6 +232,7 @@ function prepareStart() {
     copy.textContent = "Copied";
   });
   show();
+  showPlan();
 }
 
 for (const form of document.querySelectorAll("[data-busy]")) {
